@@ -1,0 +1,1 @@
+"""RingRift coordination: runs a self-play training cluster by itself."""

@@ -1,0 +1,1 @@
+"""Who runs, and who restarts them."""

@@ -1,0 +1,1 @@
+"""Where state lives: four ports and their adapters."""

@@ -1,0 +1,385 @@
+"""The four ports behind which all durable state lives.
+
+Every adapter keeps these promises; `ringrift.testing.engine_contract` checks them on each one:
+
+- What a call acknowledged survives `kill -9` of any process.
+- Sequence numbers, revisions and tokens of one engine only grow, also over deletion and restart.
+- Times are the engine's wall clock; a lease or entry that ran out is gone for every caller at once.
+- Errors are those of `ringrift.errors`; nothing foreign leaks out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+Json = Mapping[str, Any]
+
+
+# --- events -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEvent:
+    """An event as it is stored: the id makes a repeated append harmless."""
+
+    id: str
+    type: str
+    body: bytes
+
+
+class Appended(NamedTuple):
+    """Where an event stands; *duplicate* when its id was there before."""
+
+    seq: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecord:
+    """A stored event."""
+
+    seq: int
+    id: str
+    type: str
+    body: bytes
+    appended_s: float
+
+
+class CursorKey(NamedTuple):
+    """Whose reading position: a subscription in one process instance."""
+
+    consumer: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything up to *floor* is handled, and the few in *done_above* too."""
+
+    floor: int
+    done_above: tuple[int, ...] = ()
+
+
+class LogBounds(NamedTuple):
+    """First and last stored sequence number; first is last + 1 in an empty log."""
+
+    first: int
+    last: int
+
+
+class EventLog(Protocol):
+    """An append-only log of bounded age and length that several processes read at their own pace."""
+
+    async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
+        """Store *events* in order, durably and together."""
+        ...
+
+    async def read(
+        self, *, after: int, limit: int, types: Sequence[str] | None = None
+    ) -> list[LogRecord]:
+        """Return up to *limit* records with a sequence number above *after*, in order."""
+        ...
+
+    async def bounds(self) -> LogBounds: ...
+
+    async def seq_at(self, *, since_s: float) -> int:
+        """Return the largest sequence number appended before wall-clock time *since_s*."""
+        ...
+
+    async def wait(self, *, after: int, timeout_s: float) -> int:
+        """Return the last sequence number once it exceeds *after*, or at the time-out."""
+        ...
+
+    async def positions(self, instance: str) -> dict[str, Position]:
+        """Return the stored position of every consumer of *instance*."""
+        ...
+
+    async def commit(self, positions: Mapping[CursorKey, Position]) -> None:
+        """Store reading positions. A floor never moves back."""
+        ...
+
+    async def forget(self, keys: Sequence[CursorKey]) -> None:
+        """Drop reading positions that nobody will use again."""
+        ...
+
+    async def trim(self) -> int:
+        """Apply retention now; return how many events went. Also runs by itself."""
+        ...
+
+
+# --- work ---------------------------------------------------------------------------------------------
+
+
+class WorkState(StrEnum):
+    """Where an item is in its life."""
+
+    BLOCKED = "blocked"  # waits for other items
+    READY = "ready"  # may be claimed (from its not-before time on)
+    CLAIMED = "claimed"  # held under a lease
+    DONE = "done"
+    DEAD = "dead"  # attempts spent, or something it needed died
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWork:
+    """An item to add."""
+
+    kind: str
+    payload: Json = field(default_factory=dict)
+    id: str | None = None
+    priority: int = 0  # higher goes first; equal priorities in order of arrival
+    requires: frozenset[str] = frozenset()  # capabilities that the claimant must have, all of them
+    node: str | None = None  # only this node may claim it
+    after: tuple[str, ...] = ()  # items that must be done first
+    idempotency_key: str | None = None  # a second add under the key returns the first item
+    attempts_max: int = 3
+    delay_s: float = 0.0
+    trace: Mapping[str, str] = field(default_factory=dict)  # tracing context, carried to the worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """Who asks for work and what it can do."""
+
+    worker: str
+    node: str = ""
+    capabilities: frozenset[str] = frozenset()
+    kinds: frozenset[str] | None = None  # None: any kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to work on one item until the lease runs out."""
+
+    id: str
+    kind: str
+    payload: Json
+    token: int
+    attempt: int
+    lease_until_s: float
+    trace: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkItem:
+    """All that is known of an item."""
+
+    id: str
+    kind: str
+    payload: Json
+    state: WorkState
+    priority: int
+    attempts: int
+    attempts_max: int
+    holder: str | None
+    token: int
+    lease_until_s: float | None
+    result: Json | None
+    error: str | None
+    added_s: float
+    changed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The outcome of one claim."""
+
+    id: str
+    token: int
+    result: Json = field(default_factory=dict)
+
+
+class WorkQueue(Protocol):
+    """Hands each item to one claimant at a time, and again when its lease runs out.
+
+    A claim that ended (lease over, item claimed by another, cancelled) is refused with `LeaseLost`;
+    the item is never completed twice. An expired lease costs the attempt, a release does not.
+    """
+
+    async def add(self, items: Sequence[NewWork]) -> list[str]:
+        """Store *items* together; return their ids. Unknown ids in `after` are a `ConfigError`."""
+        ...
+
+    async def claim(
+        self, claimant: Claimant, *, lease_s: float, limit: int = 1, wait_s: float = 0.0
+    ) -> list[Claim]:
+        """Hand out up to *limit* items; wait up to *wait_s* for the first, without polling."""
+        ...
+
+    async def renew(self, item_id: str, *, token: int, lease_s: float) -> float:
+        """Extend a lease; return its new end."""
+        ...
+
+    async def complete(self, item_id: str, *, token: int, result: Json | None = None) -> None: ...
+
+    async def complete_many(self, done: Sequence[Completion]) -> list[str]:
+        """Complete each item whose token is current; return the ids that were refused."""
+        ...
+
+    async def fail(
+        self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0
+    ) -> WorkState:
+        """Count a failed attempt: READY again after the delay, or DEAD at the limit."""
+        ...
+
+    async def release(self, item_id: str, *, token: int) -> None:
+        """Give an item back untouched; the attempt is not counted."""
+        ...
+
+    async def cancel(self, item_id: str, *, reason: str) -> bool:
+        """Cancel an item that has not ended; its claimant finds out at its next call."""
+        ...
+
+    async def get(self, item_id: str) -> WorkItem | None: ...
+
+    async def counts(self) -> dict[str, dict[WorkState, int]]:
+        """Return the number of items by kind and state."""
+        ...
+
+    async def dead(self, *, limit: int = 100) -> list[WorkItem]:
+        """Return dead items, newest first."""
+        ...
+
+    async def revive(self, item_id: str) -> None:
+        """Give a dead item a fresh set of attempts."""
+        ...
+
+    async def expire(self) -> int:
+        """End the leases that ran out; return how many. Also runs by itself."""
+        ...
+
+
+# --- keys and values ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A value under a key."""
+
+    key: str
+    value: bytes
+    revision: int
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A key that changed; *value* is None when it was deleted or expired."""
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+class KeyValue(Protocol):
+    """Small values with compare-and-swap. Revisions are engine-wide and never repeat."""
+
+    async def get(self, key: str) -> Entry | None: ...
+
+    async def entries(self, prefix: str = "") -> list[Entry]:
+        """Return the live entries whose key starts with *prefix*, by key."""
+        ...
+
+    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+        """Store a new key and return its revision; `AlreadyExists` if it is there and alive."""
+        ...
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+        """Store whatever was there before."""
+        ...
+
+    async def update(
+        self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None
+    ) -> int:
+        """Store if the key still has *revision*; `RevisionMismatch` otherwise."""
+        ...
+
+    async def delete(self, key: str, *, revision: int | None = None) -> bool:
+        """Delete (if it still has *revision*, when given); return whether it was there."""
+        ...
+
+    def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncIterator[Change]:
+        """Yield each change after revision *after* (None: from now on), expiry included."""
+        ...
+
+
+# --- blobs --------------------------------------------------------------------------------------------
+
+
+class Upload(Protocol):
+    """A blob on its way in; invisible until committed, and resumable after a crash."""
+
+    @property
+    def offset(self) -> int:
+        """How many bytes are there already."""
+        ...
+
+    async def write(self, chunk: bytes) -> None: ...
+
+    async def commit(self) -> str:
+        """Sync, verify the digest and make the blob visible; `Corrupt` if the bytes differ."""
+        ...
+
+    async def abort(self) -> None:
+        """Throw away what was written."""
+        ...
+
+
+class Blobs(Protocol):
+    """Immutable content named by its SHA-256 in hex."""
+
+    async def put(self, path: Path) -> str:
+        """Copy a file in and return its digest. Putting the same content again is free."""
+        ...
+
+    async def put_bytes(self, content: bytes) -> str: ...
+
+    async def upload(self, digest: str) -> Upload:
+        """Begin, or continue, to receive the blob *digest*."""
+        ...
+
+    async def open(self, digest: str) -> BinaryIO:
+        """Open for reading; `KeyError` if absent."""
+        ...
+
+    async def path(self, digest: str) -> Path | None:
+        """Return the local file, or None if absent or not a file in this adapter."""
+        ...
+
+    async def has(self, digest: str) -> bool: ...
+
+    async def size(self, digest: str) -> int | None: ...
+
+    async def verify(self, digest: str) -> None:
+        """Read it all; `Corrupt` if the content does not match its name."""
+        ...
+
+    async def delete(self, digest: str) -> bool: ...
+
+    async def digests(self) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One place where state lives."""
+
+    events: EventLog
+    queue: WorkQueue
+    kv: KeyValue
+    blobs: Blobs
+    lifecycle: EngineLifecycle
+
+    async def close(self) -> None:
+        """Finish what was accepted, then let go. Safe to call twice."""
+        await self.lifecycle.close()
+
+
+class EngineLifecycle(Protocol):
+    """Background upkeep (retention, lease expiry, vacuum) and the way out."""
+
+    async def close(self) -> None: ...

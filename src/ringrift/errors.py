@@ -1,0 +1,99 @@
+"""Every error this package raises.
+
+RingRiftError
+├── ConfigError              wrong input; never retried
+│   └── NotBuilt             the capability exists in the plan, not in this version
+├── Conflict                 somebody else got there first; the caller re-reads
+│   ├── AlreadyExists        a key or item of that name is there
+│   ├── RevisionMismatch     the value changed since it was read
+│   └── LeaseLost            a newer fencing token exists
+├── Unavailable              may pass; `retry_after_s` says when
+│   ├── StorageFull          no space left for the write
+│   └── StorageReadOnly      the folder or file cannot be written
+└── Corrupt                  data failed its check; stop, never repair in silence
+    ├── ForeignFile          the file is not ours
+    └── SchemaTooNew         written by a newer version
+
+Errors carry facts as fields. Adapters map foreign exceptions at the edge.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class RingRiftError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigError(RingRiftError):
+    """Wrong input; a retry cannot help."""
+
+
+class NotBuilt(ConfigError):
+    """A capability of the plan that this version does not contain."""
+
+    def __init__(self, capability: str, *, planned_with: str) -> None:
+        super().__init__(f"capability not built yet: {capability} (comes with {planned_with})")
+        self.capability, self.planned_with = capability, planned_with
+
+
+class Conflict(RingRiftError):
+    """Somebody else got there first; read again and decide again."""
+
+
+class AlreadyExists(Conflict):
+    """A key or item of this name exists."""
+
+    def __init__(self, name: str, *, revision: int | None = None) -> None:
+        super().__init__(f"{name!r} exists already")
+        self.name, self.revision = name, revision
+
+
+class RevisionMismatch(Conflict):
+    """The value changed since it was read."""
+
+    def __init__(self, key: str, *, expected: int, current: int | None) -> None:
+        found = "it is gone" if current is None else f"it is {current}"
+        super().__init__(f"{key!r}: expected revision {expected}, {found}")
+        self.key, self.expected, self.current = key, expected, current
+
+
+class LeaseLost(Conflict):
+    """A newer fencing token exists, or the lease ran out."""
+
+    def __init__(self, name: str, *, token: int, reason: str) -> None:
+        super().__init__(f"lease on {name!r} under token {token} is lost: {reason}")
+        self.name, self.token, self.reason = name, token, reason
+
+
+class Unavailable(RingRiftError):
+    """May pass by itself."""
+
+    def __init__(self, what: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(f"{what}; try again in {retry_after_s:g} s")
+        self.what, self.retry_after_s = what, retry_after_s
+
+
+class StorageFull(Unavailable):
+    """No space left for the write; nothing was changed."""
+
+
+class StorageReadOnly(Unavailable):
+    """The folder or file cannot be written; nothing was changed."""
+
+
+class Corrupt(RingRiftError):
+    """Data failed its check."""
+
+    def __init__(self, path: Path | str, *, found: str, advice: str) -> None:
+        super().__init__(f"{path}: {found}. {advice}")
+        self.path, self.found, self.advice = Path(path), found, advice
+
+
+class ForeignFile(Corrupt):
+    """The file belongs to another program."""
+
+
+class SchemaTooNew(Corrupt):
+    """A newer version of this package wrote the file."""

@@ -1,0 +1,1 @@
+"""What is said: the event catalog, the router, dead letters, tracing."""

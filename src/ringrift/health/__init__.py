@@ -1,0 +1,1 @@
+"""Health of components and of the whole system."""

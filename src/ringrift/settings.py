@@ -1,0 +1,271 @@
+"""Every setting: its name, type, default, and where its value came from.
+
+A value is looked up in the environment, then in the config file (`ringrift.toml` in the working folder, or
+the file that `RINGRIFT_CONFIG` names), then in the defaults. A wrong value is a `ConfigError` that names
+the setting, the value and what is allowed; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ringrift.errors import ConfigError
+from ringrift.process import process_scope
+
+CONFIG_FILE = "ringrift.toml"
+CONFIG_VARIABLE = "RINGRIFT_CONFIG"
+
+
+class Source(StrEnum):
+    """Where a value came from."""
+
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    DEFAULT = "default"
+    DERIVED = "derived"  # a default that follows from another setting
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How to read one type of value, and what to tell a person about it."""
+
+    allowed: str
+    parse: Callable[[Any], Any]
+
+
+def _parse_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "0": False, "no": False, "off": False}
+    return words[str(value).strip().lower()]
+
+
+def _parse_number(value: Any, *, above: float, up_to: float) -> float:
+    if isinstance(value, bool):
+        raise TypeError
+    number = float(value)
+    if not above < number <= up_to:
+        raise ValueError
+    return number
+
+
+def _parse_port(value: Any) -> int:
+    if isinstance(value, bool) or not 0 <= int(value) <= 65535:
+        raise ValueError
+    return int(value)
+
+
+def _parse_name(value: Any) -> str:
+    text = str(value)
+    if not text or len(text) > 100 or not all(c.isalnum() or c in "._-" for c in text):
+        raise ValueError
+    return text
+
+
+def _parse_path(value: Any) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise TypeError
+    return Path(value).expanduser()
+
+
+_BOOL = _Kind("true or false", _parse_bool)
+_PATH = _Kind("a file path", _parse_path)
+_PORT = _Kind("a port number from 0 (any free port) to 65535", _parse_port)
+_NAME = _Kind("1 to 100 letters, digits, '.', '_' or '-'", _parse_name)
+_SECONDS = _Kind(
+    "a number of seconds above 0, at most 604800",
+    lambda v: _parse_number(v, above=0.0, up_to=604_800.0),
+)
+_SECONDS_OR_ZERO = _Kind(
+    "a number of seconds from 0 to 604800",
+    lambda v: _parse_number(v, above=-1e-9, up_to=604_800.0),
+)
+_HOURS = _Kind(
+    "a number of hours above 0, at most 8760", lambda v: _parse_number(v, above=0.0, up_to=8760.0)
+)
+_COUNT = _Kind(
+    "a whole number from 1 to 100000000",
+    lambda v: (
+        int(_parse_number(v, above=0.5, up_to=1e8)) if float(v) == int(float(v)) else int("x")
+    ),
+)
+
+
+def _setting(variable: str, kind: _Kind, default: Any, about: str) -> Any:
+    return field(default=default, metadata={"variable": variable, "kind": kind, "about": about})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings, typed. A path default of None lies under the data folder."""
+
+    data_dir: Path = _setting(
+        "RINGRIFT_DATA_DIR", _PATH, Path("data"), "everything this node keeps"
+    )
+    coordinator_db: Path = _setting(
+        "RINGRIFT_COORDINATOR_DB", _PATH, None, "database of the embedded engine"
+    )
+    dlq_path: Path = _setting("RINGRIFT_DLQ_PATH", _PATH, None, "database of dead letters")
+    process_name: str | None = _setting(
+        "RINGRIFT_PROCESS_NAME", _NAME, None, "identity of this process for event delivery"
+    )
+    health_port: int = _setting("RINGRIFT_HEALTH_PORT", _PORT, 8790, "port of the health probes")
+
+    event_handler_timeout: float = _setting(
+        "RINGRIFT_EVENT_HANDLER_TIMEOUT", _SECONDS, 600.0, "longest run of one event handler"
+    )
+    event_validation_strict: bool = _setting(
+        "RINGRIFT_EVENT_VALIDATION_STRICT", _BOOL, False, "refuse unknown events and wrong payloads"
+    )
+    event_backlog: float = _setting(
+        "RINGRIFT_EVENT_BACKLOG", _SECONDS_OR_ZERO, 60.0, "past that a new subscription still sees"
+    )
+    event_retention_hours: float = _setting(
+        "RINGRIFT_CROSS_PROCESS_RETENTION_HOURS", _HOURS, 24.0, "age at which events leave the log"
+    )
+    event_retention_rows: int = _setting(
+        "RINGRIFT_EVENT_RETENTION_ROWS", _COUNT, 1_000_000, "most events kept in the log"
+    )
+    trace_debug: bool = _setting("RINGRIFT_TRACE_DEBUG", _BOOL, False, "log every span")
+
+    auto_trigger_pipeline: bool = _setting(
+        "COORDINATOR_AUTO_TRIGGER_PIPELINE", _BOOL, False, "start the next pipeline stage by itself"
+    )
+    require_critical_imports: bool = _setting(
+        "RINGRIFT_REQUIRE_CRITICAL_IMPORTS", _BOOL, False, "bootstrap fails if a coordinator does"
+    )
+    skip_master_loop_check: bool = _setting(
+        "RINGRIFT_SKIP_MASTER_LOOP_CHECK", _BOOL, False, "do not ask for a running master loop"
+    )
+    job_grace_period: float = _setting(
+        "RINGRIFT_JOB_GRACE_PERIOD", _SECONDS, 60.0, "time a job has to stop by itself"
+    )
+    allow_pending_gate: bool = _setting(
+        "RINGRIFT_ALLOW_PENDING_GATE", _BOOL, False, "train on games whose replay check is pending"
+    )
+
+    p2p_startup_grace_period: float = _setting(
+        "RINGRIFT_P2P_STARTUP_GRACE_PERIOD", _SECONDS, 120.0, "time a new node has to report"
+    )
+    swim_enabled: bool = _setting(
+        "RINGRIFT_SWIM_ENABLED", _BOOL, False, "SWIM membership (needs a cluster engine)"
+    )
+    raft_enabled: bool = _setting(
+        "RINGRIFT_RAFT_ENABLED", _BOOL, False, "Raft consensus (needs a cluster engine)"
+    )
+
+    @property
+    def coordination_dir(self) -> Path:
+        return self.coordinator_db.parent
+
+    @property
+    def blob_dir(self) -> Path:
+        return self.data_dir / "blobs"
+
+
+_DERIVED: Mapping[str, Callable[[Path], Path]] = {
+    "coordinator_db": lambda data: data / "coordination" / "coordinator.db",
+    "dlq_path": lambda data: data / "coordination" / "dead_letter_queue.db",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One row of `ringrift config show`."""
+
+    key: str
+    variable: str
+    value: Any
+    source: Source
+    about: str
+    place: str = ""  # the file, when it came from one
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Settings with the origin of each value."""
+
+    settings: Settings
+    origins: tuple[Origin, ...]
+    unknown_variables: tuple[str, ...]
+
+
+def load_settings(
+    environ: Mapping[str, str] | None = None, *, config_file: Path | None = None
+) -> LoadedSettings:
+    """Read all settings. Raises `ConfigError` for the first wrong one."""
+    env = os.environ if environ is None else environ
+    path, table = _read_config_file(env, config_file)
+    values: dict[str, Any] = {}
+    origins: list[Origin] = []
+    for item in fields(Settings):
+        value, source = _look_up(item.name, item.metadata, item.default, env, table, path)
+        if value is None and item.name in _DERIVED:
+            value, source = _DERIVED[item.name](values["data_dir"]), Source.DERIVED
+        values[item.name] = value
+        place = str(path) if source is Source.FILE else ""
+        variable, about = item.metadata["variable"], item.metadata["about"]
+        origins.append(Origin(item.name, variable, value, source, about, place))
+    known = {item.metadata["variable"] for item in fields(Settings)} | {CONFIG_VARIABLE}
+    unknown = sorted(name for name in env if name.startswith("RINGRIFT_") and name not in known)
+    return LoadedSettings(Settings(**values), tuple(origins), tuple(unknown))
+
+
+def get_settings() -> Settings:
+    """Return the settings of this process, read once."""
+    return process_scope().get(Settings, lambda: load_settings().settings)
+
+
+def _look_up(
+    name: str,
+    metadata: Mapping[str, Any],
+    default: Any,
+    env: Mapping[str, str],
+    table: Mapping[str, Any],
+    path: Path | None,
+) -> tuple[Any, Source]:
+    kind: _Kind = metadata["kind"]
+    variable = metadata["variable"]
+    if variable in env:
+        return _parse(kind, env[variable], variable), Source.ENVIRONMENT
+    if name in table:
+        return _parse(kind, table[name], f"{name} in {path}"), Source.FILE
+    return default, Source.DEFAULT
+
+
+def _parse(kind: _Kind, value: Any, place: str) -> Any:
+    try:
+        return kind.parse(value)
+    except (ValueError, TypeError, KeyError, OverflowError):
+        raise ConfigError(f"{place} is {value!r}; it must be {kind.allowed}") from None
+
+
+def _read_config_file(
+    env: Mapping[str, str], config_file: Path | None
+) -> tuple[Path | None, Mapping[str, Any]]:
+    named = config_file or (Path(env[CONFIG_VARIABLE]) if CONFIG_VARIABLE in env else None)
+    path = named or Path(CONFIG_FILE)
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named is None:
+            return None, {}
+        raise ConfigError(f"config file {path} does not exist") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
+    known = {item.name for item in fields(Settings)}
+    if unknown := sorted(set(document) - known):
+        raise ConfigError(
+            f"config file {path} has the unknown setting {unknown[0]!r}; "
+            f"it may have: {', '.join(sorted(known))}"
+        )
+    return path, document

@@ -1,0 +1,1 @@
+"""The test kit: contract suites, simulated time, fixtures. Product code never imports it."""

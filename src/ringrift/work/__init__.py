@@ -1,0 +1,1 @@
+"""Work: roles that only one process may hold."""
