@@ -87,14 +87,10 @@ _SECONDS_OR_ZERO = _Kind(
     "a number of seconds from 0 to 604800",
     lambda v: _parse_number(v, above=-1e-9, up_to=604_800.0),
 )
-_HOURS = _Kind(
-    "a number of hours above 0, at most 8760", lambda v: _parse_number(v, above=0.0, up_to=8760.0)
-)
+_HOURS = _Kind("a number of hours above 0, at most 8760", lambda v: _parse_number(v, above=0.0, up_to=8760.0))
 _COUNT = _Kind(
     "a whole number from 1 to 100000000",
-    lambda v: (
-        int(_parse_number(v, above=0.5, up_to=1e8)) if float(v) == int(float(v)) else int("x")
-    ),
+    lambda v: int(_parse_number(v, above=0.5, up_to=1e8)) if float(v) == int(float(v)) else int("x"),
 )
 
 
@@ -106,12 +102,8 @@ def _setting(variable: str, kind: _Kind, default: Any, about: str) -> Any:
 class Settings:
     """All settings, typed. A path default of None lies under the data folder."""
 
-    data_dir: Path = _setting(
-        "RINGRIFT_DATA_DIR", _PATH, Path("data"), "everything this node keeps"
-    )
-    coordinator_db: Path = _setting(
-        "RINGRIFT_COORDINATOR_DB", _PATH, None, "database of the embedded engine"
-    )
+    data_dir: Path = _setting("RINGRIFT_DATA_DIR", _PATH, Path("data"), "everything this node keeps")
+    coordinator_db: Path = _setting("RINGRIFT_COORDINATOR_DB", _PATH, None, "database of the embedded engine")
     dlq_path: Path = _setting("RINGRIFT_DLQ_PATH", _PATH, None, "database of dead letters")
     process_name: str | None = _setting(
         "RINGRIFT_PROCESS_NAME", _NAME, None, "identity of this process for event delivery"

@@ -78,9 +78,7 @@ class EventLog(Protocol):
         """Store *events* in order, durably and together."""
         ...
 
-    async def read(
-        self, *, after: int, limit: int, types: Sequence[str] | None = None
-    ) -> list[LogRecord]:
+    async def read(self, *, after: int, limit: int, types: Sequence[str] | None = None) -> list[LogRecord]:
         """Return up to *limit* records with a sequence number above *after*, in order."""
         ...
 
@@ -221,9 +219,7 @@ class WorkQueue(Protocol):
         """Complete each item whose token is current; return the ids that were refused."""
         ...
 
-    async def fail(
-        self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0
-    ) -> WorkState:
+    async def fail(self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0) -> WorkState:
         """Count a failed attempt: READY again after the delay, or DEAD at the limit."""
         ...
 
@@ -293,9 +289,7 @@ class KeyValue(Protocol):
         """Store whatever was there before."""
         ...
 
-    async def update(
-        self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None
-    ) -> int:
+    async def update(self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None) -> int:
         """Store if the key still has *revision*; `RevisionMismatch` otherwise."""
         ...
 

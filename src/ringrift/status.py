@@ -1,0 +1,98 @@
+"""How a component says how it is: the one health contract, from handlers up to the whole system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from ringrift.runtime import system_runtime
+
+
+class CoordinatorStatus(StrEnum):
+    """The life of a component."""
+
+    INITIALIZING = "initializing"
+    STARTING = "starting"
+    READY = "ready"
+    RUNNING = "running"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    ERROR = "error"
+    DEGRADED = "degraded"
+
+
+_SCORES = {
+    CoordinatorStatus.RUNNING: 1.0,
+    CoordinatorStatus.READY: 1.0,
+    CoordinatorStatus.INITIALIZING: 0.8,
+    CoordinatorStatus.STARTING: 0.8,
+    CoordinatorStatus.DEGRADED: 0.7,
+    CoordinatorStatus.DRAINING: 0.6,
+    CoordinatorStatus.PAUSED: 0.5,
+    CoordinatorStatus.STOPPING: 0.3,
+    CoordinatorStatus.ERROR: 0.1,
+    CoordinatorStatus.STOPPED: 0.0,
+}
+
+
+def _now_s() -> float:
+    return system_runtime().now_s()
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheckResult:
+    """The answer of one health check."""
+
+    healthy: bool
+    status: CoordinatorStatus = CoordinatorStatus.RUNNING
+    message: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    timestamp: float = field(default_factory=_now_s)
+
+    @classmethod
+    def ok(cls, message: str = "", **details: Any) -> HealthCheckResult:
+        return cls(True, CoordinatorStatus.RUNNING, message, details)
+
+    @classmethod
+    def degraded(cls, message: str, **details: Any) -> HealthCheckResult:
+        """Working, but a person should look."""
+        return cls(True, CoordinatorStatus.DEGRADED, message, details)
+
+    @classmethod
+    def unhealthy(cls, message: str, **details: Any) -> HealthCheckResult:
+        return cls(False, CoordinatorStatus.ERROR, message, details)
+
+    @classmethod
+    def from_metrics(
+        cls, *, operations: int, errors: int, idle_s: float = 0.0, idle_s_max: float = 300.0
+    ) -> HealthCheckResult:
+        """Judge by error share (over 10 % unhealthy, over 5 % degraded) and by inactivity."""
+        share = errors / operations if operations else 0.0
+        details = {"operations": operations, "errors": errors, "error_rate": share, "idle_s": idle_s}
+        if share > 0.1:
+            return cls.unhealthy(f"{share:.0%} of operations failed", **details)
+        if share > 0.05:
+            return cls.degraded(f"{share:.0%} of operations failed", **details)
+        if idle_s > idle_s_max:
+            return cls.degraded(f"nothing done for {idle_s:.0f} s", **details)
+        return cls.ok(**details)
+
+    @property
+    def health_score(self) -> float:
+        """1.0 is well, 0.0 is down."""
+        return _SCORES[self.status] if self.healthy else min(_SCORES[self.status], 0.1)
+
+    def with_details(self, **details: Any) -> HealthCheckResult:
+        return replace(self, details={**self.details, **details})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "healthy": self.healthy,
+            "status": self.status.value,
+            "message": self.message,
+            "timestamp": self.timestamp,
+            "details": dict(self.details),
+        }
