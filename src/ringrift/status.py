@@ -78,7 +78,7 @@ class HealthCheckResult:
             return cls.degraded(f"{share:.0%} of operations failed", **details)
         if idle_s > idle_s_max:
             return cls.degraded(f"nothing done for {idle_s:.0f} s", **details)
-        return cls.ok(**details)
+        return cls.ok("", **details)
 
     @property
     def health_score(self) -> float:
