@@ -1,0 +1,151 @@
+"""Simulated time: ten hours of restarts in a second, the same for the same seed.
+
+`SimulatedLoop` is an asyncio loop whose clock jumps to the next timer whenever nothing is ready to run, so
+`asyncio.timeout`, `call_later` and `SimulatedRuntime.sleep` cost no real time. A loop with nothing to do and
+no timer would wait forever; it raises `Stuck` instead, which is how a simulation finds lost wake-ups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+import signal
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ringrift.errors import ConfigError
+from ringrift.runtime import Child, Command
+
+T = TypeVar("T")
+
+EPOCH_S = 1_700_000_000.0
+
+
+class Stuck(AssertionError):
+    """Every task waits for something that no timer and no other task will bring."""
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Never waits in real time: reports ready files at once, else moves the loop's clock."""
+
+    def __init__(self) -> None:
+        self._real = selectors.DefaultSelector()
+        self.now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = self._real.select(0)
+        if ready:
+            return ready
+        if timeout is None:
+            raise Stuck("the simulated loop has nothing to run and no timer")
+        self.now_s += max(timeout, 0.0)
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._real.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.modify(fileobj, events, data)
+
+    def close(self) -> None:
+        self._real.close()
+
+    def get_map(self) -> Any:
+        return self._real.get_map()
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop in simulated time."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now_s
+
+
+@dataclass
+class SimulatedChild:
+    """A program that exists only as its exit code."""
+
+    pid: int
+    exit_code: asyncio.Future[int]
+    signals: list[signal.Signals] = field(default_factory=list)
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self.exit_code)
+
+    def signal_group(self, number: signal.Signals) -> None:
+        self.signals.append(number)
+        if number is signal.SIGKILL:
+            self.exit(-int(number))
+
+    def exit(self, code: int) -> None:
+        """End the program, as a crash or as a clean exit."""
+        if not self.exit_code.done():
+            self.exit_code.set_result(code)
+
+
+class SimulatedRuntime:
+    """A world of its own: seeded randomness, the loop's clock, children that are only told about.
+
+    `wall_offset_s` may be changed at any time to make the wall clock jump.
+    """
+
+    def __init__(self, *, seed: int = 0, hostname: str = "sim", pid: int = 1) -> None:
+        self.hostname, self.pid = hostname, pid
+        self.rng = random.Random(seed)
+        self.wall_offset_s = EPOCH_S
+        self.children: list[tuple[Command, SimulatedChild]] = []
+        self._ids = 0
+
+    def now_s(self) -> float:
+        return self.wall_offset_s + self.monotonic_s()
+
+    def monotonic_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return f"{self.rng.getrandbits(32):08x}-0000-4000-a000-{self.pid % 0xFFFF:04x}{self._ids:08x}"
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)  # noqa: TID251 - under a SimulatedLoop this costs no real time
+
+    async def spawn(self, command: Command) -> Child:
+        child = SimulatedChild(1000 + len(self.children), asyncio.get_running_loop().create_future())
+        self.children.append((command, child))
+        return child
+
+
+def simulate(main: Coroutine[Any, Any, T], *, limit_s: float = 1e9) -> T:
+    """Run *main* in simulated time; fail when it needs more than *limit_s* simulated seconds."""
+    if limit_s <= 0:
+        raise ConfigError(f"limit_s is {limit_s!r}; it must be above 0")
+
+    async def bounded() -> T:
+        async with asyncio.timeout(limit_s):
+            return await main
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        return runner.run(bounded())
+
+
+class ManualRuntime(SimulatedRuntime):
+    """Clocks that move only when told, for code that is driven without a loop of simulated time."""
+
+    def __init__(self, *, seed: int = 0, hostname: str = "sim", pid: int = 1) -> None:
+        super().__init__(seed=seed, hostname=hostname, pid=pid)
+        self.clock_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.clock_s
+
+    def advance(self, seconds: float) -> None:
+        self.clock_s += seconds
