@@ -44,83 +44,80 @@ class Capability:
         return "" if self.built else str(NotBuilt(self.name, planned_with=self.part.value))
 
 
-def _table() -> dict[str, Capability]:
-    rows: dict[Part, dict[str, str]] = {
-        Part.FOUNDATION: {
-            "supervisor": "ringrift.daemons.manager",
-            "event_bus": "ringrift.events.router",
-            "component_health": "ringrift.health.system",
-            "tracing": "ringrift.events.tracing",
-            "event_handlers": "ringrift.events.handlers",
-            "engine": "ringrift.engine",
-            "roles": "ringrift.work.roles",
-            "bootstrap": "ringrift.bootstrap",
-            "coordinator_persistence": "ringrift.bootstrap.snapshots",
-        },
-        Part.LOOP: {
-            "progress_watchdog": "ringrift.health.progress",
-            "evaluation": "ringrift.learning.evaluation",
-            "dataset_export": "ringrift.learning.export",
-            "training_feedback": "ringrift.learning.feedback",
-            "pipeline": "ringrift.learning.pipeline",
-            "promotion": "ringrift.learning.promotion",
-            "data_quality": "ringrift.learning.quality",
-            "training_trigger": "ringrift.learning.training",
-            "training_fallback": "ringrift.learning.training",
-            "trend_analysis": "ringrift.learning.trends",
-            "replay_refresh": "ringrift.learning.window",
-            "backpressure": "ringrift.work.backpressure",
-            "scheduling": "ringrift.work.scheduling",
-            "work_supply": "ringrift.work.supply",
-            "task_coordination": "ringrift.work.tasks",
-            "durations": "ringrift.work.durations",
-            "model_lifecycle": "ringrift.learning.models",
-            "tuning": "ringrift.learning.tuning",
-            "stability": "ringrift.learning.stability",
-        },
-        Part.DATA: {
-            "archive_backup": "ringrift.data.backup",
-            "archive_import": "ringrift.data.backup",
-            "consolidation": "ringrift.data.consolidation",
-            "artifact_distribution": "ringrift.data.distribution",
-            "data_integrity": "ringrift.data.integrity",
-            "data_catalog": "ringrift.data.manifest",
-            "rating_sync": "ringrift.data.records",
-            "replication": "ringrift.data.replication",
-            "training_staging": "ringrift.data.staging",
-            "game_sync": "ringrift.data.sync",
-            "housekeeping": "ringrift.resources.disk",
-            "transfer": "ringrift.data.transfer",
-            "transactions": "ringrift.data.transactions",
-            "freshness": "ringrift.data.freshness",
-            "ephemeral_guard": "ringrift.data.ephemeral",
-            "delivery": "ringrift.data.delivery",
-        },
-        Part.CLUSTER: {
-            "capacity_provisioning": "ringrift.cluster.capacity",
-            "idle_shutdown": "ringrift.cluster.idle",
-            "membership": "ringrift.cluster.membership",
-            "host_inventory": "ringrift.cluster.nodes",
-            "node_recovery": "ringrift.cluster.recovery",
-            "node_health": "ringrift.health.nodes",
-            "leadership": "ringrift.cluster.leadership",
-            "locks": "ringrift.cluster.locks",
-            "slurm": "ringrift.cluster.slurm",
-        },
-        Part.RESOURCES: {
-            "cache_coordination": "ringrift.resources.cache",
-            "local_guard": "ringrift.resources.memory",
-            "utilization": "ringrift.resources.utilisation",
-            "resource_targets": "ringrift.resources.targets",
-            "forecasting": "ringrift.resources.forecasting",
-        },
-    }
-    return {
-        name: Capability(name, home, part) for part, homes in rows.items() for name, home in homes.items()
-    }
+_HOMES: dict[Part, dict[str, str]] = {
+    Part.FOUNDATION: {
+        "supervisor": "ringrift.daemons.manager",
+        "event_bus": "ringrift.events.router",
+        "component_health": "ringrift.health.system",
+        "tracing": "ringrift.events.tracing",
+        "event_handlers": "ringrift.events.handlers",
+        "engine": "ringrift.engine",
+        "roles": "ringrift.work.roles",
+        "bootstrap": "ringrift.bootstrap",
+        "coordinator_persistence": "ringrift.bootstrap.snapshots",
+    },
+    Part.LOOP: {
+        "progress_watchdog": "ringrift.health.progress",
+        "evaluation": "ringrift.learning.evaluation",
+        "dataset_export": "ringrift.learning.export",
+        "training_feedback": "ringrift.learning.feedback",
+        "pipeline": "ringrift.learning.pipeline",
+        "promotion": "ringrift.learning.promotion",
+        "data_quality": "ringrift.learning.quality",
+        "training_trigger": "ringrift.learning.training",
+        "training_fallback": "ringrift.learning.training",
+        "trend_analysis": "ringrift.learning.trends",
+        "replay_refresh": "ringrift.learning.window",
+        "backpressure": "ringrift.work.backpressure",
+        "scheduling": "ringrift.work.scheduling",
+        "work_supply": "ringrift.work.supply",
+        "task_coordination": "ringrift.work.tasks",
+        "durations": "ringrift.work.durations",
+        "model_lifecycle": "ringrift.learning.models",
+        "tuning": "ringrift.learning.tuning",
+        "stability": "ringrift.learning.stability",
+    },
+    Part.DATA: {
+        "archive_backup": "ringrift.data.backup",
+        "archive_import": "ringrift.data.backup",
+        "consolidation": "ringrift.data.consolidation",
+        "artifact_distribution": "ringrift.data.distribution",
+        "data_integrity": "ringrift.data.integrity",
+        "data_catalog": "ringrift.data.manifest",
+        "rating_sync": "ringrift.data.records",
+        "replication": "ringrift.data.replication",
+        "training_staging": "ringrift.data.staging",
+        "game_sync": "ringrift.data.sync",
+        "housekeeping": "ringrift.resources.disk",
+        "transfer": "ringrift.data.transfer",
+        "transactions": "ringrift.data.transactions",
+        "freshness": "ringrift.data.freshness",
+        "ephemeral_guard": "ringrift.data.ephemeral",
+        "delivery": "ringrift.data.delivery",
+    },
+    Part.CLUSTER: {
+        "capacity_provisioning": "ringrift.cluster.capacity",
+        "idle_shutdown": "ringrift.cluster.idle",
+        "membership": "ringrift.cluster.membership",
+        "host_inventory": "ringrift.cluster.nodes",
+        "node_recovery": "ringrift.cluster.recovery",
+        "node_health": "ringrift.health.nodes",
+        "leadership": "ringrift.cluster.leadership",
+        "locks": "ringrift.cluster.locks",
+        "slurm": "ringrift.cluster.slurm",
+    },
+    Part.RESOURCES: {
+        "cache_coordination": "ringrift.resources.cache",
+        "local_guard": "ringrift.resources.memory",
+        "utilization": "ringrift.resources.utilisation",
+        "resource_targets": "ringrift.resources.targets",
+        "forecasting": "ringrift.resources.forecasting",
+    },
+}
 
-
-CAPABILITIES = _table()
+CAPABILITIES = {
+    name: Capability(name, home, part) for part, homes in _HOMES.items() for name, home in homes.items()
+}
 
 
 def capability(name: str) -> Capability:

@@ -1,0 +1,109 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringrift.errors import ConfigError
+from ringrift.settings import Source, load_settings
+
+DOCUMENTED = {
+    "RINGRIFT_EVENT_HANDLER_TIMEOUT": ("event_handler_timeout", 600.0),
+    "RINGRIFT_EVENT_VALIDATION_STRICT": ("event_validation_strict", False),
+    "RINGRIFT_P2P_STARTUP_GRACE_PERIOD": ("p2p_startup_grace_period", 120.0),
+    "RINGRIFT_ALLOW_PENDING_GATE": ("allow_pending_gate", False),
+    "RINGRIFT_SWIM_ENABLED": ("swim_enabled", False),
+    "RINGRIFT_RAFT_ENABLED": ("raft_enabled", False),
+    "RINGRIFT_JOB_GRACE_PERIOD": ("job_grace_period", 60.0),
+    "RINGRIFT_COORDINATOR_DB": ("coordinator_db", Path("data/coordination/coordinator.db")),
+    "RINGRIFT_DLQ_PATH": ("dlq_path", Path("data/coordination/dead_letter_queue.db")),
+    "RINGRIFT_TRACE_DEBUG": ("trace_debug", False),
+    "COORDINATOR_AUTO_TRIGGER_PIPELINE": ("auto_trigger_pipeline", False),
+}
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("variable", DOCUMENTED)
+def test_documented_variables_have_their_documented_defaults(variable):
+    key, default = DOCUMENTED[variable]
+    loaded = load_settings({})
+    assert getattr(loaded.settings, key) == default
+    (origin,) = [o for o in loaded.origins if o.variable == variable]
+    assert origin.source in {Source.DEFAULT, Source.DERIVED}
+
+
+def test_environment_wins_over_file_and_file_over_default(tmp_path):
+    (tmp_path / "ringrift.toml").write_text("health_port = 9000\njob_grace_period = 5\n")
+    loaded = load_settings({"RINGRIFT_HEALTH_PORT": "9100"})
+    assert loaded.settings.health_port == 9100
+    assert loaded.settings.job_grace_period == 5.0
+    sources = {o.key: o.source for o in loaded.origins}
+    assert sources["health_port"] is Source.ENVIRONMENT
+    assert sources["job_grace_period"] is Source.FILE
+    assert sources["trace_debug"] is Source.DEFAULT
+
+
+def test_paths_follow_the_data_folder_unless_named():
+    settings = load_settings({"RINGRIFT_DATA_DIR": "elsewhere"}).settings
+    assert settings.coordinator_db == Path("elsewhere/coordination/coordinator.db")
+    assert settings.blob_dir == Path("elsewhere/blobs")
+    named = load_settings({"RINGRIFT_DATA_DIR": "elsewhere", "RINGRIFT_DLQ_PATH": "x.db"}).settings
+    assert named.dlq_path == Path("x.db")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("RINGRIFT_EVENT_HANDLER_TIMEOUT", "soon", "number of seconds"),
+        ("RINGRIFT_EVENT_HANDLER_TIMEOUT", "0", "above 0"),
+        ("RINGRIFT_EVENT_HANDLER_TIMEOUT", "nan", "number of seconds"),
+        ("RINGRIFT_SWIM_ENABLED", "maybe", "true or false"),
+        ("RINGRIFT_HEALTH_PORT", "70000", "port number"),
+        ("RINGRIFT_PROCESS_NAME", "a b", "letters"),
+        ("RINGRIFT_DATA_DIR", "", "file path"),
+        ("RINGRIFT_EVENT_RETENTION_ROWS", "1.5", "whole number"),
+    ],
+)
+def test_a_wrong_value_names_variable_value_and_what_is_allowed(variable, value, allowed):
+    with pytest.raises(ConfigError) as caught:
+        load_settings({variable: value})
+    assert variable in str(caught.value)
+    assert repr(value) in str(caught.value)
+    assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("health_prot = 1", "unknown setting 'health_prot'"),
+        ("health_port = 'x", "not valid TOML"),
+        ("health_port = 'x'", "health_port in"),
+        ("swim_enabled = 3", "true or false"),
+    ],
+)
+def test_a_wrong_config_file_is_refused(tmp_path, content, complaint):
+    (tmp_path / "ringrift.toml").write_text(content)
+    with pytest.raises(ConfigError, match=complaint):
+        load_settings({})
+
+
+def test_a_named_config_file_must_exist(tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_settings({"RINGRIFT_CONFIG": str(tmp_path / "gone.toml")})
+
+
+def test_a_misspelt_variable_is_pointed_out():
+    assert load_settings({"RINGRIFT_HELTH_PORT": "1"}).unknown_variables == ("RINGRIFT_HELTH_PORT",)
+
+
+@given(st.text(max_size=20))
+def test_any_text_gives_a_value_or_a_clear_error(text):
+    for variable in ("RINGRIFT_HEALTH_PORT", "RINGRIFT_SWIM_ENABLED", "RINGRIFT_JOB_GRACE_PERIOD"):
+        try:
+            load_settings({variable: text})
+        except ConfigError as error:
+            assert variable in str(error)
