@@ -69,6 +69,13 @@ def _parse_name(value: Any) -> str:
     return text
 
 
+def _parse_host(value: Any) -> str:
+    text = str(value)
+    if not text or len(text) > 255 or not all(c.isalnum() or c in ".:-" for c in text):
+        raise ValueError
+    return text
+
+
 def _parse_path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value):
         raise TypeError
@@ -79,6 +86,7 @@ _BOOL = _Kind("true or false", _parse_bool)
 _PATH = _Kind("a file path", _parse_path)
 _PORT = _Kind("a port number from 0 (any free port) to 65535", _parse_port)
 _NAME = _Kind("1 to 100 letters, digits, '.', '_' or '-'", _parse_name)
+_HOST = _Kind("a host name or IP address", _parse_host)
 _SECONDS = _Kind(
     "a number of seconds above 0, at most 604800",
     lambda v: _parse_number(v, above=0.0, up_to=604_800.0),
@@ -107,6 +115,9 @@ class Settings:
     dlq_path: Path = _setting("RINGRIFT_DLQ_PATH", _PATH, None, "database of dead letters")
     process_name: str | None = _setting(
         "RINGRIFT_PROCESS_NAME", _NAME, None, "identity of this process for event delivery"
+    )
+    health_host: str = _setting(
+        "RINGRIFT_HEALTH_HOST", _HOST, "127.0.0.1", "address of the health probes; loopback unless you say so"
     )
     health_port: int = _setting("RINGRIFT_HEALTH_PORT", _PORT, 8790, "port of the health probes")
 

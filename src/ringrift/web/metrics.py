@@ -1,0 +1,52 @@
+"""The latest picture in OpenMetrics form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ringrift.web.snapshot import ProbeSnapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _SnapshotCollector(Collector):
+    def __init__(self, snapshot: ProbeSnapshot | None, *, now_s: float) -> None:
+        self._snapshot, self._now_s = snapshot, now_s
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = self._snapshot
+        yield GaugeMetricFamily(
+            "ringrift_up", "1 while the control process reports", value=0.0 if snapshot is None else 1.0
+        )
+        if snapshot is None:
+            return
+        yield GaugeMetricFamily(
+            "ringrift_report_age_seconds",
+            "Age of the control loop's latest report",
+            value=self._now_s - snapshot.taken_s,
+        )
+        daemons = GaugeMetricFamily("daemon_count", "Daemons by state", labels=["state"])
+        for state, count in sorted(snapshot.daemon_counts.items()):
+            daemons.add_metric([state], count)
+        yield daemons
+        yield GaugeMetricFamily(
+            "daemon_health_score", "Share of daemons that are well", value=snapshot.health_score
+        )
+        yield GaugeMetricFamily(
+            "daemon_uptime_seconds", "Uptime of the control process", value=snapshot.uptime_s
+        )
+        events = CounterMetricFamily("ringrift_events_routed", "Events by type", labels=["event"])
+        for event, count in sorted(snapshot.events_routed.items()):
+            events.add_metric([event], count)
+        yield events
+
+
+def render(snapshot: ProbeSnapshot | None, *, now_s: float) -> bytes:
+    """Return the exposition text of *snapshot*."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_SnapshotCollector(snapshot, now_s=now_s))
+    return generate_latest(registry)

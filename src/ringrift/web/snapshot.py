@@ -1,0 +1,72 @@
+"""What the probes show: a picture of the control process, taken by its own loop.
+
+The server runs in a thread of its own and only ever reads the latest picture, so it answers while the
+control loop is blocked, and the age of the picture tells that it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+STALE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSnapshot:
+    """One picture."""
+
+    taken_s: float  # monotonic
+    node_id: str
+    alive: bool
+    ready: bool
+    reason: str
+    uptime_s: float
+    health_score: float
+    daemon_counts: Mapping[str, int] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
+    events_routed: Mapping[str, int] = field(default_factory=dict)
+
+
+class SnapshotBoard:
+    """Holds the latest picture; written by the control loop, read by the server's thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest: ProbeSnapshot | None = None
+
+    def show(self, snapshot: ProbeSnapshot) -> None:
+        with self._lock:
+            self._latest = snapshot
+
+    def latest(self) -> ProbeSnapshot | None:
+        with self._lock:
+            return self._latest
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A yes or no with its reason."""
+
+    yes: bool
+    reason: str
+
+
+def liveness(snapshot: ProbeSnapshot | None, *, now_s: float) -> Verdict:
+    """Alive means: the control loop took a picture lately, and every critical daemon runs."""
+    if snapshot is None:
+        return Verdict(False, "the control process has not reported yet")
+    age_s = now_s - snapshot.taken_s
+    if age_s > STALE_S:
+        return Verdict(False, f"the control loop has not reported for {age_s:.0f} s")
+    return Verdict(True, "") if snapshot.alive else Verdict(False, snapshot.reason)
+
+
+def readiness(snapshot: ProbeSnapshot | None, *, now_s: float) -> Verdict:
+    """Ready means: alive, and everything that was asked for runs."""
+    alive = liveness(snapshot, now_s=now_s)
+    if not alive.yes or snapshot is None:
+        return alive
+    return Verdict(snapshot.ready, "" if snapshot.ready else snapshot.reason)
