@@ -1,0 +1,67 @@
+"""`ringrift config`: every setting and where its value came from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ringrift.cli.terminal import console, plain_errors, print_json, print_table
+from ringrift.settings import LoadedSettings, Origin, Source, load_settings
+
+WIDE = 140
+
+config_app = typer.Typer(no_args_is_help=True, help="Settings.")
+
+
+@config_app.callback()
+def settings_commands() -> None:
+    """Look at the settings."""
+
+
+@config_app.command("show")
+def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print every setting, its value and where the value came from."""
+    with plain_errors():
+        loaded = load_settings()
+    if as_json:
+        print_json(_document(loaded))
+        return
+    columns, rows = (
+        ["setting", "value", "from"],
+        [[o.key, _text(o.value), _source(o)] for o in loaded.origins],
+    )
+    if console().width >= WIDE:
+        columns += ["variable", "what it is"]
+        rows = [[*row, o.variable, o.about] for row, o in zip(rows, loaded.origins, strict=True)]
+    print_table("Settings", columns, rows)
+    for name in loaded.unknown_variables:
+        typer.secho(f"{name} is set, but no setting has that name", fg=typer.colors.YELLOW, err=True)
+
+
+def _document(loaded: LoadedSettings) -> dict[str, object]:
+    return {
+        "settings": {
+            o.key: {
+                "value": str(o.value)
+                if o.value is not None and not isinstance(o.value, bool | int | float)
+                else o.value,
+                "source": o.source.value,
+                "variable": o.variable,
+                "place": o.place,
+            }
+            for o in loaded.origins
+        },
+        "unknown_variables": list(loaded.unknown_variables),
+    }
+
+
+def _source(origin: Origin) -> str:
+    place = origin.variable if origin.source is Source.ENVIRONMENT else origin.place
+    return f"{origin.source.value} {place}".strip()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
