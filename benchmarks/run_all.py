@@ -1,6 +1,6 @@
 """Run every benchmark beside its peers and print one report.
 
-Each module in this folder with a `run(quick)` function is a benchmark; it returns plain data, which goes to `--json`.
+Each module here with a `run(quick)` function is a benchmark; it returns plain data, which `--json` keeps.
 Run it on an otherwise idle machine: the figures are ratios measured in one run, but noise is noise.
 """
 
