@@ -1,0 +1,15 @@
+"""Every test has a data folder and process-wide objects of its own."""
+
+import pytest
+
+from ringrift.process import process_scope
+
+
+@pytest.fixture(autouse=True)
+def own_process_scope(tmp_path_factory, monkeypatch):
+    """Keep shared objects from leaking between tests, and files out of the working folder."""
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+    monkeypatch.setenv("RINGRIFT_HEALTH_PORT", "0")
+    process_scope().clear()
+    yield
+    process_scope().clear()
