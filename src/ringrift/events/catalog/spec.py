@@ -1,0 +1,149 @@
+"""What the catalog says about one event, compiled so that a publish can afford to ask.
+
+Payload rules are turned into sets of exact types once, when the catalog is read: a well-formed payload is
+accepted without building anything, and only a wrong one pays for its message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any, TypeAlias
+
+ANY_TYPE = "any"
+
+# An int is a fine float; a bool is neither a number nor a text.
+_EXACT_TYPES: Mapping[str, frozenset[type]] = {
+    "str": frozenset({str}),
+    "int": frozenset({int}),
+    "float": frozenset({float, int}),
+    "bool": frozenset({bool}),
+    "list": frozenset({list, tuple}),
+    "dict": frozenset({dict}),
+}
+_BASE_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "list": (list, tuple),
+    "dict": (Mapping,),
+}
+
+Payload: TypeAlias = "dict[str, Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One field of a payload. `type` is written as in Python (`list[str]`), or `any`."""
+
+    name: str
+    type: str
+    required: bool
+
+    @property
+    def container(self) -> str:
+        """The type without its parameters."""
+        return self.type.partition("[")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class EventSpec:
+    """One event: its names, its payload, and who is meant to send and to hear it."""
+
+    name: str
+    value: str
+    category: str
+    severity: str
+    crosses: bool
+    high_impact: bool
+    fields: tuple[FieldSpec, ...]
+    emitted_by: tuple[str, ...]
+    emitted_when: str
+    consumed_by: tuple[str, ...]
+    note: str
+    field_aliases: Mapping[str, str]
+
+    _watched: frozenset[str] = field(init=False, repr=False, compare=False)
+    _required: frozenset[str] = field(init=False, repr=False, compare=False)
+    _exact: Mapping[str, frozenset[type]] = field(init=False, repr=False, compare=False)
+    _builds_config_key: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        exact = {
+            item.name: _EXACT_TYPES[item.container] | (frozenset() if item.required else {NoneType})
+            for item in self.fields
+            if item.type != ANY_TYPE
+        }
+        builds = any(item.name == "config_key" for item in self.fields)
+        watched = frozenset(self.field_aliases) | ({"board_type"} if builds else frozenset())
+        object.__setattr__(self, "_exact", exact)
+        object.__setattr__(self, "_required", frozenset(f.name for f in self.fields if f.required))
+        object.__setattr__(self, "_builds_config_key", builds)
+        object.__setattr__(self, "_watched", watched)
+
+    def canonical_payload(self, payload: Payload) -> Payload:
+        """Return *payload* with the canonical field names added; the same object if none is missing."""
+        if self._watched.isdisjoint(payload):
+            return payload
+        added = {
+            name: payload[alias]
+            for alias, name in self.field_aliases.items()
+            if payload.get(alias) is not None and payload.get(name) is None
+        }
+        if self._builds_config_key and payload.get("config_key") is None and "config_key" not in added:
+            board, players = payload.get("board_type"), payload.get("num_players")
+            if board and players:
+                added["config_key"] = f"{board}_{players}p"
+        return {**payload, **added} if added else payload
+
+    def problems(self, payload: Payload) -> Sequence[str]:
+        """Say what is wrong with a canonical *payload*; empty when nothing is."""
+        exact = self._exact
+        for name, value in payload.items():
+            allowed = exact.get(name)
+            if allowed is not None and type(value) not in allowed:
+                return self._explain(payload)
+        if self._required <= payload.keys():
+            return ()
+        return self._explain(payload)
+
+    def _explain(self, payload: Payload) -> Sequence[str]:
+        found = [problem for item in self.fields if (problem := _problem(item, payload))]
+        return tuple(found)
+
+
+def _problem(item: FieldSpec, payload: Payload) -> str:
+    if item.name not in payload:
+        return f"{item.name} is missing ({item.type} expected)" if item.required else ""
+    value = payload[item.name]
+    if value is None:
+        required = item.required and item.type != ANY_TYPE
+        return f"{item.name} is None ({item.type} expected)" if required else ""
+    if item.type == ANY_TYPE or _accepts(item.container, value):
+        return ""
+    return f"{item.name} is {value!r:.60} of type {type(value).__name__} ({item.type} expected)"
+
+
+def _accepts(container: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return container == "bool"
+    return isinstance(value, _BASE_TYPES[container])
+
+
+@dataclass(frozen=True, slots=True)
+class AliasSpec:
+    """Another name for an event. One that also says more than the name does carries that along."""
+
+    alias: str
+    canonical: str
+    kind: str
+    sets: tuple[tuple[str, str], ...]
+    when_failed: str
+    note: str
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the payload decides, or changes, when the alias is replaced."""
+        return bool(self.sets or self.when_failed)
