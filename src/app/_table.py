@@ -1,0 +1,273 @@
+"""Every module path of the documents, once: its capability, and where its names live.
+
+A row without homes leads to the home of its capability, and is unavailable until that is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ringrift.capabilities import capability
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """One path. *homes* are searched in order; *names* live elsewhere or under another name."""
+
+    capability: str
+    homes: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)  # public name: "module:attribute"
+    planned: Mapping[str, str] = field(default_factory=dict)  # public name: its capability
+    deprecated: str = ""  # the path to use instead
+
+    @property
+    def available(self) -> bool:
+        return bool(self.homes) or capability(self.capability).built
+
+    def built_homes(self) -> tuple[str, ...]:
+        return self.homes or (capability(self.capability).home,)
+
+
+_EVENTS = ("ringrift.events.router",)
+_CATALOG = ("ringrift.events.catalog",)
+_HANDLERS = ("ringrift.events.handlers",)
+_MANAGER = ("ringrift.daemons.manager",)
+_DAEMON_TYPES = ("ringrift.daemons.types",)
+_DAEMON_REGISTRY = ("ringrift.daemons.registry",)
+_CONTRACTS = ("ringrift.health.contracts", "ringrift.status")
+_HEALTH = ("ringrift.health.system", "ringrift.health.contracts", "ringrift.status")
+_BOOTSTRAP = ("ringrift.bootstrap",)
+
+_NODE_HEALTH = {"get_node_health": "node_health", "get_healthy_nodes": "node_health"}
+_PACKAGE_PLANNED = {
+    "check_backpressure": "backpressure",
+    "should_throttle_production": "backpressure",
+    "QueueType": "backpressure",
+    "BackpressureLevel": "backpressure",
+    "TaskCoordinator": "task_coordination",
+    "TaskType": "task_coordination",
+    "can_spawn": "task_coordination",
+    "get_sync_recommendations": "game_sync",
+    "execute_priority_sync": "game_sync",
+    "SyncPriority": "game_sync",
+    "SyncScheduler": "game_sync",
+    "get_sync_facade": "game_sync",
+    "training_slot": "training_trigger",
+    "request_training_slot": "training_trigger",
+    "training_lock": "locks",
+}
+
+# Paths whose names are there today. Under app.coordination unless they say otherwise.
+_PRESENT: dict[str, Alias] = {
+    "": Alias(
+        "bootstrap",
+        (
+            *_BOOTSTRAP,
+            *_EVENTS,
+            *_CATALOG,
+            *_HANDLERS,
+            *_MANAGER,
+            *_DAEMON_TYPES,
+            "ringrift.events.tracing",
+            "ringrift.events.emitters",
+            "ringrift.events.dead_letters",
+            *_HEALTH,
+            "ringrift.work.roles",
+        ),
+        planned=_PACKAGE_PLANNED,
+    ),
+    # what is said
+    "event_router": Alias("event_bus", (*_EVENTS, *_CATALOG, "ringrift.events.emitters")),
+    "stage_events": Alias("event_bus", ("ringrift.events.stages",)),
+    "cross_process_events": Alias("event_bus", _EVENTS),
+    "event_emitters": Alias("event_bus", ("ringrift.events.emitters",)),
+    "event_mappings": Alias("event_bus", _CATALOG),
+    "event_normalization": Alias("event_bus", _CATALOG),
+    "event_emission_mixin": Alias("event_handlers", _HANDLERS),
+    "dead_letter_queue": Alias("event_bus", ("ringrift.events.dead_letters",)),
+    "core_events": Alias("event_bus", (*_EVENTS, *_CATALOG, "ringrift.events.emitters")),
+    "core_utils": Alias("tracing", ("ringrift.events.tracing",), planned={"training_lock": "locks"}),
+    "tracing": Alias("tracing"),
+    "handler_base": Alias("event_handlers", (*_HANDLERS, "ringrift.status")),
+    "handler_resilience": Alias("event_handlers", ("ringrift.events.resilience",)),
+    # who runs
+    "daemon_manager": Alias("supervisor", _MANAGER),
+    "daemon_types": Alias("supervisor", _DAEMON_TYPES),
+    "daemon_registry": Alias("supervisor", _DAEMON_REGISTRY),
+    "daemon_factory": Alias("supervisor", _DAEMON_REGISTRY),
+    "daemon_factory_implementations": Alias("supervisor", _DAEMON_REGISTRY),
+    "daemon_runners": Alias("supervisor", _DAEMON_REGISTRY),
+    "daemon_adapters": Alias("supervisor", _DAEMON_REGISTRY),
+    "daemon_lifecycle": Alias("supervisor", _MANAGER),
+    "daemon_metrics": Alias("supervisor", _MANAGER),
+    "daemon_stats": Alias("supervisor", _MANAGER),
+    "base_daemon": Alias(
+        "event_handlers", _HANDLERS, names={"BaseDaemon": "ringrift.events.handlers:HandlerBase"}
+    ),
+    "enums": Alias(
+        "supervisor", (*_DAEMON_TYPES, "ringrift.status"), planned={"LeadershipRole": "leadership"}
+    ),
+    "types": Alias(
+        "component_health",
+        ("ringrift.status",),
+        planned={
+            "BackpressureLevel": "backpressure",
+            "TaskType": "task_coordination",
+            "BoardType": "pipeline",
+            "AlertLevel": "node_health",
+            "AlertCategory": "node_health",
+            "ClusterAlert": "node_health",
+        },
+    ),
+    # how it is
+    "protocols": Alias("component_health", _CONTRACTS),
+    "contracts": Alias("component_health", _CONTRACTS),
+    "health_check_helper": Alias("component_health", ("ringrift.health.checks",)),
+    "health_facade": Alias("component_health", _HEALTH, planned=_NODE_HEALTH),
+    "unified_health_manager": Alias("component_health", (*_HEALTH, "ringrift.health.breakers")),
+    "coordinator_base": Alias(
+        "component_health",
+        ("ringrift.health.coordinators", *_CONTRACTS),
+        names={"SQLitePersistenceMixin": "ringrift.bootstrap.snapshots:PersistentState"},
+    ),
+    "base_orchestrator": Alias(
+        "component_health",
+        ("ringrift.health.coordinators", *_CONTRACTS),
+        names={"BaseOrchestrator": "ringrift.health.coordinators:CoordinatorBase"},
+    ),
+    "unified_registry": Alias("component_health", ("ringrift.health.coordinators", *_CONTRACTS)),
+    "utils": Alias("component_health", ("ringrift.health.history",)),
+    # how it begins and ends
+    "coordination_bootstrap": Alias("bootstrap", _BOOTSTRAP),
+    "integration_bridge": Alias("bootstrap", ("ringrift.bootstrap.subscriptions",)),
+    "event_subscription_registry": Alias("bootstrap", ("ringrift.bootstrap.subscriptions",)),
+    "coordinator_config": Alias("bootstrap", ("ringrift.bootstrap.config",)),
+    "coordinator_dependencies": Alias("bootstrap", ("ringrift.bootstrap.plan",)),
+    "coordinator_persistence": Alias("coordinator_persistence"),
+    "singleton_mixin": Alias("bootstrap", ("ringrift.bootstrap.singletons",)),
+    "master_loop_guard": Alias("bootstrap", ("ringrift.bootstrap.master_loop",)),
+    "orchestrator_registry": Alias("roles"),
+    "work_queue": Alias("engine", ("ringrift.engine.ports", "ringrift.engine.opening")),
+    "async_bridge_manager": Alias("engine", ("ringrift.engine.opening",)),
+}
+
+# Paths of one capability each, which all lead to its home.
+_BY_CAPABILITY: dict[str, str] = {
+    "archive_backup": "s3_backup_daemon",
+    "artifact_distribution": "unified_distribution_daemon",
+    "backpressure": "backpressure queue_monitor work_queue_monitor_daemon",
+    "cache_coordination": "cache_coordination_orchestrator",
+    "capacity_provisioning": "auto_scaler",
+    "consolidation": "data_consolidation_daemon",
+    "data_integrity": "data_cleanup_daemon orphan_detection_daemon sync_integrity",
+    "data_quality": "quality_monitor_daemon",
+    "dataset_export": "auto_export_daemon npz_validation",
+    "delivery": "delivery_ledger delivery_retry_queue",
+    "durations": "duration_scheduler",
+    "ephemeral_guard": "ephemeral_data_guard",
+    "evaluation": "evaluation_daemon tournament_daemon",
+    "forecasting": "load_forecaster",
+    "freshness": "training_freshness",
+    "game_sync": "auto_sync_daemon sync_facade sync_router sync_base sync_constants sync_stall_handler "
+    "sync_bloom_filter unified_data_sync cluster cluster.sync",
+    "host_inventory": "multi_provider_orchestrator unified_inventory",
+    "housekeeping": "disk_space_manager_daemon maintenance_daemon",
+    "idle_shutdown": "unified_idle_shutdown_daemon",
+    "leadership": "leadership_coordinator leader_election",
+    "locks": "distributed_lock sync_mutex",
+    "membership": "p2p_auto_deployer p2p_backend p2p_integration state_manager",
+    "model_lifecycle": "model_lifecycle_coordinator",
+    "node_health": "health_check_orchestrator host_health_policy node_status node_availability_cache "
+    "node_circuit_breaker cluster_status_monitor",
+    "node_recovery": "node_recovery_daemon recovery_orchestrator",
+    "pipeline": "data_pipeline_orchestrator pipeline_actions pipeline_triggers",
+    "progress_watchdog": "stall_detection",
+    "promotion": "auto_promotion_daemon",
+    "rating_sync": "database_sync_manager",
+    "replication": "unified_replication_daemon",
+    "resource_targets": "resource_targets",
+    "scheduling": "selfplay_orchestrator selfplay_scheduler job_scheduler node_policies",
+    "slurm": "slurm_backend",
+    "stability": "stability_heuristic dynamic_thresholds",
+    "task_coordination": "task_coordinator task_lifecycle_coordinator task_decorators safeguards helpers "
+    "facade",
+    "training_feedback": "feedback_loop_controller feedback_signals gauntlet_feedback_controller "
+    "unified_feedback curriculum_integration curriculum_weights",
+    "training_staging": "training_activity_daemon",
+    "training_trigger": "training_coordinator training_trigger_daemon async_training_bridge",
+    "transactions": "transaction_isolation",
+    "transfer": "bandwidth_manager cluster_transport sync_bandwidth sync_durability transfer_verification",
+    "trend_analysis": "metrics_analysis_orchestrator model_performance_watchdog",
+    "tuning": "optimization_coordinator",
+    "utilization": "adaptive_resource_manager cluster_watchdog_daemon idle_resource_daemon "
+    "resource_optimizer resource_monitoring_coordinator unified_resource_coordinator utilization_optimizer",
+    "work_supply": "unified_queue_populator",
+}
+
+# Old paths and what to import instead; they go on working.
+_DEPRECATED: dict[str, str] = {
+    "alert_types": "types",
+    "auto_evaluation_daemon": "evaluation_daemon",
+    "base_handler": "handler_base",
+    "cluster_data_sync": "auto_sync_daemon",
+    "core_base": "coordinator_base",
+    "core_daemons": "daemon_manager",
+    "core_sync": "sync_facade",
+    "ephemeral_sync": "auto_sync_daemon",
+    "event_subscription_mixin": "handler_base",
+    "lambda_idle_daemon": "unified_idle_shutdown_daemon",
+    "node_health_monitor": "health_check_orchestrator",
+    "queue_populator": "unified_queue_populator",
+    "queue_populator_daemon": "unified_queue_populator",
+    "sync_coordination_core": "sync_facade",
+    "sync_coordinator": "auto_sync_daemon",
+    "sync_safety": "sync_durability",
+    "system_health_monitor": "unified_health_manager",
+    "unified_event_coordinator": "event_router",
+    "vast_idle_daemon": "unified_idle_shutdown_daemon",
+}
+# Old copies in app.coordination.deprecated, by the module they were copies of.
+_ARCHIVED = (
+    "alert_types auto_evaluation_daemon base_handler core_base core_daemons core_sync cross_process_events "
+    "event_emitters event_subscription_mixin health_check_orchestrator host_health_policy "
+    "queue_populator_daemon sync_coordinator sync_safety system_health_monitor"
+)
+
+_OTHER_PACKAGES: dict[str, Alias] = {
+    "app.distributed": Alias(
+        "event_bus", (*_CATALOG, *_EVENTS), planned={"get_cluster_manifest": "data_catalog"}
+    ),
+    "app.distributed.data_events": Alias("event_bus", (*_CATALOG, *_EVENTS, "ringrift.events.emitters")),
+    "app.distributed.cluster_manifest": Alias("data_catalog"),
+    "app.distributed.sync_coordinator": Alias("game_sync"),
+    "app.distributed.sync_orchestrator": Alias("game_sync"),
+    "app.metrics": Alias("component_health", _CONTRACTS),
+    "app.metrics.coordinator": Alias("component_health", _CONTRACTS),
+}
+
+# Names that the old paths offered under another name than their home does.
+_OLD_NAMES: dict[str, dict[str, str]] = {
+    "base_handler": {"BaseEventHandler": "ringrift.events.handlers:HandlerBase"},
+    "event_subscription_mixin": {"EventSubscriptionMixin": "ringrift.events.handlers:HandlerBase"},
+    "system_health_monitor": {"SystemHealthMonitor": "ringrift.health.system:SystemHealthMonitor"},
+}
+
+
+def _table() -> dict[str, Alias]:
+    root = "app.coordination"
+    rows = dict(_PRESENT)
+    for owner, names in _BY_CAPABILITY.items():
+        rows |= {name: Alias(owner) for name in names.split()}
+    for old, new in _DEPRECATED.items():
+        rows[old] = replace(
+            rows[new], deprecated=f"{root}.{new}", names={**rows[new].names, **_OLD_NAMES.get(old, {})}
+        )
+    rows["deprecated"] = Alias("bootstrap", _BOOTSTRAP)
+    for old in _ARCHIVED.split():
+        current = rows[old].deprecated or f"{root}.{old}"
+        rows[f"deprecated._deprecated_{old}"] = replace(rows[old], deprecated=current)
+    return {f"{root}.{name}".rstrip("."): row for name, row in rows.items()} | _OTHER_PACKAGES
+
+
+ALIASES: Mapping[str, Alias] = _table()
