@@ -2,7 +2,9 @@
 
 RingRiftError
 ├── ConfigError              wrong input; never retried
-│   └── NotBuilt             the capability exists in the plan, not in this version
+│   ├── NotBuilt             the capability exists in the plan, not in this version
+│   ├── UnknownEventTypeError   no event of that name (also a ValueError)
+│   └── PayloadError         the payload does not fit its event (also a ValueError)
 ├── Conflict                 somebody else got there first; the caller re-reads
 │   ├── AlreadyExists        a key or item of that name is there
 │   ├── RevisionMismatch     the value changed since it was read
@@ -36,6 +38,23 @@ class NotBuilt(ConfigError):
     def __init__(self, capability: str, *, planned_with: str) -> None:
         super().__init__(f"capability not built yet: {capability} (comes with {planned_with})")
         self.capability, self.planned_with = capability, planned_with
+
+
+class UnknownEventTypeError(ConfigError, ValueError):
+    """The catalog has no event of this name."""
+
+    def __init__(self, event_type: str, *, suggestions: tuple[str, ...] = ()) -> None:
+        hint = f" Did you mean {', '.join(suggestions)}?" if suggestions else ""
+        super().__init__(f"Unknown event type {event_type!r}.{hint}")
+        self.event_type, self.suggestions = event_type, list(suggestions)
+
+
+class PayloadError(ConfigError, ValueError):
+    """The payload lacks a field of its event, or has one of the wrong type."""
+
+    def __init__(self, event_type: str, *, problems: tuple[str, ...]) -> None:
+        super().__init__(f"{event_type}: {'; '.join(problems)}")
+        self.event_type, self.problems = event_type, problems
 
 
 class Conflict(RingRiftError):

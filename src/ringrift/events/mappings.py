@@ -1,0 +1,82 @@
+"""How stages, events and the log between processes name the same thing; all of it read off the catalog.
+
+Keys are wire values. The members of `DataEventType` and `StageEvent` equal theirs, so a member works as a
+key too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ringrift.events.catalog import ALIASES, CATALOG
+from ringrift.events.event_types import DataEventType
+from ringrift.events.normalization import normalize_event_type, resolve
+from ringrift.events.stages import StageEvent
+
+
+def _data_of(stage: StageEvent) -> DataEventType:
+    return DataEventType[normalize_event_type(stage)]
+
+
+def _stage_by_data() -> dict[str, StageEvent]:
+    """Only a plain stage stands for its event: not every self-play was on a GPU."""
+    table: dict[str, StageEvent] = {}
+    for stage in StageEvent:
+        alias = ALIASES.get(stage.name)
+        if alias is None or not alias.sets:
+            table.setdefault(_data_of(stage), stage)
+    return table
+
+
+DATA_TO_CROSS_PROCESS_MAP: Mapping[str, str] = MappingProxyType(
+    {spec.value: spec.name for spec in CATALOG.values() if spec.crosses}
+)
+STAGE_TO_DATA_EVENT_MAP: Mapping[str, DataEventType] = MappingProxyType(
+    {stage: _data_of(stage) for stage in StageEvent}
+)
+DATA_TO_STAGE_EVENT_MAP: Mapping[str, StageEvent] = MappingProxyType(_stage_by_data())
+STAGE_TO_CROSS_PROCESS_MAP: Mapping[str, str] = MappingProxyType(
+    {stage: data.name for stage, data in STAGE_TO_DATA_EVENT_MAP.items() if data in DATA_TO_CROSS_PROCESS_MAP}
+)
+
+
+def get_data_event_type(stage_event: Any) -> DataEventType | None:
+    """Return the event of a stage, given as member, value or name."""
+    return STAGE_TO_DATA_EVENT_MAP.get(str(getattr(stage_event, "value", stage_event)).lower())
+
+
+def get_stage_event_type(data_event: Any) -> StageEvent | None:
+    """Return the stage that an event ends, in any spelling of the event."""
+    spec = resolve(data_event)[1]
+    return None if spec is None else DATA_TO_STAGE_EVENT_MAP.get(spec.value)
+
+
+def get_cross_process_event_type(event_type: Any, source: Literal["data", "stage"] = "data") -> str | None:
+    """Return the name under which an event crosses processes; None if it stays in its own."""
+    if source == "stage":
+        return STAGE_TO_CROSS_PROCESS_MAP.get(str(getattr(event_type, "value", event_type)).lower())
+    spec = resolve(event_type)[1]
+    return spec.name if spec is not None and spec.crosses else None
+
+
+def is_mapped_event(event_type: Any) -> bool:
+    """Whether an event crosses processes."""
+    return get_cross_process_event_type(event_type) is not None
+
+
+def get_all_event_types() -> set[str]:
+    """Return every canonical name and every stage value."""
+    return set(CATALOG) | {stage.value for stage in StageEvent}
+
+
+def validate_mappings() -> list[str]:
+    """Return what is wrong: a high-impact event that stays in its process, a stage without an event."""
+    problems = [
+        f"{spec.name} has high impact and does not cross processes"
+        for spec in CATALOG.values()
+        if spec.high_impact and not spec.crosses
+    ]
+    problems += [f"{stage} has no event" for stage in StageEvent if resolve(stage)[1] is None]
+    return problems
