@@ -1,0 +1,1 @@
+"""The games: one contract, RingRift, connect four; only jobs and tools import this package."""

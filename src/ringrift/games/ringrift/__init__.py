@@ -1,0 +1,1 @@
+"""RingRift: boards, a readable reference engine, and the compiled rules that agree with it."""
