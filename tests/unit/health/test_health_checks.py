@@ -1,0 +1,137 @@
+"""The small checks and the contract around them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringrift.health.checks import HealthCheckHelper
+from ringrift.health.contracts import (
+    get_all_metrics,
+    get_coordinator,
+    health_check_all,
+    invoke_health_check,
+    register_coordinator,
+    unregister_coordinator,
+    validate_coordinator,
+)
+from ringrift.health.coordinators import CoordinatorBase
+from ringrift.status import CoordinatorStatus, HealthCheckResult
+
+NOW = 10_000.0
+
+
+@pytest.mark.parametrize(
+    ("errors", "cycles", "fine"), [(0, 0, True), (5, 0, True), (49, 100, True), (50, 100, False)]
+)
+def test_error_rate_fails_from_the_threshold_on(errors, cycles, fine):
+    assert HealthCheckHelper.check_error_rate(errors=errors, cycles=cycles, threshold=0.5)[0] is fine
+
+
+def test_uptime_grace_is_true_while_starting():
+    assert HealthCheckHelper.check_uptime_grace(start_time=NOW - 29, grace_period=30, now_s=NOW)[0]
+    assert not HealthCheckHelper.check_uptime_grace(start_time=NOW - 30, grace_period=30, now_s=NOW)[0]
+
+
+@pytest.mark.parametrize("entry", [NOW - 10, (NOW - 10, "boom"), {"timestamp": NOW - 10}])
+def test_recent_errors_counts_only_the_window(entry):
+    check = HealthCheckHelper.check_recent_errors
+    old = NOW - 301
+    assert check([old] * 9 + [entry] * 4, now_s=NOW)[0]
+    assert not check([entry] * 5, now_s=NOW)[0]
+
+
+@given(size=st.integers(0, 3000), limit=st.integers(0, 2000))
+def test_queue_depth_is_the_same_by_either_name(size, limit):
+    by_depth = HealthCheckHelper.check_queue_depth(depth=size, max_depth=limit)
+    assert by_depth == HealthCheckHelper.check_queue_depth(size, limit)
+    assert by_depth == HealthCheckHelper.check_queue_depth(queue_size=size, max_depth=limit)
+    assert by_depth[0] == (limit == 0 or size < limit)
+
+
+def test_queue_depth_without_a_size_is_refused():
+    with pytest.raises(TypeError, match="queue_size or depth"):
+        HealthCheckHelper.check_queue_depth(max_depth=3)
+
+
+@pytest.mark.parametrize("unknown", [None, 0, 0.0])
+def test_unknown_is_not_healthy(unknown):
+    helper = HealthCheckHelper
+    assert not helper.check_last_activity(unknown, now_s=NOW)[0]
+    assert not helper.check_data_staleness(unknown, now_s=NOW)[0]
+    assert not helper.check_connection_health(True, unknown, now_s=NOW)[0]
+
+
+def test_connection_subscription_dependency_memory_and_details():
+    helper = HealthCheckHelper
+    assert helper.check_connection_health(True, NOW - 60, now_s=NOW)[0]
+    assert not helper.check_connection_health(True, NOW - 61, now_s=NOW)[0]
+    assert helper.check_connection_health(False, NOW, now_s=NOW) == (False, "not connected")
+    assert helper.check_subscription_health(True, 16, 16)[0]
+    assert helper.check_subscription_health(True, 3, 16) == (False, "3 of 16 subscriptions")
+    assert not helper.check_subscription_health(False)[0]
+    assert helper.check_handler_failures(1, 10)[0]
+    assert not helper.check_handler_failures(2, 10)[0]
+    assert not helper.check_pending_items(100)[0]
+    assert helper.check_dependency_health({"a": True, "b": False}) == (False, "unhealthy: b")
+    assert not helper.check_memory_usage(1024)[0]
+    assert helper.build_details(a=1, b=None, c=0) == {"a": 1, "c": 0}
+
+
+class Answering:
+    name = "answering"
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def health_check(self):
+        return self.answer
+
+
+async def later(value):
+    return value
+
+
+async def test_every_shape_of_answer_is_understood():
+    assert (await invoke_health_check(Answering(True))).healthy
+    assert not (await invoke_health_check(Answering({"healthy": False, "message": "no disk"}))).healthy
+    asynchronous = await invoke_health_check(Answering(later(HealthCheckResult.degraded("slow"))))
+    assert asynchronous.status is CoordinatorStatus.DEGRADED
+
+
+@pytest.mark.parametrize("answer", [None, "fine", 1, {"message": "fine"}])
+async def test_an_answer_that_says_nothing_is_unhealthy(answer):
+    assert not (await invoke_health_check(Answering(answer))).healthy
+
+
+async def test_a_check_that_raises_or_is_missing_is_unhealthy_unless_asked_otherwise():
+    class Raising:
+        def health_check(self):
+            raise KeyError("gone")
+
+    result = await invoke_health_check(Raising())
+    assert not result.healthy
+    assert "KeyError" in result.message
+    assert not (await invoke_health_check(object())).healthy
+    assert (await invoke_health_check(Raising(), default_on_error=True)).healthy
+
+
+async def test_one_directory_serves_every_view():
+    coordinator = CoordinatorBase("scheduler")
+    assert validate_coordinator(coordinator) == []
+    assert validate_coordinator(object()) == [
+        "name",
+        "status",
+        "start",
+        "stop",
+        "get_metrics",
+        "health_check",
+    ]
+    register_coordinator(coordinator)
+    await coordinator.start()
+    assert get_coordinator("scheduler") is coordinator
+    assert (await health_check_all())["scheduler"].healthy
+    assert get_all_metrics()["scheduler"]["status"] == "running"
+    assert unregister_coordinator("scheduler")
+    assert get_coordinator("scheduler") is None
+    with pytest.raises(TypeError, match="no name"):
+        register_coordinator(object())
