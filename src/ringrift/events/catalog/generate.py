@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ringrift.events.catalog import CATALOG
+from ringrift.events.catalog.rendered_code import emitters_stub, enum_source, payloads_source
+from ringrift.events.catalog.rendered_docs import events_page
 
 _EVENTS = Path(__file__).resolve().parents[1]
-HEADER = (
-    "# Generated from the event catalog; change the catalog and run "
-    "`python -m ringrift.events.catalog.generate`.\n"
-)
-
-
-def event_types_source() -> str:
-    """The enum."""
-    members = "".join(f'    {spec.name} = "{spec.value}"\n' for spec in CATALOG.values())
-    return (
-        f'{HEADER}"""Every event of the catalog, as an enum. A member equals its wire value."""\n\n'
-        "from __future__ import annotations\n\nfrom enum import StrEnum\n\n\n"
-        'class DataEventType(StrEnum):\n    """Every event; the value is what goes over the wire."""\n\n'
-        f"{members}"
-    )
+_CHECKOUT = _EVENTS.parents[2]
 
 
 def generated_files() -> dict[Path, str]:
     """Path to content, for every derived file."""
-    return {_EVENTS / "event_types.py": event_types_source()}
+    return {
+        _EVENTS / "event_types.py": enum_source(),
+        _EVENTS / "payloads.py": payloads_source(),
+        _EVENTS / "emitters.pyi": emitters_stub(),
+        _CHECKOUT / "docs" / "events.md": events_page(),
+    }
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ accepted without building anything, and only a wrong one pays for its message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, TypeAlias
@@ -50,7 +50,10 @@ class FieldSpec:
 
 @dataclass(frozen=True, slots=True)
 class EventSpec:
-    """One event: its names, its payload, and who is meant to send and to hear it."""
+    """One event: its names, its payload, and who is meant to send and to hear it.
+
+    A `retried` event is one that the loop cannot do without: its emitter tries again when the log is away.
+    """
 
     name: str
     value: str
@@ -58,6 +61,7 @@ class EventSpec:
     severity: str
     crosses: bool
     high_impact: bool
+    retried: bool
     fields: tuple[FieldSpec, ...]
     emitted_by: tuple[str, ...]
     emitted_when: str
@@ -110,26 +114,37 @@ class EventSpec:
         return self._explain(payload)
 
     def _explain(self, payload: Payload) -> Sequence[str]:
-        found = [problem for item in self.fields if (problem := _problem(item, payload))]
-        return tuple(found)
+        required = (item.name for item in self.fields if item.required)
+        return (*self.missing(payload, required), *self.wrong_types(payload))
+
+    def missing(self, payload: Payload, names: Iterable[str]) -> tuple[str, ...]:
+        """Say which of the fields *names* are absent, or None where a value is needed."""
+        wanted = frozenset(names)
+        return tuple(
+            f"{item.name} is {'None' if item.name in payload else 'missing'} ({item.type} expected)"
+            for item in self.fields
+            if item.name in wanted and not _is_given(item, payload)
+        )
+
+    def wrong_types(self, payload: Payload) -> tuple[str, ...]:
+        """Say which of the fields that are given have another type than the catalog's."""
+        return tuple(
+            f"{item.name} is {value!r:.60} of type {type(value).__name__} ({item.type} expected)"
+            for item in self.fields
+            if (value := payload.get(item.name)) is not None and not _accepts(item, value)
+        )
 
 
-def _problem(item: FieldSpec, payload: Payload) -> str:
-    if item.name not in payload:
-        return f"{item.name} is missing ({item.type} expected)" if item.required else ""
-    value = payload[item.name]
-    if value is None:
-        required = item.required and item.type != ANY_TYPE
-        return f"{item.name} is None ({item.type} expected)" if required else ""
-    if item.type == ANY_TYPE or _accepts(item.container, value):
-        return ""
-    return f"{item.name} is {value!r:.60} of type {type(value).__name__} ({item.type} expected)"
+def _is_given(item: FieldSpec, payload: Payload) -> bool:
+    return payload.get(item.name) is not None or (item.type == ANY_TYPE and item.name in payload)
 
 
-def _accepts(container: str, value: object) -> bool:
+def _accepts(item: FieldSpec, value: object) -> bool:
+    if item.type == ANY_TYPE:
+        return True
     if isinstance(value, bool):
-        return container == "bool"
-    return isinstance(value, _BASE_TYPES[container])
+        return item.type == "bool"
+    return isinstance(value, _BASE_TYPES[item.container])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""The Python files that derive from the catalog, as text."""
+
+from __future__ import annotations
+
+from ringrift.events.catalog import CATALOG, EventSpec, FieldSpec
+from ringrift.events.catalog.emitter_table import EMITTERS, PREFIX, SYNC_SUFFIX, EmitterSpec
+
+HEADER = (
+    "# Generated from the event catalog; change the catalog and run "
+    "`python -m ringrift.events.catalog.generate`.\n"
+)
+_TYPES = {"any": "Any", "dict": "dict[str, Any]", "list": "list[Any]"}
+
+
+def enum_source() -> str:
+    """`event_types.py`: the enum."""
+    members = "".join(f'    {spec.name} = "{spec.value}"\n' for spec in CATALOG.values())
+    return (
+        f'{HEADER}"""Every event of the catalog, as an enum. A member equals its wire value."""\n\n'
+        "from __future__ import annotations\n\nfrom enum import StrEnum\n\n\n"
+        'class DataEventType(StrEnum):\n    """Every event; the value is what goes over the wire."""\n\n'
+        f"{members}"
+    )
+
+
+def payloads_source() -> str:
+    """`payloads.py`: one TypedDict per event."""
+    classes = "".join(_payload_class(spec) for spec in CATALOG.values())
+    return (
+        f'{HEADER}"""The payload of every event, for type checkers. Further fields are always allowed."""\n\n'
+        f"from __future__ import annotations\n\nfrom typing import Any, NotRequired, TypedDict\n{classes}"
+    )
+
+
+def _payload_class(spec: EventSpec) -> str:
+    name = "".join(part.capitalize() for part in spec.name.split("_")) + "Payload"
+    lines = "".join(f"    {item.name}: {_payload_type(item)}\n" for item in spec.fields)
+    return f'\n\nclass {name}(TypedDict):\n    """{spec.name}."""\n\n{lines}'
+
+
+def _annotation(kind: str) -> str:
+    return _TYPES.get(kind, kind.replace(",", ", "))
+
+
+def _payload_type(item: FieldSpec) -> str:
+    kind = _annotation(item.type)
+    return kind if item.required else f"NotRequired[{kind} | None]"
+
+
+def emitters_stub() -> str:
+    """`emitters.pyi`: the signatures that `emitters.py` makes at run time."""
+    functions = "".join(_emitter_stub(spec, f"{PREFIX}{name}") for name, spec in EMITTERS.items())
+    return (
+        f"{HEADER}# ruff: noqa: E501\n# fmt: off\n"
+        "from collections.abc import Mapping\nfrom os import PathLike\nfrom typing import Any, Literal\n\n"
+        "def is_critical_event(event_type: Any) -> bool: ...\n"
+        "async def emit_generic_event("
+        "event_type: Any, payload: Mapping[str, Any] | None = ..., source: str = ...) -> bool: ...\n"
+        "async def emit_data_event("
+        "event_type: Any, payload: Mapping[str, Any] | None = ..., source: str = ...) -> bool: ...\n"
+        'async def emit_optimization_triggered(optimization_type: Literal["cmaes", "nas"], run_id: str, '
+        "reason: str, *, source: str = ..., **fields: Any) -> bool: ...\n"
+        f"{functions}"
+    )
+
+
+def _emitter_stub(spec: EmitterSpec, name: str) -> str:
+    positional = [_argument(item) for item in spec.parameters]
+    taken = {item.name for item in spec.parameters}
+    keyword = [_argument(item) for item in spec.event.fields if item.name not in taken]
+    arguments = ", ".join([*positional, "*", *keyword, "source: str = ...", "**fields: Any"])
+    signature = f"({arguments}) -> bool: ...\n"
+    return f"async def {name}{signature}def {name}{SYNC_SUFFIX}{signature}"
+
+
+def _argument(item: FieldSpec) -> str:
+    kind = _annotation(item.type)
+    if kind == "str" and item.name.endswith("path"):
+        kind = "str | PathLike[str]"
+    return f"{item.name}: {kind if kind == 'Any' else f'{kind} | None'} = ..."
