@@ -1,0 +1,43 @@
+"""What derives from the catalog is in step with it."""
+
+import ast
+
+import pytest
+
+from ringrift.events import payloads
+from ringrift.events.catalog import ALIASES, CATALOG
+from ringrift.events.catalog.generate import generated_files
+from ringrift.events.event_types import DataEventType
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), generated_files().items(), ids=lambda item: getattr(item, "name", "")
+)
+def test_generated_file_is_up_to_date(path, text):
+    assert path.read_text(encoding="utf-8") == text, "run `python -m ringrift.events.catalog.generate`"
+
+
+def test_the_enum_is_the_catalog():
+    assert {member.name: member.value for member in DataEventType} == {
+        spec.name: spec.value for spec in CATALOG.values()
+    }
+    assert DataEventType("sync_completed") is DataEventType.DATA_SYNC_COMPLETED
+
+
+def test_a_payload_type_has_the_fields_of_its_event():
+    kind = payloads.TrainingCompletedPayload
+    fields = CATALOG["TRAINING_COMPLETED"].fields
+    assert set(kind.__annotations__) == {item.name for item in fields}
+
+
+def test_the_page_has_every_event_and_every_other_name():
+    page = next(text for path, text in generated_files().items() if path.name == "events.md")
+    assert all(f"\n### {name}\n" in page for name in CATALOG)
+    assert all(f"`{alias}`" in page for alias in ALIASES)
+
+
+def test_the_stub_is_python():
+    stub = next(text for path, text in generated_files().items() if path.suffix == ".pyi")
+    names = [node.name for node in ast.walk(ast.parse(stub)) if isinstance(node, ast.AsyncFunctionDef)]
+    assert len(names) == len(set(names))
+    assert {f"emit_{name.lower()}" for name in CATALOG} <= set(names)
