@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import Parameter, Signature
 from typing import Any, Literal
 
 from ringrift.errors import ConfigError, PayloadError, Unavailable
@@ -133,8 +134,7 @@ def make_async_emitter(spec: EmitterSpec) -> Callable[..., Awaitable[bool]]:
     async def emitter(*args: Any, source: str = "", **fields: Any) -> bool:
         return await emit(spec, args, fields, source)
 
-    emitter.__name__ = emitter.__qualname__ = f"emit_{spec.name}"
-    emitter.__doc__ = _doc(spec)
+    _describe(emitter, spec, f"emit_{spec.name}")
     return emitter
 
 
@@ -142,14 +142,22 @@ def make_sync_emitter(spec: EmitterSpec) -> Callable[..., bool]:
     def emitter(*args: Any, source: str = "", **fields: Any) -> bool:
         return emit_sync(spec, args, fields, source)
 
-    emitter.__name__ = emitter.__qualname__ = f"emit_{spec.name}_sync"
-    emitter.__doc__ = _doc(spec)
+    _describe(emitter, spec, f"emit_{spec.name}_sync")
     return emitter
 
 
-def _doc(spec: EmitterSpec) -> str:
-    arguments = ", ".join(item.name if item.required else f"{item.name}?" for item in spec.parameters)
-    return f"Publish {spec.event.name}. Arguments: {arguments}; more fields by keyword."
+def _describe(emitter: Callable[..., Any], spec: EmitterSpec, name: str) -> None:
+    """Give a made function the face of a written one."""
+    taken = {item.name for item in spec.parameters}
+    further = [item.name for item in spec.event.fields if item.name not in taken]
+    plain = Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [Parameter(item.name, plain, default=None) for item in spec.parameters]
+    parameters += [Parameter(item, Parameter.KEYWORD_ONLY, default=None) for item in further]
+    parameters.append(Parameter("source", Parameter.KEYWORD_ONLY, default=""))
+    parameters.append(Parameter("fields", Parameter.VAR_KEYWORD))
+    emitter.__name__ = emitter.__qualname__ = name
+    emitter.__doc__ = f"Publish {spec.event.name}; further fields by keyword."
+    vars(emitter)["__signature__"] = Signature(parameters, return_annotation=bool)
 
 
 async def emit_generic_event(
