@@ -1,0 +1,46 @@
+"""Calling the asynchronous engine from plain threads and from code without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, TypeVar
+
+from ringrift.errors import ConfigError, Unavailable
+from ringrift.process import process_scope
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """An event loop in a thread of its own, for the life of the process."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ringrift-blocking", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ConfigError("a blocking call from the blocking-call loop would wait for itself")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except FutureTimeout:
+            if future.done():
+                raise  # the work itself timed out
+            future.cancel()
+            raise Unavailable(f"no answer in {timeout_s:g} s") from None
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def run_blocking(work: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
+    """Run *work* on the background loop and return its result; `Unavailable` at the time-out."""
+    return process_scope().get(BackgroundLoop, BackgroundLoop).run(work, timeout_s=timeout_s)

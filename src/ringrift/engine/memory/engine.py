@@ -1,0 +1,40 @@
+"""Several engine handles may open one store: a simulation crashes a handle and keeps the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ringrift.engine.limits import EngineLimits
+from ringrift.engine.memory.blobs import BlobState, MemoryBlobs
+from ringrift.engine.memory.events import EventState, MemoryEventLog
+from ringrift.engine.memory.handle import Handle
+from ringrift.engine.memory.kv import KvState, MemoryKeyValue
+from ringrift.engine.memory.queue import MemoryWorkQueue, QueueState
+from ringrift.engine.ports import Engine
+from ringrift.engine.waiting import Topics
+from ringrift.runtime import Runtime
+
+
+@dataclass(slots=True)
+class MemoryStore:
+    """What a database would hold; it outlives the handles that use it."""
+
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    events: EventState = field(default_factory=EventState)
+    queue: QueueState = field(default_factory=QueueState)
+    kv: KvState = field(default_factory=KvState)
+    blobs: BlobState = field(default_factory=BlobState)
+    topics: Topics = field(default_factory=Topics)
+
+
+def memory_engine(runtime: Runtime, store: MemoryStore | None = None) -> Engine:
+    """Return a handle on *store*, or on a store of its own."""
+    store = store or MemoryStore()
+    handle = Handle(runtime, store.topics, store.limits)
+    return Engine(
+        events=MemoryEventLog(handle, store.events),
+        queue=MemoryWorkQueue(handle, store.queue),
+        kv=MemoryKeyValue(handle, store.kv),
+        blobs=MemoryBlobs(handle, store.blobs),
+        lifecycle=handle,
+    )

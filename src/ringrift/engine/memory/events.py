@@ -1,0 +1,120 @@
+"""The event log in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from ringrift.engine.limits import check_size
+from ringrift.engine.memory.handle import Handle
+from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, LogRecord, Position
+from ringrift.engine.positions import merge_positions
+from ringrift.engine.waiting import EVENTS
+
+
+@dataclass(slots=True)
+class EventState:
+    """The records in order, and where each id stands."""
+
+    records: list[LogRecord] = field(default_factory=list)
+    seq_by_id: dict[str, int] = field(default_factory=dict)
+    last_seq: int = 0
+    positions: dict[CursorKey, Position] = field(default_factory=dict)
+
+
+class MemoryEventLog:
+    """See `EventLog`."""
+
+    def __init__(self, handle: Handle, state: EventState) -> None:
+        self._handle, self._state = handle, state
+
+    async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
+        for event in events:
+            check_size(f"event {event.id}", event.body)
+        now_s = await self._handle.enter()
+        outcome = [self._append_one(event, now_s) for event in events]
+        self._trim(now_s)
+        if any(not appended.duplicate for appended in outcome):
+            self._handle.changed(EVENTS)
+        return outcome
+
+    def _append_one(self, event: LogEvent, now_s: float) -> Appended:
+        state = self._state
+        if (seq := state.seq_by_id.get(event.id)) is not None:
+            return Appended(seq, duplicate=True)
+        state.last_seq += 1
+        state.seq_by_id[event.id] = state.last_seq
+        # A clock that goes back must not unsort the log.
+        stamp_s = max(now_s, state.records[-1].appended_s) if state.records else now_s
+        state.records.append(
+            LogRecord(seq=state.last_seq, id=event.id, type=event.type, body=event.body, appended_s=stamp_s)
+        )
+        return Appended(state.last_seq, duplicate=False)
+
+    async def read(self, *, after: int, limit: int, types: Sequence[str] | None = None) -> list[LogRecord]:
+        await self._handle.enter()
+        records = self._state.records
+        start = bisect_right(records, after, key=attrgetter("seq"))
+        wanted = None if types is None else frozenset(types)
+        found: list[LogRecord] = []
+        for index in range(start, len(records)):
+            if len(found) >= limit:
+                break
+            if wanted is None or records[index].type in wanted:
+                found.append(records[index])
+        return found
+
+    async def bounds(self) -> LogBounds:
+        await self._handle.enter()
+        return LogBounds(self._first(), self._state.last_seq)
+
+    async def seq_at(self, *, since_s: float) -> int:
+        await self._handle.enter()
+        return self._seq_before(since_s)
+
+    async def wait(self, *, after: int, timeout_s: float) -> int:
+        async def look() -> tuple[int | None, float | None]:
+            await self._handle.enter()
+            return (self._state.last_seq if self._state.last_seq > after else None), None
+
+        await self._handle.wait(look, topic=EVENTS, timeout_s=timeout_s)
+        return self._state.last_seq
+
+    async def positions(self, instance: str) -> dict[str, Position]:
+        await self._handle.enter()
+        return {key.consumer: at for key, at in self._state.positions.items() if key.instance == instance}
+
+    async def commit(self, positions: Mapping[CursorKey, Position]) -> None:
+        await self._handle.enter()
+        stored = self._state.positions
+        for key, given in positions.items():
+            stored[CursorKey(*key)] = merge_positions(stored.get(key), given)
+
+    async def forget(self, keys: Sequence[CursorKey]) -> None:
+        await self._handle.enter()
+        for key in keys:
+            self._state.positions.pop(key, None)
+
+    async def trim(self) -> int:
+        return self._trim(await self._handle.enter())
+
+    def _trim(self, now_s: float) -> int:
+        state, limits = self._state, self._handle.limits
+        keep_from = max(
+            self._seq_before(now_s - limits.event_retention_s) + 1,
+            state.last_seq - limits.event_retention_rows + 1,
+        )
+        count = bisect_left(state.records, keep_from, key=attrgetter("seq"))
+        for record in state.records[:count]:
+            del state.seq_by_id[record.id]
+        del state.records[:count]
+        return count
+
+    def _first(self) -> int:
+        return self._state.records[0].seq if self._state.records else self._state.last_seq + 1
+
+    def _seq_before(self, since_s: float) -> int:
+        count = bisect_left(self._state.records, since_s, key=attrgetter("appended_s"))
+        return self._first() - 1 if count == 0 else self._state.records[count - 1].seq

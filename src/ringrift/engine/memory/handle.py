@@ -1,0 +1,49 @@
+"""One process's hold on a memory store."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from ringrift.engine.limits import EngineLimits
+from ringrift.engine.waiting import Look, Topics, wait_for_change
+from ringrift.errors import Unavailable
+from ringrift.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class Handle:
+    """Gate of every call: each one yields to the loop once, and a closed handle refuses."""
+
+    def __init__(self, runtime: Runtime, topics: Topics, limits: EngineLimits) -> None:
+        self.runtime, self.limits = runtime, limits
+        self._topics = topics
+        self._open = True
+
+    async def enter(self) -> float:
+        """Let others run, as a call to a real store does; return the wall-clock time."""
+        self.check_open()
+        await self.runtime.sleep(0)
+        self.check_open()
+        return self.runtime.now_s()
+
+    def check_open(self) -> None:
+        if not self._open:
+            raise Unavailable("this engine handle is closed")
+
+    def changed(self, topic: str) -> None:
+        self._topics.wake((topic,))
+
+    async def wait(self, look: Look[T], *, topic: str, timeout_s: float) -> T | None:
+        return await wait_for_change(
+            look,
+            topic=topic,
+            topics=self._topics,
+            runtime=self.runtime,
+            timeout_s=timeout_s,
+            poll_s=math.inf,
+        )
+
+    async def close(self) -> None:
+        self._open = False

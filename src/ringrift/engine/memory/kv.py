@@ -1,0 +1,120 @@
+"""Keys and values in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from ringrift.engine.limits import check_above_zero, check_key, check_size
+from ringrift.engine.memory.handle import Handle
+from ringrift.engine.ports import Change, Entry
+from ringrift.engine.waiting import KV
+from ringrift.errors import AlreadyExists, RevisionMismatch
+
+
+@dataclass(slots=True)
+class KvState:
+    """Live entries, the last change of every key, and the engine's revision."""
+
+    revision: int = 0
+    live: dict[str, Entry] = field(default_factory=dict)
+    changes: dict[str, Change] = field(default_factory=dict)  # in order of revision
+
+
+class MemoryKeyValue:
+    """See `KeyValue`."""
+
+    def __init__(self, handle: Handle, state: KvState) -> None:
+        self._handle, self._state = handle, state
+
+    async def get(self, key: str) -> Entry | None:
+        await self._enter()
+        return self._state.live.get(key)
+
+    async def entries(self, prefix: str = "") -> list[Entry]:
+        await self._enter()
+        return [entry for key, entry in sorted(self._state.live.items()) if key.startswith(prefix)]
+
+    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+        now_s = await self._enter(key, value, ttl_s)
+        if (present := self._state.live.get(key)) is not None:
+            raise AlreadyExists(key, revision=present.revision)
+        return self._store(key, value, ttl_s, now_s)
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+        now_s = await self._enter(key, value, ttl_s)
+        return self._store(key, value, ttl_s, now_s)
+
+    async def update(self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None) -> int:
+        now_s = await self._enter(key, value, ttl_s)
+        self._check_revision(key, revision)
+        return self._store(key, value, ttl_s, now_s)
+
+    async def delete(self, key: str, *, revision: int | None = None) -> bool:
+        await self._enter()
+        if revision is not None:
+            self._check_revision(key, revision)
+        if self._state.live.pop(key, None) is None:
+            return False
+        self._record(key, None)
+        return True
+
+    def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[Change, None]:
+        return self._watch(prefix, self._state.revision if after is None else after)
+
+    async def _watch(self, prefix: str, after: int) -> AsyncGenerator[Change, None]:
+        async def look() -> tuple[list[Change] | None, float | None]:
+            await self._enter()
+            found = [
+                change
+                for change in self._state.changes.values()
+                if change.revision > after and change.key.startswith(prefix)
+            ]
+            dues = [entry.expires_s for entry in self._state.live.values() if entry.expires_s is not None]
+            return found or None, min(dues, default=None)
+
+        while True:
+            changes = await self._handle.wait(look, topic=KV, timeout_s=math.inf)
+            for change in changes or ():
+                after = change.revision
+                yield change
+
+    async def _enter(self, key: str = "-", value: bytes = b"", ttl_s: float | None = None) -> float:
+        check_key(key)
+        check_size(f"value of {key!r}", value)
+        if ttl_s is not None:
+            check_above_zero("ttl_s", ttl_s)
+        now_s = await self._handle.enter()
+        self._expire(now_s)
+        return now_s
+
+    def _expire(self, now_s: float) -> None:
+        due = [
+            entry
+            for entry in self._state.live.values()
+            if entry.expires_s is not None and entry.expires_s <= now_s
+        ]
+        for entry in sorted(due, key=lambda entry: (entry.expires_s, entry.key)):
+            del self._state.live[entry.key]
+            self._record(entry.key, None)
+
+    def _check_revision(self, key: str, revision: int) -> None:
+        present = self._state.live.get(key)
+        current = None if present is None else present.revision
+        if current != revision:
+            raise RevisionMismatch(key, expected=revision, current=current)
+
+    def _store(self, key: str, value: bytes, ttl_s: float | None, now_s: float) -> int:
+        revision = self._record(key, value)
+        expires_s = None if ttl_s is None else now_s + ttl_s
+        self._state.live[key] = Entry(key=key, value=value, revision=revision, expires_s=expires_s)
+        return revision
+
+    def _record(self, key: str, value: bytes | None) -> int:
+        state = self._state
+        state.revision += 1
+        state.changes.pop(key, None)  # a key's last change stands at the end
+        state.changes[key] = Change(key=key, value=value, revision=state.revision)
+        self._handle.changed(KV)
+        return state.revision

@@ -1,0 +1,354 @@
+"""The work queue in memory: plain scans, so that the rules stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ringrift.engine.encoding import decode_json, encode_json
+from ringrift.engine.limits import check_above_zero
+from ringrift.engine.memory.handle import Handle
+from ringrift.engine.ports import Claim, Claimant, Completion, Json, NewWork, WorkItem, WorkState
+from ringrift.engine.waiting import QUEUE
+from ringrift.engine.work_rules import (
+    ENDED,
+    LEASE_RAN_OUT,
+    check_new_work,
+    lost_because,
+    no_such_item,
+    not_dead,
+    still_needs_dead,
+    unknown_dependency,
+    why_dependents_die,
+)
+from ringrift.errors import AlreadyExists, LeaseLost
+
+
+@dataclass(slots=True, kw_only=True)
+class _Item:
+    seq: int
+    id: str
+    new: NewWork
+    payload: bytes
+    trace: bytes
+    not_before_s: float
+    added_s: float
+    changed_s: float
+    state: WorkState
+    attempts: int = 0
+    holder: str | None = None
+    token: int = 0
+    lease_until_s: float | None = None
+    result: bytes | None = None
+    error: str | None = None
+
+    def fits(self, claimant: Claimant, now_s: float) -> bool:
+        return (
+            self.state is WorkState.READY
+            and self.not_before_s <= now_s
+            and (claimant.kinds is None or self.new.kind in claimant.kinds)
+            and self.new.node in (None, claimant.node)
+            and self.new.requires <= claimant.capabilities
+        )
+
+    def view(self) -> WorkItem:
+        return WorkItem(
+            id=self.id,
+            kind=self.new.kind,
+            payload=decode_json(self.payload),
+            state=self.state,
+            priority=self.new.priority,
+            attempts=self.attempts,
+            attempts_max=self.new.attempts_max,
+            holder=self.holder,
+            token=self.token,
+            lease_until_s=self.lease_until_s,
+            result=None if self.result is None else decode_json(self.result),
+            error=self.error,
+            added_s=self.added_s,
+            changed_s=self.changed_s,
+        )
+
+
+@dataclass(slots=True)
+class QueueState:
+    """Items in order of arrival."""
+
+    items: dict[str, _Item] = field(default_factory=dict)
+    id_by_key: dict[str, str] = field(default_factory=dict)
+    last_seq: int = 0
+    last_token: int = 0
+
+
+class MemoryWorkQueue:
+    """See `WorkQueue`."""
+
+    def __init__(self, handle: Handle, state: QueueState) -> None:
+        self._handle, self._state = handle, state
+
+    async def add(self, items: Sequence[NewWork]) -> list[str]:
+        for new in items:
+            check_new_work(new)
+        encoded = [(encode_json("payload", new.payload), encode_json("trace", new.trace)) for new in items]
+        now_s = await self._enter()
+        ids = self._check_batch(items)
+        for new, item_id, (payload, trace) in zip(items, ids, encoded, strict=True):
+            if item_id not in self._state.items:
+                self._add_one(new, item_id, payload, trace, now_s)
+        self._handle.changed(QUEUE)
+        return ids
+
+    def _check_batch(self, items: Sequence[NewWork]) -> list[str]:
+        """Return the id of each item, existing or new; raise before anything is stored."""
+        state, ids = self._state, list[str]()
+        fresh, keys = set[str](), dict(state.id_by_key)
+        for new in items:
+            key = new.idempotency_key
+            if key is not None and key in keys:
+                ids.append(keys[key])
+                continue
+            item_id = new.id or self._handle.runtime.new_id()
+            if item_id in fresh or item_id in state.items:
+                raise AlreadyExists(item_id)
+            for needed in new.after:
+                if needed not in fresh and needed not in state.items:
+                    raise unknown_dependency(item_id, needed)
+            fresh.add(item_id)
+            if key is not None:
+                keys[key] = item_id
+            ids.append(item_id)
+        return ids
+
+    def _add_one(self, new: NewWork, item_id: str, payload: bytes, trace: bytes, now_s: float) -> None:
+        state = self._state
+        state.last_seq += 1
+        item = _Item(
+            seq=state.last_seq,
+            id=item_id,
+            new=new,
+            payload=payload,
+            trace=trace,
+            not_before_s=now_s + new.delay_s,
+            added_s=now_s,
+            changed_s=now_s,
+            state=WorkState.READY,
+        )
+        state.items[item_id] = item
+        if new.idempotency_key is not None:
+            state.id_by_key[new.idempotency_key] = item_id
+        item.state = self._state_by_needs(item)
+        if item.state is WorkState.DEAD:
+            item.error = why_dependents_die(*self._dead_need(item))
+
+    def _state_by_needs(self, item: _Item) -> WorkState:
+        states = {self._state.items[needed].state for needed in item.new.after if needed in self._state.items}
+        if states & {WorkState.DEAD, WorkState.CANCELLED}:
+            return WorkState.DEAD
+        return WorkState.READY if states <= {WorkState.DONE} else WorkState.BLOCKED
+
+    def _dead_need(self, item: _Item) -> tuple[str, WorkState]:
+        needs = [self._state.items[needed] for needed in item.new.after if needed in self._state.items]
+        dead = [need for need in needs if need.state in (WorkState.DEAD, WorkState.CANCELLED)]
+        first = min(dead, key=lambda need: need.seq)
+        return first.id, first.state
+
+    async def claim(
+        self, claimant: Claimant, *, lease_s: float, limit: int = 1, wait_s: float = 0.0
+    ) -> list[Claim]:
+        check_above_zero("lease_s", lease_s)
+
+        async def look() -> tuple[list[Claim] | None, float | None]:
+            now_s = await self._enter()
+            return self._claim(claimant, lease_s, limit, now_s) or None, self._next_due_s(now_s)
+
+        return await self._handle.wait(look, topic=QUEUE, timeout_s=wait_s) or []
+
+    def _claim(self, claimant: Claimant, lease_s: float, limit: int, now_s: float) -> list[Claim]:
+        fitting = [item for item in self._state.items.values() if item.fits(claimant, now_s)]
+        fitting.sort(key=lambda item: (-item.new.priority, item.seq))
+        if not fitting[:limit]:
+            return []
+        self._state.last_token += 1
+        claims = []
+        for item in fitting[:limit]:
+            item.attempts += 1
+            item.holder, item.token = claimant.worker, self._state.last_token
+            item.lease_until_s = now_s + lease_s
+            self._move(item, WorkState.CLAIMED, now_s)
+            claims.append(
+                Claim(
+                    id=item.id,
+                    kind=item.new.kind,
+                    payload=decode_json(item.payload),
+                    token=item.token,
+                    attempt=item.attempts,
+                    lease_until_s=item.lease_until_s,
+                    trace=decode_json(item.trace),
+                )
+            )
+        return claims
+
+    def _next_due_s(self, now_s: float) -> float | None:
+        leases = [i.lease_until_s for i in self._state.items.values() if i.lease_until_s is not None]
+        delays = [
+            item.not_before_s
+            for item in self._state.items.values()
+            if item.state is WorkState.READY and item.not_before_s > now_s
+        ]
+        return min([*leases, *delays], default=None)
+
+    async def renew(self, item_id: str, *, token: int, lease_s: float) -> float:
+        check_above_zero("lease_s", lease_s)
+        now_s = await self._enter()
+        item = self._held(item_id, token)
+        item.lease_until_s = now_s + lease_s
+        return item.lease_until_s
+
+    async def complete(self, item_id: str, *, token: int, result: Json | None = None) -> None:
+        text = encode_json("result", result or {})
+        now_s = await self._enter()
+        self._complete(self._held(item_id, token), text, now_s)
+
+    async def complete_many(self, done: Sequence[Completion]) -> list[str]:
+        texts = [encode_json("result", completion.result) for completion in done]
+        now_s = await self._enter()
+        refused = []
+        for completion, text in zip(done, texts, strict=True):
+            try:
+                item = self._held(completion.id, completion.token)
+            except LeaseLost:
+                refused.append(completion.id)
+            else:
+                self._complete(item, text, now_s)
+        return refused
+
+    def _complete(self, item: _Item, result: bytes, now_s: float) -> None:
+        item.result, item.error = result, None
+        self._end_claim(item, WorkState.DONE, now_s)
+        for other in self._dependents(item.id):
+            other.state = self._state_by_needs(other)
+            other.changed_s = now_s
+            self._handle.changed(QUEUE)
+
+    async def fail(self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0) -> WorkState:
+        now_s = await self._enter()
+        item = self._held(item_id, token)
+        item.error = error
+        item.not_before_s = now_s + retry_after_s
+        self._end_attempt(item, now_s)
+        return item.state
+
+    async def release(self, item_id: str, *, token: int) -> None:
+        now_s = await self._enter()
+        item = self._held(item_id, token)
+        item.attempts -= 1
+        self._end_claim(item, WorkState.READY, now_s)
+        self._handle.changed(QUEUE)
+
+    async def cancel(self, item_id: str, *, reason: str) -> bool:
+        now_s = await self._enter()
+        item = self._state.items.get(item_id)
+        if item is None or item.state in ENDED:
+            return False
+        item.error = reason
+        self._end_claim(item, WorkState.CANCELLED, now_s)
+        self._kill_dependents(item, now_s)
+        return True
+
+    async def get(self, item_id: str) -> WorkItem | None:
+        await self._enter()
+        item = self._state.items.get(item_id)
+        return None if item is None else item.view()
+
+    async def counts(self) -> dict[str, dict[WorkState, int]]:
+        await self._enter()
+        counts: dict[str, dict[WorkState, int]] = {}
+        for item in self._state.items.values():
+            by_state = counts.setdefault(item.new.kind, {})
+            by_state[item.state] = by_state.get(item.state, 0) + 1
+        return counts
+
+    async def dead(self, *, limit: int = 100) -> list[WorkItem]:
+        await self._enter()
+        dead = [item for item in self._state.items.values() if item.state is WorkState.DEAD]
+        dead.sort(key=lambda item: (-item.changed_s, -item.seq))
+        return [item.view() for item in dead[:limit]]
+
+    async def revive(self, item_id: str) -> None:
+        now_s = await self._enter()
+        item = self._state.items.get(item_id)
+        if item is None:
+            raise no_such_item(item_id)
+        if item.state is not WorkState.DEAD:
+            raise not_dead(item_id, item.state)
+        state = self._state_by_needs(item)
+        if state is WorkState.DEAD:
+            raise still_needs_dead(item_id, *self._dead_need(item))
+        item.attempts, item.error, item.not_before_s = 0, None, now_s
+        self._move(item, state, now_s)
+        self._handle.changed(QUEUE)
+
+    async def expire(self) -> int:
+        return self._expire(await self._handle.enter())
+
+    async def _enter(self) -> float:
+        now_s = await self._handle.enter()
+        self._expire(now_s)
+        self._trim(now_s)
+        return now_s
+
+    def _expire(self, now_s: float) -> int:
+        due = [
+            item
+            for item in self._state.items.values()
+            if item.lease_until_s is not None and item.lease_until_s <= now_s
+        ]
+        for item in due:
+            item.error = LEASE_RAN_OUT
+            self._end_attempt(item, now_s)
+        return len(due)
+
+    def _trim(self, now_s: float) -> None:
+        limits = self._handle.limits
+        for item in list(self._state.items.values()):
+            keep_s = limits.dead_retention_s if item.state is WorkState.DEAD else limits.finished_retention_s
+            if item.state in ENDED and item.changed_s < now_s - keep_s:
+                del self._state.items[item.id]
+                self._state.id_by_key.pop(item.new.idempotency_key or "", None)
+
+    def _held(self, item_id: str, token: int) -> _Item:
+        item = self._state.items.get(item_id)
+        if item is None or item.state is not WorkState.CLAIMED or item.token != token:
+            found = None if item is None else (item.state, item.token)
+            raise LeaseLost(item_id, token=token, reason=lost_because(token, found))
+        return item
+
+    def _end_attempt(self, item: _Item, now_s: float) -> None:
+        spent = item.attempts >= item.new.attempts_max
+        self._end_claim(item, WorkState.DEAD if spent else WorkState.READY, now_s)
+        if spent:
+            self._kill_dependents(item, now_s)
+        self._handle.changed(QUEUE)
+
+    def _end_claim(self, item: _Item, state: WorkState, now_s: float) -> None:
+        item.holder, item.lease_until_s = None, None
+        self._move(item, state, now_s)
+
+    def _move(self, item: _Item, state: WorkState, now_s: float) -> None:
+        item.state, item.changed_s = state, now_s
+
+    def _dependents(self, item_id: str) -> Iterable[_Item]:
+        return [
+            other
+            for other in self._state.items.values()
+            if other.state is WorkState.BLOCKED and item_id in other.new.after
+        ]
+
+    def _kill_dependents(self, ended: _Item, now_s: float) -> None:
+        doomed = [ended]
+        while doomed:
+            needed = doomed.pop()
+            for other in self._dependents(needed.id):
+                other.error = why_dependents_die(needed.id, needed.state)
+                self._move(other, WorkState.DEAD, now_s)
+                doomed.append(other)

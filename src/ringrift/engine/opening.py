@@ -1,0 +1,66 @@
+"""Opening an engine, and the one that this process shares."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from ringrift.engine.memory import memory_engine
+from ringrift.engine.ports import Engine
+from ringrift.engine.sqlite import SqliteConfig, open_sqlite
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import Settings, get_settings
+
+__all__ = ["close_engine", "get_engine", "get_engine_blocking", "memory_engine", "open_engine"]
+
+
+async def open_engine(settings: Settings, runtime: Runtime) -> Engine:
+    """Open the engine that *settings* name."""
+    return await asyncio.to_thread(open_sqlite, SqliteConfig.from_settings(settings), runtime)
+
+
+class SharedEngine:
+    """This process's engine: opened on first use, by whoever comes first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+
+    def get(self) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                self._engine = open_sqlite(SqliteConfig.from_settings(get_settings()), system_runtime())
+            return self._engine
+
+    def peek(self) -> Engine | None:
+        return self._engine
+
+    def put(self, engine: Engine) -> None:
+        """Share an engine that was opened elsewhere."""
+        with self._lock:
+            self._engine = engine
+
+
+def shared_engine() -> SharedEngine:
+    return process_scope().get(SharedEngine, SharedEngine)
+
+
+async def get_engine() -> Engine:
+    """Return this process's engine. Its calls work on every event loop."""
+    shared = shared_engine()
+    engine = shared.peek()
+    return await asyncio.to_thread(shared.get) if engine is None else engine
+
+
+def get_engine_blocking() -> Engine:
+    """Return this process's engine, for code without an event loop."""
+    return shared_engine().get()
+
+
+async def close_engine() -> None:
+    """Close this process's engine, if there is one; the next use opens it anew."""
+    shared = process_scope().drop(SharedEngine)
+    engine = None if shared is None else shared.peek()
+    if engine is not None:
+        await engine.close()

@@ -1,0 +1,117 @@
+"""Opening and closing the embedded engine."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import structlog
+
+from ringrift.engine.ports import Engine
+from ringrift.engine.sqlite.blobs import FileBlobs
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.events import SqliteEventLog
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent
+from ringrift.engine.sqlite.kv import SqliteKeyValue
+from ringrift.engine.sqlite.queue import SqliteWorkQueue
+from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, migrate, missing_migrations
+from ringrift.engine.sqlite.store import Store
+from ringrift.engine.sqlite.turnstile import Turnstile
+from ringrift.engine.sqlite.upkeep import DatabaseUpkeep
+from ringrift.engine.sqlite.wakeups import Wakeups
+from ringrift.engine.sqlite.writer import Writer
+from ringrift.engine.waiting import Topics
+from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
+
+
+class SqliteLifecycle:
+    """Closes everything once, whoever asks and however often."""
+
+    def __init__(
+        self,
+        store: Store,
+        blobs: FileBlobs,
+        *,
+        wakeups: Wakeups,
+        turnstile: Turnstile,
+        upkeep: DatabaseUpkeep,
+    ) -> None:
+        self._store, self._blobs = store, blobs
+        self._wakeups, self._turnstile, self._upkeep = wakeups, turnstile, upkeep
+        self._lock = threading.Lock()
+        self._closed = False
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.close_blocking)
+
+    def close_blocking(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            finished = self._store.writer.close()
+            self._store.close_readers()
+            self._blobs.close()
+            self._wakeups.close()
+            if not finished:
+                # Its thread still waits for another process: what it needs must stay open.
+                log.error("engine.close.stuck", path=str(self._store.config.database))
+                return
+            self._turnstile.close()
+            self._upkeep.close()
+
+
+def open_sqlite(
+    config: SqliteConfig, runtime: Runtime, *, migrations: Sequence[Migration] = MIGRATIONS
+) -> Engine:
+    """Open the engine, making its files if they are absent. Blocks; start it in a thread.
+
+    Raises `ForeignFile`, `Corrupt`, `SchemaTooNew`, `StorageFull` or `StorageReadOnly`, each with the
+    files as they were.
+    """
+    path = config.database
+    with told_in_our_words(path), ExitStack() as undo:
+        create_if_absent(config, migrations)
+        check_ours(path)
+        db = connect(config)
+        undo.callback(db.close)
+        check_sound(db, path)
+        turnstile = Turnstile(path)
+        undo.callback(turnstile.close)
+        if missing_migrations(db, path, migrations):
+            with turnstile.passed_within(config.call_wait_s):
+                migrate(db, path, migrations)
+        config.blob_dir.mkdir(parents=True, exist_ok=True)
+        blobs = FileBlobs(config.blob_dir, runtime)
+        upkeep = DatabaseUpkeep(config, runtime, blobs.sweep)
+        undo.pop_all()
+    return _assemble(config, runtime, db=db, turnstile=turnstile, blobs=blobs, upkeep=upkeep)
+
+
+def _assemble(
+    config: SqliteConfig,
+    runtime: Runtime,
+    *,
+    db: sqlite3.Connection,
+    turnstile: Turnstile,
+    blobs: FileBlobs,
+    upkeep: DatabaseUpkeep,
+) -> Engine:
+    wakeups = Wakeups(config.database.with_name(config.database.name + ".wake"), Topics())
+    writer = Writer(db, turnstile, config=config, runtime=runtime, upkeep=upkeep, announce=wakeups.announce)
+    store = Store(config, runtime, writer, wakeups)
+    engine = Engine(
+        events=SqliteEventLog(store),
+        queue=SqliteWorkQueue(store),
+        kv=SqliteKeyValue(store),
+        blobs=blobs,
+        lifecycle=SqliteLifecycle(store, blobs, wakeups=wakeups, turnstile=turnstile, upkeep=upkeep),
+    )
+    writer.start()
+    return engine

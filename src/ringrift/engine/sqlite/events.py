@@ -1,0 +1,148 @@
+"""The event log on SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ringrift.engine.limits import EngineLimits, check_size
+from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, LogRecord, Position
+from ringrift.engine.positions import merge_positions
+from ringrift.engine.sqlite import events_sql as sql
+from ringrift.engine.sqlite.store import Store
+from ringrift.engine.sqlite.writer import Transaction
+from ringrift.engine.waiting import EVENTS
+
+_TRIM_ROWS = 2_000  # one transaction removes no more, so that nobody waits long behind it
+
+_encode = msgspec.json.encode
+_decode_seqs = msgspec.json.Decoder(tuple[int, ...]).decode
+
+
+class SqliteEventLog:
+    """See `EventLog`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
+        for event in events:
+            check_size(f"event {event.id}", event.body)
+        return await self._store.write(lambda tx: _append(tx, events))
+
+    async def read(self, *, after: int, limit: int, types: Sequence[str] | None = None) -> list[LogRecord]:
+        def query(db: sqlite3.Connection) -> list[LogRecord]:
+            if types is None:
+                rows = db.execute(sql.READ, (after, limit))
+            else:
+                rows = db.execute(sql.READ_TYPES, (after, limit, _encode(list(types)).decode()))
+            return [
+                LogRecord(seq=seq, id=event_id, type=kind, body=body, appended_s=appended_s)
+                for seq, event_id, kind, body, appended_s in rows
+            ]
+
+        return await self._store.read(query)
+
+    async def bounds(self) -> LogBounds:
+        return await self._store.read(read_bounds)
+
+    async def seq_at(self, *, since_s: float) -> int:
+        return await self._store.read(lambda db: seq_before(db, since_s))
+
+    async def wait(self, *, after: int, timeout_s: float) -> int:
+        async def look() -> tuple[int | None, float | None]:
+            last = await self._store.read(_last_seq)
+            return (last if last > after else None), None
+
+        found = await self._store.wait(look, topic=EVENTS, timeout_s=timeout_s)
+        return await self._store.read(_last_seq) if found is None else found
+
+    async def positions(self, instance: str) -> dict[str, Position]:
+        def query(db: sqlite3.Connection) -> dict[str, Position]:
+            rows = db.execute(sql.POSITIONS, (instance,))
+            return {consumer: Position(floor, _decode_seqs(done)) for consumer, floor, done in rows}
+
+        return await self._store.read(query)
+
+    async def commit(self, positions: Mapping[CursorKey, Position]) -> None:
+        if positions:
+            await self._store.write(lambda tx: _commit(tx, positions))
+
+    async def forget(self, keys: Sequence[CursorKey]) -> None:
+        rows = [(instance, consumer) for consumer, instance in keys]
+        await self._store.write(lambda tx: tx.db.executemany(sql.FORGET_POSITION, rows).rowcount)
+
+    async def trim(self) -> int:
+        removed, limits = 0, self._store.config.limits
+        while True:
+            count = await self._store.write(lambda tx: trim_some(tx, limits))
+            removed += count
+            if count < _TRIM_ROWS:
+                return removed
+
+
+def _append(tx: Transaction, events: Sequence[LogEvent]) -> list[Appended]:
+    # A clock that goes back must not unsort the log: ages are found by bisection.
+    last = tx.db.execute(sql.LAST_STAMP).fetchone()
+    stamp_s = tx.now_s if last is None else max(tx.now_s, last[0])
+    outcome = []
+    for event in events:
+        done = tx.db.execute(sql.APPEND, (event.id, event.type, stamp_s, event.body))
+        if done.rowcount:
+            assert done.lastrowid is not None
+            outcome.append(Appended(done.lastrowid, duplicate=False))
+            tx.changed.add(EVENTS)
+        else:
+            (seq,) = tx.db.execute(sql.SEQ_OF_ID, (event.id,)).fetchone()
+            outcome.append(Appended(seq, duplicate=True))
+    return outcome
+
+
+def _commit(tx: Transaction, positions: Mapping[CursorKey, Position]) -> None:
+    for (consumer, instance), given in positions.items():
+        row = tx.db.execute(sql.POSITION, (instance, consumer)).fetchone()
+        stored = None if row is None else Position(row[0], _decode_seqs(row[1]))
+        merged = merge_positions(stored, given)
+        if merged != stored:
+            done = _encode(merged.done_above)
+            tx.db.execute(sql.STORE_POSITION, (instance, consumer, merged.floor, done, tx.now_s))
+
+
+def _last_seq(db: sqlite3.Connection) -> int:
+    row = db.execute(sql.LAST_SEQ).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def read_bounds(db: sqlite3.Connection) -> LogBounds:
+    last = _last_seq(db)
+    (first,) = db.execute(sql.FIRST_SEQ).fetchone()
+    return LogBounds(last + 1 if first is None else first, last)
+
+
+def seq_before(db: sqlite3.Connection, since_s: float) -> int:
+    """Return the last sequence number stamped before *since_s*, by bisection: stamps never go back."""
+    first, last = read_bounds(db)
+    low, high = first, last + 1  # everything below low is older, everything from high on is not
+    while low < high:
+        middle = (low + high) // 2
+        row = db.execute(sql.STAMP_FROM, (middle,)).fetchone()
+        if row is not None and row[1] < since_s:
+            low = row[0] + 1
+        else:
+            high = middle
+    return low - 1
+
+
+def trim_some(tx: Transaction, limits: EngineLimits) -> int:
+    """Remove the oldest events that are past their age or number, up to a bounded count."""
+    first, last = read_bounds(tx.db)
+    too_old = seq_before(tx.db, tx.now_s - limits.event_retention_s)
+    too_many = last - limits.event_retention_rows
+    upto = min(max(too_old, too_many), first + _TRIM_ROWS - 1)
+    return 0 if upto < first else tx.db.execute(sql.TRIM, (upto,)).rowcount
+
+
+def forget_old_positions(tx: Transaction, limits: EngineLimits) -> None:
+    tx.db.execute(sql.FORGET_OLD_POSITIONS, (tx.now_s - limits.cursor_retention_s,))

@@ -1,0 +1,27 @@
+"""Every query of the event log."""
+
+APPEND = "INSERT INTO event(id, type, appended_s, body) VALUES (?, ?, ?, ?) ON CONFLICT(id) DO NOTHING"
+SEQ_OF_ID = "SELECT seq FROM event WHERE id = ?"
+LAST_STAMP = "SELECT appended_s FROM event ORDER BY seq DESC LIMIT 1"
+
+READ = "SELECT seq, id, type, body, appended_s FROM event WHERE seq > ? ORDER BY seq LIMIT ?"
+READ_TYPES = (
+    "SELECT seq, id, type, body, appended_s FROM event WHERE seq > ?1"
+    " AND type IN (SELECT value FROM json_each(?3)) ORDER BY seq LIMIT ?2"
+)
+
+FIRST_SEQ = "SELECT min(seq) FROM event"
+# The counter behind AUTOINCREMENT still knows the last number when the log is empty.
+LAST_SEQ = "SELECT seq FROM sqlite_sequence WHERE name = 'event'"
+STAMP_FROM = "SELECT seq, appended_s FROM event WHERE seq >= ? ORDER BY seq LIMIT 1"
+TRIM = "DELETE FROM event WHERE seq <= ?"
+
+POSITIONS = "SELECT consumer, floor, done_above FROM cursor WHERE instance = ?"
+POSITION = "SELECT floor, done_above FROM cursor WHERE instance = ? AND consumer = ?"
+STORE_POSITION = (
+    "INSERT INTO cursor(instance, consumer, floor, done_above, moved_s) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT(instance, consumer) DO UPDATE SET"
+    " floor = excluded.floor, done_above = excluded.done_above, moved_s = excluded.moved_s"
+)
+FORGET_POSITION = "DELETE FROM cursor WHERE instance = ? AND consumer = ?"
+FORGET_OLD_POSITIONS = "DELETE FROM cursor WHERE moved_s < ?"

@@ -1,0 +1,73 @@
+"""Foreign errors of SQLite and of the file system, told in our words once."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ringrift.errors import (
+    Corrupt,
+    ForeignFile,
+    RingRiftError,
+    StorageFull,
+    StorageReadOnly,
+    Unavailable,
+)
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_PRIMARY_CODE = 0xFF  # SQLite puts details above the lowest byte
+
+RESTORE_ADVICE = (
+    "Nothing was changed. Stop all processes, keep a copy, and restore a backup or recover the rows "
+    "with `sqlite3 FILE .recover`"
+)
+
+
+def from_sqlite(error: sqlite3.Error, path: Path) -> RingRiftError | None:
+    """Return our error for one of SQLite's; None for a misuse of SQLite, which is a bug of ours."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return None
+    primary = code & _PRIMARY_CODE
+    if primary == sqlite3.SQLITE_FULL:
+        return StorageFull(f"no space left for {path}", retry_after_s=30.0)
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return StorageReadOnly(f"{path} cannot be written ({error})", retry_after_s=30.0)
+    if primary == sqlite3.SQLITE_CORRUPT:
+        return Corrupt(path, found=f"the database is damaged ({error})", advice=RESTORE_ADVICE)
+    if primary == sqlite3.SQLITE_NOTADB:
+        return ForeignFile(path, found="this is not a SQLite database", advice=RESTORE_ADVICE)
+    if primary in _BUSY:
+        return Unavailable(f"another process holds {path}")
+    if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM):
+        return Unavailable(f"{path}: {error} ({error.sqlite_errorname})", retry_after_s=5.0)
+    return None
+
+
+def from_os(error: OSError, path: Path) -> RingRiftError:
+    """Return our error for one of the file system's."""
+    if error.errno in _FULL:
+        return StorageFull(f"no space left for {path}", retry_after_s=30.0)
+    if error.errno in _READ_ONLY:
+        return StorageReadOnly(f"{path} cannot be written ({error.strerror})", retry_after_s=30.0)
+    return Unavailable(f"{path}: {error.strerror or error}", retry_after_s=5.0)
+
+
+@contextmanager
+def told_in_our_words(path: Path) -> Iterator[None]:
+    """Raise the errors of the file system and of SQLite as ours."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise  # absence has its own meaning to each caller
+    except OSError as error:
+        raise from_os(error, path) from error
+    except sqlite3.Error as error:
+        if (ours := from_sqlite(error, path)) is None:
+            raise
+        raise ours from error

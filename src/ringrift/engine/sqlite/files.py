@@ -1,0 +1,139 @@
+"""Making, checking and connecting to the database file.
+
+A file under the database's name is always complete: a new one is made under another name and linked into
+place. Before SQLite may touch a file, its header must say that it is ours.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.faults import RESTORE_ADVICE
+from ringrift.engine.sqlite.schema import APPLICATION_ID, Migration, migrate
+from ringrift.errors import Corrupt, ForeignFile
+
+_HEADER_BYTES = 100
+_MAGIC = b"SQLite format 3\x00"
+_PAGE_BYTES = 4096
+_CHECKED_BYTES_MAX = 8 * 2**20  # larger files are checked page by page as they are read
+_LEFTOVER = ".making-"
+
+
+def connect(config: SqliteConfig, *, read_only: bool = False) -> sqlite3.Connection:
+    """Open an existing database; never creates one."""
+    db = sqlite3.connect(
+        f"{config.database.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        timeout=config.call_wait_s / 2,
+    )
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA cache_size = -16000")
+    db.execute("PRAGMA temp_store = MEMORY")
+    if not read_only:
+        db.execute("PRAGMA journal_size_limit = 67108864")
+        db.execute(f"PRAGMA max_page_count = {config.database_bytes_max // _PAGE_BYTES}")
+    return db
+
+
+def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> bool:
+    """Make the database unless it is there; return whether it was made here."""
+    path = config.database
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        return False
+    _remove_leftovers(path)
+    making = path.with_name(f"{path.name}{_LEFTOVER}{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        _make(making, migrations)
+        try:
+            os.link(making, path)
+        except FileExistsError:
+            return False  # another process was first, and its file is as good
+    finally:
+        making.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
+
+
+def _make(making: Path, migrations: Sequence[Migration]) -> None:
+    db = sqlite3.connect(making, isolation_level=None)
+    try:
+        db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        migrate(db, making, migrations)
+        db.execute("PRAGMA journal_mode = WAL")
+    finally:
+        db.close()
+    with making.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the half-made files of processes that are gone."""
+    for leftover in path.parent.glob(f"{path.name}{_LEFTOVER}*"):
+        maker = leftover.name.removeprefix(f"{path.name}{_LEFTOVER}").partition("-")[0]
+        if maker.isdigit() and not _is_running(int(maker)):
+            leftover.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def check_ours(path: Path) -> None:
+    """Raise unless the header says that this database is ours; reads only, without SQLite."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+        size = os.fstat(file.fileno()).st_size
+    if not header:
+        raise Corrupt(
+            path,
+            found="the file is empty",
+            advice="Nothing was changed. If nothing of value was there, remove it to start anew",
+        )
+    if not header.startswith(_MAGIC):
+        raise ForeignFile(path, found="this is not a SQLite database", advice=_elsewhere())
+    if len(header) < _HEADER_BYTES or size < _PAGE_BYTES:
+        raise Corrupt(path, found=f"the file ends after {size} bytes", advice=RESTORE_ADVICE)
+    (application_id,) = struct.unpack(">I", header[68:72])
+    if application_id != APPLICATION_ID:
+        raise ForeignFile(path, found="this is another program's SQLite database", advice=_elsewhere())
+
+
+def check_sound(db: sqlite3.Connection, path: Path) -> None:
+    """Raise `Corrupt` if a small database is damaged anywhere, or a large one in its schema."""
+    db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if path.stat().st_size > _CHECKED_BYTES_MAX:
+        return
+    found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise Corrupt(path, found=f"the database is damaged ({found})", advice=RESTORE_ADVICE)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in *folder* durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _elsewhere() -> str:
+    return "Nothing was changed. Point RINGRIFT_COORDINATOR_DB at another file"

@@ -1,0 +1,153 @@
+"""Keys and values on SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+
+from ringrift.engine.limits import EngineLimits, check_above_zero, check_key, check_size
+from ringrift.engine.ports import Change, Entry
+from ringrift.engine.sqlite import kv_sql as sql
+from ringrift.engine.sqlite.store import Store
+from ringrift.engine.sqlite.writer import Transaction
+from ringrift.engine.waiting import KV
+from ringrift.errors import AlreadyExists, RevisionMismatch
+
+_CHANGES_ROWS = 500
+_EXPIRE_ROWS = 500
+_LAST_CHARACTER = "\U0010ffff"
+
+
+class SqliteKeyValue:
+    """See `KeyValue`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def get(self, key: str) -> Entry | None:
+        now_s = self._store.runtime.now_s()
+        return await self._store.read(lambda db: _get(db, key, now_s))
+
+    async def entries(self, prefix: str = "") -> list[Entry]:
+        now_s = self._store.runtime.now_s()
+
+        def query(db: sqlite3.Connection) -> list[Entry]:
+            rows = db.execute(sql.ENTRIES, (prefix, prefix + _LAST_CHARACTER, now_s))
+            return [Entry(key=k, value=v, revision=r, expires_s=e) for k, v, r, e in rows]
+
+        return await self._store.read(query)
+
+    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+        _check(key, value, ttl_s)
+
+        def operation(tx: Transaction) -> int:
+            if (present := _get(tx.db, key, tx.now_s)) is not None:
+                raise AlreadyExists(key, revision=present.revision)
+            return _put(tx, key, value, ttl_s)
+
+        return await self._store.write(operation)
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+        _check(key, value, ttl_s)
+        return await self._store.write(lambda tx: _put(tx, key, value, ttl_s))
+
+    async def update(self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None) -> int:
+        _check(key, value, ttl_s)
+
+        def operation(tx: Transaction) -> int:
+            _check_revision(tx, key, revision)
+            return _put(tx, key, value, ttl_s)
+
+        return await self._store.write(operation)
+
+    async def delete(self, key: str, *, revision: int | None = None) -> bool:
+        def operation(tx: Transaction) -> bool:
+            if revision is not None:
+                _check_revision(tx, key, revision)
+            if _get(tx.db, key, tx.now_s) is None:
+                return False
+            _put(tx, key, None, None)
+            return True
+
+        return await self._store.write(operation)
+
+    def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[Change, None]:
+        # The starting point is read when the caller asks, not when it first iterates.
+        start = self._store.begin_read(lambda db: _revision(db) if after is None else after)
+        return self._watch(prefix, start)
+
+    async def _watch(self, prefix: str, start: Future[int]) -> AsyncGenerator[Change, None]:
+        after = await asyncio.wrap_future(start)
+
+        async def look() -> tuple[list[Change] | None, float | None]:
+            await self.expire()
+            return await self._store.read(lambda db: _changes(db, prefix, after))
+
+        while True:
+            changes = await self._store.wait(look, topic=KV, timeout_s=math.inf)
+            for change in changes or ():
+                after = change.revision
+                yield change
+
+    async def expire(self) -> None:
+        """Turn entries that ran out into deletions that watchers see."""
+        now_s = self._store.runtime.now_s()
+        while await self._store.read(lambda db: _is_due(db, now_s)):
+            await self._store.write(expire_some)
+
+
+def _check(key: str, value: bytes, ttl_s: float | None) -> None:
+    check_key(key)
+    check_size(f"value of {key!r}", value)
+    if ttl_s is not None:
+        check_above_zero("ttl_s", ttl_s)
+
+
+def _get(db: sqlite3.Connection, key: str, now_s: float) -> Entry | None:
+    row = db.execute(sql.GET, (key, now_s)).fetchone()
+    return None if row is None else Entry(key=row[0], value=row[1], revision=row[2], expires_s=row[3])
+
+
+def _revision(db: sqlite3.Connection) -> int:
+    return int(db.execute(sql.REVISION).fetchone()[0])
+
+
+def _check_revision(tx: Transaction, key: str, revision: int) -> None:
+    present = _get(tx.db, key, tx.now_s)
+    current = None if present is None else present.revision
+    if current != revision:
+        raise RevisionMismatch(key, expected=revision, current=current)
+
+
+def _put(tx: Transaction, key: str, value: bytes | None, ttl_s: float | None) -> int:
+    (revision,) = tx.db.execute(sql.NEXT_REVISION).fetchone()
+    expires_s = None if ttl_s is None else tx.now_s + ttl_s
+    tx.db.execute(sql.STORE, (key, revision, expires_s, tx.now_s, value))
+    tx.changed.add(KV)
+    return int(revision)
+
+
+def _changes(db: sqlite3.Connection, prefix: str, after: int) -> tuple[list[Change] | None, float | None]:
+    rows = db.execute(sql.CHANGES, (after, prefix, prefix + _LAST_CHARACTER, _CHANGES_ROWS))
+    found = [Change(key=key, value=value, revision=revision) for key, value, revision in rows]
+    (next_due_s,) = db.execute(sql.NEXT_DUE).fetchone()
+    return found or None, next_due_s
+
+
+def _is_due(db: sqlite3.Connection, now_s: float) -> bool:
+    return db.execute(sql.DUE, (now_s, 1)).fetchone() is not None
+
+
+def expire_some(tx: Transaction) -> int:
+    """Delete entries that ran out, up to a bounded count."""
+    due = tx.db.execute(sql.DUE, (tx.now_s, _EXPIRE_ROWS)).fetchall()
+    for (key,) in due:
+        _put(tx, key, None, None)
+    return len(due)
+
+
+def drop_old_tombstones(tx: Transaction, limits: EngineLimits) -> None:
+    tx.db.execute(sql.DROP_TOMBSTONES, (tx.now_s - limits.tombstone_retention_s,))

@@ -1,0 +1,21 @@
+"""Every query of the key-value store. A row without a value is a deleted key."""
+
+NEXT_REVISION = "UPDATE counter SET value = value + 1 WHERE name = 'revision' RETURNING value"
+REVISION = "SELECT value FROM counter WHERE name = 'revision'"
+
+_ALIVE = "value IS NOT NULL AND (expires_s IS NULL OR expires_s > ?)"
+_UNDER_PREFIX = "key >= ? AND key < ?"
+GET = f"SELECT key, value, revision, expires_s FROM kv WHERE key = ? AND {_ALIVE}"
+ENTRIES = f"SELECT key, value, revision, expires_s FROM kv WHERE {_UNDER_PREFIX} AND {_ALIVE} ORDER BY key"
+STORE = (
+    "INSERT INTO kv(key, revision, expires_s, changed_s, value) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT(key) DO UPDATE SET revision = excluded.revision, expires_s = excluded.expires_s,"
+    " changed_s = excluded.changed_s, value = excluded.value"
+)
+CHANGES = (
+    f"SELECT key, value, revision FROM kv WHERE revision > ? AND {_UNDER_PREFIX} ORDER BY revision LIMIT ?"
+)
+
+DUE = "SELECT key FROM kv WHERE expires_s <= ? ORDER BY expires_s, key LIMIT ?"
+NEXT_DUE = "SELECT min(expires_s) FROM kv WHERE expires_s IS NOT NULL"
+DROP_TOMBSTONES = "DELETE FROM kv WHERE value IS NULL AND changed_s < ?"

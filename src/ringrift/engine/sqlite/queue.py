@@ -1,0 +1,135 @@
+"""The work queue on SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from ringrift.engine.encoding import decode_json, encode_json
+from ringrift.engine.limits import check_above_zero
+from ringrift.engine.ports import Claim, Claimant, Completion, Json, NewWork, WorkItem, WorkState
+from ringrift.engine.sqlite import queue_ops as ops
+from ringrift.engine.sqlite import queue_sql as sql
+from ringrift.engine.sqlite.lanes import LaneIndex
+from ringrift.engine.sqlite.queue_sql import STATE_OF, Code
+from ringrift.engine.sqlite.store import Store
+from ringrift.engine.sqlite.writer import Transaction
+from ringrift.engine.waiting import QUEUE
+from ringrift.engine.work_rules import check_new_work
+
+
+class SqliteWorkQueue:
+    """See `WorkQueue`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lanes = LaneIndex()
+        store.writer.forget_cached.append(self._lanes.forget)
+
+    async def add(self, items: Sequence[NewWork]) -> list[str]:
+        encoded = [self._encode(new) for new in items]
+        return await self._store.write(lambda tx: ops.add(tx, encoded))
+
+    def _encode(self, new: NewWork) -> ops.EncodedWork:
+        check_new_work(new)
+        item_id = new.id or self._store.runtime.new_id()
+        return ops.EncodedWork(
+            new, item_id, encode_json("payload", new.payload), encode_json("trace", new.trace)
+        )
+
+    async def claim(
+        self, claimant: Claimant, *, lease_s: float, limit: int = 1, wait_s: float = 0.0
+    ) -> list[Claim]:
+        check_above_zero("lease_s", lease_s)
+
+        async def look() -> tuple[list[Claim] | None, float | None]:
+            claims, next_due_s = await self._store.write(
+                lambda tx: ops.claim(tx, self._lanes, claimant, lease_s=lease_s, limit=limit)
+            )
+            return claims or None, next_due_s
+
+        if wait_s <= 0:
+            return (await look())[0] or []
+        return await self._store.wait(look, topic=QUEUE, timeout_s=wait_s) or []
+
+    async def renew(self, item_id: str, *, token: int, lease_s: float) -> float:
+        check_above_zero("lease_s", lease_s)
+        return await self._store.write(lambda tx: ops.renew(tx, item_id, token, lease_s))
+
+    async def complete(self, item_id: str, *, token: int, result: Json | None = None) -> None:
+        text = encode_json("result", result or {})
+
+        def operation(tx: Transaction) -> None:
+            if ops.complete(tx, [(item_id, token, text)]):
+                raise ops.lease_lost(tx, item_id, token)
+
+        await self._store.write(operation)
+
+    async def complete_many(self, done: Sequence[Completion]) -> list[str]:
+        rows = [(each.id, each.token, encode_json("result", each.result)) for each in done]
+        refused = await self._store.write(lambda tx: ops.complete(tx, rows))
+        return [item_id for item_id, _ in refused]
+
+    async def fail(self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0) -> WorkState:
+        return await self._store.write(lambda tx: ops.fail(tx, item_id, token, error, retry_after_s))
+
+    async def release(self, item_id: str, *, token: int) -> None:
+        await self._store.write(lambda tx: ops.release(tx, item_id, token))
+
+    async def cancel(self, item_id: str, *, reason: str) -> bool:
+        await self.expire()
+        return await self._store.write(lambda tx: ops.cancel(tx, item_id, reason))
+
+    async def get(self, item_id: str) -> WorkItem | None:
+        await self.expire()
+        row = await self._store.read(lambda db: db.execute(sql.GET, (item_id,)).fetchone())
+        return None if row is None else _view(row)
+
+    async def counts(self) -> dict[str, dict[WorkState, int]]:
+        await self.expire()
+
+        def query(db: sqlite3.Connection) -> list[tuple[str, int, int]]:
+            return db.execute(sql.COUNTS).fetchall()
+
+        counts: dict[str, dict[WorkState, int]] = {}
+        for kind, code, number in await self._store.read(query):
+            by_state, state = counts.setdefault(kind, {}), STATE_OF[Code(code)]
+            by_state[state] = by_state.get(state, 0) + number
+        return counts
+
+    async def dead(self, *, limit: int = 100) -> list[WorkItem]:
+        await self.expire()
+        rows = await self._store.read(lambda db: db.execute(sql.DEAD, (limit,)).fetchall())
+        return [_view(row) for row in rows]
+
+    async def revive(self, item_id: str) -> None:
+        await self.expire()
+        await self._store.write(lambda tx: ops.revive(tx, item_id))
+
+    async def expire(self) -> int:
+        ended, now_s = 0, self._store.runtime.now_s()
+        while await self._store.read(lambda db: ops.is_due(db, now_s)):
+            ended += await self._store.write(ops.end_due)
+        return ended
+
+
+def _view(row: tuple[Any, ...]) -> WorkItem:
+    item_id, kind, payload, code, priority, attempts, attempts_max, holder, token, due_s, *rest = row
+    result, error, added_s, changed_s = rest
+    return WorkItem(
+        id=item_id,
+        kind=kind,
+        payload=decode_json(payload),
+        state=STATE_OF[Code(code)],
+        priority=priority,
+        attempts=attempts,
+        attempts_max=attempts_max,
+        holder=holder,
+        token=token,
+        lease_until_s=due_s if code == Code.CLAIMED else None,
+        result=None if result is None else decode_json(result),
+        error=error,
+        added_s=added_s,
+        changed_s=changed_s,
+    )

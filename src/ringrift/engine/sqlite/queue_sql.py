@@ -1,0 +1,108 @@
+"""Every query of the work queue, and the numbers under which states are stored."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ringrift.engine.ports import WorkState
+
+
+class Code(IntEnum):
+    """States as stored. DELAYED is a READY item whose time has not come; it stays out of the index."""
+
+    BLOCKED = 0
+    READY = 1
+    CLAIMED = 2
+    DELAYED = 3
+    DONE = 4
+    DEAD = 5
+    CANCELLED = 6
+
+
+STATE_OF = {code: WorkState.READY if code is Code.DELAYED else WorkState[code.name] for code in Code}
+ENDED_CODES = f"({Code.DONE:d}, {Code.DEAD:d}, {Code.CANCELLED:d})"
+
+_MANY = "(SELECT value FROM json_each(?))"
+
+# --- lanes
+FIND_LANE = "SELECT id FROM lane WHERE kind = ? AND node = ? AND requires = ?"
+ADD_LANE = "INSERT INTO lane(kind, node, requires) VALUES (?, ?, ?)"
+LANES_AFTER = "SELECT id, kind, node, requires FROM lane WHERE id > ?"
+COUNT_LANES = "SELECT count(*) FROM lane"
+DROP_EMPTY_LANES = "DELETE FROM lane WHERE id NOT IN (SELECT lane FROM work)"
+
+# --- adding
+ADD = (
+    "INSERT INTO work(id, lane, state, priority, attempts_max, due_s, not_before_s, added_s, changed_s,"
+    " blockers, idempotency_key, error, trace, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+ID_OF_KEY = "SELECT id FROM work WHERE idempotency_key = ?"
+SEQ_AND_STATE = "SELECT seq, state FROM work WHERE id = ?"
+ADD_NEED = "INSERT OR IGNORE INTO work_need(needs, item) VALUES (?, ?)"
+
+# --- claiming
+READY_IN_LANE = (
+    f"SELECT -priority, seq FROM work WHERE lane = ? AND state = {Code.READY:d}"
+    " ORDER BY priority DESC, seq LIMIT ?"
+)
+NEXT_TOKEN = "UPDATE counter SET value = value + 1 WHERE name = 'token' RETURNING value"
+CLAIM = (
+    f"UPDATE work SET state = {Code.CLAIMED:d}, holder = ?, token = ?, due_s = ?, changed_s = ?,"
+    f" attempts = attempts + 1 WHERE seq IN {_MANY} RETURNING seq, id, lane, payload, attempts, trace"
+)
+NEXT_DUE = "SELECT min(due_s) FROM work WHERE due_s IS NOT NULL"
+IS_DUE = "SELECT 1 FROM work WHERE due_s <= ? LIMIT 1"
+DUE = "SELECT seq, id, state, attempts, attempts_max FROM work WHERE due_s <= ? ORDER BY due_s, seq LIMIT ?"
+
+# --- a claim's life; each names the state and token it expects, so that a stale claimant changes nothing
+_HELD = f"id = ? AND token = ? AND state = {Code.CLAIMED:d} AND due_s > ?"
+RENEW = f"UPDATE work SET due_s = ? WHERE {_HELD} RETURNING seq"
+COMPLETE = (
+    f"UPDATE work SET state = {Code.DONE:d}, due_s = NULL, holder = NULL, error = NULL, changed_s = ?,"
+    f" result = ? WHERE {_HELD} RETURNING seq"
+)
+RELEASE = (
+    f"UPDATE work SET state = {Code.READY:d}, due_s = NULL, holder = NULL, changed_s = ?,"
+    f" attempts = attempts - 1 WHERE {_HELD} RETURNING seq"
+)
+HELD_ATTEMPTS = f"SELECT seq, attempts, attempts_max FROM work WHERE {_HELD}"
+MOVE = "UPDATE work SET state = ?, due_s = ?, holder = NULL, error = ?, changed_s = ? WHERE seq = ?"
+SET_NOT_BEFORE = "UPDATE work SET not_before_s = ? WHERE seq = ?"
+MAKE_READY = f"UPDATE work SET state = {Code.READY:d}, due_s = NULL WHERE seq IN {_MANY}"
+STATE_AND_TOKEN = "SELECT state, token FROM work WHERE id = ?"
+CANCELLABLE = f"SELECT seq FROM work WHERE id = ? AND state NOT IN {ENDED_CODES}"
+REVIVE = (
+    "UPDATE work SET state = ?, attempts = 0, error = NULL, changed_s = ?, not_before_s = ?, blockers = ?"
+    " WHERE seq = ?"
+)
+
+# --- dependencies
+BLOCKED_BY = (
+    "SELECT work.seq, work.id, work.blockers, work.not_before_s FROM work_need JOIN work"
+    f" ON work.seq = work_need.item WHERE work_need.needs = ? AND work.state = {Code.BLOCKED:d}"
+)
+HAS_DEPENDENTS = f"SELECT DISTINCT needs FROM work_need WHERE needs IN {_MANY}"
+SET_BLOCKERS = "UPDATE work SET blockers = ?, state = ?, due_s = ?, changed_s = ? WHERE seq = ?"
+NEEDS_OF = (
+    "SELECT needed.id, needed.state FROM work_need JOIN work AS needed ON needed.seq = work_need.needs"
+    " WHERE work_need.item = ? ORDER BY needed.seq"
+)
+
+# --- looking
+_VIEW = (
+    "SELECT work.id, lane.kind, payload, state, priority, attempts, attempts_max, holder, token, due_s,"
+    " result, error, added_s, changed_s FROM work JOIN lane ON lane.id = work.lane"
+)
+GET = f"{_VIEW} WHERE work.id = ?"
+DEAD = f"{_VIEW} WHERE state = {Code.DEAD:d} ORDER BY changed_s DESC, seq DESC LIMIT ?"
+COUNTS = (
+    "SELECT lane.kind, state, sum(n) FROM (SELECT lane AS lane_id, state, count(*) AS n FROM work"
+    " GROUP BY lane, state) JOIN lane ON lane.id = lane_id GROUP BY lane.kind, state"
+)
+
+# --- retention
+SWEEP = "SELECT seq, state, changed_s FROM work WHERE seq > ? ORDER BY seq LIMIT ?"
+COUNT_WORK = "SELECT count(*) FROM work"
+OLDEST_ENDED = f"SELECT seq FROM work WHERE state IN {ENDED_CODES} ORDER BY seq LIMIT ?"
+DROP_WORK = f"DELETE FROM work WHERE seq IN {_MANY}"
+DROP_NEEDS = f"DELETE FROM work_need WHERE needs IN {_MANY} OR item IN {_MANY}"

@@ -1,0 +1,129 @@
+"""The tables, as an ordered list of migrations.
+
+Each migration runs in one transaction together with its version number, so that a crash leaves either
+the old schema or the new one. A released migration never changes; a new one is added at the end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringrift.errors import SchemaTooNew
+
+APPLICATION_ID = 0x52524654  # "RRFT" in the file header says whose database this is
+
+_FIRST = (
+    # Revisions and tokens: engine-wide, they only grow.
+    "CREATE TABLE counter(name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    "INSERT INTO counter(name, value) VALUES ('revision', 0), ('token', 0)",
+    # AUTOINCREMENT: a sequence number is never given twice, also after trimming.
+    """CREATE TABLE event(
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        type TEXT NOT NULL,
+        appended_s REAL NOT NULL,
+        body BLOB NOT NULL) STRICT""",
+    """CREATE TABLE cursor(
+        instance TEXT NOT NULL,
+        consumer TEXT NOT NULL,
+        floor INTEGER NOT NULL,
+        done_above BLOB NOT NULL,
+        moved_s REAL NOT NULL,
+        PRIMARY KEY (instance, consumer)) STRICT, WITHOUT ROWID""",
+    # Items that the same claimants may take stand in one lane, so that a claim is one seek per lane.
+    """CREATE TABLE lane(
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        kind TEXT NOT NULL,
+        node TEXT NOT NULL,
+        requires TEXT NOT NULL,
+        UNIQUE (kind, node, requires)) STRICT""",
+    # The wide columns stand last: most queries stop reading before them.
+    """CREATE TABLE work(
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        lane INTEGER NOT NULL,
+        state INTEGER NOT NULL,
+        priority INTEGER NOT NULL,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        attempts_max INTEGER NOT NULL,
+        token INTEGER NOT NULL DEFAULT 0,
+        due_s REAL,
+        not_before_s REAL NOT NULL,
+        added_s REAL NOT NULL,
+        changed_s REAL NOT NULL,
+        blockers INTEGER NOT NULL DEFAULT 0,
+        holder TEXT,
+        idempotency_key TEXT,
+        error TEXT,
+        trace BLOB NOT NULL,
+        result BLOB,
+        payload BLOB NOT NULL) STRICT""",
+    "CREATE INDEX work_ready ON work(lane, priority DESC) WHERE state = 1",
+    "CREATE INDEX work_due ON work(due_s) WHERE due_s IS NOT NULL",
+    "CREATE INDEX work_dead ON work(changed_s) WHERE state = 5",
+    "CREATE UNIQUE INDEX work_key ON work(idempotency_key) WHERE idempotency_key IS NOT NULL",
+    """CREATE TABLE work_need(
+        needs INTEGER NOT NULL,
+        item INTEGER NOT NULL,
+        PRIMARY KEY (needs, item)) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX work_need_item ON work_need(item)",
+    # A deleted key stays for a while as a row without a value, for those who watch.
+    """CREATE TABLE kv(
+        key TEXT PRIMARY KEY,
+        revision INTEGER NOT NULL,
+        expires_s REAL,
+        changed_s REAL NOT NULL,
+        value BLOB) STRICT, WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX kv_revision ON kv(revision)",
+    "CREATE INDEX kv_expires ON kv(expires_s) WHERE expires_s IS NOT NULL",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """The statements that lead to *version* from the one before."""
+
+    version: int
+    statements: tuple[str, ...]
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration(1, _FIRST),)
+
+
+def schema_version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def missing_migrations(
+    db: sqlite3.Connection, path: Path, migrations: Sequence[Migration]
+) -> list[Migration]:
+    """Return what is still to be done; `SchemaTooNew` if the file is ahead of us."""
+    found, newest = schema_version(db), migrations[-1].version
+    if found > newest:
+        raise schema_too_new(path, found, newest)
+    return [migration for migration in migrations if migration.version > found]
+
+
+def migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring the schema up to date. The caller keeps other writers out."""
+    for migration in missing_migrations(db, path, migrations):
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in migration.statements:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {migration.version}")
+            db.execute("COMMIT")
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+
+
+def schema_too_new(path: Path, found: int, newest: int) -> SchemaTooNew:
+    return SchemaTooNew(
+        path,
+        found=f"it has schema version {found}, this program knows versions up to {newest}",
+        advice="Nothing was changed. Update this installation, or use another data folder",
+    )

@@ -1,0 +1,84 @@
+"""The database of one process: writes through the writer, reads beside it, waits on topics."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.files import connect
+from ringrift.engine.sqlite.wakeups import Wakeups
+from ringrift.engine.sqlite.writer import Operation, Writer
+from ringrift.engine.waiting import Look, wait_for_change
+from ringrift.errors import Unavailable
+from ringrift.runtime import Runtime
+
+T = TypeVar("T")
+Query = Callable[[sqlite3.Connection], T]
+
+_READERS = 2
+
+
+class Store:
+    """What the three ports above SQLite share."""
+
+    def __init__(self, config: SqliteConfig, runtime: Runtime, writer: Writer, wakeups: Wakeups) -> None:
+        self.config, self.runtime = config, runtime
+        self.writer, self._wakeups = writer, wakeups
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="ringrift-reader")
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._closed = False
+
+    async def write(self, operation: Operation[T]) -> T:
+        return await self.writer.call(operation)
+
+    async def read(self, query: Query[T]) -> T:
+        """Run *query* on a snapshot of what is committed."""
+        try:
+            async with asyncio.timeout(self.config.call_wait_s):
+                return await asyncio.wrap_future(self.begin_read(query))
+        except TimeoutError:
+            raise Unavailable(
+                f"{self.config.database} could not be read in {self.config.call_wait_s:g} s"
+            ) from None
+
+    def begin_read(self, query: Query[T]) -> Future[T]:
+        if self._closed:
+            raise Unavailable(f"the engine on {self.config.database} is closed")
+        return self._readers.submit(self._read, query)
+
+    async def wait(self, look: Look[T], *, topic: str, timeout_s: float) -> T | None:
+        return await wait_for_change(
+            look,
+            topic=topic,
+            topics=self._wakeups,
+            runtime=self.runtime,
+            timeout_s=timeout_s,
+            poll_s=self.config.poll_s,
+        )
+
+    def close_readers(self) -> None:
+        self._closed = True
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        for connection in self._connections:
+            connection.close()
+
+    def _read(self, query: Query[T]) -> T:
+        with told_in_our_words(self.config.database):
+            db: sqlite3.Connection | None = getattr(self._local, "db", None)
+            if db is None:
+                db = connect(self.config, read_only=True)
+                self._local.db = db
+                self._connections.append(db)
+            db.execute("BEGIN")  # one snapshot for all statements of the query
+            try:
+                return query(db)
+            finally:
+                if db.in_transaction:
+                    db.execute("COMMIT")

@@ -1,0 +1,134 @@
+"""Wake-ups between processes: a datagram socket per waiting process, in a private folder.
+
+After a commit the writer sends the changed topics to every socket there. A lost wake-up costs a waiter at
+most its poll time, so every failure here is harmless; where sockets do not work, polling remains.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import stat
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from ringrift.engine.waiting import Topics, Waiter
+
+log = structlog.get_logger()
+
+_DATAGRAM_BYTES = 256
+_SOCKET_PATH_MAX = 100  # the kernel's limit is 108 on Linux and 104 on macOS
+_STOP = b"\x00"
+
+
+class Wakeups:
+    """Sends and receives changed topics."""
+
+    def __init__(self, folder: Path, topics: Topics) -> None:
+        self._folder, self._topics = folder, topics
+        self._folder_fd = _private_folder(folder)
+        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sender.setblocking(False)
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._lock = threading.Lock()
+        self._receiver: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @contextmanager
+    def listening(self, topic: str) -> Iterator[Waiter]:
+        """Listen here and to other processes."""
+        self._ensure_receiver()
+        with self._topics.listening(topic) as waiter:
+            yield waiter
+
+    def announce(self, changed: Iterable[str]) -> None:
+        """Wake the waiters of this and all other processes; never blocks."""
+        self._topics.wake(changed)
+        folder_fd = self._folder_fd
+        if folder_fd is None:
+            return
+        message = ",".join(sorted(changed)).encode()
+        for name in os.listdir(folder_fd):
+            if name != self._name:
+                self._send(name, message)
+
+    def _send(self, name: str, message: bytes) -> None:
+        try:
+            self._sender.sendto(message, self._address(name))
+        except ConnectionRefusedError:
+            self._remove(name)  # its process is gone; names are never used twice
+        except OSError:
+            return  # its buffer is full of wake-ups already, or it went away just now
+
+    def _ensure_receiver(self) -> None:
+        if self._receiver is not None or self._folder_fd is None:
+            return
+        with self._lock:
+            if self._receiver is not None or self._closed:
+                return
+            receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                receiver.bind(self._address(self._name))
+            except OSError as error:
+                receiver.close()
+                self._folder_fd = None  # stays open: the writer may be using it
+                log.warning("engine.wakeups.polling", folder=str(self._folder), reason=str(error))
+                return
+            self._receiver = receiver
+            self._thread = threading.Thread(
+                target=self._receive, args=(receiver,), name="ringrift-wakeups", daemon=True
+            )
+            self._thread.start()
+
+    def _receive(self, receiver: socket.socket) -> None:
+        while True:
+            message = receiver.recv(_DATAGRAM_BYTES)
+            if message == _STOP:
+                return
+            self._topics.wake(message.decode(errors="replace").split(","))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        if self._receiver is not None and self._thread is not None:
+            self._send(self._name, _STOP)
+            self._thread.join(1.0)
+            self._remove(self._name)
+            self._receiver.close()
+        self._sender.close()
+        if self._folder_fd is not None:
+            os.close(self._folder_fd)
+            self._folder_fd = None
+
+    def _remove(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self._folder_fd)
+        except OSError:
+            return  # another process was first
+
+    def _address(self, name: str) -> str:
+        path = str(self._folder / name)
+        # A path through the descriptor is short, however deep the folder lies.
+        return path if len(path.encode()) <= _SOCKET_PATH_MAX else f"/proc/self/fd/{self._folder_fd}/{name}"
+
+
+def _private_folder(folder: Path) -> int | None:
+    """Open the folder, made if need be; None when it is not ours alone."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        log.warning("engine.wakeups.polling", folder=str(folder), reason=str(error))
+        return None
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        log.warning("engine.wakeups.polling", folder=str(folder), reason="other users may write there")
+        os.close(descriptor)
+        return None
+    return descriptor

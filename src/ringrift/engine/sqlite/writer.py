@@ -1,0 +1,280 @@
+"""The one thread of a process that writes: everything that waits shares one commit.
+
+An operation is a function of the transaction. Each runs in its own savepoint, so that a refused one
+leaves no trace and harms no other; all are acknowledged after the one commit that made them durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.faults import from_sqlite
+from ringrift.engine.sqlite.schema import schema_too_new, schema_version
+from ringrift.errors import RingRiftError, Unavailable
+from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What an operation may use: the connection, the time, and the topics that it changed."""
+
+    db: sqlite3.Connection
+    now_s: float
+    changed: set[str] = field(default_factory=set)
+
+
+Operation = Callable[[Transaction], T]
+
+
+class Upkeep(Protocol):
+    """Background work that the writer does between the calls."""
+
+    def wait_s(self) -> float:
+        """Seconds until the next round."""
+        ...
+
+    def operations(self) -> Sequence[Operation[Any]]:
+        """The operations that are due now, each to be run in a transaction of its own."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Call(Generic[T]):
+    """An operation on its way, and who waits for its outcome. Guarded by the writer's lock."""
+
+    operation: Operation[T]
+    answer: asyncio.Future[T] | None = None
+    started: bool = False
+    abandoned: bool = False
+    result: T | None = None
+    error: RingRiftError | None = None
+
+
+class Writer:
+    """Owns the writing connection and its thread."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        turnstile: AbstractTurnstile,
+        *,
+        config: SqliteConfig,
+        runtime: Runtime,
+        upkeep: Upkeep,
+        announce: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._db, self._turnstile, self._config, self._runtime = db, turnstile, config, runtime
+        self._upkeep, self._announce = upkeep, announce
+        self._schema_version = schema_version(db)
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._pending: deque[Call[Any]] = deque()
+        self._closing = False
+        self._ended = False
+        self.forget_cached: list[Callable[[], None]] = []  # called when a transaction was undone
+        self._thread = threading.Thread(target=self._run, name="ringrift-writer", daemon=True)
+
+    @property
+    def path(self) -> Path:
+        return self._config.database
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def call(self, operation: Operation[T]) -> T:
+        """Run *operation* and return its result once it is durable.
+
+        Raises `Unavailable` at the deadline. An operation that had not begun by then never will; one
+        that had may still take effect.
+        """
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        call = Call(operation, answer)
+        self._submit(call)
+        try:
+            async with asyncio.timeout(self._config.call_wait_s):
+                return await answer
+        except TimeoutError:
+            raise self._abandon(call) from None
+        except asyncio.CancelledError:
+            self._abandon(call)
+            raise
+
+    def close(self) -> bool:
+        """Finish what was accepted and end the thread; return False if it is stuck."""
+        with self._work:
+            self._closing = True
+            self._work.notify()
+        self._thread.join(self._config.call_wait_s)
+        return not self._thread.is_alive()
+
+    def _submit(self, call: Call[Any]) -> None:
+        with self._work:
+            if self._closing or self._ended:
+                raise Unavailable(f"the engine on {self.path} is closed")
+            if len(self._pending) >= self._config.pending_max:
+                raise Unavailable(f"{len(self._pending)} calls wait for {self.path} already")
+            self._pending.append(call)
+            self._work.notify()
+
+    def _abandon(self, call: Call[Any]) -> Unavailable:
+        with self._lock:
+            call.abandoned = True
+            started = call.started
+        wait_s = self._config.call_wait_s
+        if started:
+            return Unavailable(f"{self.path} took more than {wait_s:g} s; the write may still take effect")
+        return Unavailable(f"another process has held {self.path} for {wait_s:g} s; nothing was written")
+
+    # --- in the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._write_round()
+            self._db.close()
+        finally:
+            self._end()
+
+    def _wait_for_work(self) -> bool:
+        """Return True when there are calls; do upkeep when it is due; False at the end."""
+        while True:
+            with self._work:
+                if not self._pending and not self._closing:
+                    self._work.wait(self._upkeep.wait_s())
+                if self._closing:
+                    return bool(self._pending)
+                waiting = bool(self._pending)
+            if self._upkeep.wait_s() <= 0:
+                self._do_upkeep()
+            if waiting:
+                return True
+
+    def _write_round(self) -> None:
+        with self._turnstile.passed():
+            batch = self._take()
+            changed = self._transact(batch) if batch else frozenset()
+        _answer(batch)
+        if changed:
+            self._announce(changed)
+
+    def _do_upkeep(self) -> None:
+        for operation in self._upkeep.operations():
+            call: Call[Any] = Call(operation)
+            with self._turnstile.passed():
+                changed = self._transact([call])
+            if changed:
+                self._announce(changed)
+            if call.error is not None:
+                log.warning("engine.upkeep.failed", path=str(self.path), error=str(call.error))
+                return
+
+    def _take(self) -> list[Call[Any]]:
+        with self._lock:
+            count = min(len(self._pending), self._config.batch_max)
+            batch = [self._pending.popleft() for _ in range(count)]
+            live = [call for call in batch if not call.abandoned]
+            for call in live:
+                call.started = True
+        return live
+
+    def _transact(self, batch: Sequence[Call[Any]]) -> frozenset[str]:
+        """Run the batch in one transaction; return the topics that changed."""
+        db = self._db
+        tx = Transaction(db, self._runtime.now_s())
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            found = schema_version(db)
+            if found != self._schema_version:
+                raise schema_too_new(self.path, found, self._schema_version)
+            for call in batch:
+                self._run_one(tx, call)
+            db.execute("COMMIT")
+        except (sqlite3.Error, RingRiftError) as error:
+            self._undo_all(batch, error)
+            return frozenset()
+        return frozenset(tx.changed)
+
+    def _run_one(self, tx: Transaction, call: Call[Any]) -> None:
+        db = tx.db
+        db.execute("SAVEPOINT one")
+        try:
+            call.result = call.operation(tx)
+        except RingRiftError as error:
+            call.error = error
+        except sqlite3.Error as error:
+            ours = from_sqlite(error, self.path)
+            if ours is None or not db.in_transaction:
+                raise  # SQLite undid the whole transaction, not just this part of it
+            call.error = ours
+        if call.error is not None:
+            db.execute("ROLLBACK TO one")
+            self._forget()
+        db.execute("RELEASE one")
+
+    def _undo_all(self, batch: Sequence[Call[Any]], error: sqlite3.Error | RingRiftError) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+        self._forget()
+        ours = error if isinstance(error, RingRiftError) else from_sqlite(error, self.path)
+        if ours is None:
+            raise error
+        for call in batch:
+            call.error = ours
+
+    def _forget(self) -> None:
+        for forget in self.forget_cached:
+            forget()
+
+    def _end(self) -> None:
+        """Leave nobody waiting, also when a defect ended the thread."""
+        with self._lock:
+            self._ended = True
+            left = list(self._pending)
+            self._pending.clear()
+        for call in left:
+            call.error = Unavailable(f"the engine on {self.path} is closed")
+        _answer(left)
+
+
+class AbstractTurnstile(Protocol):
+    """Keeps other processes from writing."""
+
+    def passed(self) -> AbstractContextManager[None]: ...
+
+
+def _answer(batch: Sequence[Call[Any]]) -> None:
+    """Hand the outcomes over, with one wake-up per event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}
+    for call in batch:
+        if call.answer is not None:
+            by_loop.setdefault(call.answer.get_loop(), []).append(call)
+    for loop, calls in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, calls)
+        except RuntimeError:
+            continue  # the loop has ended, and nobody waits there any more
+
+
+def _resolve(calls: Sequence[Call[Any]]) -> None:
+    for call in calls:
+        assert call.answer is not None
+        if call.answer.done():
+            continue
+        if call.error is not None:
+            call.answer.set_exception(call.error)
+        else:
+            call.answer.set_result(call.result)

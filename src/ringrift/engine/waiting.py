@@ -1,0 +1,108 @@
+"""Waiting for a change without polling: topics, and those who wait for them.
+
+A waiter may live on any event loop of this process and may be woken from any thread. Nothing is lost
+between looking and waiting: a waiter that is listening keeps a wake-up until its next wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TypeVar
+
+from ringrift.runtime import Runtime
+
+T = TypeVar("T")
+
+EVENTS = "events"
+QUEUE = "queue"
+KV = "kv"
+
+Look = Callable[[], Awaitable[tuple[T | None, float | None]]]
+"""Looks once: what was found, and the wall-clock time at which looking again may find something."""
+
+
+class Waiter:
+    """One coroutine that listens to one topic."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Wake from any thread."""
+        try:
+            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self._loop:
+            self._woken.set()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._woken.set)
+        except RuntimeError:
+            return  # that loop has ended, and its waiters with it
+
+    async def wait(self, runtime: Runtime, timeout_s: float) -> None:
+        """Return at the next wake-up, or after *timeout_s*."""
+        timer = asyncio.ensure_future(runtime.sleep(timeout_s))
+        timer.add_done_callback(lambda _: self._woken.set())
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+            await asyncio.wait({timer})
+        self._woken.clear()
+
+
+class Topics:
+    """Who in this process waits for what."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiters: dict[str, set[Waiter]] = {}
+
+    @contextmanager
+    def listening(self, topic: str) -> Iterator[Waiter]:
+        waiter = Waiter()
+        with self._lock:
+            self._waiters.setdefault(topic, set()).add(waiter)
+        try:
+            yield waiter
+        finally:
+            with self._lock:
+                self._waiters[topic].discard(waiter)
+
+    def wake(self, topics: Iterable[str]) -> None:
+        with self._lock:
+            found = [waiter for topic in topics for waiter in self._waiters.get(topic, ())]
+        for waiter in found:
+            waiter.wake()
+
+
+class Listening(Protocol):
+    """Where one can listen to a topic."""
+
+    def listening(self, topic: str) -> AbstractContextManager[Waiter]: ...
+
+
+async def wait_for_change(
+    look: Look[T], *, topic: str, topics: Listening, runtime: Runtime, timeout_s: float, poll_s: float
+) -> T | None:
+    """Return what *look* finds, looking again at every change of *topic*; None at the time-out.
+
+    *poll_s* is the longest time between two looks, for wake-ups that got lost.
+    """
+    deadline_s = runtime.monotonic_s() + timeout_s
+    with topics.listening(topic) as waiter:
+        while True:
+            found, again_s = await look()
+            left_s = deadline_s - runtime.monotonic_s()
+            if found is not None or left_s <= 0:
+                return found
+            pause_s = min(left_s, poll_s)
+            if again_s is not None:
+                pause_s = min(pause_s, max(0.0, again_s - runtime.now_s()))
+            await waiter.wait(runtime, pause_s)
