@@ -1,0 +1,92 @@
+"""The restart records in use, and their way to the store."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from ringrift.daemons.ledger_store import LedgerStore
+from ringrift.daemons.restarts import RestartPolicy, RestartRecord, Verdict, clear, on_crash
+from ringrift.daemons.types import DaemonType
+from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
+
+
+class RestartLedger:
+    """Every crash is decided and written down here. A failing store is reported and never stops a restart."""
+
+    def __init__(self, store: LedgerStore, runtime: Runtime) -> None:
+        self._store, self._runtime = store, runtime
+        self._records: dict[str, RestartRecord] | None = None
+        self._changed = False
+        self._writer: asyncio.Task[None] | None = None
+        self.store_failures = 0
+
+    def record(self, daemon_type: DaemonType) -> RestartRecord:
+        return self._loaded().get(daemon_type.value, RestartRecord())
+
+    def crashed(self, daemon_type: DaemonType, policy: RestartPolicy, *, ran_s: float, error: str) -> Verdict:
+        """Decide about a crash and write it down."""
+        record, verdict = on_crash(
+            self.record(daemon_type),
+            policy,
+            now_s=self._runtime.now_s(),
+            ran_s=ran_s,
+            luck=self._runtime.rng.uniform(-1.0, 1.0),
+            error=error,
+        )
+        self._keep(daemon_type, record)
+        return verdict
+
+    def clear(self, daemon_type: DaemonType) -> None:
+        """Forget the crashes of a daemon."""
+        if daemon_type.value in self._loaded():
+            self._keep(daemon_type, clear(self.record(daemon_type)))
+
+    def failed_for_good(self, daemon_type: DaemonType) -> bool:
+        return self.record(daemon_type).failed_for_good(now_s=self._runtime.now_s())
+
+    def recent(self, *, within_s: float) -> dict[DaemonType, int]:
+        """Return the number of restarts of the last *within_s* by daemon, without zeros."""
+        now_s = self._runtime.now_s()
+        counted = ((name, record.within(within_s, now_s=now_s)) for name, record in self._loaded().items())
+        return {DaemonType(name): count for name, count in counted if count and _is_known(name)}
+
+    async def flush(self, *, timeout_s: float) -> None:
+        """Wait until all is written, at most *timeout_s*."""
+        if self._writer is not None:
+            await asyncio.wait({self._writer}, timeout=timeout_s)
+
+    def _loaded(self) -> dict[str, RestartRecord]:
+        if self._records is None:
+            self._records = self._store.load(now_s=self._runtime.now_s())
+        return self._records
+
+    def _keep(self, daemon_type: DaemonType, record: RestartRecord) -> None:
+        self._loaded()[daemon_type.value] = record
+        self._changed = True
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # cleared from outside a loop; written with the next change
+            return
+        if self._writer is None or self._writer.done():
+            self._writer = loop.create_task(self._write(), name="daemon-ledger")
+
+    async def _write(self) -> None:
+        while self._changed:
+            self._changed = False
+            try:
+                await self._store.save(dict(self._loaded()), now_s=self._runtime.now_s())
+            except OSError as error:
+                self.store_failures += 1
+                log.warning("daemons.ledger_not_written", error=str(error))
+
+
+def _is_known(name: str) -> bool:
+    try:
+        DaemonType(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,337 @@
+"""`DaemonManager`: the public face of the daemon room.
+
+Every call that starts, stops, pauses or holds a daemon changes what is wanted; the supervisor does the rest.
+Calls are made on the event loop; status and probe calls may come from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import structlog
+
+from ringrift.daemons import graph
+from ringrift.daemons.health_rounds import HealthRounds, Offload, in_thread
+from ringrift.daemons.ledger import RestartLedger
+from ringrift.daemons.ledger_store import JsonLedger, LedgerStore, MemoryLedger
+from ringrift.daemons.loop_watchdog import LoopWatchdog
+from ringrift.daemons.outbox import EventBus, Outbox
+from ringrift.daemons.planning import Ended, Phase
+from ringrift.daemons.reactions import Reactions
+from ringrift.daemons.reader import DaemonReader
+from ringrift.daemons.registration import Registrar
+from ringrift.daemons.registry import Registry, product_registry
+from ringrift.daemons.registry_checks import validate_registry
+from ringrift.daemons.running import Factory
+from ringrift.daemons.starting import Starter, StartResult, system_memory_percent
+from ringrift.daemons.stopping import is_gone, stop_in_order
+from ringrift.daemons.supervisor import Supervisor
+from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType, ReadySignals
+from ringrift.events.router import get_router
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
+
+log = structlog.get_logger()
+
+FLUSH_S_MAX = 2.0
+OPERATOR = "asked for"
+
+
+class DaemonManager(DaemonReader):
+    """Starts, watches, restarts and stops daemons."""
+
+    def __init__(
+        self,
+        config: DaemonManagerConfig | None = None,
+        *,
+        runtime: Runtime | None = None,
+        registry: Registry | None = None,
+        bus: EventBus | None = None,
+        ledger: LedgerStore | None = None,
+        node_id: str | None = None,
+        memory_percent: Callable[[], float] = system_memory_percent,
+        offload: Offload = in_thread,
+    ) -> None:
+        self.config = config or DaemonManagerConfig()
+        runtime = runtime or system_runtime()
+        self.node_id = node_id or runtime.hostname
+        self._registry = product_registry() if registry is None else registry
+        outbox = Outbox(bus if self.config.enable_coordination_wiring else None)
+        restarts = RestartLedger(ledger or MemoryLedger(), runtime)
+        supervisor = Supervisor(
+            runtime=runtime, config=self.config, ledger=restarts, emit=outbox.put, node_id=self.node_id
+        )
+        self._reactions = Reactions(supervisor, bus, emit=outbox.put, node_id=self.node_id)
+        super().__init__(
+            supervisor=supervisor,
+            ledger=restarts,
+            runtime=runtime,
+            watchdog=LoopWatchdog(runtime, on_incident=self._reactions.loop_was_blocked),
+            outbox=outbox,
+        )
+        self._starter = Starter(supervisor, self._registry, memory_percent=memory_percent)
+        self._registrar = Registrar(self._registry, supervisor, self)
+        self._rounds = HealthRounds(supervisor, offload=offload)
+        self._opened_on: asyncio.AbstractEventLoop | None = None
+        self._auto_start: asyncio.Task[StartResult] | None = None
+        self._check_registry()
+        self._registrar.install_rows()
+
+    @classmethod
+    def get_instance(cls) -> DaemonManager:
+        """Return the manager of this process."""
+        return get_daemon_manager()
+
+    @classmethod
+    def reset_instance(cls) -> None:
+        """Forget the manager of this process; a running one should be shut down first."""
+        process_scope().drop(DaemonManager)
+        process_scope().drop(ReadySignals)
+
+    # --- registering ----------------------------------------------------------------------------------
+
+    def register_factory(
+        self,
+        daemon_type: DaemonType,
+        factory: Factory,
+        depends_on: Iterable[DaemonType] | None = None,
+        health_check_interval: float | None = None,
+        *,
+        auto_restart: bool = True,
+        max_restarts: int | None = None,
+        **row: Any,
+    ) -> None:
+        """Say how a daemon is made: an async function that runs it, or anything that returns one.
+
+        Further keywords set fields of its registry row (`DaemonSpec`) and of its restart policy
+        (`RestartPolicy`). Registering again replaces what was there, from the next start on.
+        """
+        self._registrar.register(
+            daemon_type,
+            factory,
+            depends_on=None if depends_on is None else tuple(depends_on),
+            health_check_interval=health_check_interval,
+            auto_restart=auto_restart,
+            max_restarts=max_restarts,
+            **row,
+        )
+
+    # --- starting and stopping ------------------------------------------------------------------------
+
+    async def start(self, daemon_type: DaemonType, wait_for_deps: bool = False) -> bool:  # noqa: FBT001, FBT002 - documented signature
+        """Start one daemon; False when it is not up afterwards, and `why` says why."""
+        self._open()
+        reason = self._starter.refusal(daemon_type)
+        if not reason:
+            reason = await self._starter.start(daemon_type, wait_for_deps=wait_for_deps)
+        if reason:
+            self._refused(daemon_type, reason)
+        return not reason
+
+    async def stop(self, daemon_type: DaemonType) -> bool:
+        """Stop one daemon for as long as nobody starts it; False if unknown or if it cannot be ended."""
+        unit = self._supervisor.units.get(daemon_type)
+        if unit is None:
+            return False
+        unit.wanted = False
+        run = unit.run
+        if run is not None:
+            self._supervisor.look([daemon_type])
+            limit_s = self.config.shutdown_timeout + self.config.force_kill_timeout + 1.0
+            over = asyncio.ensure_future(run.over.wait())
+            try:
+                await asyncio.wait({over}, timeout=limit_s)
+            finally:
+                over.cancel()
+        elif unit.ended is not Ended.LEAKED:
+            unit.ended, unit.restart_at_s = Ended.ON_PURPOSE, None
+            if unit.info.state in (DaemonState.RESTARTING, DaemonState.DEGRADED):
+                self._supervisor.set_state(unit, DaemonState.STOPPED, "stopped")
+        return is_gone(unit)
+
+    async def start_all(
+        self, types: Collection[DaemonType] | None = None, *, profile: str | None = None
+    ) -> StartResult:
+        """Start the given daemons, those of a profile, or all; dependencies first, levels in parallel.
+
+        Daemons that cannot run are left out with their reason. Raises `DependencyValidationError` when
+        *types* lists a daemon without what it needs, `ValueError` for an unknown profile.
+        """
+        self._open()
+        if profile is not None:
+            chosen = graph.profile_types(self._registry, profile)
+        elif types is not None:
+            chosen = list(types)
+            running = [t for t, unit in self._supervisor.units.items() if unit.phase is Phase.UP]
+            graph.validate_dependency_graph(self._registry, chosen, running)
+        else:
+            chosen = list(self._supervisor.units)
+        return await self._starter.start_many(chosen)
+
+    async def start_profile(self, profile: str) -> StartResult:
+        """Start the daemons of a profile."""
+        return await self.start_all(profile=profile)
+
+    async def stop_all(self) -> dict[DaemonType, bool]:
+        """Stop every daemon, dependents first; return which are really gone."""
+        return await self._stop_all(
+            self.config.shutdown_timeout, self.config.force_kill_timeout, ordered=True
+        )
+
+    async def shutdown(self, timeout: float | None = None, force: bool = False) -> None:  # noqa: FBT001, FBT002 - documented signature
+        """Stop everything within *timeout*; with *force* all at once and without a second wait."""
+        if self._opened_on is None:
+            return
+        limit_s = self.config.shutdown_timeout if timeout is None else timeout
+        self._running = False
+        if self._auto_start is not None:
+            self._auto_start.cancel()
+            self._auto_start = None
+        await self._rounds.stop()
+        self._reactions.unsubscribe()
+        if force:
+            # The last tenth is for those that must be told twice.
+            await self._stop_all(limit_s * 0.9, limit_s * 0.1, ordered=False)
+        else:
+            await self._stop_all(limit_s, self.config.force_kill_timeout, ordered=True)
+        self.watchdog.stop()
+        self._supervisor.close()
+        await self._ledger.flush(timeout_s=FLUSH_S_MAX)
+        await self._outbox.flush(timeout_s=FLUSH_S_MAX)
+        self._opened_on = None
+
+    async def restart_failed_daemon(self, daemon_type: DaemonType, force: bool = False) -> bool:  # noqa: FBT001, FBT002 - documented signature
+        """Start a daemon that is down; *force* also forgets its crashes and its failed import."""
+        unit = self._supervisor.units.get(daemon_type)
+        if unit is None or unit.phase is not Phase.ABSENT:
+            return False
+        if unit.info.state is DaemonState.IMPORT_FAILED and not force:
+            return False
+        if force:
+            self.clear_permanently_failed(daemon_type)
+            unit.info.import_error = unit.info.last_error = None
+            unit.info.last_failure_time = 0.0
+        return await self.start(daemon_type)
+
+    # --- pausing --------------------------------------------------------------------------------------
+
+    def pause(self, daemon_type: DaemonType) -> bool:
+        """Let a daemon rest until `resume`. One without a `pause()` of its own is stopped meanwhile."""
+        return self._set_pause(daemon_type, paused=True)
+
+    def resume(self, daemon_type: DaemonType) -> bool:
+        """Take back a `pause`. Other reasons for resting (backpressure, a full disk) stay."""
+        return self._set_pause(daemon_type, paused=False)
+
+    def _set_pause(self, daemon_type: DaemonType, *, paused: bool) -> bool:
+        unit = self._supervisor.units.get(daemon_type)
+        if unit is None:
+            return False
+        if paused:
+            unit.pauses[OPERATOR] = None
+        else:
+            unit.pauses.pop(OPERATOR, None)
+        if self._opened_on is not None:
+            self._supervisor.look([daemon_type])
+        return True
+
+    # --- restarts -------------------------------------------------------------------------------------
+
+    def is_permanently_failed(self, daemon_type: DaemonType) -> bool:
+        """Return whether the restart budget is spent and nobody cleared it."""
+        return self._ledger.failed_for_good(daemon_type)
+
+    def clear_permanently_failed(self, daemon_type: DaemonType) -> None:
+        """Forget a daemon's crashes, so that it may be started again."""
+        self._ledger.clear(daemon_type)
+        if unit := self._supervisor.units.get(daemon_type):
+            unit.info.restart_count = 0
+            if unit.ended is Ended.GIVEN_UP:
+                unit.ended, unit.wanted = Ended.ON_PURPOSE, False
+
+    def get_degraded_daemons(self) -> list[DaemonType]:
+        """Return the critical daemons that are only tried at long intervals."""
+        units = self._supervisor.units.values()
+        return [unit.daemon_type for unit in units if unit.info.state is DaemonState.DEGRADED]
+
+    def get_recent_restarts(self, within_seconds: float = 300.0) -> dict[DaemonType, int]:
+        """Return the number of restarts by daemon, without zeros."""
+        return self._ledger.recent(within_s=within_seconds)
+
+    def can_restart(self, daemon_type: DaemonType) -> tuple[bool, str]:
+        """Return whether a crash of this daemon would be answered by a restart now, else why not."""
+        if reason := self._starter.refusal(daemon_type):
+            return False, reason
+        return self._supervisor.may_restart(daemon_type)
+
+    def mark_ready(self, daemon_type: DaemonType) -> bool:
+        """A daemon says that it finished starting."""
+        unit = self._supervisor.units.get(daemon_type)
+        if unit is None or unit.run is None:
+            return False
+        self._supervisor.ready(unit, unit.run)
+        return unit.phase is Phase.UP
+
+    @property
+    def health_rounds_alive(self) -> bool:
+        return self._rounds.alive
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Be on the running loop, with everything that watches it."""
+        loop = asyncio.get_running_loop()
+        if self._opened_on is loop:
+            return
+        self._supervisor.open()
+        self._opened_on, self._running = loop, True
+        self._started_s = self._runtime.monotonic_s()
+        self._rounds.start()
+        if self.config.enable_coordination_wiring:
+            self._reactions.subscribe()
+        if self.config.loop_watchdog:
+            self.watchdog.start()
+        if self.config.auto_start and self._auto_start is None:
+            self._auto_start = loop.create_task(self.start_all(profile="standard"), name="daemon-auto-start")
+
+    async def _stop_all(self, timeout_s: float, forced_s: float, *, ordered: bool) -> dict[DaemonType, bool]:
+        return await stop_in_order(
+            self._supervisor,
+            self._registry,
+            list(self._supervisor.units),
+            timeout_s=timeout_s,
+            forced_s=forced_s,
+            ordered=ordered,
+        )
+
+    def _refused(self, daemon_type: DaemonType, reason: str) -> None:
+        log.warning("daemons.not_started", daemon=daemon_type.value, reason=reason)
+        if unit := self._supervisor.units.get(daemon_type):
+            unit.info.last_error = reason
+
+    def _check_registry(self) -> None:
+        wrong = validate_registry(self._registry)
+        if wrong and self.config.strict_registry_validation:
+            raise ValueError("the daemon registry is wrong: " + "; ".join(wrong))
+        for text in wrong:
+            log.warning("daemons.registry", wrong=text)
+
+
+def get_daemon_manager() -> DaemonManager:
+    """Return the manager of this process: on the process's router, with the ledger on disk."""
+    return process_scope().get(DaemonManager, _process_manager)
+
+
+def reset_daemon_manager() -> None:
+    """Forget the manager of this process."""
+    DaemonManager.reset_instance()
+
+
+def _process_manager() -> DaemonManager:
+    store = JsonLedger(get_settings().coordination_dir / "daemon_restarts.json")
+    manager = DaemonManager(bus=get_router(), ledger=store)
+    process_scope().put(ReadySignals, ReadySignals(manager.mark_ready))
+    return manager

@@ -1,0 +1,159 @@
+"""What should be done about the difference between wanted and actual. Pure: no clock, no await.
+
+start, stop, profiles, leadership, backpressure and pauses change what is wanted; crashes and completions
+change what is. This module alone decides what follows, with a reason for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ringrift.daemons.types import DaemonType
+
+NOT_LEADER = "not the leader"
+
+
+class Phase(StrEnum):
+    """What is there of a daemon."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    UP = "up"
+    STOPPING = "stopping"
+
+
+class Ended(StrEnum):
+    """How its last run ended."""
+
+    NEVER_RAN = "never ran"
+    ON_PURPOSE = "on purpose"
+    COMPLETED = "completed"  # returned by itself; done, not broken
+    CRASHED = "crashed"  # is tried again at `restart_at_s`
+    GIVEN_UP = "given up"  # stays down until a person says otherwise
+    LEAKED = "leaked"  # ignores cancellation: a second instance beside it would be worse than none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One daemon as the planner sees it."""
+
+    daemon_type: DaemonType
+    wanted: bool = False
+    holds: frozenset[str] = frozenset()  # why it must not run although it is wanted
+    pauses: frozenset[str] = frozenset()  # why it should rest
+    paused: bool = False
+    phase: Phase = Phase.ABSENT
+    ended: Ended = Ended.NEVER_RAN
+    restart_at_s: float | None = None
+    needs: tuple[DaemonType, ...] = ()
+    last_error: str = ""
+
+    @property
+    def should_run(self) -> bool:
+        return self.wanted and not self.holds
+
+    @property
+    def satisfies(self) -> bool:
+        """Whether daemons that need this one may start: it is up, done, or runs on the leader."""
+        if self.phase is Phase.UP:
+            return True
+        if self.phase is not Phase.ABSENT:
+            return False
+        return self.ended is Ended.COMPLETED or (self.wanted and NOT_LEADER in self.holds)
+
+
+class Do(StrEnum):
+    """What the shell can do."""
+
+    START = "start"
+    STOP = "stop"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do, and why."""
+
+    do: Do
+    daemon_type: DaemonType
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, and when to look again (None: only when something changes)."""
+
+    actions: tuple[Action, ...]
+    wake_at_s: float | None
+
+
+def plan(views: Mapping[DaemonType, View], *, now_s: float, only: Iterable[DaemonType] | None = None) -> Plan:
+    """Compare wanted with actual, for all daemons or for *only* some."""
+    actions: list[Action] = []
+    wake_at_s: float | None = None
+    for daemon_type in views if only is None else only:
+        view = views[daemon_type]
+        if action := _decide(view, views, now_s=now_s):
+            actions.append(action)
+        elif _waits_for_time(view, now_s=now_s) and view.restart_at_s is not None:
+            wake_at_s = view.restart_at_s if wake_at_s is None else min(wake_at_s, view.restart_at_s)
+    return Plan(tuple(actions), wake_at_s)
+
+
+def unmet_needs(view: View, views: Mapping[DaemonType, View]) -> list[DaemonType]:
+    """Return the hard dependencies that keep *view* from starting."""
+    return [need for need in view.needs if need not in views or not views[need].satisfies]
+
+
+def why_not_up(view: View, views: Mapping[DaemonType, View], *, now_s: float) -> str:
+    """Say in words why a daemon is not up; empty when it is."""
+    if view.phase is Phase.UP:
+        return ""
+    if view.phase is not Phase.ABSENT:
+        return view.phase.value
+    if view.ended is Ended.LEAKED:
+        return "an earlier run ignores cancellation and may still be alive"
+    if not view.wanted:
+        return "stopped on purpose" if view.ended is Ended.ON_PURPOSE else "not started"
+    if view.holds:
+        return f"held: {', '.join(sorted(view.holds))}"
+    if view.ended is Ended.COMPLETED:
+        return "completed"
+    if view.ended is Ended.GIVEN_UP:
+        return f"given up: {view.last_error}"
+    if _waits_for_time(view, now_s=now_s) and view.restart_at_s is not None:
+        return f"restarts in {view.restart_at_s - now_s:.1f} s after: {view.last_error}"
+    if unmet := unmet_needs(view, views):
+        return f"waits for {', '.join(unmet)}"
+    return "about to start"
+
+
+def _decide(view: View, views: Mapping[DaemonType, View], *, now_s: float) -> Action | None:
+    if view.phase in (Phase.STARTING, Phase.UP) and not view.should_run:
+        why = f"held: {', '.join(sorted(view.holds))}" if view.wanted else "not wanted"
+        return Action(Do.STOP, view.daemon_type, why)
+    if view.phase is Phase.UP and bool(view.pauses) != view.paused:
+        if view.pauses:
+            return Action(Do.PAUSE, view.daemon_type, ", ".join(sorted(view.pauses)))
+        return Action(Do.RESUME, view.daemon_type, "nothing asks for the pause any more")
+    if view.phase is not Phase.ABSENT or not view.should_run:
+        return None
+    if view.ended in (Ended.COMPLETED, Ended.GIVEN_UP, Ended.LEAKED):
+        return None
+    if _waits_for_time(view, now_s=now_s) or unmet_needs(view, views):
+        return None
+    why = f"restart after: {view.last_error}" if view.ended is Ended.CRASHED else "wanted"
+    return Action(Do.START, view.daemon_type, why)
+
+
+def _waits_for_time(view: View, *, now_s: float) -> bool:
+    return (
+        view.phase is Phase.ABSENT
+        and view.should_run
+        and view.ended is Ended.CRASHED
+        and view.restart_at_s is not None
+        and view.restart_at_s > now_s
+    )

@@ -1,0 +1,162 @@
+"""What the manager does when something is said: it only changes what is wanted, held or paused."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from ringrift.daemons.loop_watchdog import Incident
+from ringrift.daemons.outbox import EventBus
+from ringrift.daemons.planning import NOT_LEADER, Phase
+from ringrift.daemons.supervisor import Emit, Supervisor
+from ringrift.daemons.unit import Unit
+
+log = structlog.get_logger()
+
+BACKPRESSURE = "backpressure"
+DISK_FULL = "disk space is low"
+SPLIT_BRAIN = "two leaders may exist"
+DISK_PERCENT = 85.0
+# The disk watch repeats itself while the disk is full; silence for this long means that it no longer is.
+DISK_PAUSE_S = 900.0
+HOST_CALL_S_MAX = 10.0
+
+
+class Reactions:
+    """Subscribed while the manager runs."""
+
+    def __init__(self, supervisor: Supervisor, bus: EventBus | None, *, emit: Emit, node_id: str) -> None:
+        self._supervisor, self._bus, self._emit, self._node_id = supervisor, bus, emit, node_id
+        self._subscribed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.handlers: dict[str, Callable[[Any], Any]] = {
+            "BACKPRESSURE_ACTIVATED": self.on_backpressure_activated,
+            "BACKPRESSURE_RELEASED": self.on_backpressure_released,
+            "DISK_SPACE_LOW": self.on_disk_space_low,
+            "LEADER_ELECTED": self.on_leader_elected,
+            "SPLIT_BRAIN_DETECTED": self.on_split_brain_detected,
+            "SPLIT_BRAIN_RESOLVED": self.on_split_brain_resolved,
+            "HOST_OFFLINE": self.on_host_offline,
+            "HOST_ONLINE": self.on_host_online,
+            "REGRESSION_CRITICAL": self.on_regression_critical,
+        }
+
+    def subscribe(self) -> None:
+        """Begin to listen; once."""
+        self._loop = asyncio.get_running_loop()
+        if self._bus is None or self._subscribed:
+            return
+        for event_type, handler in self.handlers.items():
+            self._bus.subscribe(event_type, handler)
+        self._subscribed = True
+
+    def unsubscribe(self) -> None:
+        if self._bus is None or not self._subscribed:
+            return
+        for event_type, handler in self.handlers.items():
+            self._bus.unsubscribe(event_type, handler)
+        self._subscribed = False
+
+    async def on_backpressure_activated(self, _: Any) -> None:
+        self._change(lambda unit: unit.spec.pausable, lambda unit: unit.pauses.update({BACKPRESSURE: None}))
+
+    async def on_backpressure_released(self, _: Any) -> None:
+        self._change(lambda _: True, lambda unit: unit.pauses.pop(BACKPRESSURE, None))
+
+    async def on_disk_space_low(self, event: Any) -> None:
+        """Rest while this machine's disk is nearly full."""
+        payload = payload_of(event)
+        host = payload.get("node_id") or payload.get("host")
+        if host not in (None, self._node_id) or float(payload.get("usage_percent", 0.0)) < DISK_PERCENT:
+            return
+        until_s = self._supervisor.runtime.monotonic_s() + DISK_PAUSE_S
+        self._change(lambda unit: unit.spec.pausable, lambda unit: unit.pauses.update({DISK_FULL: until_s}))
+
+    async def on_leader_elected(self, event: Any) -> None:
+        """Leader-only daemons run where the leader is, and nowhere else."""
+        leads = payload_of(event).get("leader_id") == self._node_id
+
+        def apply(unit: Unit) -> None:
+            if leads:
+                unit.holds.pop(NOT_LEADER, None)
+            else:
+                unit.holds[NOT_LEADER] = None
+
+        log.info("daemons.leader_elected", this_node=leads)
+        self._change(lambda unit: unit.spec.leader_only, apply)
+
+    async def on_split_brain_detected(self, _: Any) -> None:
+        log.error("daemons.split_brain")
+        self._change(
+            lambda unit: unit.spec.split_brain_stop and not unit.spec.critical,
+            lambda unit: unit.holds.update({SPLIT_BRAIN: None}),
+        )
+
+    async def on_split_brain_resolved(self, _: Any) -> None:
+        self._change(lambda _: True, lambda unit: unit.holds.pop(SPLIT_BRAIN, None))
+
+    async def on_host_offline(self, event: Any) -> None:
+        await self._mark_host("mark_host_offline", event)
+
+    async def on_host_online(self, event: Any) -> None:
+        await self._mark_host("mark_host_online", event)
+
+    async def on_regression_critical(self, event: Any) -> None:
+        payload = payload_of(event)
+        config_key = str(payload.get("config_key", "unknown"))
+        self._emit(
+            "HEALTH_ALERT",
+            {
+                "alert_type": "regression_critical",
+                "severity": "critical",
+                "message": f"{config_key}: {payload.get('reason') or 'the model got much worse'}",
+                "node_id": self._node_id,
+                "details": dict(payload),
+            },
+        )
+
+    def loop_was_blocked(self, incident: Incident) -> None:
+        """Called in the watchdog's thread; the event goes out from the loop."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        payload = {
+            "alert_type": "event_loop_blocked",
+            "severity": "error",
+            "message": f"the event loop stood still for {incident.blocked_s:.2f} s in {incident.culprit}",
+            "node_id": self._node_id,
+            "details": {"culprit": incident.culprit, "daemon": incident.daemon, "where": incident.where},
+        }
+        self._loop.call_soon_threadsafe(self._emit, "HEALTH_ALERT", payload)
+
+    def _change(self, chosen: Callable[[Unit], bool], apply: Callable[[Unit], Any]) -> None:
+        for unit in self._supervisor.units.values():
+            if chosen(unit):
+                apply(unit)
+        self._supervisor.poke()
+
+    async def _mark_host(self, method: str, event: Any) -> None:
+        payload = payload_of(event)
+        host = payload.get("node_id") or payload.get("host")
+        if host is None:
+            return
+        for unit in list(self._supervisor.units.values()):
+            mark = getattr(unit.info.instance, method, None)
+            if unit.phase is Phase.UP and callable(mark):
+                try:
+                    async with asyncio.timeout(HOST_CALL_S_MAX):
+                        result = mark(host)
+                        if inspect.isawaitable(result):
+                            await result
+                except Exception as error:  # noqa: BLE001 - the daemon is somebody else's code
+                    unit.info.last_error = f"{method} failed: {type(error).__name__}: {error}"
+                    log.warning("daemons.host_mark_failed", daemon=unit.daemon_type.value, error=repr(error))
+
+
+def payload_of(event: Any) -> dict[str, Any]:
+    """Return the payload of a routed event, or of a plain mapping."""
+    payload = getattr(event, "payload", event)
+    return dict(payload) if payload else {}

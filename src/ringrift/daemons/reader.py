@@ -1,0 +1,153 @@
+"""Reading off how the daemons are. Safe from any thread: it only looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ringrift.daemons import reports
+from ringrift.daemons.ledger import RestartLedger
+from ringrift.daemons.loop_watchdog import LoopWatchdog
+from ringrift.daemons.outbox import Outbox
+from ringrift.daemons.planning import Phase
+from ringrift.daemons.supervisor import Supervisor
+from ringrift.daemons.types import DaemonState, DaemonType
+from ringrift.daemons.unit import Unit
+from ringrift.runtime import Runtime
+from ringrift.status import CoordinatorStatus, HealthCheckResult
+
+
+class DaemonReader:
+    """The questions that a daemon manager answers."""
+
+    def __init__(
+        self,
+        *,
+        supervisor: Supervisor,
+        ledger: RestartLedger,
+        runtime: Runtime,
+        watchdog: LoopWatchdog,
+        outbox: Outbox,
+    ) -> None:
+        self._supervisor, self._ledger, self._runtime = supervisor, ledger, runtime
+        self._outbox, self.watchdog = outbox, watchdog
+        self._running, self._started_s = False, 0.0
+
+    @property
+    def supervisor(self) -> Supervisor:
+        return self._supervisor
+
+    def why(self, daemon_type: DaemonType) -> str:
+        """Say why a daemon is not up; empty when it is."""
+        if daemon_type not in self._supervisor.units:
+            return f"{daemon_type} is not registered"
+        return self._supervisor.why(daemon_type)
+
+    def is_running(self, daemon_type: DaemonType) -> bool:
+        unit = self._supervisor.units.get(daemon_type)
+        return unit is not None and unit.info.state is DaemonState.RUNNING
+
+    def get_status(self) -> reports.DaemonStatus:
+        """Return all daemons, by type and as a plain document."""
+        units = self._supervisor.units
+        document = reports.status_document(units, running=self._running, uptimes=self._uptimes())
+        document["circuit_breaker"] = self._supervisor.breaker_status()
+        document["loop"] = self.watchdog.status()
+        return reports.DaemonStatus(reports.copies(units), document)
+
+    def get_all_daemon_health(self) -> dict[DaemonType, dict[str, Any]]:
+        """Return the health of every daemon."""
+        return {t: reports.daemon_health(unit) for t, unit in self._supervisor.units.items()}
+
+    def get_failed_daemons(self) -> list[tuple[DaemonType, str]]:
+        """Return the daemons that stay down, with their errors."""
+        units = self._supervisor.units.items()
+        return [
+            (t, unit.info.last_error or "") for t, unit in units if unit.info.state in reports.DOWN_FOR_GOOD
+        ]
+
+    def liveness_probe(self) -> reports.ProbeReport:
+        """True while every critical daemon that ought to run does; indexable either way."""
+        down = [
+            unit.daemon_type.value
+            for unit in self._expected()
+            if unit.spec.critical and reports.is_down(unit)
+        ]
+        values = {"alive": not down, "timestamp": self._runtime.now_s(), "uptime_seconds": self._uptime_s()}
+        return reports.ProbeReport("alive", {**values, "down": down})
+
+    def readiness_probe(self, required: Iterable[DaemonType] | None = None) -> reports.ProbeReport:
+        """True once everything that ought to run (or *required*) does."""
+        asked = [unit.daemon_type for unit in self._expected()] if required is None else list(required)
+        missing = [daemon_type.value for daemon_type in asked if not self.is_running(daemon_type)]
+        reason = ""
+        if not self._running:
+            reason = "the daemon manager is not started"
+        elif not asked:
+            reason = "there are no daemons to run"
+        elif missing:
+            reason = f"not running: {', '.join(missing)}"
+        running = [t.value for t in self._supervisor.units if self.is_running(t)]
+        failed = [daemon_type.value for daemon_type, _ in self.get_failed_daemons()]
+        values = {"ready": not reason, "timestamp": self._runtime.now_s(), "reason": reason}
+        counts = {"running_count": len(running), "failed_count": len(failed)}
+        return reports.ProbeReport("ready", {**values, **counts, "running": running, "failed": failed})
+
+    def health_summary(self) -> dict[str, Any]:
+        """Return the share of daemons that are up, with both probes."""
+        wanted = self._expected()
+        up = sum(1 for unit in wanted if unit.phase is Phase.UP)
+        score = up / len(wanted) if wanted else 0.0
+        return {
+            "status": "healthy" if score >= 0.9 else "degraded" if score >= 0.5 else "unhealthy",
+            "score": score,
+            "running": up,
+            "failed": len(self.get_failed_daemons()),
+            "total": len(wanted),
+            "daemons": {t.value: health for t, health in self.get_all_daemon_health().items()},
+            "liveness": self.liveness_probe(),
+            "readiness": self.readiness_probe(),
+            "timestamp": self._runtime.now_s(),
+        }
+
+    def get_lifecycle_summary(self) -> dict[str, Any]:
+        """Return uptimes and restarts in a few numbers."""
+        restarts = sum(self._ledger.record(t).total for t in self._supervisor.units)
+        uptimes, uptime_s = self._uptimes(), self._uptime_s()
+        return reports.lifecycle_summary(
+            self._supervisor.units, uptimes, uptime_s=uptime_s, restarts=restarts
+        )
+
+    def health_check(self) -> HealthCheckResult:
+        """Healthy while running and fewer than a fifth of the wanted daemons are down for good."""
+        wanted, failed = self._expected(), self.get_failed_daemons()
+        details = {
+            "running": self._running,
+            "daemons_total": len(wanted),
+            "daemons_running": sum(1 for unit in wanted if unit.phase is Phase.UP),
+            "daemons_failed": len(failed),
+            "uptime_seconds": self._uptime_s(),
+            "leaked": [t.value for t, unit in self._supervisor.units.items() if unit.info.leaked],
+            "loop": self.watchdog.status(),
+            "events_dropped": self._outbox.dropped,
+        }
+        if not self._running:
+            return HealthCheckResult(False, CoordinatorStatus.STOPPED, "not running", details)
+        if failed and len(failed) >= max(1, 0.2 * len(wanted)):
+            return HealthCheckResult(
+                True, CoordinatorStatus.DEGRADED, f"{len(failed)} daemons failed", details
+            )
+        return HealthCheckResult(True, CoordinatorStatus.RUNNING, "", details)
+
+    def _expected(self) -> list[Unit]:
+        return [unit for unit in list(self._supervisor.units.values()) if reports.expected(unit)]
+
+    def _uptimes(self) -> dict[DaemonType, float]:
+        now_s = self._runtime.now_s()
+        return {
+            daemon_type: now_s - unit.info.start_time if unit.info.state is DaemonState.RUNNING else 0.0
+            for daemon_type, unit in self._supervisor.units.items()
+        }
+
+    def _uptime_s(self) -> float:
+        return self._runtime.monotonic_s() - self._started_s if self._running else 0.0

@@ -1,0 +1,116 @@
+"""From a registry row, or a user's factory, to a daemon that the supervisor can run."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+from ringrift.daemons.child_process import ProcessDaemon
+from ringrift.daemons.planning import Phase
+from ringrift.daemons.registry import DaemonSpec, Isolation, Registry
+from ringrift.daemons.restarts import RestartPolicy
+from ringrift.daemons.running import Factory, entry_point_factory
+from ringrift.daemons.supervisor import Supervisor
+from ringrift.daemons.types import DaemonInfo, DaemonType
+from ringrift.daemons.unit import Unit
+from ringrift.errors import ConfigError
+
+CRITICAL_RETRY_S = 1800.0
+_POLICY_FIELDS = frozenset(item.name for item in fields(RestartPolicy))
+_INFO_FIELDS = frozenset({"startup_grace_period", "ready_timeout"})
+
+
+class Registrar:
+    """Fills the supervisor with units."""
+
+    def __init__(self, registry: Registry, supervisor: Supervisor, manager: object) -> None:
+        self._registry, self._supervisor, self._manager = registry, supervisor, manager
+
+    def install_rows(self) -> None:
+        """Make a unit of every row."""
+        for spec in self._registry:
+            unit = self._unit(spec, self._row_factory(spec))
+            unit.info.unavailable_reason = spec.unavailable_reason
+            self._supervisor.units[spec.daemon_type] = unit
+
+    def register(
+        self,
+        daemon_type: DaemonType,
+        factory: Factory,
+        *,
+        depends_on: tuple[DaemonType, ...] | None,
+        health_check_interval: float | None,
+        auto_restart: bool,
+        max_restarts: int | None,
+        **row: Any,
+    ) -> None:
+        """Take a user's factory; `ConfigError` while the daemon runs or for an unknown keyword."""
+        if not callable(factory):
+            raise ConfigError(f"the factory of {daemon_type} is {factory!r}; it must be callable")
+        old = self._supervisor.units.get(daemon_type)
+        if old is not None and old.phase is not Phase.ABSENT:
+            raise ConfigError(f"{daemon_type} is running; stop it before registering another factory")
+        base = self._registry.get(daemon_type) or DaemonSpec(daemon_type=daemon_type)
+        given: dict[str, Any] = {
+            "health_check_interval": health_check_interval,
+            "auto_restart": auto_restart,
+            "max_restarts": max_restarts if max_restarts is not None else base.max_restarts,
+            **({} if depends_on is None else {"depends_on": depends_on}),
+        }
+        policy = {name: row.pop(name) for name in list(row) if name in _POLICY_FIELDS}
+        info = {name: row.pop(name) for name in list(row) if name in _INFO_FIELDS}
+        try:
+            spec = replace(base, **given, **row)
+        except TypeError as error:
+            raise ConfigError(f"{daemon_type} cannot be registered: {error}") from None
+        self._registry.add(spec)
+        unit = self._unit(spec, factory, **policy)
+        for name, value in info.items():
+            setattr(unit.info, name, value)
+        if old is not None:
+            unit.wanted, unit.holds, unit.pauses = old.wanted, old.holds, old.pauses
+        self._supervisor.units[daemon_type] = unit
+
+    def _row_factory(self, spec: DaemonSpec) -> Factory | None:
+        if spec.unavailable_reason or not spec.entry_point:
+            return None
+        runtime = self._supervisor.runtime
+        if spec.isolation is Isolation.PROCESS:
+            return partial(ProcessDaemon.for_entry_point, spec.entry_point, spec.settings, runtime=runtime)
+        offered = {"manager": self._manager, "runtime": runtime, "settings": dict(spec.settings)}
+        return entry_point_factory(spec.entry_point, offered)
+
+    def _unit(self, spec: DaemonSpec, factory: Factory | None, **policy: Any) -> Unit:
+        config = self._supervisor.config
+        max_restarts = config.max_restart_attempts if spec.max_restarts is None else spec.max_restarts
+        defaults = {
+            "max_restarts": max_restarts,
+            "cooldown_s": config.recovery_cooldown,
+            "stable_s": config.stable_time,
+            "degraded_retry_s": CRITICAL_RETRY_S if spec.critical else None,
+        }
+        interval_s = spec.health_check_interval
+        if interval_s is None:
+            critical_s = config.critical_daemon_health_interval
+            interval_s = critical_s if spec.critical else config.health_check_interval
+        if interval_s <= 0:
+            raise ConfigError(
+                f"health_check_interval of {spec.daemon_type} is {interval_s}; it must be above 0"
+            )
+        merged = RestartPolicy(**{**defaults, **policy})
+        record = self._supervisor.ledger.record(spec.daemon_type)
+        info = DaemonInfo(
+            daemon_type=spec.daemon_type,
+            health_check_interval=interval_s,
+            auto_restart=spec.auto_restart,
+            max_restarts=max_restarts,
+            restart_delay=merged.delay_s,
+            restart_count=record.in_a_row,
+            last_error=record.last_error or None,
+            startup_grace_period=config.default_startup_grace_period,
+            depends_on=list(spec.depends_on),
+            soft_depends_on=list(spec.soft_depends_on),
+            startup_mode=spec.startup_mode,
+        )
+        return Unit(spec=spec, info=info, policy=merged, factory=factory)

@@ -1,0 +1,148 @@
+"""One run of one daemon: make it, start it, say that it is ready, drive it to its end.
+
+The task that runs this *is* the daemon: cancelling it ends everything the daemon does. This is the one
+place where somebody else's exception becomes a fact about a daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Factory = Callable[..., Any]
+
+# How a started object is awaited, in order of preference.
+_WAITS = ("wait_for_shutdown", "wait_until_stopped", "wait")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended by itself. An empty *error* means that it completed."""
+
+    error: str = ""
+    import_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunHooks:
+    """What a run reports while it lives."""
+
+    made: Callable[[Any], None]
+    ready: Callable[[], None]
+
+
+async def run_daemon(factory: Factory, *, ready_timeout_s: float, hooks: RunHooks) -> Outcome:
+    """Run to the end. Only cancellation leaves this as an exception."""
+    try:
+        async with asyncio.timeout(None) as limit:
+
+            def ready() -> None:
+                if not limit.expired():
+                    limit.reschedule(None)
+                    hooks.ready()
+
+            if is_ready_at_once(factory):
+                hooks.ready()
+            else:
+                limit.reschedule(asyncio.get_running_loop().time() + ready_timeout_s)
+            made = await _settle(factory())
+            if made is not None:
+                hooks.made(made)
+                await _drive(made, ready)
+    except asyncio.CancelledError:
+        raise
+    except ImportError as error:
+        return Outcome(f"{type(error).__name__}: {error}", import_failed=True)
+    except SystemExit as error:
+        return Outcome(f"called sys.exit({error.code!r})")
+    except Exception as error:  # noqa: BLE001 - the supervisor's boundary: any exception is a crash
+        if limit.expired() and isinstance(error, TimeoutError):
+            return Outcome(f"not ready within {ready_timeout_s:g} s")
+        return Outcome(f"{type(error).__name__}: {error}")
+    return Outcome()
+
+
+def is_ready_at_once(factory: Factory) -> bool:
+    """An async function is the daemon itself; there is no separate start to wait for."""
+    return inspect.iscoroutinefunction(factory)
+
+
+def takes_keyword(function: Callable[..., Any], keyword: str) -> bool:
+    """Return whether *function* names *keyword* among its parameters."""
+    try:
+        return keyword in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def entry_point_factory(entry_point: str, offered: Mapping[str, Any]) -> Factory:
+    """Return a factory that imports `module:factory` and hands it what it names of *offered*."""
+
+    def make() -> Awaitable[Any]:
+        return _load_and_call(entry_point, offered)
+
+    return make
+
+
+async def _load_and_call(entry_point: str, offered: Mapping[str, Any]) -> Any:
+    module_name, _, attribute = entry_point.partition(":")
+    module = sys.modules.get(module_name)
+    if module is None:
+        # An import may read hundreds of files; the loop must not wait for them.
+        module = await asyncio.to_thread(importlib.import_module, module_name)
+    try:
+        factory = getattr(module, attribute)
+    except AttributeError:
+        raise ImportError(f"{module_name} has no {attribute}") from None
+    given = {name: value for name, value in offered.items() if takes_keyword(factory, name)}
+    if inspect.iscoroutinefunction(factory):
+        return _AsyncFunction(functools.partial(factory, **given))
+    return factory(**given)
+
+
+class _AsyncFunction:
+    """An async function behind an entry point: running it is the daemon."""
+
+    def __init__(self, function: Callable[[], Awaitable[Any]]) -> None:
+        self._function = function
+
+    async def run(self) -> None:
+        await self._function()
+
+
+async def _drive(daemon: Any, ready: Callable[[], None]) -> None:
+    if callable(run := getattr(daemon, "run", None)):
+        if takes_keyword(run, "on_ready"):
+            await _settle(run(on_ready=ready))
+        else:
+            ready()
+            await _settle(run())
+        return
+    if not callable(start := getattr(daemon, "start", None)):
+        raise TypeError(f"{type(daemon).__name__} has neither run() nor start()")
+    try:
+        await _settle(start())
+        ready()
+        await _wait_for_end(daemon)
+    finally:
+        if callable(stop := getattr(daemon, "stop", None)):
+            await _settle(stop())
+
+
+async def _wait_for_end(daemon: Any) -> None:
+    for name in _WAITS:
+        if callable(wait := getattr(daemon, name, None)):
+            await _settle(wait())
+            return
+    # It looks after its own tasks; only a stop ends it.
+    await asyncio.get_running_loop().create_future()
+
+
+async def _settle(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,159 @@
+"""Starting daemons: who may start, who must wait, and the reasons of those who don't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+import psutil
+import structlog
+
+from ringrift.daemons.graph import levels
+from ringrift.daemons.planning import Ended, Phase, unmet_needs
+from ringrift.daemons.registry import Registry
+from ringrift.daemons.supervisor import Supervisor
+from ringrift.daemons.types import DaemonType
+from ringrift.daemons.unit import Unit
+
+log = structlog.get_logger()
+
+MEMORY_READING_S = 1.0
+
+
+class StartResult(dict[DaemonType, bool]):
+    """Which daemons are up, and in `reasons` why the others are not."""
+
+    def __init__(self, results: Iterable[tuple[DaemonType, bool]], reasons: dict[DaemonType, str]) -> None:
+        super().__init__(results)
+        self.reasons = reasons
+
+
+def system_memory_percent() -> float:
+    """Return how much of this machine's memory is in use."""
+    return float(psutil.virtual_memory().percent)
+
+
+class Starter:
+    """Turns the wish for some daemons into wanted ones, and waits until each is up or cannot be."""
+
+    def __init__(
+        self, supervisor: Supervisor, registry: Registry, *, memory_percent: Callable[[], float]
+    ) -> None:
+        self._supervisor, self._registry = supervisor, registry
+        self._memory_percent = memory_percent
+        self._memory_read: tuple[float, float] = (float("-inf"), 0.0)
+
+    def refusal(self, daemon_type: DaemonType) -> str:
+        """Say why a daemon may not be started; empty when it may."""
+        unit = self._supervisor.units.get(daemon_type)
+        if unit is None:
+            return f"{daemon_type} is not registered"
+        if unit.info.unavailable_reason:
+            return unit.info.unavailable_reason
+        if unit.factory is None:
+            return f"{daemon_type} has no factory"
+        if self._supervisor.ledger.failed_for_good(daemon_type):
+            return f"failed for good ({unit.info.last_error}); clear it with clear_permanently_failed"
+        if unit.leaked_runs:
+            return "an earlier run ignores cancellation and may still be alive"
+        successor = unit.spec.deprecated_for
+        if successor is not None and self._is_active(successor):
+            return f"deprecated: {successor} does the same and is running"
+        return self._memory_refusal(unit)
+
+    async def start(self, daemon_type: DaemonType, *, wait_for_deps: bool) -> str:
+        """Start one daemon; return why it is not up, empty when it is."""
+        unit = self._supervisor.units[daemon_type]
+        if unit.phase is Phase.UP and unit.wanted:
+            return ""
+        if wait_for_deps:
+            await self._wait_for_needs(unit)
+        if unmet := self._unmet(unit):
+            return f"needs {', '.join(unmet)}, not running"
+        self._want(unit)
+        self._supervisor.look([daemon_type])
+        await self._wait_until_settled([daemon_type])
+        return "" if unit.phase is Phase.UP or unit.info.completed else self._supervisor.why(daemon_type)
+
+    async def start_many(self, types: Collection[DaemonType]) -> StartResult:
+        """Start all of *types* that can be, level by level; daemons of one level start together."""
+        reasons: dict[DaemonType, str] = {}
+        ordered = [daemon_type for level in levels(self._registry, types) for daemon_type in level]
+        accepted: list[DaemonType] = []
+        for daemon_type in ordered:
+            reason = self._profile_refusal(daemon_type, reasons)
+            if reason:
+                reasons[daemon_type] = reason
+                self._supervisor.units[daemon_type].info.last_error = reason
+            else:
+                accepted.append(daemon_type)
+                self._want(self._supervisor.units[daemon_type])
+        self._supervisor.look(accepted)
+        await self._wait_until_settled(accepted)
+        results = [(t, self._supervisor.units[t].phase is Phase.UP) for t in ordered]
+        for daemon_type, up in results:
+            if not up and daemon_type not in reasons:
+                reasons[daemon_type] = self._supervisor.why(daemon_type)
+        if reasons:
+            log.info("daemons.not_started", count=len(reasons), reasons=_short(reasons))
+        return StartResult(results, reasons)
+
+    def _profile_refusal(self, daemon_type: DaemonType, refused: dict[DaemonType, str]) -> str:
+        unit = self._supervisor.units[daemon_type]
+        if unit.spec.deprecated_for is not None and not unit.info.unavailable_reason:
+            return f"deprecated: use {unit.spec.deprecated_for}"
+        if reason := self.refusal(daemon_type):
+            return reason
+        for need in unit.spec.depends_on:
+            if need in refused:
+                return f"needs {need}: {refused[need]}"
+        return ""
+
+    def _want(self, unit: Unit) -> None:
+        unit.wanted = True
+        if unit.phase is Phase.ABSENT and unit.ended is not Ended.LEAKED:
+            unit.ended, unit.restart_at_s = Ended.NEVER_RAN, None
+
+    def _unmet(self, unit: Unit) -> list[DaemonType]:
+        views = self._supervisor.views([unit.daemon_type])
+        return unmet_needs(views[unit.daemon_type], views)
+
+    async def _wait_for_needs(self, unit: Unit) -> None:
+        config, runtime = self._supervisor.config, self._supervisor.runtime
+        deadline_s = runtime.monotonic_s() + config.dependency_wait_timeout
+        while self._unmet(unit) and (left_s := deadline_s - runtime.monotonic_s()) > 0:
+            await self._supervisor.wait_for_change(timeout_s=min(left_s, config.dependency_poll_interval))
+
+    async def _wait_until_settled(self, types: Collection[DaemonType]) -> None:
+        """Wait until each daemon is up, or ended, or cannot start. Each start is bounded by itself."""
+        while pending := self._pending(types):
+            longest_s = max(self._supervisor.units[t].info.ready_timeout for t in pending)
+            await self._supervisor.wait_for_change(timeout_s=longest_s)
+
+    def _pending(self, types: Collection[DaemonType]) -> set[DaemonType]:
+        units, pending = self._supervisor.units, set[DaemonType]()
+        for daemon_type in types:
+            unit = units[daemon_type]
+            if unit.phase in (Phase.STARTING, Phase.STOPPING):
+                pending.add(daemon_type)
+            elif unit.phase is Phase.ABSENT and unit.ended in (Ended.NEVER_RAN, Ended.ON_PURPOSE):
+                unmet = self._unmet(unit)
+                if unit.wanted and not unit.view().holds and all(need in pending for need in unmet):
+                    pending.add(daemon_type)
+        return pending
+
+    def _is_active(self, daemon_type: DaemonType) -> bool:
+        unit = self._supervisor.units.get(daemon_type)
+        return unit is not None and unit.wanted and not unit.info.unavailable_reason
+
+    def _memory_refusal(self, unit: Unit) -> str:
+        if unit.spec.critical:
+            return ""
+        now_s = self._supervisor.runtime.monotonic_s()
+        if now_s - self._memory_read[0] > MEMORY_READING_S:
+            self._memory_read = (now_s, self._memory_percent())
+        used, limit = self._memory_read[1], self._supervisor.config.memory_limit_percent
+        return f"memory is {used:.0f} % used; the limit is {limit:.0f} %" if used >= limit else ""
+
+
+def _short(reasons: dict[DaemonType, str]) -> dict[str, str]:
+    return {daemon_type.value: reason for daemon_type, reason in list(reasons.items())[:10]}

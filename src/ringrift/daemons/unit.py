@@ -1,0 +1,99 @@
+"""One daemon as the supervisor keeps it: what is wanted, what is there, and the run in progress."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringrift.daemons.planning import Ended, Phase, View
+from ringrift.daemons.registry import DaemonSpec
+from ringrift.daemons.restarts import RestartPolicy
+from ringrift.daemons.running import Factory
+from ringrift.daemons.types import DaemonInfo, DaemonType, RestartTier
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One life of a daemon, from its start to the end of its task."""
+
+    began_s: float
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)  # ready, or over before it was
+    task: asyncio.Task[Any] | None = None
+    timer: asyncio.TimerHandle | None = None
+    stop_reason: str = ""  # set when the supervisor ends it
+    crash_cause: str = ""  # set when the supervisor ends it because it is broken
+    bounce: bool = False  # ended only to start again
+
+    def set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = timer
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """A daemon and everything the supervisor knows of it. Changed only by the supervisor, on its loop."""
+
+    spec: DaemonSpec
+    info: DaemonInfo
+    policy: RestartPolicy
+    factory: Factory | None = None
+    wanted: bool = False
+    holds: dict[str, float | None] = field(default_factory=dict)  # reason -> monotonic end
+    pauses: dict[str, float | None] = field(default_factory=dict)
+    stops_to_pause: bool = False  # it has no pause() of its own
+    phase: Phase = Phase.ABSENT
+    ended: Ended = Ended.NEVER_RAN
+    restart_at_s: float | None = None
+    tier: RestartTier = RestartTier.NORMAL
+    run: Run | None = None
+    leaked_runs: list[Run] = field(default_factory=list)
+    health: tuple[bool, str] = (True, "")
+    unhealthy_in_a_row: int = 0
+
+    @property
+    def daemon_type(self) -> DaemonType:
+        return self.spec.daemon_type
+
+    @property
+    def task_name(self) -> str:
+        return f"daemon:{self.daemon_type.value}"
+
+    def view(self, *, blocked_until_s: float = 0.0) -> View:
+        """Return this daemon as the planner sees it."""
+        pauses, holds = frozenset(self.pauses), frozenset(self.holds)
+        if self.stops_to_pause:
+            pauses, holds = frozenset(), holds | pauses
+        restart_at_s = self.restart_at_s
+        if restart_at_s is not None:
+            restart_at_s = max(restart_at_s, blocked_until_s)
+        needs = self.spec.depends_on
+        if self.spec.startup_mode == "strict":
+            needs = (*needs, *self.spec.soft_depends_on)
+        return View(
+            daemon_type=self.daemon_type,
+            wanted=self.wanted,
+            holds=holds,
+            pauses=pauses,
+            paused=self.info.paused,
+            phase=self.phase,
+            ended=self.ended,
+            restart_at_s=restart_at_s,
+            needs=needs,
+            last_error=self.info.last_error or "",
+        )
+
+    def drop_expired(self, *, now_s: float) -> float | None:
+        """Forget holds and pauses that ran out; return when the next one will."""
+        ends: list[float] = []
+        for reasons in (self.holds, self.pauses):
+            for reason, until_s in list(reasons.items()):
+                if until_s is None:
+                    continue
+                if until_s <= now_s:
+                    del reasons[reason]
+                else:
+                    ends.append(until_s)
+        return min(ends, default=None)
