@@ -46,6 +46,12 @@ def test_an_orphan_whose_built_consumer_is_silent_is_a_fault():
     assert "health_manager" in entry.reason
 
 
+def test_a_consumer_still_to_come_does_not_excuse_one_that_is_built():
+    entry = judge("COORDINATOR_HEARTBEAT", emits=["COORDINATOR_HEARTBEAT"])
+    assert not entry.accepted
+    assert entry.reason == "health_manager should hear it and does not subscribe"
+
+
 def test_an_orphan_whose_consumer_is_not_built_waits_for_it():
     entry = judge("NODE_SUSPECT", emits=["NODE_SUSPECT"])
     assert entry.accepted
