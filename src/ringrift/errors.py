@@ -4,7 +4,8 @@ RingRiftError
 ├── ConfigError              wrong input; never retried
 │   ├── NotBuilt             the capability exists in the plan, not in this version
 │   ├── UnknownEventTypeError   no event of that name (also a ValueError)
-│   └── PayloadError         the payload does not fit its event (also a ValueError)
+│   ├── PayloadError         the payload does not fit its event (also a ValueError)
+│   └── CausalChainTooLong   handlers publish each other's events without end
 ├── Conflict                 somebody else got there first; the caller re-reads
 │   ├── AlreadyExists        a key or item of that name is there
 │   ├── RevisionMismatch     the value changed since it was read
@@ -55,6 +56,14 @@ class PayloadError(ConfigError, ValueError):
     def __init__(self, event_type: str, *, problems: tuple[str, ...]) -> None:
         super().__init__(f"{event_type}: {'; '.join(problems)}")
         self.event_type, self.problems = event_type, problems
+
+
+class CausalChainTooLong(ConfigError):
+    """An event is published inside so many nested handlers that they must be going in circles."""
+
+    def __init__(self, event_type: str, *, depth: int) -> None:
+        super().__init__(f"{event_type} is {depth} events deep in one causal chain; do handlers go in circles?")
+        self.event_type, self.depth = event_type, depth
 
 
 class Conflict(RingRiftError):

@@ -1,0 +1,333 @@
+"""Events between processes, through the log.
+
+An event that crosses is in the log, durably, before any handler sees it. The process that publishes it
+dispatches it to its own subscriptions at once; every other process reads it. Each subscription has a
+cursor of its own under the identity of its process, so that after a crash it goes on exactly where it
+was, also with what the process itself had published but not handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context
+from typing import Any
+
+import structlog
+
+from ringrift.engine.ports import Appended, LogRecord
+from ringrift.errors import Corrupt, RingRiftError
+from ringrift.events.cursor_book import CursorBook, LogSeat
+from ringrift.events.cursors import Cursor
+from ringrift.events.dispatch import Dispatcher
+from ringrift.events.event_wire import decode_body, from_log, session_of, to_log
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.subscriptions import Delivery, Subscription, SubscriptionTable
+from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
+
+OpenSeat = Callable[[], Awaitable[LogSeat]]
+
+_BATCH = 256
+_MAILBOX_FULL = 256  # a subscription this far behind is fed again when half is done
+_WAIT_S = 30.0
+_STOP_S = 5.0
+
+
+class CrossProcess:
+    """Appends to the log, reads it, and keeps the cursors."""
+
+    def __init__(
+        self,
+        open_seat: OpenSeat,
+        *,
+        table: SubscriptionTable,
+        dispatcher: Dispatcher,
+        arrive: Callable[[RouterEvent], None],
+        runtime: Runtime,
+        backlog_s: float,
+        retry_s: float,
+    ) -> None:
+        self._open_seat, self._table, self._dispatcher = open_seat, table, dispatcher
+        self._arrive, self._runtime, self._retry_s = arrive, runtime, retry_s
+        self._backlog_s = backlog_s
+        self._session = runtime.new_id()
+        self._book: CursorBook | None = None
+        self._opening = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._adopting: set[asyncio.Task[None]] = set()
+        # Own events between append and dispatch, and own events that lost their loop before the end.
+        self._appending: dict[str, Sequence[Subscription]] = {}
+        self._stray_ids: set[str] = set()
+        self._stray_seqs: set[int] = set()
+        self._starved: set[Subscription] = set()
+        self._last_seen = 0
+        self._arrived = 0
+        self._failures = 0
+        self._failed_s: float | None = None
+        self._degraded = False
+
+    @property
+    def instance(self) -> str:
+        return "" if self._book is None else self._book.instance
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reader is not None and not self._reader.done()
+
+    # --- publishing -----------------------------------------------------------------------------------
+
+    async def append(self, event: RouterEvent, targets: Sequence[Subscription]) -> bool:
+        """Store an event durably; False if its id was stored before. Raises if it cannot be stored."""
+        entry = to_log(event, session=self._session)
+        book = await self._ready()
+        if len(self._table):
+            self.start_soon()
+        self._appending[event.event_id] = targets
+        storing = asyncio.ensure_future(book.log.append([entry]))
+        try:
+            [appended] = await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            self._adopt(event, targets, storing)
+            raise
+        except BaseException:
+            del self._appending[event.event_id]
+            raise
+        return self._stored(event, targets, appended)
+
+    def _stored(self, event: RouterEvent, targets: Sequence[Subscription], appended: Appended) -> bool:
+        del self._appending[event.event_id]
+        if appended.duplicate:
+            return False
+        event._seq = appended.seq
+        if self._book is not None:
+            self._book.expect(targets, appended.seq)
+        return True
+
+    def _adopt(
+        self,
+        event: RouterEvent,
+        targets: Sequence[Subscription],
+        storing: asyncio.Future[list[Appended]],
+    ) -> None:
+        """The publisher was cancelled while its event was on its way: deliver it without him."""
+
+        async def finish() -> None:
+            [appended] = await storing
+            if self._stored(event, targets, appended):
+                self._arrive(event)
+                self._post(event, targets)
+
+        task = asyncio.get_running_loop().create_task(finish())
+        self._adopting.add(task)
+        task.add_done_callback(self._adopted)
+
+    def _adopted(self, task: asyncio.Task[None]) -> None:
+        self._adopting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("events.append_failed_after_cancellation", exc_info=error)
+
+    def handled(self, event: RouterEvent, subscription: Subscription) -> None:
+        """One subscription is through with one event."""
+        if self._book is not None:
+            self._book.handled(event, subscription)
+        if subscription in self._starved and len(subscription.mailbox) <= _MAILBOX_FULL // 2:
+            self._starved.discard(subscription)
+            self._wake.set()
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def subscribed(self, _subscription: Subscription) -> None:
+        self._wake.set()
+
+    def unsubscribed(self, subscription: Subscription) -> None:
+        self._starved.discard(subscription)
+        if self._book is not None:
+            self._book.leave(subscription)
+
+    def start_soon(self) -> None:
+        """Start reading, on the running loop, if nothing reads yet."""
+        if not self.is_reading:
+            # An empty context: the reader belongs to no trace and to no event's handler.
+            loop = asyncio.get_running_loop()
+            self._reader = loop.create_task(self._read_forever(), context=Context())
+
+    async def start(self) -> None:
+        """Open the log and start reading. Raises if the log cannot be opened."""
+        await self._ready()
+        self.start_soon()
+
+    async def stop_reading(self) -> None:
+        if self._adopting:
+            await asyncio.wait(tuple(self._adopting), timeout=_STOP_S)
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait({self._reader}, timeout=_STOP_S)
+            self._reader = None
+
+    async def close(self) -> None:
+        """Record every position and let go of the identity. The next use opens anew."""
+        if self._book is not None:
+            book, self._book = self._book, None
+            await book.close()
+
+    def rebind(self) -> None:
+        """A new loop took the router over; what the old one left unfinished is read from the log."""
+        self._opening = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._reader = None
+        self._adopting.clear()
+        self._starved.clear()
+        self._stray_ids.update(self._appending)
+        self._appending.clear()
+        if self._book is not None:
+            self._stray_seqs |= self._book.rebind()
+
+    def stats(self) -> dict[str, Any]:
+        book = self._book
+        return {
+            "cross_process_failures": self._failures,
+            "cross_process_degraded": self._degraded,
+            "last_cp_failure_time": self._failed_s,
+            "retention_gaps": 0 if book is None else book.gaps,
+            "events_missed": 0 if book is None else book.missed,
+        }
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    async def _ready(self) -> CursorBook:
+        """Return the open book with a cursor for every subscription."""
+        book = self._book
+        if book is not None and book.covers(self._table):
+            return book
+        async with self._opening:
+            if self._book is None:
+                seat = await self._open_seat()
+                last = (await seat.log.bounds()).last
+                self._book = CursorBook(
+                    seat, runtime=self._runtime, backlog_s=self._backlog_s, last_at_start=last
+                )
+            if len(self._table):
+                self._stray_seqs |= await self._book.join(self._table)
+            return self._book
+
+    async def _read_forever(self) -> None:
+        while True:
+            try:
+                book = await self._ready()
+                self._wake.clear()
+                if not await self._feed(book):
+                    await self._wait(book)
+                self._degraded = False
+            except Corrupt as error:
+                self._note_failure(error)
+                log.critical("events.log_unreadable", error=str(error))
+                return
+            except RingRiftError as error:
+                self._note_failure(error)
+                await self._runtime.sleep(self._retry_s)
+
+    def _note_failure(self, error: RingRiftError) -> None:
+        if not self._degraded:
+            log.error("events.log_unavailable", error=str(error))
+        self._failures += 1
+        self._failed_s = self._runtime.now_s()
+        self._degraded = True
+
+    async def _feed(self, book: CursorBook) -> bool:
+        """Look at the next records; True if there may be more."""
+        hungry = [
+            (item, cursor)
+            for item in self._table
+            if (cursor := book.cursor(item)) is not None and not self._is_full(item)
+        ]
+        if not hungry:
+            return False
+        first, last = await book.log.bounds()
+        self._last_seen = last
+        book.skip_gap(first, hungry)
+        after = min(cursor.fed for _, cursor in hungry)
+        if after >= last:
+            return False
+        records = await book.log.read(after=after, limit=_BATCH, types=_types(hungry))
+        full = len(records) == _BATCH
+        upto = records[-1].seq if full else max([last, *(record.seq for record in records[-1:])])
+        for record in records:
+            self._offer(record, hungry, book.last_at_start)
+        for _, cursor in hungry:
+            cursor.feed(upto)
+        return True
+
+    def _offer(
+        self, record: LogRecord, hungry: Iterable[tuple[Subscription, Cursor]], last_at_start: int
+    ) -> None:
+        """Deliver one record to those who want it and have not handled it."""
+        takers = [
+            (item, cursor)
+            for item, cursor in hungry
+            if record.seq > cursor.fed
+            and record.seq not in cursor.done
+            and item.active
+            and item.wants(record.type)
+        ]
+        if not takers:
+            return
+        try:
+            body = decode_body(record)
+        except Corrupt as error:
+            log.error("events.record_skipped", seq=record.seq, error=str(error))
+            return
+        stray = record.id in self._stray_ids or record.seq in self._stray_seqs
+        if session_of(body) == self._session and not stray:
+            awaited = self._appending.get(record.id, ())
+            for item, cursor in takers:
+                if item in awaited:  # its publisher has not come back from the append yet
+                    cursor.expect(record.seq)
+            return
+        event = from_log(record, body)
+        again = None
+        for item, cursor in takers:
+            cursor.expect(record.seq)
+            if cursor.restored and record.seq <= last_at_start:
+                again = again or from_log(record, body, redelivered=True)
+                self._post(again, (item,))
+            else:
+                self._post(event, (item,))
+        if record.seq > self._arrived:
+            self._arrived = record.seq
+            self._arrive(event)
+
+    def _post(self, event: RouterEvent, targets: Iterable[Subscription]) -> None:
+        for subscription in targets:
+            self._dispatcher.post_or_report(Delivery(event, subscription))
+
+    def _is_full(self, subscription: Subscription) -> bool:
+        if len(subscription.mailbox) < _MAILBOX_FULL:
+            return False
+        self._starved.add(subscription)
+        return True
+
+    async def _wait(self, book: CursorBook) -> None:
+        """Until the log grows, a subscription joins, or one that was full has room."""
+        grown = asyncio.ensure_future(book.log.wait(after=self._last_seen, timeout_s=_WAIT_S))
+        woken = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait({grown, woken}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+            if not grown.done():
+                grown.cancel()
+            await asyncio.wait({grown, woken})
+        if not grown.cancelled():
+            self._last_seen = max(self._last_seen, grown.result())
+
+
+def _types(hungry: Iterable[tuple[Subscription, Cursor]]) -> list[str] | None:
+    wanted: set[str] = set()
+    for subscription, _ in hungry:
+        if subscription.event_types is None:
+            return None
+        wanted.update(subscription.event_types)
+    return sorted(wanted)

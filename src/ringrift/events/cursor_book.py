@@ -1,0 +1,182 @@
+"""The cursors of all subscriptions of this process, and their durable copies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextvars import Context
+from dataclasses import dataclass
+
+import structlog
+
+from ringrift.engine.ports import CursorKey, EventLog, Position
+from ringrift.errors import RingRiftError
+from ringrift.events.cursors import Cursor
+from ringrift.events.delivery_notes import DeliveryNotes, Note
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.subscriptions import Subscription
+from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
+
+_GROUP_S = 0.02  # positions gathered before one commit; the notes bridge this time
+_LAZY_S = 30.0  # positions that moved only over foreign events
+_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSeat:
+    """Access to the log under the identity of this process."""
+
+    log: EventLog
+    instance: str
+    notes: DeliveryNotes | None = None
+    release: Callable[[], None] | None = None
+
+
+class CursorBook:
+    """Restores cursors, records them soon after they move, and reports what retention took away."""
+
+    def __init__(self, seat: LogSeat, *, runtime: Runtime, backlog_s: float, last_at_start: int) -> None:
+        self.log, self.instance = seat.log, seat.instance
+        self.last_at_start = last_at_start
+        self.gaps = self.missed = 0
+        self._seat, self._runtime, self._backlog_s = seat, runtime, backlog_s
+        self._cursors: dict[str, Cursor] = {}
+        self._members: set[Subscription] = set()
+        self._stored: dict[str, Position] | None = None
+        self._moved = asyncio.Event()
+        self._recorder: asyncio.Task[None] | None = None
+
+    def cursor(self, subscription: Subscription) -> Cursor | None:
+        return self._cursors.get(subscription.name) if subscription in self._members else None
+
+    def covers(self, subscriptions: Iterable[Subscription]) -> bool:
+        return self._members.issuperset(subscriptions)
+
+    async def join(self, subscriptions: Iterable[Subscription]) -> set[int]:
+        """Give each subscription its cursor; return what it must see though this run published it."""
+        if self._stored is None:
+            self._stored = await self._restore()
+        absent = [item for item in subscriptions if item not in self._members]
+        again: set[int] = set()
+        if any(item.name not in self._cursors | self._stored for item in absent):
+            start = await self.log.seq_at(since_s=self._runtime.now_s() - self._backlog_s)
+        for item in absent:
+            if item.name in self._cursors:  # back after it had left
+                again |= self._cursors[item.name].rewind()
+            elif item.name in self._stored:
+                self._cursors[item.name] = Cursor(self._stored[item.name], restored=True)
+            else:
+                self._cursors[item.name] = Cursor(Position(start), restored=False)
+        if any(self._cursors[item.name].dirty for item in absent):
+            await self.record()  # where a new subscription began must not move with a crash
+        self._members.update(item for item in absent if item.active)
+        if self._recorder is None:
+            recording = self._record_forever()
+            self._recorder = asyncio.get_running_loop().create_task(recording, context=Context())
+        return again
+
+    def leave(self, subscription: Subscription) -> None:
+        """The cursor stays: a handler that is started again goes on where it stopped."""
+        self._members.discard(subscription)
+
+    def expect(self, targets: Iterable[Subscription], seq: int) -> None:
+        for item in targets:
+            if (cursor := self.cursor(item)) is not None:
+                cursor.expect(seq)
+
+    def handled(self, event: RouterEvent, subscription: Subscription) -> None:
+        cursor = self._cursors.get(subscription.name)
+        if cursor is None:
+            return
+        cursor.finish(event._seq)
+        if self._seat.notes is not None:
+            self._seat.notes.write(Note(event._seq, event.event_id, subscription.name))
+        self._moved.set()
+
+    def skip_gap(self, first: int, hungry: Iterable[tuple[Subscription, Cursor]]) -> None:
+        """Say so when retention removed events that a subscription had not seen."""
+        for subscription, cursor in hungry:
+            missed = first - 1 - cursor.fed
+            if missed > 0:
+                self.gaps += 1
+                self.missed += missed
+                log.error("events.missed", subscription=subscription.name, events=missed, first_left=first)
+                cursor.feed(first - 1)
+                cursor.dirty = True
+
+    def rebind(self) -> set[int]:
+        """A new loop took over; return the sequence numbers that have to be looked at again."""
+        self._moved = asyncio.Event()
+        self._recorder = None
+        again: set[int] = set()
+        for cursor in self._cursors.values():
+            again |= cursor.rewind()
+        return again
+
+    async def record(self, *, everything: bool = False) -> None:
+        """Store the positions that moved; the notes behind them are done with then."""
+        moved = {name: c for name, c in self._cursors.items() if c.dirty or everything}
+        if not moved:
+            return
+        positions = {CursorKey(name, self.instance): c.position() for name, c in moved.items()}
+        notes = self._seat.notes
+        covered = None if notes is None else notes.turn()
+        for cursor in moved.values():
+            cursor.dirty = False
+        try:
+            await self.log.commit(positions)
+        except BaseException:
+            for cursor in moved.values():
+                cursor.dirty = True
+            raise
+        if notes is not None and covered is not None:
+            notes.empty(covered)
+
+    async def close(self) -> None:
+        """Record all positions and give up the identity."""
+        if self._recorder is not None:
+            self._recorder.cancel()
+            await asyncio.wait({self._recorder})
+            self._recorder = None
+        try:
+            await self.record(everything=True)
+        except RingRiftError as error:
+            log.error("events.positions_not_recorded", error=str(error))
+        if self._seat.notes is not None:
+            self._seat.notes.close()
+        if self._seat.release is not None:
+            self._seat.release()
+
+    async def _record_forever(self) -> None:
+        while True:
+            everything = False
+            try:
+                async with asyncio.timeout(_LAZY_S):
+                    await self._moved.wait()
+            except TimeoutError:
+                everything = True
+            if self._seat.notes is not None:
+                await self._runtime.sleep(_GROUP_S)
+            self._moved.clear()
+            try:
+                await self.record(everything=everything)
+            except RingRiftError as error:
+                log.error("events.positions_not_recorded", error=str(error))
+                self._moved.set()
+                await self._runtime.sleep(_RETRY_S)
+
+    async def _restore(self) -> dict[str, Position]:
+        """Read the recorded positions and add what the notes say beyond them."""
+        stored = dict(await self.log.positions(self.instance))
+        notes = [] if self._seat.notes is None else list(self._seat.notes.read())
+        for seq in sorted({note.seq for note in notes}):
+            found = await self.log.read(after=seq - 1, limit=1)
+            for note in (note for note in notes if note.seq == seq and note.subscription in stored):
+                # A note left behind by a log that was deleted since names another event.
+                if found and (found[0].seq, found[0].id) == (seq, note.event_id):
+                    position = stored[note.subscription]
+                    done = (*position.done_above, seq)
+                    stored[note.subscription] = Position(position.floor, done)
+        return stored

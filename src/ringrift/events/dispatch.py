@@ -1,0 +1,428 @@
+"""Runs handlers: in order, one event at a time per subscription, each isolated and limited in time.
+
+A handler runs in the task of its publisher. One that finishes without waiting costs no task and no timer;
+one that waits goes on in the same task under its time limit. A publisher waits its turn at a busy
+subscription. An event published *inside* a handler is different: it never waits for a busy subscription
+(which may be the publishing handler itself) but is left in its mailbox, and the outermost publisher waits
+for it at the end. So no chain of handlers can deadlock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from contextvars import Token, copy_context
+from dataclasses import dataclass
+from enum import StrEnum
+from types import CoroutineType
+from typing import Any
+
+import structlog
+
+from ringrift.events.routed_event import RouterEvent, current_event
+from ringrift.events.subscriptions import Delivery, Subscription
+
+log = structlog.get_logger()
+
+_PROGRAMMING_ERRORS = (NameError, AttributeError, TypeError)
+
+
+class FailureKind(StrEnum):
+    """How a delivery failed; the value is the source label of its dead letter."""
+
+    RAISED = "EventRouter.async"
+    RAISED_AT_ONCE = "EventRouter.sync"
+    BUG = "EventRouter.programming_error"
+    TIMEOUT = "EventRouter.async.timeout"
+    CANCELLED = "EventRouter.cancelled"
+    OVERFLOW = "EventRouter.overflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One event that one subscription did not handle."""
+
+    event: RouterEvent
+    subscription: Subscription
+    kind: FailureKind
+    error: str
+    cause: BaseException | None = None
+
+
+class Resumed:
+    """Goes on awaiting a coroutine whose first step was driven by hand and yielded *pending*."""
+
+    __slots__ = ("_coroutine", "_pending")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], pending: Any) -> None:
+        self._coroutine, self._pending = coroutine, pending
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        coroutine, pending = self._coroutine, self._pending
+        try:
+            while True:
+                try:
+                    sent = yield pending
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - handed on into the coroutine, not kept
+                    pending = coroutine.throw(error)
+                else:
+                    pending = coroutine.send(sent)
+        except StopIteration as stop:
+            return stop.value
+
+
+class Dispatcher:
+    """Delivers events to subscriptions and hands every failure to *report*."""
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        mailbox_max: int,
+        report: Callable[[Failure], Awaitable[bool]],
+        handled: Callable[[RouterEvent, Subscription], None],
+    ) -> None:
+        self.timeout_s, self._mailbox_max = timeout_s, mailbox_max
+        self._report, self._handled = report, handled
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- a publish ------------------------------------------------------------------------------------
+
+    def begin(self, event: RouterEvent, targets: Sequence[Subscription]) -> Awaitable[None] | None:
+        """Run handlers until one has to wait; return the rest of the work, or None if all is done."""
+        token = current_event.set(event)
+        event._open += 1
+        failures: list[Failure] | None = None
+        position = 0
+        for subscription in targets:
+            if subscription.running or subscription.mailbox:
+                return self._proceed(event, targets, position, failures, token)
+            position += 1
+            if not subscription.active:
+                continue
+            subscription.running = True
+            try:
+                result = subscription.callback(event)
+                if result is not None and (waiting := _first_step(result)) is not None:
+                    return self._proceed(event, targets, position, failures, token, waiting)
+            except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
+                failures = failures or []
+                failures.append(_failure(event, subscription, error, FailureKind.RAISED_AT_ONCE))
+            except BaseException:
+                self._interrupted(event, subscription, token)
+                raise
+            else:
+                if event._seq:
+                    self._handled(event, subscription)
+            subscription.running = False
+            if subscription.mailbox:
+                self._pass_turn(subscription)
+        event._open -= 1
+        current_event.reset(token)
+        if failures is not None or event._queued:
+            return self._close(event, failures or [])
+        return None
+
+    def _interrupted(
+        self, event: RouterEvent, subscription: Subscription, token: Token[RouterEvent | None]
+    ) -> None:
+        """The program is on its way out; leave nothing marked as running."""
+        event._open -= 1
+        current_event.reset(token)
+        self._free(subscription)
+
+    async def _proceed(
+        self,
+        event: RouterEvent,
+        targets: Sequence[Subscription],
+        position: int,
+        failures: list[Failure] | None,
+        token: Token[RouterEvent | None],
+        waiting: Resumed | None = None,
+    ) -> None:
+        """Go on from target *position*; *waiting* is the unfinished handler of the one before."""
+        failed = failures or []
+        rest: deque[Delivery] = deque()
+        try:
+            if event._root is None:
+                rest.extend(self._reserve(event, targets[position:], failed))
+            else:
+                rest.extend(Delivery(event, item) for item in targets[position:])
+            if waiting is not None:
+                failed += await self._finish(event, targets[position - 1], waiting)
+            while rest:
+                delivery = rest[0]
+                if event._root is not None and delivery.subscription.running:
+                    rest.popleft()
+                    failed += self.post(delivery)
+                    continue
+                if event._root is None:
+                    await self._take_turn(delivery)
+                else:
+                    delivery.subscription.running = True
+                rest.popleft()
+                failed += await self._run(event, delivery.subscription)
+        except asyncio.CancelledError:
+            self._hand_over(rest)
+            self._spawn(self._report_all(failed))
+            raise
+        finally:
+            event._open -= 1
+            current_event.reset(token)
+        await self._close(event, failed)
+
+    async def _close(self, event: RouterEvent, failures: Sequence[Failure]) -> None:
+        """Report what failed; the outermost publisher also waits for what its handlers left behind."""
+        await self._report_all(failures)
+        if event._root is None and event._queued:
+            event._settled = asyncio.get_running_loop().create_future()
+            await event._settled
+
+    def _reserve(
+        self, event: RouterEvent, targets: Sequence[Subscription], failed: list[Failure]
+    ) -> list[Delivery]:
+        """Take a place in every mailbox now, so that later events stay behind this one."""
+        places = []
+        for subscription in targets:
+            if len(subscription.mailbox) >= self._mailbox_max:
+                failed.append(_overflow(event, subscription))
+                continue
+            places.append(Delivery(event, subscription))
+            subscription.mailbox.append(places[-1])
+        return places
+
+    async def _take_turn(self, delivery: Delivery) -> None:
+        subscription = delivery.subscription
+        if not subscription.running and subscription.mailbox[0] is delivery:
+            subscription.mailbox.popleft()
+            subscription.running = True
+            return
+        # Each delivery before this one is limited in time, and so is the wait.
+        delivery.turn = asyncio.get_running_loop().create_future()
+        await delivery.turn
+
+    def _hand_over(self, rest: Sequence[Delivery]) -> None:
+        """The publisher was cancelled: the router delivers the rest."""
+        for delivery in rest:
+            subscription = delivery.subscription
+            granted = delivery.turn is not None and delivery.turn.done() and not delivery.turn.cancelled()
+            if not granted and delivery not in subscription.mailbox:
+                self.post_or_report(delivery)
+                continue
+            delivery.context = copy_context()
+            (delivery.event._root or delivery.event)._queued += 1
+            if granted:
+                self._start(delivery)
+            elif not subscription.running and subscription.mailbox[0] is delivery:
+                self._pass_turn(subscription)
+
+    # --- one handler ----------------------------------------------------------------------------------
+
+    async def _run(self, event: RouterEvent, subscription: Subscription) -> list[Failure]:
+        """Run one handler from its start; the subscription is marked as running."""
+        if not subscription.active:
+            self._free(subscription)
+            return []
+        try:
+            result = subscription.callback(event)
+            waiting = None if result is None else _first_step(result)
+        except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
+            self._free(subscription)
+            return [_failure(event, subscription, error, FailureKind.RAISED_AT_ONCE)]
+        except BaseException:
+            self._free(subscription)
+            raise
+        if waiting is not None:
+            return await self._finish(event, subscription, waiting)
+        self._end(event, subscription)
+        return []
+
+    async def _finish(
+        self, event: RouterEvent, subscription: Subscription, waiting: Resumed
+    ) -> list[Failure]:
+        """Await a started handler within its time."""
+        limit_s = subscription.timeout_s or self.timeout_s
+        scope = asyncio.timeout(limit_s)
+        try:
+            async with scope:
+                await waiting
+        except asyncio.CancelledError as error:
+            failure = Failure(event, subscription, FailureKind.CANCELLED, "cancelled", error)
+            self._free(subscription)
+            if _is_being_cancelled():
+                self._spawn(self._report_all([failure]))
+                raise
+            return [failure]
+        except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
+            self._free(subscription)
+            if scope.expired():
+                text = f"timed out after {limit_s:g} s"
+                return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
+            return [_failure(event, subscription, error, FailureKind.RAISED)]
+        self._end(event, subscription)
+        return []
+
+    def _end(self, event: RouterEvent, subscription: Subscription) -> None:
+        if event._seq:
+            self._handled(event, subscription)
+        self._free(subscription)
+
+    def _free(self, subscription: Subscription) -> None:
+        subscription.running = False
+        if subscription.mailbox:
+            self._pass_turn(subscription)
+
+    def _pass_turn(self, subscription: Subscription) -> None:
+        """Let the first in the mailbox go, unless its publisher has not come to it yet."""
+        head = subscription.mailbox[0]
+        if head.context is not None:
+            subscription.mailbox.popleft()
+            subscription.running = True
+            self._start(head)
+        elif head.turn is not None and not head.turn.done():
+            subscription.mailbox.popleft()
+            subscription.running = True
+            head.turn.set_result(None)
+
+    # --- deliveries nobody waits for at once ----------------------------------------------------------
+
+    def post(self, delivery: Delivery) -> list[Failure]:
+        """Leave an event in a mailbox; the router runs it in its turn, in the caller's context."""
+        subscription = delivery.subscription
+        if len(subscription.mailbox) >= self._mailbox_max:
+            return [_overflow(delivery.event, subscription)]
+        delivery.context = copy_context()
+        root = delivery.event._root or delivery.event
+        root._queued += 1
+        if subscription.running or subscription.mailbox:
+            subscription.mailbox.append(delivery)
+        else:
+            subscription.running = True
+            self._start(delivery)
+        return []
+
+    def post_or_report(self, delivery: Delivery) -> None:
+        """As `post`, for a caller that does not wait for the report of a full mailbox."""
+        if failures := self.post(delivery):
+            self._spawn(self._report_all(failures))
+
+    async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
+        """Run one subscription once more, in its turn; the failure is returned and not reported."""
+        delivery = Delivery(event, subscription)
+        subscription.mailbox.append(delivery)
+        try:
+            await self._take_turn(delivery)
+        except asyncio.CancelledError:
+            if delivery in subscription.mailbox:
+                subscription.mailbox.remove(delivery)
+            else:
+                self._free(subscription)
+            raise
+        token = current_event.set(event)
+        event._open += 1
+        try:
+            failures = await self._run(event, subscription)
+        finally:
+            event._open -= 1
+            current_event.reset(token)
+        return failures[0] if failures else None
+
+    def _start(self, delivery: Delivery) -> None:
+        self._spawn(self._run_posted(delivery), delivery)
+
+    async def _run_posted(self, delivery: Delivery) -> None:
+        event = delivery.event
+        token = current_event.set(event)
+        event._open += 1
+        try:
+            failures = await self._run(event, delivery.subscription)
+        finally:
+            event._open -= 1
+            current_event.reset(token)
+            self._settle(event._root or event)
+        await self._report_all(failures)
+
+    def _settle(self, root: RouterEvent) -> None:
+        root._queued -= 1
+        if root._queued == 0 and root._settled is not None and not root._settled.done():
+            root._settled.set_result(None)
+
+    async def _report_all(self, failures: Sequence[Failure]) -> None:
+        for failure in failures:
+            recorded = await self._report(failure)
+            if recorded and failure.event._seq:
+                self._handled(failure.event, failure.subscription)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], delivery: Delivery | None = None) -> None:
+        context = None if delivery is None else delivery.context
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("events.delivery_crashed", exc_info=error)
+
+    async def drain(self, *, timeout_s: float) -> None:
+        """Wait for the deliveries under way, then cancel what is left."""
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=timeout_s)
+        left = tuple(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def abandon(self, subscriptions: Iterable[Subscription]) -> int:
+        """Forget what a loop that is gone left behind; return how many deliveries that were."""
+        lost = 0
+        for subscription in subscriptions:
+            lost += len(subscription.mailbox) + subscription.running
+            subscription.mailbox.clear()
+            subscription.running = False
+        self._tasks.clear()
+        return lost
+
+
+def _first_step(result: Any) -> Resumed | None:
+    """Drive an awaitable as far as it goes without waiting; None if it is finished."""
+    coroutine: Coroutine[Any, Any, Any]
+    if type(result) is CoroutineType:
+        coroutine = result
+    elif inspect.isawaitable(result):
+        coroutine = _awaited(result)
+    else:
+        return None  # a plain callback that returned something
+    try:
+        pending = coroutine.send(None)
+    except StopIteration:
+        return None
+    return Resumed(coroutine, pending)
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _failure(
+    event: RouterEvent, subscription: Subscription, error: BaseException, kind: FailureKind
+) -> Failure:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, _PROGRAMMING_ERRORS):
+        return Failure(event, subscription, FailureKind.BUG, f"BUG: {text}", error)
+    return Failure(event, subscription, kind, text, error)
+
+
+def _overflow(event: RouterEvent, subscription: Subscription) -> Failure:
+    waiting = len(subscription.mailbox)
+    return Failure(event, subscription, FailureKind.OVERFLOW, f"mailbox full: {waiting} events wait")

@@ -1,0 +1,66 @@
+"""An event as bytes in the log, and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ringrift.engine.ports import LogEvent, LogRecord
+from ringrift.errors import Corrupt, PayloadError
+from ringrift.events.routed_event import EventSource, RouterEvent
+
+# Left out because the log stores them itself, or because every reader sets its own.
+_CARRIED = ("payload", "timestamp", "source", "trace_id", "correlation_id", "parent_event_id")
+_CARRIED_IF_SET = {"success": True, "iteration": 0}
+
+
+def to_log(event: RouterEvent, *, session: str) -> LogEvent:
+    """Encode an event. Raises `PayloadError` when its payload is not JSON."""
+    body: dict[str, Any] = {name: getattr(event, name) for name in _CARRIED if getattr(event, name)}
+    for name, usual in _CARRIED_IF_SET.items():
+        if getattr(event, name) != usual:
+            body[name] = getattr(event, name)
+    body["session"] = session
+    try:
+        encoded = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+    except (TypeError, ValueError, UnicodeEncodeError, RecursionError) as error:
+        problem = f"it crosses processes, so it must be JSON: {error}"
+        raise PayloadError(event.event_type, problems=(problem,)) from error
+    return LogEvent(id=event.event_id, type=event.event_type, body=encoded)
+
+
+def session_of(body: dict[str, Any]) -> str:
+    """Return which run of which process published this."""
+    return str(body.get("session", ""))
+
+
+def decode_body(record: LogRecord) -> dict[str, Any]:
+    """Return the stored fields. Raises `Corrupt` when the body is not one of ours."""
+    try:
+        body = json.loads(record.body)
+    except ValueError as error:
+        raise Corrupt(f"event {record.id}", found=f"its body is no JSON: {error}", advice="skipped") from None
+    if not isinstance(body, dict):
+        raise Corrupt(f"event {record.id}", found="its body is no object", advice="skipped")
+    return body
+
+
+def from_log(record: LogRecord, body: dict[str, Any], *, redelivered: bool = False) -> RouterEvent:
+    """Rebuild an event that another process, or an earlier run, published."""
+    event = RouterEvent(
+        record.type,
+        body.get("payload") or {},
+        body.get("timestamp", record.appended_s),
+        body.get("source", ""),
+        EventSource.CROSS_PROCESS,
+        record.id,
+        body.get("trace_id", ""),
+        body.get("correlation_id", ""),
+        body.get("parent_event_id", ""),
+        body.get("success", True),
+        body.get("iteration", 0),
+        cross_process_event=record,
+        redelivered=redelivered,
+    )
+    event._seq = record.seq
+    return event

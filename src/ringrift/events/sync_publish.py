@@ -1,0 +1,68 @@
+"""Publishing from code that is not async, on whatever thread it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from ringrift.events.routed_event import RouterEvent
+
+Publish = Callable[[], Coroutine[Any, Any, RouterEvent]]
+
+_LOOK_AGAIN_S = 1.0
+
+
+class SyncPublisher(Protocol):
+    """The side of the router that this needs."""
+
+    @property
+    def bound_loop(self) -> asyncio.AbstractEventLoop | None: ...
+
+    def keep(self, task: asyncio.Task[RouterEvent]) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def publish_from_anywhere(router: SyncPublisher, publish: Publish) -> RouterEvent | asyncio.Task[RouterEvent]:
+    """Run *publish* where the router's handlers belong."""
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        owner = router.bound_loop
+        if owner is not None and (event := _on_loop(owner, publish)) is not None:
+            return event
+        return asyncio.run(_alone(router, publish))
+    task = here.create_task(publish())
+    router.keep(task)
+    return task
+
+
+def _on_loop(owner: asyncio.AbstractEventLoop, publish: Publish) -> RouterEvent | None:
+    """Run on the router's loop in its own thread; None if that loop ended before it could."""
+    coroutine = publish()
+    try:
+        waiting = asyncio.run_coroutine_threadsafe(coroutine, owner)
+    except RuntimeError:  # closed between the question and the call
+        coroutine.close()
+        return None
+    while True:
+        try:
+            return waiting.result(timeout=_LOOK_AGAIN_S)
+        except concurrent.futures.CancelledError:
+            return None
+        except TimeoutError:
+            if waiting.done():
+                raise
+            if owner.is_closed():
+                coroutine.close()
+                return None
+
+
+async def _alone(router: SyncPublisher, publish: Publish) -> RouterEvent:
+    """On a loop of our own: also what the handlers started has to end before the loop does."""
+    try:
+        return await publish()
+    finally:
+        await router.stop()

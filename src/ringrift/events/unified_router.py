@@ -1,0 +1,473 @@
+"""The one router: publish, subscribe, order, isolation, and (through the log) other processes.
+
+The router belongs to one event loop at a time, the one it is first used on; every handler runs there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import structlog
+
+from ringrift.errors import CausalChainTooLong, RingRiftError
+from ringrift.events.cross_process import CrossProcess, OpenSeat
+from ringrift.events.dispatch import Dispatcher, Failure, FailureKind
+from ringrift.events.event_routes import EventRoutes, Route
+from ringrift.events.normalization import delivered_as, resolve
+from ringrift.events.routed_event import EventSource, RouterEvent, current_event
+from ringrift.events.router_reports import RouterCounters, RouterReports
+from ringrift.events.seen_events import SeenEvents
+from ringrift.events.subscriptions import (
+    Callback,
+    Subscription,
+    SubscriptionHandle,
+    SubscriptionTable,
+    callback_name,
+)
+from ringrift.events.sync_publish import publish_from_anywhere
+from ringrift.events.tracing import current_trace_id
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import Settings, get_settings
+from ringrift.status import HealthCheckResult
+
+log = structlog.get_logger()
+
+HISTORY_MAX = 1000
+CAUSAL_DEPTH_MAX = 32
+MAILBOX_MAX = 10_000
+STOP_S = 5.0
+
+_REPORTS_OF_FAILURE = frozenset({"HANDLER_FAILED", "HANDLER_TIMEOUT"})
+# Whoever retries a dead letter keeps its books; a second capture would lose the count of attempts.
+_RETRY_SOURCES = ("dlq_retry:", "dlq_replay:")
+
+
+class BusFlags(NamedTuple):
+    """Which subscribers a publisher wants to reach besides the router's own."""
+
+    data_bus: bool
+    stage_bus: bool
+    cross_process: bool
+
+    def allow(self, targets: Sequence[Subscription]) -> tuple[Subscription, ...]:
+        barred = {EventSource.DATA_BUS: not self.data_bus, EventSource.STAGE_BUS: not self.stage_bus}
+        return tuple(item for item in targets if not barred.get(item.bus))
+
+
+_ALL_BUSES = BusFlags(True, True, True)
+
+
+class DeadLetterSink(Protocol):
+    """Where failed deliveries go."""
+
+    async def capture_failure(self, failure: Failure, *, instance: str) -> None:
+        """Store one failed delivery durably."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a router stands on. The defaults keep everything inside this process."""
+
+    runtime: Runtime = field(default_factory=system_runtime)
+    settings: Settings = field(default_factory=get_settings)
+    open_seat: OpenSeat | None = None
+    dead_letters: DeadLetterSink | None = None
+
+
+class UnifiedEventRouter:
+    """Delivers every event once to each of its subscriptions, whichever bus name was used."""
+
+    def __init__(
+        self,
+        *,
+        enable_cross_process_polling: bool = True,
+        poll_interval: float = 1.0,
+        max_seen_events: int = 10_000,
+        dedup_ttl_seconds: float = 30.0,
+        content_dedup: bool = False,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        around = surroundings or Surroundings()
+        self._runtime, self._settings = around.runtime, around.settings
+        self._dead_letters = around.dead_letters
+        self._routes = EventRoutes(strict=around.settings.event_validation_strict)
+        self._seen = SeenEvents(events_max=max_seen_events, ttl_s=dedup_ttl_seconds, by_content=content_dedup)
+        self._table = SubscriptionTable()
+        self._counters = RouterCounters()
+        self._max_history = HISTORY_MAX
+        self._event_history: deque[RouterEvent] = deque(maxlen=HISTORY_MAX)
+        self._dispatcher = Dispatcher(
+            timeout_s=around.settings.event_handler_timeout,
+            mailbox_max=MAILBOX_MAX,
+            report=self._report_failure,
+            handled=self._note_handled,
+        )
+        self._crossing: CrossProcess | None = None
+        if enable_cross_process_polling and around.open_seat is not None:
+            self._crossing = CrossProcess(
+                around.open_seat,
+                table=self._table,
+                dispatcher=self._dispatcher,
+                arrive=self._arrive,
+                runtime=around.runtime,
+                backlog_s=around.settings.event_backlog,
+                retry_s=poll_interval,
+            )
+        self._reports = RouterReports(
+            table=self._table,
+            routes=self._routes,
+            seen=self._seen,
+            history=self._event_history,
+            counters=self._counters,
+            crossing=self._crossing,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._binding = threading.Lock()
+        self._tasks: set[asyncio.Task[RouterEvent]] = set()
+
+    # --- publishing -----------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        event_type: Any,
+        payload: Mapping[str, Any] | None = None,
+        source: str = "",
+        *,
+        route_to_data_bus: bool = True,
+        route_to_stage_bus: bool = True,
+        route_to_cross_process: bool = True,
+    ) -> RouterEvent:
+        """Deliver an event; return when it, and all that its handlers published in turn, is handled.
+
+        *event_type* is a name in any spelling, an enum member, or a ready event. The flags can only
+        switch off: an event that its catalog entry keeps in the process stays there.
+        """
+        flags = _ALL_BUSES
+        if not (route_to_data_bus and route_to_stage_bus and route_to_cross_process):
+            flags = BusFlags(route_to_data_bus, route_to_stage_bus, route_to_cross_process)
+        if payload is None and hasattr(event_type, "event_type"):
+            return await self.publish_event(as_router_event(event_type, source), flags)
+        runtime = self._runtime
+        route, content = self._routes.find(event_type, {} if payload is None else dict(payload))
+        event_id = runtime.new_id()
+        event = RouterEvent(
+            route.name,
+            content,
+            runtime.now_s(),
+            source,
+            EventSource.ROUTER,
+            event_id,
+            current_trace_id() or event_id.replace("-", ""),
+        )
+        if "success" in content:
+            event.success = bool(content["success"])
+        self._seen.note(event_id, runtime.monotonic_s())
+        await self._deliver(event, route, flags)
+        return event
+
+    async def publish_event(self, event: RouterEvent, flags: BusFlags | None = None) -> RouterEvent:
+        """Deliver a ready event, unless one with its id was delivered already."""
+        route, event.payload = self._routes.find(event.event_type, dict(event.payload))
+        event.event_type = route.name
+        event.trace_id = event.trace_id or current_trace_id() or event.event_id.replace("-", "")
+        if not self._seen.is_duplicate(event, self._runtime.monotonic_s()):
+            await self._deliver(event, route, flags or _ALL_BUSES)
+        return event
+
+    def publish_sync(
+        self, event_type: Any, payload: Mapping[str, Any] | None = None, source: str = ""
+    ) -> RouterEvent | asyncio.Task[RouterEvent]:
+        """Publish from code that is not async.
+
+        Without a running loop in this thread it returns the event when all is handled; inside one it
+        returns the task, which the router keeps and whose error it logs.
+        """
+        return publish_from_anywhere(self, lambda: self.publish(event_type, payload, source))
+
+    emit = publish
+    emit_sync = publish_sync
+
+    async def _deliver(self, event: RouterEvent, route: Route, flags: BusFlags) -> None:
+        if asyncio.get_running_loop() is not self._loop and (owner := self._bind()) is not None:
+            moved = asyncio.run_coroutine_threadsafe(self._deliver(event, route, flags), owner)
+            await asyncio.wrap_future(moved)
+            return
+        if (parent := current_event.get()) is not None:
+            _descend(event, parent)
+        targets = self._table.targets(route.name)
+        if flags is not _ALL_BUSES:
+            targets = flags.allow(targets)
+        crossing = self._crossing if route.crosses and flags.cross_process else None
+        if crossing is not None and not await crossing.append(event, targets):
+            self._seen.duplicates += 1
+            return
+        self._event_history.append(event)
+        route.count += 1
+        self._counters.by_origin[event.origin] += 1
+        rest = self._dispatcher.begin(event, targets)
+        if rest is not None:
+            await rest
+
+    def _arrive(self, event: RouterEvent) -> None:
+        """Count an event of another process (or of an earlier run of this one)."""
+        self._event_history.append(event)
+        self._routes.named(event.event_type, resolve(event.event_type)[1]).count += 1
+        self._counters.by_origin[EventSource.CROSS_PROCESS] += 1
+
+    # --- subscribing ----------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        event_type: Any,
+        callback: Callback,
+        subscriber_name: str | None = None,
+        *,
+        persist: bool = False,
+        timeout: float | None = None,
+        bus: EventSource = EventSource.ROUTER,
+    ) -> SubscriptionHandle:
+        """Call *callback* with every event of a type (None: of every type); return the way to end it.
+
+        *subscriber_name* names the subscription across restarts; without it, where the callback is
+        written does. A plain function runs on the event loop and must be quick. The same callback may
+        be subscribed twice and is then called twice. Every named subscription continues after a
+        restart where it was; *persist* adds nothing and is accepted for callers that ask for it.
+        """
+        types = None if event_type is None else delivered_as(event_type)
+        name = self._table.free_name(subscriber_name or callback_name(callback))
+        subscription = Subscription(name, types, callback, timeout, bus, persist)
+        self._table.add(subscription)
+        if self._crossing is not None:
+            self._crossing.subscribed(subscription)
+            self._start_reading_if_possible()
+        return SubscriptionHandle(subscription, self._end_subscription)
+
+    register_handler = subscribe
+
+    def unsubscribe(self, event_type: Any, callback: Callback) -> bool:
+        """End the oldest subscription of *callback* to this type; False if there is none."""
+        types = None if event_type is None else delivered_as(event_type)
+        found = self._table.find(types, callback)
+        return found is not None and self._end_subscription(found)
+
+    def unsubscribe_all(self, event_type: Any = None) -> int:
+        """End every subscription to a type (None: all there are, global ones too); return how many."""
+        types = None if event_type is None else set(delivered_as(event_type))
+        ended = [
+            item
+            for item in self._table
+            if types is None or (item.event_types and types & {*item.event_types})
+        ]
+        return sum(self._end_subscription(item) for item in ended)
+
+    def has_subscribers(self, event_type: Any) -> bool:
+        """Whether somebody asked for this very type; subscribers to everything do not count."""
+        names = delivered_as(event_type)
+        return any(item.event_types for name in names for item in self._table.targets(name))
+
+    def list_subscribers(self, event_type: Any = None) -> list[dict[str, Any]]:
+        """Describe the subscriptions (to one type), global ones first."""
+        if event_type is None:
+            return [item.describe() for item in self._table]
+        found = {id(i): i for name in delivered_as(event_type) for i in self._table.targets(name)}
+        return [item.describe() for item in found.values()]
+
+    def find_subscription(self, name: str) -> Subscription | None:
+        return self._table.named(name)
+
+    def _end_subscription(self, subscription: Subscription) -> bool:
+        ended = self._table.remove(subscription)
+        if ended and self._crossing is not None:
+            self._crossing.unsubscribed(subscription)
+        return ended
+
+    # --- failures -------------------------------------------------------------------------------------
+
+    async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
+        """Deliver an event again to one subscription only; return how it failed, if it did."""
+        if (owner := self._bind()) is None:
+            return await self._dispatcher.redeliver(event, subscription)
+        moved = asyncio.run_coroutine_threadsafe(self._dispatcher.redeliver(event, subscription), owner)
+        return await asyncio.wrap_future(moved)
+
+    def _note_handled(self, event: RouterEvent, subscription: Subscription) -> None:
+        if self._crossing is not None:
+            self._crossing.handled(event, subscription)
+
+    async def _report_failure(self, failure: Failure) -> bool:
+        """Count, log, keep and announce a failed delivery; False if it could not be kept."""
+        event, name = failure.event, failure.subscription.name
+        self._counters.count(failure.kind)
+        fields = {"event_type": event.event_type, "event_id": event.event_id, "subscription": name}
+        if failure.kind is FailureKind.BUG:
+            log.critical("events.handler_bug", error=failure.error, exc_info=failure.cause, **fields)
+        else:
+            log.error("events.handler_failed", kind=failure.kind.name.lower(), error=failure.error, **fields)
+        kept = await self._keep(failure)
+        if event.event_type not in _REPORTS_OF_FAILURE:
+            await self._announce(failure)
+        return kept
+
+    async def _keep(self, failure: Failure) -> bool:
+        if self._dead_letters is None or failure.event.source.startswith(_RETRY_SOURCES):
+            return True
+        instance = "" if self._crossing is None else self._crossing.instance
+        try:
+            await self._dead_letters.capture_failure(failure, instance=instance)
+        except RingRiftError as error:
+            self._counters.dead_letters_lost += 1
+            log.critical("events.dead_letter_lost", event_id=failure.event.event_id, error=str(error))
+            return False
+        self._counters.dead_lettered += 1
+        return True
+
+    async def _announce(self, failure: Failure) -> None:
+        timed_out = failure.kind is FailureKind.TIMEOUT
+        payload: dict[str, Any] = {
+            "handler_name": failure.subscription.name,
+            "event_type": failure.event.event_type,
+            "error": failure.error,
+        }
+        if timed_out:
+            payload["timeout_seconds"] = failure.subscription.timeout_s or self._dispatcher.timeout_s
+        try:
+            await self.publish("HANDLER_TIMEOUT" if timed_out else "HANDLER_FAILED", payload, "event_router")
+        except RingRiftError as error:
+            log.error("events.announcement_lost", handler=failure.subscription.name, error=str(error))
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return True
+
+    async def start(self) -> None:
+        """Read the log of other processes from now on. A router that is only used locally needs none."""
+        self._bind()
+        if self._crossing is not None:
+            await self._crossing.start()
+
+    async def stop(self) -> None:
+        """Finish the deliveries under way, record positions and end the router's tasks."""
+        if self._loop is not asyncio.get_running_loop():
+            return
+        if self._crossing is not None:
+            await self._crossing.stop_reading()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=STOP_S)
+        await self._dispatcher.drain(timeout_s=STOP_S)
+        if self._crossing is not None:
+            await self._crossing.close()
+        self._loop = None
+
+    def reset(self) -> None:
+        """Forget subscriptions, history and counts."""
+        self.unsubscribe_all()
+        self._event_history.clear()
+        self._seen.clear()
+        self._routes.clear()
+        self._counters.clear()
+
+    def keep(self, task: asyncio.Task[RouterEvent]) -> None:
+        """Hold on to a task that publishes, and log its error if nobody asks for it."""
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[RouterEvent]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("events.publish_failed", exc_info=error)
+
+    @property
+    def bound_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The running loop that handlers run on, if there is one."""
+        return self._loop if self._loop is not None and self._loop.is_running() else None
+
+    def _bind(self) -> asyncio.AbstractEventLoop | None:
+        """Take this loop as ours; if another one has us and runs, return that one instead."""
+        here = asyncio.get_running_loop()
+        with self._binding:
+            if self.bound_loop is not None:
+                return None if self._loop is here else self._loop
+            lost = self._dispatcher.abandon(self._table)
+            if lost:
+                log.warning("events.loop_ended_with_deliveries", deliveries=lost)
+            self._loop = here
+        if self._crossing is not None:
+            self._crossing.rebind()
+        return None
+
+    def _start_reading_if_possible(self) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return  # the first publish or start() on a loop does it
+        if self._crossing is not None and self._bind() is None:
+            self._crossing.start_soon()
+
+    # --- reports --------------------------------------------------------------------------------------
+
+    def get_stats(self) -> dict[str, Any]:
+        return self._reports.stats()
+
+    def get_history(
+        self,
+        event_type: Any = None,
+        origin: EventSource | None = None,
+        since: float | None = None,
+        limit: int = 100,
+    ) -> list[RouterEvent]:
+        """Return matching events of the last 1000, newest last."""
+        names = None if event_type is None else delivered_as(event_type)
+        return self._reports.history(names, origin, since, limit)
+
+    def get_orphaned_events(self) -> dict[str, Any]:
+        return self._reports.orphans()
+
+    def validate_event_flow(self) -> dict[str, Any]:
+        return self._reports.flow()
+
+    def validate_event_wiring(
+        self, *, raise_on_error: bool = False, log_warnings: bool = True
+    ) -> dict[str, Any]:
+        return self._reports.wiring(raise_on_error=raise_on_error, log_warnings=log_warnings)
+
+    def health_check(self) -> HealthCheckResult:
+        return self._reports.health()
+
+    def get_status(self) -> dict[str, Any]:
+        return self._reports.status()
+
+
+def as_router_event(found: Any, source: str = "") -> RouterEvent:
+    """Take a RouterEvent as it is, and anything with a type and a payload as an event of the data bus."""
+    if isinstance(found, RouterEvent):
+        return found
+    event = RouterEvent(
+        found.event_type,
+        dict(getattr(found, "payload", None) or {}),
+        source=source or getattr(found, "source", ""),
+        origin=EventSource.DATA_BUS,
+        data_event=found,
+    )
+    event.timestamp = getattr(found, "timestamp", event.timestamp)
+    event.success = bool(event.payload.get("success", True))
+    return event
+
+
+def _descend(event: RouterEvent, parent: RouterEvent) -> None:
+    """Make *event* a child of the event whose handler publishes it."""
+    event.parent_event_id = event.parent_event_id or parent.event_id
+    event.correlation_id = event.correlation_id or parent.correlation_id or parent.event_id
+    if not parent._open:
+        return  # the handler has ended; a task it left behind starts a chain of its own
+    event._root = parent._root or parent
+    event._depth = parent._depth + 1
+    if event._depth > CAUSAL_DEPTH_MAX and event.event_type not in _REPORTS_OF_FAILURE:
+        raise CausalChainTooLong(event.event_type, depth=event._depth)
