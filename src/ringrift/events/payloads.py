@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 
-class AdaptiveParamsChangedPayload(TypedDict):
+class PayloadOfAdaptiveParamsChanged(TypedDict):
     """ADAPTIVE_PARAMS_CHANGED."""
 
     config_key: str
@@ -14,14 +14,14 @@ class AdaptiveParamsChangedPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class ArchitectureWeightsUpdatedPayload(TypedDict):
+class PayloadOfArchitectureWeightsUpdated(TypedDict):
     """ARCHITECTURE_WEIGHTS_UPDATED."""
 
     config_key: str
     weights: dict[str, float]
 
 
-class BackpressureActivatedPayload(TypedDict):
+class PayloadOfBackpressureActivated(TypedDict):
     """BACKPRESSURE_ACTIVATED."""
 
     node_id: NotRequired[str | None]
@@ -33,7 +33,7 @@ class BackpressureActivatedPayload(TypedDict):
     spawn_rate_multiplier: NotRequired[float | None]
 
 
-class BackpressureReleasedPayload(TypedDict):
+class PayloadOfBackpressureReleased(TypedDict):
     """BACKPRESSURE_RELEASED."""
 
     node_id: NotRequired[str | None]
@@ -43,7 +43,7 @@ class BackpressureReleasedPayload(TypedDict):
     queue_depth: NotRequired[int | None]
 
 
-class BatchDispatchedPayload(TypedDict):
+class PayloadOfBatchDispatched(TypedDict):
     """BATCH_DISPATCHED."""
 
     batch_id: str
@@ -54,7 +54,7 @@ class BatchDispatchedPayload(TypedDict):
     target_nodes: list[str]
 
 
-class BatchScheduledPayload(TypedDict):
+class PayloadOfBatchScheduled(TypedDict):
     """BATCH_SCHEDULED."""
 
     batch_id: str
@@ -65,7 +65,7 @@ class BatchScheduledPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class BudgetAlertPayload(TypedDict):
+class PayloadOfBudgetAlert(TypedDict):
     """BUDGET_ALERT."""
 
     budget_type: str
@@ -74,7 +74,7 @@ class BudgetAlertPayload(TypedDict):
     threshold_percent: float
 
 
-class BudgetExceededPayload(TypedDict):
+class PayloadOfBudgetExceeded(TypedDict):
     """BUDGET_EXCEEDED."""
 
     budget_type: str
@@ -82,7 +82,7 @@ class BudgetExceededPayload(TypedDict):
     current_usd: float
 
 
-class CacheInvalidatedPayload(TypedDict):
+class PayloadOfCacheInvalidated(TypedDict):
     """CACHE_INVALIDATED."""
 
     invalidation_type: str
@@ -92,7 +92,7 @@ class CacheInvalidatedPayload(TypedDict):
     affected_models: NotRequired[list[str] | None]
 
 
-class CapacityLowPayload(TypedDict):
+class PayloadOfCapacityLow(TypedDict):
     """CAPACITY_LOW."""
 
     current_gpus: int
@@ -100,14 +100,14 @@ class CapacityLowPayload(TypedDict):
     provider: NotRequired[str | None]
 
 
-class CapacityRestoredPayload(TypedDict):
+class PayloadOfCapacityRestored(TypedDict):
     """CAPACITY_RESTORED."""
 
     current_gpus: int
     min_gpus: int
 
 
-class CheckpointLoadedPayload(TypedDict):
+class PayloadOfCheckpointLoaded(TypedDict):
     """CHECKPOINT_LOADED."""
 
     config_key: str
@@ -116,7 +116,7 @@ class CheckpointLoadedPayload(TypedDict):
     step: NotRequired[int | None]
 
 
-class CheckpointSavedPayload(TypedDict):
+class PayloadOfCheckpointSaved(TypedDict):
     """CHECKPOINT_SAVED."""
 
     config_key: str
@@ -126,7 +126,7 @@ class CheckpointSavedPayload(TypedDict):
     metrics: NotRequired[dict[str, Any] | None]
 
 
-class ClusterCapacityChangedPayload(TypedDict):
+class PayloadOfClusterCapacityChanged(TypedDict):
     """CLUSTER_CAPACITY_CHANGED."""
 
     total_gpus: int
@@ -136,7 +136,7 @@ class ClusterCapacityChangedPayload(TypedDict):
     change_type: NotRequired[str | None]
 
 
-class ClusterStallDetectedPayload(TypedDict):
+class PayloadOfClusterStallDetected(TypedDict):
     """CLUSTER_STALL_DETECTED."""
 
     stalled_nodes: list[str]
@@ -145,7 +145,7 @@ class ClusterStallDetectedPayload(TypedDict):
     total_nodes: NotRequired[int | None]
 
 
-class ClusterStatusChangedPayload(TypedDict):
+class PayloadOfClusterStatusChanged(TypedDict):
     """CLUSTER_STATUS_CHANGED."""
 
     healthy: bool
@@ -154,7 +154,7 @@ class ClusterStatusChangedPayload(TypedDict):
     alerts: NotRequired[list[str] | None]
 
 
-class CmaesCompletedPayload(TypedDict):
+class PayloadOfCmaesCompleted(TypedDict):
     """CMAES_COMPLETED."""
 
     config_key: str
@@ -164,7 +164,7 @@ class CmaesCompletedPayload(TypedDict):
     generations: NotRequired[int | None]
 
 
-class CmaesTriggeredPayload(TypedDict):
+class PayloadOfCmaesTriggered(TypedDict):
     """CMAES_TRIGGERED."""
 
     config_key: str
@@ -175,7 +175,7 @@ class CmaesTriggeredPayload(TypedDict):
     population_size: NotRequired[int | None]
 
 
-class ConsolidationCompletePayload(TypedDict):
+class PayloadOfConsolidationComplete(TypedDict):
     """CONSOLIDATION_COMPLETE."""
 
     config_key: str
@@ -186,7 +186,7 @@ class ConsolidationCompletePayload(TypedDict):
     num_players: NotRequired[int | None]
 
 
-class ConsolidationStartedPayload(TypedDict):
+class PayloadOfConsolidationStarted(TypedDict):
     """CONSOLIDATION_STARTED."""
 
     config_key: str
@@ -194,7 +194,7 @@ class ConsolidationStartedPayload(TypedDict):
     num_players: NotRequired[int | None]
 
 
-class CoordinatorHealthyPayload(TypedDict):
+class PayloadOfCoordinatorHealthy(TypedDict):
     """COORDINATOR_HEALTHY."""
 
     coordinator_name: str
@@ -203,7 +203,7 @@ class CoordinatorHealthyPayload(TypedDict):
     subscribed: bool
 
 
-class CoordinatorHealthDegradedPayload(TypedDict):
+class PayloadOfCoordinatorHealthDegraded(TypedDict):
     """COORDINATOR_HEALTH_DEGRADED."""
 
     coordinator_name: str
@@ -212,7 +212,7 @@ class CoordinatorHealthDegradedPayload(TypedDict):
     issues: NotRequired[list[str] | None]
 
 
-class CoordinatorHeartbeatPayload(TypedDict):
+class PayloadOfCoordinatorHeartbeat(TypedDict):
     """COORDINATOR_HEARTBEAT."""
 
     coordinator_name: str
@@ -221,14 +221,14 @@ class CoordinatorHeartbeatPayload(TypedDict):
     events_processed: int
 
 
-class CoordinatorInitFailedPayload(TypedDict):
+class PayloadOfCoordinatorInitFailed(TypedDict):
     """COORDINATOR_INIT_FAILED."""
 
     coordinator_name: str
     error: str
 
 
-class CoordinatorShutdownPayload(TypedDict):
+class PayloadOfCoordinatorShutdown(TypedDict):
     """COORDINATOR_SHUTDOWN."""
 
     coordinator_name: str
@@ -237,7 +237,7 @@ class CoordinatorShutdownPayload(TypedDict):
     state_snapshot: NotRequired[dict[str, Any] | None]
 
 
-class CoordinatorUnhealthyPayload(TypedDict):
+class PayloadOfCoordinatorUnhealthy(TypedDict):
     """COORDINATOR_UNHEALTHY."""
 
     coordinator_name: str
@@ -246,7 +246,7 @@ class CoordinatorUnhealthyPayload(TypedDict):
     health_score: float
 
 
-class CpuPipelineJobCompletedPayload(TypedDict):
+class PayloadOfCpuPipelineJobCompleted(TypedDict):
     """CPU_PIPELINE_JOB_COMPLETED."""
 
     job_id: str
@@ -258,7 +258,7 @@ class CpuPipelineJobCompletedPayload(TypedDict):
     result: NotRequired[dict[str, Any] | None]
 
 
-class CrossboardPromotionPayload(TypedDict):
+class PayloadOfCrossboardPromotion(TypedDict):
     """CROSSBOARD_PROMOTION."""
 
     model_id: str
@@ -266,7 +266,7 @@ class CrossboardPromotionPayload(TypedDict):
     decision: str
 
 
-class CurriculumAdvancedPayload(TypedDict):
+class PayloadOfCurriculumAdvanced(TypedDict):
     """CURRICULUM_ADVANCED."""
 
     config_key: str
@@ -278,14 +278,14 @@ class CurriculumAdvancedPayload(TypedDict):
     games_at_tier: NotRequired[int | None]
 
 
-class CurriculumAdvancementNeededPayload(TypedDict):
+class PayloadOfCurriculumAdvancementNeeded(TypedDict):
     """CURRICULUM_ADVANCEMENT_NEEDED."""
 
     config_key: str
     reason: str
 
 
-class CurriculumRebalancedPayload(TypedDict):
+class PayloadOfCurriculumRebalanced(TypedDict):
     """CURRICULUM_REBALANCED."""
 
     weights: dict[str, float]
@@ -296,7 +296,7 @@ class CurriculumRebalancedPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class CurriculumUpdatedPayload(TypedDict):
+class PayloadOfCurriculumUpdated(TypedDict):
     """CURRICULUM_UPDATED."""
 
     config_key: str
@@ -305,7 +305,7 @@ class CurriculumUpdatedPayload(TypedDict):
     all_weights: NotRequired[dict[str, float] | None]
 
 
-class DaemonCrashLoopDetectedPayload(TypedDict):
+class PayloadOfDaemonCrashLoopDetected(TypedDict):
     """DAEMON_CRASH_LOOP_DETECTED."""
 
     daemon_name: str
@@ -315,7 +315,7 @@ class DaemonCrashLoopDetectedPayload(TypedDict):
     max_restarts: int
 
 
-class DaemonPermanentlyFailedPayload(TypedDict):
+class PayloadOfDaemonPermanentlyFailed(TypedDict):
     """DAEMON_PERMANENTLY_FAILED."""
 
     daemon_name: str
@@ -324,7 +324,7 @@ class DaemonPermanentlyFailedPayload(TypedDict):
     requires_intervention: bool
 
 
-class DaemonStartedPayload(TypedDict):
+class PayloadOfDaemonStarted(TypedDict):
     """DAEMON_STARTED."""
 
     daemon_name: str
@@ -332,7 +332,7 @@ class DaemonStartedPayload(TypedDict):
     pid: int
 
 
-class DaemonStatusChangedPayload(TypedDict):
+class PayloadOfDaemonStatusChanged(TypedDict):
     """DAEMON_STATUS_CHANGED."""
 
     daemon_name: str
@@ -343,7 +343,7 @@ class DaemonStatusChangedPayload(TypedDict):
     error: NotRequired[str | None]
 
 
-class DaemonStoppedPayload(TypedDict):
+class PayloadOfDaemonStopped(TypedDict):
     """DAEMON_STOPPED."""
 
     daemon_name: str
@@ -351,7 +351,7 @@ class DaemonStoppedPayload(TypedDict):
     reason: str
 
 
-class DatabaseCreatedPayload(TypedDict):
+class PayloadOfDatabaseCreated(TypedDict):
     """DATABASE_CREATED."""
 
     db_path: str
@@ -360,7 +360,7 @@ class DatabaseCreatedPayload(TypedDict):
     engine_mode: NotRequired[str | None]
 
 
-class DataBackupCompletedPayload(TypedDict):
+class PayloadOfDataBackupCompleted(TypedDict):
     """DATA_BACKUP_COMPLETED."""
 
     data_type: str
@@ -370,7 +370,7 @@ class DataBackupCompletedPayload(TypedDict):
     drives_succeeded: NotRequired[int | None]
 
 
-class DataFreshPayload(TypedDict):
+class PayloadOfDataFresh(TypedDict):
     """DATA_FRESH."""
 
     config_key: str
@@ -379,7 +379,7 @@ class DataFreshPayload(TypedDict):
     last_sync_time: NotRequired[str | None]
 
 
-class DataQualityAlertPayload(TypedDict):
+class PayloadOfDataQualityAlert(TypedDict):
     """DATA_QUALITY_ALERT."""
 
     config_key: NotRequired[str | None]
@@ -389,7 +389,7 @@ class DataQualityAlertPayload(TypedDict):
     message: str
 
 
-class DataStalePayload(TypedDict):
+class PayloadOfDataStale(TypedDict):
     """DATA_STALE."""
 
     config_key: str
@@ -398,7 +398,7 @@ class DataStalePayload(TypedDict):
     last_sync_time: NotRequired[str | None]
 
 
-class DataSyncCompletedPayload(TypedDict):
+class PayloadOfDataSyncCompleted(TypedDict):
     """DATA_SYNC_COMPLETED."""
 
     sync_id: NotRequired[str | None]
@@ -412,7 +412,7 @@ class DataSyncCompletedPayload(TypedDict):
     targets: NotRequired[list[str] | None]
 
 
-class DataSyncFailedPayload(TypedDict):
+class PayloadOfDataSyncFailed(TypedDict):
     """DATA_SYNC_FAILED."""
 
     sync_id: NotRequired[str | None]
@@ -423,7 +423,7 @@ class DataSyncFailedPayload(TypedDict):
     targets: NotRequired[list[str] | None]
 
 
-class DataSyncStartedPayload(TypedDict):
+class PayloadOfDataSyncStarted(TypedDict):
     """DATA_SYNC_STARTED."""
 
     sync_id: NotRequired[str | None]
@@ -433,14 +433,14 @@ class DataSyncStartedPayload(TypedDict):
     targets: NotRequired[list[str] | None]
 
 
-class DeadlockDetectedPayload(TypedDict):
+class PayloadOfDeadlockDetected(TypedDict):
     """DEADLOCK_DETECTED."""
 
     resources: list[str]
     holders: list[str]
 
 
-class DiskCleanupTriggeredPayload(TypedDict):
+class PayloadOfDiskCleanupTriggered(TypedDict):
     """DISK_CLEANUP_TRIGGERED."""
 
     node_id: str
@@ -449,7 +449,7 @@ class DiskCleanupTriggeredPayload(TypedDict):
     duration_seconds: NotRequired[float | None]
 
 
-class DiskSpaceLowPayload(TypedDict):
+class PayloadOfDiskSpaceLow(TypedDict):
     """DISK_SPACE_LOW."""
 
     node_id: str
@@ -458,7 +458,7 @@ class DiskSpaceLowPayload(TypedDict):
     threshold: float
 
 
-class DistributionIncompletePayload(TypedDict):
+class PayloadOfDistributionIncomplete(TypedDict):
     """DISTRIBUTION_INCOMPLETE."""
 
     model_path: str
@@ -467,21 +467,21 @@ class DistributionIncompletePayload(TypedDict):
     timeout_seconds: NotRequired[float | None]
 
 
-class DlqEventsPurgedPayload(TypedDict):
+class PayloadOfDlqEventsPurged(TypedDict):
     """DLQ_EVENTS_PURGED."""
 
     count: int
     reason: str
 
 
-class DlqEventsReplayedPayload(TypedDict):
+class PayloadOfDlqEventsReplayed(TypedDict):
     """DLQ_EVENTS_REPLAYED."""
 
     recovered_count: int
     event_types: list[str]
 
 
-class DlqStaleEventsPayload(TypedDict):
+class PayloadOfDlqStaleEvents(TypedDict):
     """DLQ_STALE_EVENTS."""
 
     stale_count: int
@@ -489,7 +489,7 @@ class DlqStaleEventsPayload(TypedDict):
     max_stale_hours: float
 
 
-class EloSignificantChangePayload(TypedDict):
+class PayloadOfEloSignificantChange(TypedDict):
     """ELO_SIGNIFICANT_CHANGE."""
 
     config_key: str
@@ -500,7 +500,7 @@ class EloSignificantChangePayload(TypedDict):
     threshold: float
 
 
-class EloUpdatedPayload(TypedDict):
+class PayloadOfEloUpdated(TypedDict):
     """ELO_UPDATED."""
 
     config_key: str
@@ -511,7 +511,7 @@ class EloUpdatedPayload(TypedDict):
     games_played: int
 
 
-class EloVelocityChangedPayload(TypedDict):
+class PayloadOfEloVelocityChanged(TypedDict):
     """ELO_VELOCITY_CHANGED."""
 
     config_key: str
@@ -521,14 +521,14 @@ class EloVelocityChangedPayload(TypedDict):
     trend: str
 
 
-class EpochAdvancedPayload(TypedDict):
+class PayloadOfEpochAdvanced(TypedDict):
     """EPOCH_ADVANCED."""
 
     old_epoch: int
     new_epoch: int
 
 
-class ErrorPayload(TypedDict):
+class PayloadOfError(TypedDict):
     """ERROR."""
 
     component: str
@@ -537,7 +537,7 @@ class ErrorPayload(TypedDict):
     node_id: NotRequired[str | None]
 
 
-class EvaluationCompletedPayload(TypedDict):
+class PayloadOfEvaluationCompleted(TypedDict):
     """EVALUATION_COMPLETED."""
 
     config_key: str
@@ -555,7 +555,7 @@ class EvaluationCompletedPayload(TypedDict):
     success: NotRequired[bool | None]
 
 
-class EvaluationFailedPayload(TypedDict):
+class PayloadOfEvaluationFailed(TypedDict):
     """EVALUATION_FAILED."""
 
     config_key: str
@@ -564,7 +564,7 @@ class EvaluationFailedPayload(TypedDict):
     error: str
 
 
-class EvaluationProgressPayload(TypedDict):
+class PayloadOfEvaluationProgress(TypedDict):
     """EVALUATION_PROGRESS."""
 
     config_key: str
@@ -578,7 +578,7 @@ class EvaluationProgressPayload(TypedDict):
     win_rate: float
 
 
-class EvaluationStartedPayload(TypedDict):
+class PayloadOfEvaluationStarted(TypedDict):
     """EVALUATION_STARTED."""
 
     config_key: str
@@ -587,7 +587,7 @@ class EvaluationStartedPayload(TypedDict):
     games_planned: int
 
 
-class ExplorationAdjustedPayload(TypedDict):
+class PayloadOfExplorationAdjusted(TypedDict):
     """EXPLORATION_ADJUSTED."""
 
     config_key: str
@@ -596,7 +596,7 @@ class ExplorationAdjustedPayload(TypedDict):
     reason: str
 
 
-class ExplorationBoostPayload(TypedDict):
+class PayloadOfExplorationBoost(TypedDict):
     """EXPLORATION_BOOST."""
 
     config_key: str
@@ -606,7 +606,7 @@ class ExplorationBoostPayload(TypedDict):
     duration_games: NotRequired[int | None]
 
 
-class ExportTriggeredPayload(TypedDict):
+class PayloadOfExportTriggered(TypedDict):
     """EXPORT_TRIGGERED."""
 
     config_key: NotRequired[str | None]
@@ -614,7 +614,7 @@ class ExportTriggeredPayload(TypedDict):
     games_synced: NotRequired[int | None]
 
 
-class GameSyncedPayload(TypedDict):
+class PayloadOfGameSynced(TypedDict):
     """GAME_SYNCED."""
 
     node_id: str
@@ -624,7 +624,7 @@ class GameSyncedPayload(TypedDict):
     is_ephemeral: NotRequired[bool | None]
 
 
-class HandlerFailedPayload(TypedDict):
+class PayloadOfHandlerFailed(TypedDict):
     """HANDLER_FAILED."""
 
     handler_name: str
@@ -635,7 +635,7 @@ class HandlerFailedPayload(TypedDict):
     dlq_id: NotRequired[str | None]
 
 
-class HandlerTimeoutPayload(TypedDict):
+class PayloadOfHandlerTimeout(TypedDict):
     """HANDLER_TIMEOUT."""
 
     handler_name: str
@@ -645,7 +645,7 @@ class HandlerTimeoutPayload(TypedDict):
     coordinator: NotRequired[str | None]
 
 
-class HealthAlertPayload(TypedDict):
+class PayloadOfHealthAlert(TypedDict):
     """HEALTH_ALERT."""
 
     alert_type: str
@@ -655,7 +655,7 @@ class HealthAlertPayload(TypedDict):
     details: NotRequired[dict[str, Any] | None]
 
 
-class HealthCheckFailedPayload(TypedDict):
+class PayloadOfHealthCheckFailed(TypedDict):
     """HEALTH_CHECK_FAILED."""
 
     node_id: str
@@ -665,7 +665,7 @@ class HealthCheckFailedPayload(TypedDict):
     consecutive_failures: NotRequired[int | None]
 
 
-class HealthCheckPassedPayload(TypedDict):
+class PayloadOfHealthCheckPassed(TypedDict):
     """HEALTH_CHECK_PASSED."""
 
     node_id: str
@@ -673,7 +673,7 @@ class HealthCheckPassedPayload(TypedDict):
     latency_ms: NotRequired[float | None]
 
 
-class HighQualityDataAvailablePayload(TypedDict):
+class PayloadOfHighQualityDataAvailable(TypedDict):
     """HIGH_QUALITY_DATA_AVAILABLE."""
 
     config_key: str
@@ -681,7 +681,7 @@ class HighQualityDataAvailablePayload(TypedDict):
     high_quality_count: int
 
 
-class HostOfflinePayload(TypedDict):
+class PayloadOfHostOffline(TypedDict):
     """HOST_OFFLINE."""
 
     node_id: str
@@ -689,7 +689,7 @@ class HostOfflinePayload(TypedDict):
     last_seen: NotRequired[float | None]
 
 
-class HostOnlinePayload(TypedDict):
+class PayloadOfHostOnline(TypedDict):
     """HOST_ONLINE."""
 
     node_id: str
@@ -699,7 +699,7 @@ class HostOnlinePayload(TypedDict):
     gpu_count: NotRequired[int | None]
 
 
-class HyperparameterUpdatedPayload(TypedDict):
+class PayloadOfHyperparameterUpdated(TypedDict):
     """HYPERPARAMETER_UPDATED."""
 
     config_key: str
@@ -710,7 +710,7 @@ class HyperparameterUpdatedPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class IdleResourceDetectedPayload(TypedDict):
+class PayloadOfIdleResourceDetected(TypedDict):
     """IDLE_RESOURCE_DETECTED."""
 
     node_id: str
@@ -720,7 +720,7 @@ class IdleResourceDetectedPayload(TypedDict):
     recommended_config: NotRequired[str | None]
 
 
-class IdleStateBroadcastPayload(TypedDict):
+class PayloadOfIdleStateBroadcast(TypedDict):
     """IDLE_STATE_BROADCAST."""
 
     node_id: str
@@ -732,13 +732,13 @@ class IdleStateBroadcastPayload(TypedDict):
     recommended_config: NotRequired[str | None]
 
 
-class IdleStateRequestPayload(TypedDict):
+class PayloadOfIdleStateRequest(TypedDict):
     """IDLE_STATE_REQUEST."""
 
     requester: str
 
 
-class IterationCompletedPayload(TypedDict):
+class PayloadOfIterationCompleted(TypedDict):
     """ITERATION_COMPLETED."""
 
     config_key: NotRequired[str | None]
@@ -748,7 +748,7 @@ class IterationCompletedPayload(TypedDict):
     metadata: NotRequired[dict[str, Any] | None]
 
 
-class JobPreemptedPayload(TypedDict):
+class PayloadOfJobPreempted(TypedDict):
     """JOB_PREEMPTED."""
 
     node_id: str
@@ -759,7 +759,7 @@ class JobPreemptedPayload(TypedDict):
     runtime_seconds: NotRequired[float | None]
 
 
-class LeaderElectedPayload(TypedDict):
+class PayloadOfLeaderElected(TypedDict):
     """LEADER_ELECTED."""
 
     leader_id: str
@@ -767,7 +767,7 @@ class LeaderElectedPayload(TypedDict):
     previous_leader: NotRequired[str | None]
 
 
-class LeaderHeartbeatMissingPayload(TypedDict):
+class PayloadOfLeaderHeartbeatMissing(TypedDict):
     """LEADER_HEARTBEAT_MISSING."""
 
     leader_id: str
@@ -776,7 +776,7 @@ class LeaderHeartbeatMissingPayload(TypedDict):
     delay_seconds: float
 
 
-class LeaderLostPayload(TypedDict):
+class PayloadOfLeaderLost(TypedDict):
     """LEADER_LOST."""
 
     old_leader_id: str
@@ -784,7 +784,7 @@ class LeaderLostPayload(TypedDict):
     term: NotRequired[int | None]
 
 
-class LeaderStepdownPayload(TypedDict):
+class PayloadOfLeaderStepdown(TypedDict):
     """LEADER_STEPDOWN."""
 
     leader_id: str
@@ -792,7 +792,7 @@ class LeaderStepdownPayload(TypedDict):
     term: NotRequired[int | None]
 
 
-class LockTimeoutPayload(TypedDict):
+class PayloadOfLockTimeout(TypedDict):
     """LOCK_TIMEOUT."""
 
     lock_name: str
@@ -802,7 +802,7 @@ class LockTimeoutPayload(TypedDict):
     operation: NotRequired[str | None]
 
 
-class LowQualityDataWarningPayload(TypedDict):
+class PayloadOfLowQualityDataWarning(TypedDict):
     """LOW_QUALITY_DATA_WARNING."""
 
     config_key: str
@@ -812,7 +812,7 @@ class LowQualityDataWarningPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class MemoryPressurePayload(TypedDict):
+class PayloadOfMemoryPressure(TypedDict):
     """MEMORY_PRESSURE."""
 
     node_id: str
@@ -822,7 +822,7 @@ class MemoryPressurePayload(TypedDict):
     recommended_action: NotRequired[str | None]
 
 
-class MetricsUpdatedPayload(TypedDict):
+class PayloadOfMetricsUpdated(TypedDict):
     """METRICS_UPDATED."""
 
     metric_name: str
@@ -831,7 +831,7 @@ class MetricsUpdatedPayload(TypedDict):
     labels: NotRequired[dict[str, Any] | None]
 
 
-class ModelCorruptedPayload(TypedDict):
+class PayloadOfModelCorrupted(TypedDict):
     """MODEL_CORRUPTED."""
 
     model_id: str
@@ -840,7 +840,7 @@ class ModelCorruptedPayload(TypedDict):
     node_id: NotRequired[str | None]
 
 
-class ModelDistributionCompletePayload(TypedDict):
+class PayloadOfModelDistributionComplete(TypedDict):
     """MODEL_DISTRIBUTION_COMPLETE."""
 
     model_id: NotRequired[str | None]
@@ -851,7 +851,7 @@ class ModelDistributionCompletePayload(TypedDict):
     duration_seconds: float
 
 
-class ModelDistributionFailedPayload(TypedDict):
+class PayloadOfModelDistributionFailed(TypedDict):
     """MODEL_DISTRIBUTION_FAILED."""
 
     model_id: NotRequired[str | None]
@@ -861,7 +861,7 @@ class ModelDistributionFailedPayload(TypedDict):
     partial_models: NotRequired[int | None]
 
 
-class ModelDistributionStartedPayload(TypedDict):
+class PayloadOfModelDistributionStarted(TypedDict):
     """MODEL_DISTRIBUTION_STARTED."""
 
     model_id: NotRequired[str | None]
@@ -870,7 +870,7 @@ class ModelDistributionStartedPayload(TypedDict):
     target_nodes: list[str]
 
 
-class ModelEvaluationBlockedPayload(TypedDict):
+class PayloadOfModelEvaluationBlocked(TypedDict):
     """MODEL_EVALUATION_BLOCKED."""
 
     config_key: NotRequired[str | None]
@@ -880,7 +880,7 @@ class ModelEvaluationBlockedPayload(TypedDict):
     actual_nodes: int
 
 
-class ModelPromotedPayload(TypedDict):
+class PayloadOfModelPromoted(TypedDict):
     """MODEL_PROMOTED."""
 
     config_key: str
@@ -894,7 +894,7 @@ class ModelPromotedPayload(TypedDict):
     supersedes: NotRequired[str | None]
 
 
-class ModelSyncRequestedPayload(TypedDict):
+class PayloadOfModelSyncRequested(TypedDict):
     """MODEL_SYNC_REQUESTED."""
 
     model_id: str
@@ -905,7 +905,7 @@ class ModelSyncRequestedPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class ModelUpdatedPayload(TypedDict):
+class PayloadOfModelUpdated(TypedDict):
     """MODEL_UPDATED."""
 
     config_key: NotRequired[str | None]
@@ -914,7 +914,7 @@ class ModelUpdatedPayload(TypedDict):
     changes: NotRequired[dict[str, Any] | None]
 
 
-class NasBestArchitecturePayload(TypedDict):
+class PayloadOfNasBestArchitecture(TypedDict):
     """NAS_BEST_ARCHITECTURE."""
 
     run_id: str
@@ -923,7 +923,7 @@ class NasBestArchitecturePayload(TypedDict):
     score: float
 
 
-class NasCompletedPayload(TypedDict):
+class PayloadOfNasCompleted(TypedDict):
     """NAS_COMPLETED."""
 
     run_id: str
@@ -932,7 +932,7 @@ class NasCompletedPayload(TypedDict):
     best_score: float
 
 
-class NasGenerationCompletePayload(TypedDict):
+class PayloadOfNasGenerationComplete(TypedDict):
     """NAS_GENERATION_COMPLETE."""
 
     run_id: str
@@ -941,7 +941,7 @@ class NasGenerationCompletePayload(TypedDict):
     best_score: float
 
 
-class NasStartedPayload(TypedDict):
+class PayloadOfNasStarted(TypedDict):
     """NAS_STARTED."""
 
     run_id: str
@@ -949,7 +949,7 @@ class NasStartedPayload(TypedDict):
     search_space: NotRequired[dict[str, Any] | None]
 
 
-class NasTriggeredPayload(TypedDict):
+class PayloadOfNasTriggered(TypedDict):
     """NAS_TRIGGERED."""
 
     config_key: str
@@ -958,7 +958,7 @@ class NasTriggeredPayload(TypedDict):
     search_space: NotRequired[dict[str, Any] | None]
 
 
-class NetworkIsolationDetectedPayload(TypedDict):
+class PayloadOfNetworkIsolationDetected(TypedDict):
     """NETWORK_ISOLATION_DETECTED."""
 
     node_id: NotRequired[str | None]
@@ -968,7 +968,7 @@ class NetworkIsolationDetectedPayload(TypedDict):
     consecutive_checks: NotRequired[int | None]
 
 
-class NewGamesAvailablePayload(TypedDict):
+class PayloadOfNewGamesAvailable(TypedDict):
     """NEW_GAMES_AVAILABLE."""
 
     config_key: str
@@ -978,7 +978,7 @@ class NewGamesAvailablePayload(TypedDict):
     db_path: NotRequired[str | None]
 
 
-class NodeActivatedPayload(TypedDict):
+class PayloadOfNodeActivated(TypedDict):
     """NODE_ACTIVATED."""
 
     node_id: str
@@ -986,7 +986,7 @@ class NodeActivatedPayload(TypedDict):
     config_key: NotRequired[str | None]
 
 
-class NodeCapacityUpdatedPayload(TypedDict):
+class PayloadOfNodeCapacityUpdated(TypedDict):
     """NODE_CAPACITY_UPDATED."""
 
     node_id: str
@@ -998,7 +998,7 @@ class NodeCapacityUpdatedPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class NodeIncompatibleWithWorkloadPayload(TypedDict):
+class PayloadOfNodeIncompatibleWithWorkload(TypedDict):
     """NODE_INCOMPATIBLE_WITH_WORKLOAD."""
 
     node_id: str
@@ -1008,7 +1008,7 @@ class NodeIncompatibleWithWorkloadPayload(TypedDict):
     compatible_configs: NotRequired[list[str] | None]
 
 
-class NodeOverloadedPayload(TypedDict):
+class PayloadOfNodeOverloaded(TypedDict):
     """NODE_OVERLOADED."""
 
     node_id: str
@@ -1019,7 +1019,7 @@ class NodeOverloadedPayload(TypedDict):
     job_count: NotRequired[int | None]
 
 
-class NodeProvisionedPayload(TypedDict):
+class PayloadOfNodeProvisioned(TypedDict):
     """NODE_PROVISIONED."""
 
     node_id: str
@@ -1030,7 +1030,7 @@ class NodeProvisionedPayload(TypedDict):
     cost_per_hour: NotRequired[float | None]
 
 
-class NodeProvisionFailedPayload(TypedDict):
+class PayloadOfNodeProvisionFailed(TypedDict):
     """NODE_PROVISION_FAILED."""
 
     provider: str
@@ -1038,7 +1038,7 @@ class NodeProvisionFailedPayload(TypedDict):
     error: str
 
 
-class NodeRecoveredPayload(TypedDict):
+class PayloadOfNodeRecovered(TypedDict):
     """NODE_RECOVERED."""
 
     node_id: str
@@ -1046,7 +1046,7 @@ class NodeRecoveredPayload(TypedDict):
     offline_duration_seconds: NotRequired[float | None]
 
 
-class NodeRetiredPayload(TypedDict):
+class PayloadOfNodeRetired(TypedDict):
     """NODE_RETIRED."""
 
     node_id: str
@@ -1055,7 +1055,7 @@ class NodeRetiredPayload(TypedDict):
     total_uptime_seconds: NotRequired[float | None]
 
 
-class NodeSuspectPayload(TypedDict):
+class PayloadOfNodeSuspect(TypedDict):
     """NODE_SUSPECT."""
 
     node_id: str
@@ -1063,7 +1063,7 @@ class NodeSuspectPayload(TypedDict):
     seconds_since_heartbeat: float
 
 
-class NodeTerminatedPayload(TypedDict):
+class PayloadOfNodeTerminated(TypedDict):
     """NODE_TERMINATED."""
 
     node_id: str
@@ -1074,7 +1074,7 @@ class NodeTerminatedPayload(TypedDict):
     cost_per_hour: NotRequired[float | None]
 
 
-class NodeUnhealthyPayload(TypedDict):
+class PayloadOfNodeUnhealthy(TypedDict):
     """NODE_UNHEALTHY."""
 
     node_id: str
@@ -1084,7 +1084,7 @@ class NodeUnhealthyPayload(TypedDict):
     consecutive_failures: NotRequired[int | None]
 
 
-class NpzCombinationCompletePayload(TypedDict):
+class PayloadOfNpzCombinationComplete(TypedDict):
     """NPZ_COMBINATION_COMPLETE."""
 
     config_key: str
@@ -1095,20 +1095,20 @@ class NpzCombinationCompletePayload(TypedDict):
     quality_weighted: NotRequired[bool | None]
 
 
-class NpzCombinationFailedPayload(TypedDict):
+class PayloadOfNpzCombinationFailed(TypedDict):
     """NPZ_COMBINATION_FAILED."""
 
     config_key: str
     error: str
 
 
-class NpzCombinationStartedPayload(TypedDict):
+class PayloadOfNpzCombinationStarted(TypedDict):
     """NPZ_COMBINATION_STARTED."""
 
     config_key: str
 
 
-class NpzExportCompletePayload(TypedDict):
+class PayloadOfNpzExportComplete(TypedDict):
     """NPZ_EXPORT_COMPLETE."""
 
     config_key: str
@@ -1120,7 +1120,7 @@ class NpzExportCompletePayload(TypedDict):
     encoder_version: NotRequired[str | None]
 
 
-class NpzExportStartedPayload(TypedDict):
+class PayloadOfNpzExportStarted(TypedDict):
     """NPZ_EXPORT_STARTED."""
 
     config_key: str
@@ -1128,7 +1128,7 @@ class NpzExportStartedPayload(TypedDict):
     games_planned: NotRequired[int | None]
 
 
-class OpponentMasteredPayload(TypedDict):
+class PayloadOfOpponentMastered(TypedDict):
     """OPPONENT_MASTERED."""
 
     config_key: str
@@ -1138,7 +1138,7 @@ class OpponentMasteredPayload(TypedDict):
     model_id: NotRequired[str | None]
 
 
-class OrphanGamesDetectedPayload(TypedDict):
+class PayloadOfOrphanGamesDetected(TypedDict):
     """ORPHAN_GAMES_DETECTED."""
 
     node_id: str
@@ -1148,7 +1148,7 @@ class OrphanGamesDetectedPayload(TypedDict):
     total_bytes: NotRequired[int | None]
 
 
-class OrphanGamesRegisteredPayload(TypedDict):
+class PayloadOfOrphanGamesRegistered(TypedDict):
     """ORPHAN_GAMES_REGISTERED."""
 
     node_id: NotRequired[str | None]
@@ -1157,7 +1157,7 @@ class OrphanGamesRegisteredPayload(TypedDict):
     games_recovered: NotRequired[int | None]
 
 
-class P2pClusterHealthyPayload(TypedDict):
+class PayloadOfP2pClusterHealthy(TypedDict):
     """P2P_CLUSTER_HEALTHY."""
 
     healthy_nodes: int
@@ -1166,7 +1166,7 @@ class P2pClusterHealthyPayload(TypedDict):
     quorum: NotRequired[bool | None]
 
 
-class P2pClusterUnhealthyPayload(TypedDict):
+class PayloadOfP2pClusterUnhealthy(TypedDict):
     """P2P_CLUSTER_UNHEALTHY."""
 
     healthy_nodes: int
@@ -1175,7 +1175,7 @@ class P2pClusterUnhealthyPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class P2pHealthRecoveredPayload(TypedDict):
+class PayloadOfP2pHealthRecovered(TypedDict):
     """P2P_HEALTH_RECOVERED."""
 
     node_id: NotRequired[str | None]
@@ -1184,7 +1184,7 @@ class P2pHealthRecoveredPayload(TypedDict):
     recovery_duration_seconds: NotRequired[float | None]
 
 
-class P2pModelSyncedPayload(TypedDict):
+class PayloadOfP2pModelSynced(TypedDict):
     """P2P_MODEL_SYNCED."""
 
     model_id: str
@@ -1192,14 +1192,14 @@ class P2pModelSyncedPayload(TypedDict):
     node_id: str
 
 
-class P2pNodesDeadPayload(TypedDict):
+class PayloadOfP2pNodesDead(TypedDict):
     """P2P_NODES_DEAD."""
 
     node_ids: list[str]
     reason: NotRequired[str | None]
 
 
-class P2pNodeDeadPayload(TypedDict):
+class PayloadOfP2pNodeDead(TypedDict):
     """P2P_NODE_DEAD."""
 
     node_id: str
@@ -1208,7 +1208,7 @@ class P2pNodeDeadPayload(TypedDict):
     offline_duration_seconds: NotRequired[float | None]
 
 
-class P2pRestartTriggeredPayload(TypedDict):
+class PayloadOfP2pRestartTriggered(TypedDict):
     """P2P_RESTART_TRIGGERED."""
 
     node_id: NotRequired[str | None]
@@ -1218,7 +1218,7 @@ class P2pRestartTriggeredPayload(TypedDict):
     unhealthy_duration_seconds: NotRequired[float | None]
 
 
-class P2pSelfplayScaledPayload(TypedDict):
+class PayloadOfP2pSelfplayScaled(TypedDict):
     """P2P_SELFPLAY_SCALED."""
 
     node_id: NotRequired[str | None]
@@ -1227,7 +1227,7 @@ class P2pSelfplayScaledPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class ParityFailureRateChangedPayload(TypedDict):
+class PayloadOfParityFailureRateChanged(TypedDict):
     """PARITY_FAILURE_RATE_CHANGED."""
 
     new_rate: float
@@ -1236,7 +1236,7 @@ class ParityFailureRateChangedPayload(TypedDict):
     total_checked: NotRequired[int | None]
 
 
-class ParityValidationCompletedPayload(TypedDict):
+class PayloadOfParityValidationCompleted(TypedDict):
     """PARITY_VALIDATION_COMPLETED."""
 
     config_key: NotRequired[str | None]
@@ -1246,7 +1246,7 @@ class ParityValidationCompletedPayload(TypedDict):
     passed: bool
 
 
-class ParityValidationStartedPayload(TypedDict):
+class PayloadOfParityValidationStarted(TypedDict):
     """PARITY_VALIDATION_STARTED."""
 
     config_key: NotRequired[str | None]
@@ -1254,7 +1254,7 @@ class ParityValidationStartedPayload(TypedDict):
     games_planned: NotRequired[int | None]
 
 
-class PbtCompletedPayload(TypedDict):
+class PayloadOfPbtCompleted(TypedDict):
     """PBT_COMPLETED."""
 
     run_id: str
@@ -1264,7 +1264,7 @@ class PbtCompletedPayload(TypedDict):
     best_score: float
 
 
-class PbtGenerationCompletePayload(TypedDict):
+class PayloadOfPbtGenerationComplete(TypedDict):
     """PBT_GENERATION_COMPLETE."""
 
     run_id: str
@@ -1273,7 +1273,7 @@ class PbtGenerationCompletePayload(TypedDict):
     best_score: float
 
 
-class PbtStartedPayload(TypedDict):
+class PayloadOfPbtStarted(TypedDict):
     """PBT_STARTED."""
 
     run_id: str
@@ -1281,7 +1281,7 @@ class PbtStartedPayload(TypedDict):
     population_size: int
 
 
-class PerBufferRebuiltPayload(TypedDict):
+class PayloadOfPerBufferRebuilt(TypedDict):
     """PER_BUFFER_REBUILT."""
 
     config_key: str
@@ -1289,14 +1289,14 @@ class PerBufferRebuiltPayload(TypedDict):
     samples: int
 
 
-class PerPrioritiesUpdatedPayload(TypedDict):
+class PayloadOfPerPrioritiesUpdated(TypedDict):
     """PER_PRIORITIES_UPDATED."""
 
     config_key: str
     samples_updated: int
 
 
-class PlateauDetectedPayload(TypedDict):
+class PayloadOfPlateauDetected(TypedDict):
     """PLATEAU_DETECTED."""
 
     config_key: str
@@ -1309,7 +1309,7 @@ class PlateauDetectedPayload(TypedDict):
     recommendation: NotRequired[str | None]
 
 
-class PrioritySyncCompletedPayload(TypedDict):
+class PayloadOfPrioritySyncCompleted(TypedDict):
     """PRIORITY_SYNC_COMPLETED."""
 
     config_key: str
@@ -1317,7 +1317,7 @@ class PrioritySyncCompletedPayload(TypedDict):
     games_synced: int
 
 
-class PrioritySyncFailedPayload(TypedDict):
+class PayloadOfPrioritySyncFailed(TypedDict):
     """PRIORITY_SYNC_FAILED."""
 
     config_key: str
@@ -1325,7 +1325,7 @@ class PrioritySyncFailedPayload(TypedDict):
     errors: list[str]
 
 
-class ProgressRecoveredPayload(TypedDict):
+class PayloadOfProgressRecovered(TypedDict):
     """PROGRESS_RECOVERED."""
 
     config_key: str
@@ -1333,7 +1333,7 @@ class ProgressRecoveredPayload(TypedDict):
     current_velocity: float
 
 
-class ProgressStallDetectedPayload(TypedDict):
+class PayloadOfProgressStallDetected(TypedDict):
     """PROGRESS_STALL_DETECTED."""
 
     config_key: str
@@ -1344,7 +1344,7 @@ class ProgressStallDetectedPayload(TypedDict):
     boost_multiplier: NotRequired[float | None]
 
 
-class PromotionCandidatePayload(TypedDict):
+class PayloadOfPromotionCandidate(TypedDict):
     """PROMOTION_CANDIDATE."""
 
     config_key: str
@@ -1354,7 +1354,7 @@ class PromotionCandidatePayload(TypedDict):
     elo: NotRequired[float | None]
 
 
-class PromotionFailedPayload(TypedDict):
+class PayloadOfPromotionFailed(TypedDict):
     """PROMOTION_FAILED."""
 
     config_key: str
@@ -1362,7 +1362,7 @@ class PromotionFailedPayload(TypedDict):
     error: str
 
 
-class PromotionRejectedPayload(TypedDict):
+class PayloadOfPromotionRejected(TypedDict):
     """PROMOTION_REJECTED."""
 
     config_key: str
@@ -1372,7 +1372,7 @@ class PromotionRejectedPayload(TypedDict):
     elo_improvement: NotRequired[float | None]
 
 
-class PromotionRolledBackPayload(TypedDict):
+class PayloadOfPromotionRolledBack(TypedDict):
     """PROMOTION_ROLLED_BACK."""
 
     config_key: str
@@ -1382,14 +1382,14 @@ class PromotionRolledBackPayload(TypedDict):
     triggered_by: NotRequired[str | None]
 
 
-class PromotionStartedPayload(TypedDict):
+class PayloadOfPromotionStarted(TypedDict):
     """PROMOTION_STARTED."""
 
     config_key: str
     model_id: str
 
 
-class QualityCheckFailedPayload(TypedDict):
+class PayloadOfQualityCheckFailed(TypedDict):
     """QUALITY_CHECK_FAILED."""
 
     config_key: str
@@ -1398,7 +1398,7 @@ class QualityCheckFailedPayload(TypedDict):
     last_quality: NotRequired[float | None]
 
 
-class QualityCheckRequestedPayload(TypedDict):
+class PayloadOfQualityCheckRequested(TypedDict):
     """QUALITY_CHECK_REQUESTED."""
 
     config_key: str
@@ -1406,7 +1406,7 @@ class QualityCheckRequestedPayload(TypedDict):
     priority: NotRequired[str | None]
 
 
-class QualityDegradedPayload(TypedDict):
+class PayloadOfQualityDegraded(TypedDict):
     """QUALITY_DEGRADED."""
 
     config_key: str
@@ -1416,7 +1416,7 @@ class QualityDegradedPayload(TypedDict):
     degradation: NotRequired[float | None]
 
 
-class QualityDistributionChangedPayload(TypedDict):
+class PayloadOfQualityDistributionChanged(TypedDict):
     """QUALITY_DISTRIBUTION_CHANGED."""
 
     config_key: str
@@ -1426,7 +1426,7 @@ class QualityDistributionChangedPayload(TypedDict):
     total_games: int
 
 
-class QualityFeedbackAdjustedPayload(TypedDict):
+class PayloadOfQualityFeedbackAdjusted(TypedDict):
     """QUALITY_FEEDBACK_ADJUSTED."""
 
     config_key: str
@@ -1436,7 +1436,7 @@ class QualityFeedbackAdjustedPayload(TypedDict):
     adjustment_type: NotRequired[str | None]
 
 
-class QualityPenaltyAppliedPayload(TypedDict):
+class PayloadOfQualityPenaltyApplied(TypedDict):
     """QUALITY_PENALTY_APPLIED."""
 
     config_key: str
@@ -1446,7 +1446,7 @@ class QualityPenaltyAppliedPayload(TypedDict):
     rate_multiplier: NotRequired[float | None]
 
 
-class QualityScoreUpdatedPayload(TypedDict):
+class PayloadOfQualityScoreUpdated(TypedDict):
     """QUALITY_SCORE_UPDATED."""
 
     config_key: str
@@ -1456,7 +1456,7 @@ class QualityScoreUpdatedPayload(TypedDict):
     high_quality_games: NotRequired[int | None]
 
 
-class RecoveryCompletedPayload(TypedDict):
+class PayloadOfRecoveryCompleted(TypedDict):
     """RECOVERY_COMPLETED."""
 
     component: NotRequired[str | None]
@@ -1465,7 +1465,7 @@ class RecoveryCompletedPayload(TypedDict):
     duration_seconds: float
 
 
-class RecoveryFailedPayload(TypedDict):
+class PayloadOfRecoveryFailed(TypedDict):
     """RECOVERY_FAILED."""
 
     component: NotRequired[str | None]
@@ -1475,7 +1475,7 @@ class RecoveryFailedPayload(TypedDict):
     attempt: NotRequired[int | None]
 
 
-class RecoveryInitiatedPayload(TypedDict):
+class PayloadOfRecoveryInitiated(TypedDict):
     """RECOVERY_INITIATED."""
 
     component: NotRequired[str | None]
@@ -1485,7 +1485,7 @@ class RecoveryInitiatedPayload(TypedDict):
     attempt: NotRequired[int | None]
 
 
-class RegistryUpdatedPayload(TypedDict):
+class PayloadOfRegistryUpdated(TypedDict):
     """REGISTRY_UPDATED."""
 
     action: str
@@ -1493,7 +1493,7 @@ class RegistryUpdatedPayload(TypedDict):
     version: NotRequired[str | None]
 
 
-class RegressionClearedPayload(TypedDict):
+class PayloadOfRegressionCleared(TypedDict):
     """REGRESSION_CLEARED."""
 
     config_key: str
@@ -1503,7 +1503,7 @@ class RegressionClearedPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class RegressionCriticalPayload(TypedDict):
+class PayloadOfRegressionCritical(TypedDict):
     """REGRESSION_CRITICAL."""
 
     config_key: str
@@ -1515,7 +1515,7 @@ class RegressionCriticalPayload(TypedDict):
     reason: str
 
 
-class RegressionDetectedPayload(TypedDict):
+class PayloadOfRegressionDetected(TypedDict):
     """REGRESSION_DETECTED."""
 
     config_key: str
@@ -1529,7 +1529,7 @@ class RegressionDetectedPayload(TypedDict):
     consecutive_regressions: NotRequired[int | None]
 
 
-class RegressionMinorPayload(TypedDict):
+class PayloadOfRegressionMinor(TypedDict):
     """REGRESSION_MINOR."""
 
     config_key: str
@@ -1538,7 +1538,7 @@ class RegressionMinorPayload(TypedDict):
     threshold: NotRequired[float | None]
 
 
-class RegressionModeratePayload(TypedDict):
+class PayloadOfRegressionModerate(TypedDict):
     """REGRESSION_MODERATE."""
 
     config_key: str
@@ -1547,7 +1547,7 @@ class RegressionModeratePayload(TypedDict):
     threshold: NotRequired[float | None]
 
 
-class RegressionSeverePayload(TypedDict):
+class PayloadOfRegressionSevere(TypedDict):
     """REGRESSION_SEVERE."""
 
     config_key: str
@@ -1556,7 +1556,7 @@ class RegressionSeverePayload(TypedDict):
     threshold: NotRequired[float | None]
 
 
-class RepairCompletedPayload(TypedDict):
+class PayloadOfRepairCompleted(TypedDict):
     """REPAIR_COMPLETED."""
 
     game_id: str
@@ -1566,7 +1566,7 @@ class RepairCompletedPayload(TypedDict):
     new_replica_count: int
 
 
-class RepairFailedPayload(TypedDict):
+class PayloadOfRepairFailed(TypedDict):
     """REPAIR_FAILED."""
 
     game_id: str
@@ -1577,7 +1577,7 @@ class RepairFailedPayload(TypedDict):
     duration_seconds: NotRequired[float | None]
 
 
-class ReplicationAlertPayload(TypedDict):
+class PayloadOfReplicationAlert(TypedDict):
     """REPLICATION_ALERT."""
 
     level: str
@@ -1587,7 +1587,7 @@ class ReplicationAlertPayload(TypedDict):
     affected_nodes: NotRequired[list[str] | None]
 
 
-class ResourceConstraintPayload(TypedDict):
+class PayloadOfResourceConstraint(TypedDict):
     """RESOURCE_CONSTRAINT."""
 
     node_id: str
@@ -1598,7 +1598,7 @@ class ResourceConstraintPayload(TypedDict):
     total_gb: NotRequired[float | None]
 
 
-class ResourceConstraintDetectedPayload(TypedDict):
+class PayloadOfResourceConstraintDetected(TypedDict):
     """RESOURCE_CONSTRAINT_DETECTED."""
 
     node_id: str
@@ -1609,7 +1609,7 @@ class ResourceConstraintDetectedPayload(TypedDict):
     action_taken: NotRequired[str | None]
 
 
-class S3BackupCompletedPayload(TypedDict):
+class PayloadOfS3BackupCompleted(TypedDict):
     """S3_BACKUP_COMPLETED."""
 
     bucket: str
@@ -1619,14 +1619,14 @@ class S3BackupCompletedPayload(TypedDict):
     promotions: NotRequired[list[Any] | None]
 
 
-class SchedulerRegisteredPayload(TypedDict):
+class PayloadOfSchedulerRegistered(TypedDict):
     """SCHEDULER_REGISTERED."""
 
     config_key: str
     scheduler_name: NotRequired[str | None]
 
 
-class SelfplayAllocationUpdatedPayload(TypedDict):
+class PayloadOfSelfplayAllocationUpdated(TypedDict):
     """SELFPLAY_ALLOCATION_UPDATED."""
 
     config_key: str
@@ -1635,7 +1635,7 @@ class SelfplayAllocationUpdatedPayload(TypedDict):
     reason: str
 
 
-class SelfplayCompletePayload(TypedDict):
+class PayloadOfSelfplayComplete(TypedDict):
     """SELFPLAY_COMPLETE."""
 
     config_key: str
@@ -1651,7 +1651,7 @@ class SelfplayCompletePayload(TypedDict):
     error: NotRequired[str | None]
 
 
-class SelfplayRateChangedPayload(TypedDict):
+class PayloadOfSelfplayRateChanged(TypedDict):
     """SELFPLAY_RATE_CHANGED."""
 
     config_key: str
@@ -1661,7 +1661,7 @@ class SelfplayRateChangedPayload(TypedDict):
     reason: str
 
 
-class SelfplayTargetUpdatedPayload(TypedDict):
+class PayloadOfSelfplayTargetUpdated(TypedDict):
     """SELFPLAY_TARGET_UPDATED."""
 
     config_key: str
@@ -1672,7 +1672,7 @@ class SelfplayTargetUpdatedPayload(TypedDict):
     reason: str
 
 
-class SplitBrainDetectedPayload(TypedDict):
+class PayloadOfSplitBrainDetected(TypedDict):
     """SPLIT_BRAIN_DETECTED."""
 
     leaders_seen: list[str]
@@ -1682,7 +1682,7 @@ class SplitBrainDetectedPayload(TypedDict):
     epoch: NotRequired[int | None]
 
 
-class SplitBrainResolvedPayload(TypedDict):
+class PayloadOfSplitBrainResolved(TypedDict):
     """SPLIT_BRAIN_RESOLVED."""
 
     canonical_leader: str
@@ -1690,7 +1690,7 @@ class SplitBrainResolvedPayload(TypedDict):
     votes: NotRequired[int | None]
 
 
-class StartupStateValidatedPayload(TypedDict):
+class PayloadOfStartupStateValidated(TypedDict):
     """STARTUP_STATE_VALIDATED."""
 
     node_id: NotRequired[str | None]
@@ -1699,7 +1699,7 @@ class StartupStateValidatedPayload(TypedDict):
     valid: bool
 
 
-class StatePersistedPayload(TypedDict):
+class PayloadOfStatePersisted(TypedDict):
     """STATE_PERSISTED."""
 
     epoch: int
@@ -1708,7 +1708,7 @@ class StatePersistedPayload(TypedDict):
     leader_id: NotRequired[str | None]
 
 
-class SyncChecksumFailedPayload(TypedDict):
+class PayloadOfSyncChecksumFailed(TypedDict):
     """SYNC_CHECKSUM_FAILED."""
 
     source_path: str
@@ -1717,7 +1717,7 @@ class SyncChecksumFailedPayload(TypedDict):
     error: NotRequired[str | None]
 
 
-class SyncFailureCriticalPayload(TypedDict):
+class PayloadOfSyncFailureCritical(TypedDict):
     """SYNC_FAILURE_CRITICAL."""
 
     consecutive_failures: int
@@ -1725,7 +1725,7 @@ class SyncFailureCriticalPayload(TypedDict):
     time_since_success_seconds: NotRequired[float | None]
 
 
-class SyncNodeUnreachablePayload(TypedDict):
+class PayloadOfSyncNodeUnreachable(TypedDict):
     """SYNC_NODE_UNREACHABLE."""
 
     node_id: str
@@ -1733,7 +1733,7 @@ class SyncNodeUnreachablePayload(TypedDict):
     error: str
 
 
-class SyncRequestPayload(TypedDict):
+class PayloadOfSyncRequest(TypedDict):
     """SYNC_REQUEST."""
 
     requester: str
@@ -1744,7 +1744,7 @@ class SyncRequestPayload(TypedDict):
     priority: NotRequired[str | None]
 
 
-class SyncRetryRequestedPayload(TypedDict):
+class PayloadOfSyncRetryRequested(TypedDict):
     """SYNC_RETRY_REQUESTED."""
 
     target_node: str
@@ -1753,7 +1753,7 @@ class SyncRetryRequestedPayload(TypedDict):
     preferred_transport: NotRequired[str | None]
 
 
-class SyncStalledPayload(TypedDict):
+class PayloadOfSyncStalled(TypedDict):
     """SYNC_STALLED."""
 
     source_node: str
@@ -1763,7 +1763,7 @@ class SyncStalledPayload(TypedDict):
     retry_count: NotRequired[int | None]
 
 
-class SyncTriggeredPayload(TypedDict):
+class PayloadOfSyncTriggered(TypedDict):
     """SYNC_TRIGGERED."""
 
     config_key: NotRequired[str | None]
@@ -1774,7 +1774,7 @@ class SyncTriggeredPayload(TypedDict):
     priority: NotRequired[str | None]
 
 
-class TaskAbandonedPayload(TypedDict):
+class PayloadOfTaskAbandoned(TypedDict):
     """TASK_ABANDONED."""
 
     task_id: str
@@ -1784,7 +1784,7 @@ class TaskAbandonedPayload(TypedDict):
     component: NotRequired[str | None]
 
 
-class TaskCancelledPayload(TypedDict):
+class PayloadOfTaskCancelled(TypedDict):
     """TASK_CANCELLED."""
 
     task_id: str
@@ -1794,7 +1794,7 @@ class TaskCancelledPayload(TypedDict):
     requested_by: NotRequired[str | None]
 
 
-class TaskCompletedPayload(TypedDict):
+class PayloadOfTaskCompleted(TypedDict):
     """TASK_COMPLETED."""
 
     task_id: str
@@ -1805,7 +1805,7 @@ class TaskCompletedPayload(TypedDict):
     result: NotRequired[dict[str, Any] | None]
 
 
-class TaskFailedPayload(TypedDict):
+class PayloadOfTaskFailed(TypedDict):
     """TASK_FAILED."""
 
     task_id: str
@@ -1817,7 +1817,7 @@ class TaskFailedPayload(TypedDict):
     duration_seconds: NotRequired[float | None]
 
 
-class TaskHeartbeatPayload(TypedDict):
+class PayloadOfTaskHeartbeat(TypedDict):
     """TASK_HEARTBEAT."""
 
     task_id: str
@@ -1828,7 +1828,7 @@ class TaskHeartbeatPayload(TypedDict):
     elapsed_seconds: NotRequired[float | None]
 
 
-class TaskOrphanedPayload(TypedDict):
+class PayloadOfTaskOrphaned(TypedDict):
     """TASK_ORPHANED."""
 
     task_id: str
@@ -1839,7 +1839,7 @@ class TaskOrphanedPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class TaskSpawnedPayload(TypedDict):
+class PayloadOfTaskSpawned(TypedDict):
     """TASK_SPAWNED."""
 
     task_id: str
@@ -1850,7 +1850,7 @@ class TaskSpawnedPayload(TypedDict):
     pid: NotRequired[int | None]
 
 
-class TierPromotionPayload(TypedDict):
+class PayloadOfTierPromotion(TypedDict):
     """TIER_PROMOTION."""
 
     config_key: str
@@ -1862,7 +1862,7 @@ class TierPromotionPayload(TypedDict):
     games_played: NotRequired[int | None]
 
 
-class TournamentCompletedPayload(TypedDict):
+class PayloadOfTournamentCompleted(TypedDict):
     """TOURNAMENT_COMPLETED."""
 
     config_key: str
@@ -1872,7 +1872,7 @@ class TournamentCompletedPayload(TypedDict):
     evaluation_type: NotRequired[str | None]
 
 
-class TrainingBlockedByQualityPayload(TypedDict):
+class PayloadOfTrainingBlockedByQuality(TypedDict):
     """TRAINING_BLOCKED_BY_QUALITY."""
 
     config_key: str
@@ -1885,7 +1885,7 @@ class TrainingBlockedByQualityPayload(TypedDict):
     recommendation: NotRequired[str | None]
 
 
-class TrainingCompletedPayload(TypedDict):
+class PayloadOfTrainingCompleted(TypedDict):
     """TRAINING_COMPLETED."""
 
     config_key: str
@@ -1903,7 +1903,7 @@ class TrainingCompletedPayload(TypedDict):
     early_stopped: NotRequired[bool | None]
 
 
-class TrainingEarlyStoppedPayload(TypedDict):
+class PayloadOfTrainingEarlyStopped(TypedDict):
     """TRAINING_EARLY_STOPPED."""
 
     config_key: str
@@ -1915,7 +1915,7 @@ class TrainingEarlyStoppedPayload(TypedDict):
     epochs_without_improvement: int
 
 
-class TrainingFailedPayload(TypedDict):
+class PayloadOfTrainingFailed(TypedDict):
     """TRAINING_FAILED."""
 
     config_key: str
@@ -1927,7 +1927,7 @@ class TrainingFailedPayload(TypedDict):
     duration_seconds: NotRequired[float | None]
 
 
-class TrainingLossAnomalyPayload(TypedDict):
+class PayloadOfTrainingLossAnomaly(TypedDict):
     """TRAINING_LOSS_ANOMALY."""
 
     config_key: str
@@ -1937,7 +1937,7 @@ class TrainingLossAnomalyPayload(TypedDict):
     anomaly_ratio: NotRequired[float | None]
 
 
-class TrainingLossTrendPayload(TypedDict):
+class PayloadOfTrainingLossTrend(TypedDict):
     """TRAINING_LOSS_TREND."""
 
     config_key: str
@@ -1948,7 +1948,7 @@ class TrainingLossTrendPayload(TypedDict):
     improvement_rate: NotRequired[float | None]
 
 
-class TrainingProgressPayload(TypedDict):
+class PayloadOfTrainingProgress(TypedDict):
     """TRAINING_PROGRESS."""
 
     config_key: str
@@ -1960,7 +1960,7 @@ class TrainingProgressPayload(TypedDict):
     learning_rate: NotRequired[float | None]
 
 
-class TrainingRollbackCompletedPayload(TypedDict):
+class PayloadOfTrainingRollbackCompleted(TypedDict):
     """TRAINING_ROLLBACK_COMPLETED."""
 
     config_key: str
@@ -1970,7 +1970,7 @@ class TrainingRollbackCompletedPayload(TypedDict):
     reason: str
 
 
-class TrainingRollbackNeededPayload(TypedDict):
+class PayloadOfTrainingRollbackNeeded(TypedDict):
     """TRAINING_ROLLBACK_NEEDED."""
 
     config_key: str
@@ -1980,7 +1980,7 @@ class TrainingRollbackNeededPayload(TypedDict):
     checkpoint_path: NotRequired[str | None]
 
 
-class TrainingStartedPayload(TypedDict):
+class PayloadOfTrainingStarted(TypedDict):
     """TRAINING_STARTED."""
 
     config_key: str
@@ -1990,7 +1990,7 @@ class TrainingStartedPayload(TypedDict):
     total_epochs: NotRequired[int | None]
 
 
-class TrainingThresholdReachedPayload(TypedDict):
+class PayloadOfTrainingThresholdReached(TypedDict):
     """TRAINING_THRESHOLD_REACHED."""
 
     config_key: str
@@ -2001,7 +2001,7 @@ class TrainingThresholdReachedPayload(TypedDict):
     reason: NotRequired[str | None]
 
 
-class TrainingTriggeredPayload(TypedDict):
+class PayloadOfTrainingTriggered(TypedDict):
     """TRAINING_TRIGGERED."""
 
     config_key: str
@@ -2012,7 +2012,7 @@ class TrainingTriggeredPayload(TypedDict):
     iteration: NotRequired[int | None]
 
 
-class WeightUpdatedPayload(TypedDict):
+class PayloadOfWeightUpdated(TypedDict):
     """WEIGHT_UPDATED."""
 
     config_key: str
@@ -2023,7 +2023,7 @@ class WeightUpdatedPayload(TypedDict):
     trigger_event: NotRequired[str | None]
 
 
-class WorkCancelledPayload(TypedDict):
+class PayloadOfWorkCancelled(TypedDict):
     """WORK_CANCELLED."""
 
     work_id: str
@@ -2032,7 +2032,7 @@ class WorkCancelledPayload(TypedDict):
     requested_by: NotRequired[str | None]
 
 
-class WorkClaimedPayload(TypedDict):
+class PayloadOfWorkClaimed(TypedDict):
     """WORK_CLAIMED."""
 
     work_id: str
@@ -2041,7 +2041,7 @@ class WorkClaimedPayload(TypedDict):
     attempt: NotRequired[int | None]
 
 
-class WorkCompletedPayload(TypedDict):
+class PayloadOfWorkCompleted(TypedDict):
     """WORK_COMPLETED."""
 
     work_id: str
@@ -2052,7 +2052,7 @@ class WorkCompletedPayload(TypedDict):
     result: NotRequired[dict[str, Any] | None]
 
 
-class WorkFailedPayload(TypedDict):
+class PayloadOfWorkFailed(TypedDict):
     """WORK_FAILED."""
 
     work_id: str
@@ -2063,7 +2063,7 @@ class WorkFailedPayload(TypedDict):
     config_key: NotRequired[str | None]
 
 
-class WorkQueuedPayload(TypedDict):
+class PayloadOfWorkQueued(TypedDict):
     """WORK_QUEUED."""
 
     work_id: str
@@ -2073,7 +2073,7 @@ class WorkQueuedPayload(TypedDict):
     queue_depth: NotRequired[int | None]
 
 
-class WorkRetryPayload(TypedDict):
+class PayloadOfWorkRetry(TypedDict):
     """WORK_RETRY."""
 
     work_id: str
@@ -2084,7 +2084,7 @@ class WorkRetryPayload(TypedDict):
     next_attempt_at: NotRequired[float | None]
 
 
-class WorkStartedPayload(TypedDict):
+class PayloadOfWorkStarted(TypedDict):
     """WORK_STARTED."""
 
     work_id: str
@@ -2092,7 +2092,7 @@ class WorkStartedPayload(TypedDict):
     node_id: str
 
 
-class WorkTimeoutPayload(TypedDict):
+class PayloadOfWorkTimeout(TypedDict):
     """WORK_TIMEOUT."""
 
     work_id: str

@@ -25,7 +25,7 @@ def test_the_enum_is_the_catalog():
 
 
 def test_a_payload_type_has_the_fields_of_its_event():
-    kind = payloads.TrainingCompletedPayload
+    kind = payloads.PayloadOfTrainingCompleted
     fields = CATALOG["TRAINING_COMPLETED"].fields
     assert set(kind.__annotations__) == {item.name for item in fields}
 

@@ -33,7 +33,7 @@ def payloads_source() -> str:
 
 
 def _payload_class(spec: EventSpec) -> str:
-    name = "".join(part.capitalize() for part in spec.name.split("_")) + "Payload"
+    name = "PayloadOf" + "".join(part.capitalize() for part in spec.name.split("_"))
     lines = "".join(f"    {item.name}: {_payload_type(item)}\n" for item in spec.fields)
     return f'\n\nclass {name}(TypedDict):\n    """{spec.name}."""\n\n{lines}'
 
