@@ -124,9 +124,7 @@ class Dispatcher:
                 self._pass_turn(subscription)
         event._open -= 1
         current_event.reset(token)
-        if failures is not None or event._queued:
-            return self._close(event, failures or [])
-        return None
+        return self._close(event, failures or ()) if failures or event._queued else None
 
     def _interrupted(
         self, event: RouterEvent, subscription: Subscription, token: Token[RouterEvent | None]

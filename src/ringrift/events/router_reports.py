@@ -38,7 +38,7 @@ _RECENT = 100
 class RouterCounters:
     """What happened so far."""
 
-    by_origin: Counter[EventSource] = field(default_factory=Counter)
+    by_origin: Counter[EventSource] = field(default_factory=Counter)  # all but the router's own
     failures: Counter[FailureKind] = field(default_factory=Counter)
     dead_lettered: int = 0
     dead_letters_lost: int = 0
@@ -88,13 +88,14 @@ class RouterReports:
 
     def stats(self) -> dict[str, Any]:
         routed = self._routes.counts()
-        origins = self._counters.by_origin
+        origins = Counter(self._counters.by_origin)
+        origins[EventSource.ROUTER] = sum(routed.values()) - origins.total()
         failures = self._counters.failures
         crossing = _NO_CROSSING if self._crossing is None else self._crossing.stats()
         return {
             "events_routed": routed,
             "events_routed_by_type": dict(routed),
-            "events_by_source": {origin.value: count for origin, count in origins.items()},
+            "events_by_source": {origin.value: count for origin, count in origins.items() if count},
             "total_events_routed": sum(routed.values()),
             "subscriber_count": len(self._table),
             "global_subscriber_count": self._table.global_count,

@@ -177,6 +177,8 @@ class UnifiedEventRouter:
         event.event_type = route.name
         event.trace_id = event.trace_id or current_trace_id() or event.event_id.replace("-", "")
         if not self._seen.is_duplicate(event, self._runtime.monotonic_s()):
+            if event.origin is not EventSource.ROUTER:
+                self._counters.by_origin[event.origin] += 1
             await self._deliver(event, route, flags or _ALL_BUSES)
         return event
 
@@ -209,7 +211,6 @@ class UnifiedEventRouter:
             return
         self._event_history.append(event)
         route.count += 1
-        self._counters.by_origin[event.origin] += 1
         rest = self._dispatcher.begin(event, targets)
         if rest is not None:
             await rest
