@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 
-import structlog
-
+from ringrift.health.isolation import attempt_async
 from ringrift.process import process_scope
 from ringrift.status import CoordinatorStatus, HealthCheckResult
-
-log = structlog.get_logger()
 
 REQUIRED_MEMBERS = ("name", "status", "start", "stop", "get_metrics", "health_check")
 
@@ -106,14 +102,10 @@ async def invoke_health_check(component: Any, *, default_on_error: bool = False)
     check = getattr(component, "health_check", None)
     if check is None:
         return _on_error("has no health_check", default_on_error)
-    try:
-        answer = check()
-        if inspect.isawaitable(answer):
-            answer = await answer
-        return as_result(answer)
-    except Exception as error:  # noqa: BLE001 - the check is somebody else's code; its failure is its answer
-        log.warning("health.check_raised", component=_label(component), error=repr(error))
-        return _on_error(f"health_check raised {error!r}", default_on_error)
+    answer = await attempt_async(f"health check of {_label(component)}", check)
+    if answer.error is not None:
+        return _on_error(f"health_check raised {answer.error!r}", default_on_error)
+    return as_result(answer.value)
 
 
 def as_result(answer: Any) -> HealthCheckResult:

@@ -1,0 +1,195 @@
+"""Brings coordinators up layer by layer, and down again in exactly the reverse order.
+
+The walk is one generator: it yields the seconds to wait before another try, and the caller decides how to
+wait. So it serves code with and without a running loop. It starts no loop and no task of its own: what has
+to run on belongs to the daemon manager. One coordinator's failure is its own; what needs it is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import threading
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from ringrift.bootstrap.plan import InitOutcome, InitResult, Registry, order, verdict
+from ringrift.bootstrap.registry import COORDINATOR_REGISTRY, CoordinatorSpec, InitPattern
+from ringrift.errors import ConfigError, RingRiftError, Unavailable
+from ringrift.health.isolation import attempt
+from ringrift.runtime import Runtime, system_runtime
+
+log = structlog.get_logger()
+
+Publish = Callable[[str, Mapping[str, Any]], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapOptions:
+    """How to bring the system up."""
+
+    enable: Mapping[str, bool] = field(default_factory=dict)  # by enable_* name
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # for the entry points that take them
+    tries_max: int = 3
+    retry_delay_s: float = 0.5  # doubled after each try
+
+    def __post_init__(self) -> None:
+        if self.tries_max < 1 or self.retry_delay_s < 0:
+            raise ConfigError("bootstrap needs at least one try and a delay of 0 or more")
+
+
+class Initialiser:
+    """The state of one system: what came up, in which order, and what did not."""
+
+    def __init__(
+        self,
+        registry: Registry = COORDINATOR_REGISTRY,
+        *,
+        publish: Publish,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.registry = registry
+        self._order = order(registry)
+        self._publish = publish
+        self._runtime = runtime or system_runtime()
+        self._lock = threading.RLock()
+        self.results: dict[str, InitResult] = {}
+        self.instances: dict[str, Any] = {}  # in the order in which they came up
+        self.errors: list[str] = []
+        self.started_s: float | None = None
+        self.completed_s: float | None = None
+        self.shutdown_requested = False
+        self._walking = False
+
+    @property
+    def initialized(self) -> bool:
+        return self.completed_s is not None
+
+    def initialise(self, options: BootstrapOptions) -> None:
+        """Bring everything up unless it is up. Inside a running loop it tries again without waiting."""
+        with self._lock:
+            if self.initialized:
+                return
+            waits = _skip_wait if loop_is_running() else asyncio.run
+            for delay_s in self._walk(options):
+                waits(self._runtime.sleep(delay_s))
+
+    async def initialise_async(self, options: BootstrapOptions) -> None:
+        """The same for code on a loop: it waits between tries without holding the loop."""
+        if not self.initialized:
+            for delay_s in self._walk(options):
+                await self._runtime.sleep(delay_s)
+
+    def shutdown_order(self) -> list[str]:
+        """Return what is up, last first."""
+        return [name for name in reversed(list(self.results)) if self.results[name].initialized]
+
+    def forget(self) -> None:
+        """Be as before the start, so that the system can be brought up again."""
+        self.results, self.instances, self.errors = {}, {}, []
+        self.started_s = self.completed_s = None
+
+    # --- the walk -------------------------------------------------------------------------------------
+
+    def _walk(self, options: BootstrapOptions) -> Generator[float, None, None]:
+        if self._walking:
+            raise Unavailable("bootstrap is under way")
+        self._walking = True
+        try:
+            self.forget()
+            self.shutdown_requested = False
+            self.started_s = self._runtime.now_s()
+            for spec in self._order:
+                result = verdict(spec, self.results, enabled=_is_enabled(spec, options))
+                if result is None:
+                    result = yield from self._attempt(spec, options)
+                self.results[spec.name] = result
+            # Told only now, so that coordinators of the upper layers hear about the lower ones.
+            for spec in self._order:
+                self._announce(spec, self.results[spec.name])
+            self.completed_s = self._runtime.now_s()
+        finally:
+            self._walking = False
+
+    def _attempt(
+        self, spec: CoordinatorSpec, options: BootstrapOptions
+    ) -> Generator[float, None, InitResult]:
+        delay_s = options.retry_delay_s
+        for tries in range(1, options.tries_max + 1):
+            tried = attempt(f"start of {spec.name}", lambda: self._bring_up(spec, options))
+            if tried.value is not None:
+                return tried.value
+            # Another try can mend only what says that it may pass.
+            if not isinstance(tried.error, Unavailable) or tries == options.tries_max:
+                break
+            yield delay_s
+            delay_s *= 2
+        times = f" (after {tries} tries)" if tries > 1 else ""
+        return InitResult(InitOutcome.FAILED, error=f"{tried.problem}{times}")
+
+    def _bring_up(self, spec: CoordinatorSpec, options: BootstrapOptions) -> InitResult:
+        target = load_entry_point(spec.entry_point)
+        if spec.pattern is InitPattern.IMPORT:
+            self.instances[spec.name] = target
+            return InitResult(InitOutcome.INITIALIZED)
+        wanted = {name: options.arguments[name] for name in spec.arguments if name in options.arguments}
+        instance = target(**wanted)
+        if inspect.isawaitable(instance):
+            discard(instance)
+            raise ConfigError(f"{spec.entry_point} is async; an entry point of bootstrap must not be")
+        self.instances[spec.name] = instance
+        wired = spec.pattern is InitPattern.WIRE
+        return InitResult(InitOutcome.INITIALIZED, subscribed=bool(getattr(instance, "is_subscribed", wired)))
+
+    def _announce(self, spec: CoordinatorSpec, result: InitResult) -> None:
+        about = {"coordinator_name": spec.name}
+        if result.initialized:
+            if spec.pattern is InitPattern.WIRE and not result.subscribed:
+                self.errors.append(f"{spec.name}: initialised but not subscribed")
+            fine = {"health_score": 1.0, "uptime_seconds": 0.0, "subscribed": result.subscribed}
+            self.tell("COORDINATOR_HEALTHY", {**about, **fine})
+        elif result.outcome in {InitOutcome.FAILED, InitOutcome.SKIPPED}:
+            error = result.error or ""
+            self.errors.append(f"{spec.name}: {error}")
+            self.tell("COORDINATOR_UNHEALTHY", {**about, "reason": error, "health_score": 0.0})
+            self.tell("COORDINATOR_INIT_FAILED", {**about, "error": error})
+
+    def tell(self, event: str, payload: Mapping[str, Any]) -> None:
+        """Publish; an engine that is away must not keep the system from coming up or going down."""
+        try:
+            self._publish(event, payload)
+        except RingRiftError as error:
+            self.errors.append(f"{event} was not published: {error}")
+            log.error("bootstrap.event_lost", event_type=event, error=str(error))
+
+
+def load_entry_point(entry_point: str) -> Any:
+    """Return what "module:name" names."""
+    module, _, name = entry_point.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _is_enabled(spec: CoordinatorSpec, options: BootstrapOptions) -> bool:
+    return options.enable.get(spec.switch, options.enable.get(f"enable_{spec.name}", True))
+
+
+def loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _skip_wait(waiting: Any) -> None:
+    """Inside a running loop a wait would hold everybody else."""
+    discard(waiting)
+
+
+def discard(awaitable: Any) -> None:
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()

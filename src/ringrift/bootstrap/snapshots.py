@@ -1,0 +1,120 @@
+"""Saves and restores the state of all coordinators that have some, in this process's engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from ringrift.engine.opening import get_engine
+from ringrift.errors import Corrupt, RingRiftError
+from ringrift.health.isolation import attempt
+from ringrift.health.snapshots import SnapshotStore, StateSnapshot
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+
+__all__ = ["PersistentState", "SnapshotCoordinator", "StateSnapshot", "get_snapshot_coordinator"]
+
+log = structlog.get_logger()
+
+
+class SnapshotCoordinator:
+    """Components are those with `get_state` and `restore_state`; the rest is passed over.
+
+    A state that fails its check is not restored and not overwritten in silence: it is reported, and its
+    earlier versions stay to be restored by hand with `restore(name, component, version=...)`.
+    """
+
+    def __init__(self, store: SnapshotStore | None = None, *, runtime: Runtime | None = None) -> None:
+        self._given = store
+        self._runtime = runtime or system_runtime()
+
+    async def save(self, name: str, component: Any) -> StateSnapshot | None:
+        """Store the component's state; None if it has none to store."""
+        state = component.get_state()
+        if not state:
+            return None
+        return await (await self._store()).save(name, state, schema=_schema(component))
+
+    async def restore(self, name: str, component: Any, *, version: int | None = None) -> bool:
+        """Hand the newest (or the given) state to the component; False if there is none."""
+        snapshot = await (await self._store()).load(name, version=version, schema=_schema(component))
+        if snapshot is None:
+            return False
+        component.restore_state(snapshot.state)
+        return True
+
+    async def save_all(self, components: Mapping[str, Any], *, timeout_s: float = 10.0) -> dict[str, str]:
+        """Save every component; return what went wrong by name. Takes *timeout_s* at most."""
+        problems: dict[str, str] = {}
+        deadline_s = self._runtime.monotonic_s() + timeout_s
+        for name, component in _stateful(components).items():
+            if self._runtime.monotonic_s() >= deadline_s:
+                problems[name] = "no time left"
+                continue
+            # Read now and isolated: what a component says of itself is its own code.
+            state = attempt(f"state of {name}", component.get_state)
+            if state.error is not None:
+                problems[name] = state.problem
+            elif state.value:
+                problem = await self._save_state(name, state.value, _schema(component))
+                problems |= {name: problem} if problem else {}
+        return problems
+
+    async def restore_all(self, components: Mapping[str, Any]) -> dict[str, str]:
+        """Restore every component; return what went wrong by name."""
+        problems: dict[str, str] = {}
+        for name, component in _stateful(components).items():
+            try:
+                await self.restore(name, component)
+            except (Corrupt, RingRiftError, TypeError, ValueError, KeyError) as error:
+                problems[name] = f"{type(error).__name__}: {error}"
+                log.error("snapshots.not_restored", coordinator=name, error=str(error))
+        return problems
+
+    async def _save_state(self, name: str, state: Mapping[str, Any], schema: int) -> str:
+        try:
+            await (await self._store()).save(name, state, schema=schema)
+        except (RingRiftError, TypeError, ValueError) as error:
+            log.error("snapshots.not_saved", coordinator=name, error=str(error))
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    async def _store(self) -> SnapshotStore:
+        return self._given or SnapshotStore((await get_engine()).kv, runtime=self._runtime)
+
+
+class PersistentState:
+    """Gives a coordinator `save` and `load`; it says what to keep by `get_state` and `restore_state`."""
+
+    name: str
+
+    def get_state(self) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    async def save(self) -> StateSnapshot | None:
+        return await get_snapshot_coordinator().save(self.name, self)
+
+    async def load(self) -> bool:
+        return await get_snapshot_coordinator().restore(self.name, self)
+
+
+def get_snapshot_coordinator() -> SnapshotCoordinator:
+    """Return the one of this process."""
+    return process_scope().get(SnapshotCoordinator, SnapshotCoordinator)
+
+
+def _stateful(components: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: component
+        for name, component in components.items()
+        if hasattr(component, "get_state") and hasattr(component, "restore_state")
+    }
+
+
+def _schema(component: Any) -> int:
+    return int(getattr(component, "state_schema", 1))

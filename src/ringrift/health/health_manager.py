@@ -1,0 +1,222 @@
+"""Hears what goes wrong anywhere, keeps the ledger of it, and runs the recoveries that are known.
+
+The ledger decides; this subscribes, publishes and owns the tasks. Restarting daemons is not done here: the
+daemon manager is the only one that does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import SubscriptionHandle
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.history import BoundedHistory
+from ringrift.health.isolation import attempt_async
+from ringrift.health.ledger import HealthLedger, HealthLevel, Issue, RecoveryAction, level_of
+from ringrift.health.rules import RULES
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import CoordinatorStatus, HealthCheckResult
+
+log = structlog.get_logger()
+
+NAME = "health_manager"
+RECOVERY_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 5.0
+ISSUES_SHOWN = 20
+
+Recovery = Callable[[], Awaitable[Any]]
+
+
+class UnifiedHealthManager:
+    """The coordinator of errors, recoveries and system health."""
+
+    EMITS = ("RECOVERY_INITIATED", "RECOVERY_COMPLETED", "RECOVERY_FAILED")
+    SUBSCRIBES = tuple(RULES)
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        ledger: HealthLedger | None = None,
+    ) -> None:
+        self.name = NAME
+        self._router = router or get_router()
+        self._runtime = runtime or system_runtime()
+        self.ledger = ledger or HealthLedger()
+        self.escalations: BoundedHistory[str] = BoundedHistory(100)
+        self._recoveries: dict[str, Recovery] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._subscriptions: list[SubscriptionHandle] = []
+        self._events_seen = 0
+
+    # --- the life of a coordinator --------------------------------------------------------------------
+
+    @property
+    def is_subscribed(self) -> bool:
+        return bool(self._subscriptions)
+
+    @property
+    def status(self) -> CoordinatorStatus:
+        return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
+
+    def wire(self) -> None:
+        """Subscribe to every event that says something about health. A second call changes nothing."""
+        if not self._subscriptions:
+            self._subscriptions = [
+                self._router.subscribe(event, self._on_event, f"{NAME}.{event}") for event in self.SUBSCRIBES
+            ]
+
+    def unwire(self) -> None:
+        """Unsubscribe and cancel the recoveries under way."""
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._subscriptions = []
+        for task in self._running.values():
+            task.cancel()
+
+    async def start(self) -> None:
+        self.wire()
+
+    async def stop(self) -> None:
+        """Unsubscribe, and wait for the recoveries under way to end."""
+        tasks = tuple(self._running.values())
+        self.unwire()
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
+
+    shutdown = stop
+
+    # --- what it knows --------------------------------------------------------------------------------
+
+    def get_system_health_score(self) -> float:
+        """1.0 is well, 0.0 is down; 0.0 too while nothing is heard, since unknown is not healthy."""
+        return self.ledger.score(self._runtime.now_s()) if self._subscriptions else 0.0
+
+    def get_system_health_level(self) -> HealthLevel:
+        return level_of(self.get_system_health_score()) if self._subscriptions else HealthLevel.UNKNOWN
+
+    def should_pause_pipeline(self) -> bool:
+        return bool(self.pause_reasons())
+
+    def pause_reasons(self) -> list[str]:
+        """Return why the pipeline should not go on; empty when it may."""
+        if not self._subscriptions:
+            return ["system health is unknown"]
+        return self.ledger.pause_reasons(self._runtime.now_s())
+
+    def issues(self) -> list[Issue]:
+        return self.ledger.issues(self._runtime.now_s())
+
+    def heartbeat_ages(self) -> dict[str, float]:
+        """Return the seconds since each coordinator was last heard of."""
+        now_s = self._runtime.now_s()
+        return {name: now_s - heard_s for name, heard_s in self.ledger.heartbeats_s.items()}
+
+    def health_check(self) -> HealthCheckResult:
+        if not self._subscriptions:
+            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
+        return HealthCheckResult.ok("", **self.get_metrics())
+
+    def get_metrics(self) -> dict[str, Any]:
+        return {
+            "events_seen": self._events_seen,
+            "issues_count": len(self.issues()),
+            "recoveries_running": len(self._running),
+            "escalations_total": self.escalations.total,
+        }
+
+    def get_status(self) -> dict[str, Any]:
+        """Return what a dashboard shows."""
+        breakers = self.ledger.open_breakers(self._runtime.now_s())
+        return {
+            "name": self.name,
+            "status": self.status.value,
+            "subscribed": self.is_subscribed,
+            "system_health_score": round(self.get_system_health_score(), 3),
+            "system_health_level": self.get_system_health_level().value,
+            "pause_reasons": self.pause_reasons(),
+            "issues": [str(issue) for issue in self.issues()[:ISSUES_SHOWN]],
+            "open_breakers": {subject: state.value for subject, state in breakers.items()},
+            "heartbeat_ages": self.heartbeat_ages(),
+            **self.get_metrics(),
+        }
+
+    def get_state(self) -> Mapping[str, Any]:
+        return self.ledger.get_state()
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        self.ledger.restore_state(state)
+
+    # --- recoveries -----------------------------------------------------------------------------------
+
+    def register_recovery(self, subject: str, recover: Recovery) -> None:
+        """Say how *subject* is brought back when its failures in a row reach the limit."""
+        self._recoveries[subject] = recover
+
+    async def _on_event(self, event: RouterEvent) -> None:
+        self._events_seen += 1
+        action, subject = self.ledger.observe(event.event_type, event.payload, self._runtime.now_s())
+        if action is RecoveryAction.NONE or event.source == NAME:
+            return
+        recover = self._recoveries.get(subject)
+        if action is RecoveryAction.ESCALATE or recover is None:
+            self._escalate(subject, event)
+        elif subject not in self._running:
+            task = asyncio.create_task(self._recover(subject, recover), name=f"recovery of {subject}")
+            self._running[subject] = task
+            task.add_done_callback(lambda _: self._running.pop(subject, None))
+
+    def _escalate(self, subject: str, event: RouterEvent) -> None:
+        self.escalations.append(f"{subject}: {event.event_type}")
+        log.error("health.needs_a_person", subject=subject, event_type=event.event_type)
+
+    async def _recover(self, subject: str, recover: Recovery) -> None:
+        strategy, began_s = getattr(recover, "__name__", "registered"), self._runtime.monotonic_s()
+        about = {"component": subject, "strategy": strategy, "reason": "failures in a row"}
+        await self._router.publish("RECOVERY_INITIATED", about, NAME)
+        ended = await attempt_async(f"recovery of {subject}", lambda: _within(recover, RECOVERY_TIMEOUT_S))
+        if ended.error is not None:
+            self.escalations.append(f"{subject}: recovery failed")
+            failed = {"component": subject, "action": strategy, "error": ended.problem}
+            await self._router.publish("RECOVERY_FAILED", failed, NAME)
+            return
+        took_s = self._runtime.monotonic_s() - began_s
+        done = {"component": subject, "action": strategy, "duration_seconds": took_s}
+        await self._router.publish("RECOVERY_COMPLETED", done, NAME)
+
+
+async def _within(recover: Recovery, timeout_s: float) -> None:
+    async with asyncio.timeout(timeout_s):
+        await recover()
+
+
+def get_health_manager() -> UnifiedHealthManager:
+    """Return the health manager of this process."""
+    return process_scope().get(UnifiedHealthManager, UnifiedHealthManager)
+
+
+def wire_health_events() -> UnifiedHealthManager:
+    """Return the health manager of this process, subscribed."""
+    manager = get_health_manager()
+    manager.wire()
+    return manager
+
+
+def get_system_health_score() -> float:
+    return get_health_manager().get_system_health_score()
+
+
+def get_system_health_level() -> HealthLevel:
+    return get_health_manager().get_system_health_level()
+
+
+def should_pause_pipeline() -> bool:
+    return get_health_manager().should_pause_pipeline()
