@@ -1,0 +1,41 @@
+"""Where the control process of a data folder can be reached."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import psutil
+
+FILE = "probes.json"
+
+
+class Address(msgspec.Struct, frozen=True):
+    """The probes' URL and the process that serves it."""
+
+    url: str
+    pid: int
+
+
+def write_address(folder: Path, address: Address) -> None:
+    """Tell others; replaces what an earlier process wrote."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{FILE}.{os.getpid()}.tmp"
+    temporary.write_bytes(msgspec.json.encode(address))
+    temporary.replace(folder / FILE)
+
+
+def read_address(folder: Path) -> Address | None:
+    """Return the address of a process that lives; None if there is none."""
+    try:
+        address = msgspec.json.decode((folder / FILE).read_bytes(), type=Address)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    return address if psutil.pid_exists(address.pid) else None
+
+
+def forget_address(folder: Path, address: Address) -> None:
+    """Take the address back, unless somebody else has written theirs."""
+    if read_address(folder) == address:
+        (folder / FILE).unlink(missing_ok=True)
