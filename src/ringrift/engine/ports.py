@@ -10,7 +10,7 @@ Every adapter keeps these promises; `ringrift.testing.engine_contract` checks th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -297,8 +297,11 @@ class KeyValue(Protocol):
         """Delete (if it still has *revision*, when given); return whether it was there."""
         ...
 
-    def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncIterator[Change]:
-        """Yield each change after revision *after* (None: from now on), expiry included."""
+    def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[Change, None]:
+        """Yield the changes after revision *after* (None: from now on), expiry included.
+
+        A key that changes several times before it is read may be reported once, with its last change.
+        """
         ...
 
 

@@ -7,6 +7,7 @@ between looking and waiting: a waiter that is listening keeps a wake-up until it
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -47,6 +48,10 @@ class Waiter:
 
     async def wait(self, runtime: Runtime, timeout_s: float) -> None:
         """Return at the next wake-up, or after *timeout_s*."""
+        if timeout_s == math.inf:
+            await self._woken.wait()
+            self._woken.clear()
+            return
         timer = asyncio.ensure_future(runtime.sleep(timeout_s))
         timer.add_done_callback(lambda _: self._woken.set())
         try:

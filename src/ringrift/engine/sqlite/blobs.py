@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
-from weakref import WeakSet
 
 from ringrift.engine.digests import check_digest, is_digest, mismatch
 from ringrift.engine.sqlite.faults import told_in_our_words
@@ -40,7 +39,7 @@ class FileBlobs:
         self._folder, self._runtime = folder, runtime
         self._incoming = folder / _INCOMING
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ringrift-blobs")
-        self._uploads: WeakSet[FileUpload] = WeakSet()
+        self._uploads: set[FileUpload] = set()
         self._closed = False
 
     async def put(self, path: Path) -> str:
@@ -153,6 +152,9 @@ class FileBlobs:
             raise Unavailable(f"the blob folder {self._folder} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._threads, guarded)
 
+    def ended(self, upload: FileUpload) -> None:
+        self._uploads.discard(upload)
+
     def close(self) -> None:
         self._closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -257,7 +259,9 @@ class FileUpload:
             with self._opened.file:
                 return self._blobs.settle(self._opened, expected=self._digest)
 
-        return await self._blobs.run(work)
+        digest = await self._blobs.run(work)
+        self._blobs.ended(self)
+        return digest
 
     async def abort(self) -> None:
         def work() -> None:
@@ -265,6 +269,7 @@ class FileUpload:
             self.let_go()
 
         await self._blobs.run(work)
+        self._blobs.ended(self)
 
     def let_go(self) -> None:
         """Close the file; what was received stays, to be continued."""

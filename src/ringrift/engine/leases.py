@@ -1,0 +1,273 @@
+"""A named lease above the key-value port: one holder at a time, with a fencing token.
+
+The token is the revision at which the lease was acquired; it stays the same over renewals and grows with
+every holder. A holder stops by its own monotonic clock at two thirds of the lease, counted from before
+the call that granted it, so that it has stopped before the store lets another in, whatever the network
+or the scheduler did in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import assert_never
+
+import msgspec
+
+from ringrift.engine.ports import Entry, KeyValue
+from ringrift.errors import (
+    AlreadyExists,
+    ConfigError,
+    Conflict,
+    Corrupt,
+    LeaseLost,
+    RevisionMismatch,
+    Unavailable,
+)
+from ringrift.runtime import Runtime
+
+_PREFIX = "lease/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseConfig:
+    """Seconds throughout."""
+
+    lease_s: float = 15.0
+    renew_s: float = 2.0
+
+    @property
+    def margin_s(self) -> float:
+        """How long before its end a holder stops."""
+        return self.lease_s / 3
+
+    def __post_init__(self) -> None:
+        # One hung call plus one pause is the longest that a renewal can be late.
+        if not 0 < 2 * self.renew_s < self.margin_s:
+            raise ConfigError(
+                f"lease_s {self.lease_s:g} is too short for renew_s {self.renew_s:g}: "
+                "a third of the lease must be longer than twice the renewal period"
+            )
+
+
+# --- decisions ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a holder knows: its token, the revision to renew from, and its own deadlines."""
+
+    token: int
+    revision: int
+    renew_at_s: float
+    stop_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do for this long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Ask the store for more time, and give it this long to answer."""
+
+    answer_within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The safe time is over."""
+
+
+def granted(config: LeaseConfig, *, revision: int, asked_s: float, token: int | None = None) -> Holding:
+    """Return the holding after the store said yes to a call made at *asked_s*."""
+    return Holding(
+        token=revision if token is None else token,
+        revision=revision,
+        renew_at_s=asked_s + config.renew_s,
+        stop_at_s=asked_s + config.lease_s - config.margin_s,
+    )
+
+
+def decide(holding: Holding, config: LeaseConfig, now_s: float) -> Wait | Renew | Stop:
+    """Say what a holder does now."""
+    left_s = holding.stop_at_s - now_s
+    if left_s <= 0:
+        return Stop()
+    if now_s < holding.renew_at_s:
+        return Wait(min(holding.renew_at_s - now_s, left_s))
+    return Renew(answer_within_s=min(config.renew_s, left_s))
+
+
+# --- the lease ----------------------------------------------------------------------------------------
+
+
+class LeaseRecord(msgspec.Struct, frozen=True):
+    """Who holds a lease, as stored. The token is 0 until the first renewal: then it is the revision."""
+
+    holder: str
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHolder:
+    """Who holds a lease, as seen by others."""
+
+    holder: str
+    token: int
+    expires_s: float | None
+
+
+async def lease_holder(kv: KeyValue, name: str) -> LeaseHolder | None:
+    """Return the present holder of the lease *name*."""
+    entry = await kv.get(_PREFIX + name)
+    return None if entry is None else _seen(entry)
+
+
+class NamedLease:
+    """One contender's view of one lease. Not shared between tasks."""
+
+    def __init__(
+        self, kv: KeyValue, runtime: Runtime, name: str, *, holder: str, config: LeaseConfig | None = None
+    ) -> None:
+        self._kv, self._runtime = kv, runtime
+        self.name, self.holder = name, holder
+        self._config = config or LeaseConfig()
+        self._holding: Holding | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether it is safe to act as the holder, by this process's own clock."""
+        return self._holding is not None and self._runtime.monotonic_s() < self._holding.stop_at_s
+
+    @property
+    def token(self) -> int:
+        """The fencing token; `LeaseLost` when the lease is not held."""
+        if self._holding is None or not self.held:
+            token = 0 if self._holding is None else self._holding.token
+            raise LeaseLost(self.name, token=token, reason="it is not held, or not renewed in time")
+        return self._holding.token
+
+    async def try_acquire(self) -> bool:
+        """Take the lease if it is free."""
+        asked_s = self._runtime.monotonic_s()
+        try:
+            revision = await self._kv.create(self._key, self._record(0), ttl_s=self._config.lease_s)
+        except AlreadyExists:
+            return False
+        self._holding = granted(self._config, revision=revision, asked_s=asked_s)
+        return True
+
+    async def acquire(self, *, wait_s: float) -> int:
+        """Take the lease as soon as it is free and return the token; `Conflict` after *wait_s*."""
+        deadline_s = self._runtime.monotonic_s() + wait_s
+        while not await self.try_acquire():
+            left_s = deadline_s - self._runtime.monotonic_s()
+            if left_s <= 0:
+                seen = await lease_holder(self._kv, self.name)
+                raise Conflict(f"lease {self.name!r} is held by {'another' if seen is None else seen.holder}")
+            await self._wait_for_change(left_s)
+        return self.token
+
+    async def renew(self) -> None:
+        """Extend the lease; `LeaseLost` if another has it or the safe time is over."""
+        token, holding = self.token, self._holding
+        assert holding is not None
+        asked_s = self._runtime.monotonic_s()
+        try:
+            revision = await self._kv.update(
+                self._key, self._record(token), revision=holding.revision, ttl_s=self._config.lease_s
+            )
+        except RevisionMismatch as error:
+            self._holding = None
+            raise LeaseLost(self.name, token=token, reason=str(error)) from error
+        self._holding = granted(self._config, revision=revision, asked_s=asked_s, token=token)
+
+    async def release(self) -> None:
+        """Give the lease back, if it is still ours."""
+        holding, self._holding = self._holding, None
+        if holding is None:
+            return
+        try:
+            await self._kv.delete(self._key, revision=holding.revision)
+        except RevisionMismatch:
+            return  # it ran out, or another has it: there is nothing to give back
+
+    @asynccontextmanager
+    async def hold(self, *, wait_s: float = 0.0) -> AsyncIterator[int]:
+        """Hold the lease for the length of a block, renewing it; the block is cancelled when it is lost.
+
+        Raises `Conflict` when the lease cannot be had, and `LeaseLost` after a block that lost it.
+        """
+        token = await self.acquire(wait_s=wait_s)
+        try:
+            async with asyncio.TaskGroup() as group:
+                renewing = group.create_task(self.keep())
+                yield token
+                renewing.cancel()
+        except BaseExceptionGroup as group:
+            raise _what_ended(group) from None
+        finally:
+            await self.release()
+
+    async def keep(self) -> None:
+        """Renew for as long as it can be done; ends with `LeaseLost`."""
+        while True:
+            holding = self._holding
+            if holding is None:
+                raise LeaseLost(self.name, token=0, reason="it is not held")
+            match decide(holding, self._config, self._runtime.monotonic_s()):
+                case Wait(seconds):
+                    await self._runtime.sleep(seconds)
+                case Renew(answer_within_s):
+                    await self._renew_within(answer_within_s)
+                case Stop():
+                    raise LeaseLost(self.name, token=holding.token, reason="it was not renewed in time")
+                case other:
+                    assert_never(other)
+
+    async def _renew_within(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.renew()
+        except TimeoutError:
+            return  # no answer is an answer: the deadline decides
+        except Unavailable:
+            await self._runtime.sleep(min(seconds, self._config.renew_s / 4))
+
+    async def _wait_for_change(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds), aclosing(self._kv.watch(self._key)) as changes:
+                if await self._kv.get(self._key) is None:
+                    return  # it was freed before the watch began
+                await anext(changes)
+        except TimeoutError:
+            return
+
+    @property
+    def _key(self) -> str:
+        return _PREFIX + self.name
+
+    def _record(self, token: int) -> bytes:
+        return msgspec.json.encode(LeaseRecord(self.holder, token))
+
+
+def _what_ended(group: BaseExceptionGroup) -> BaseException:
+    """The loss of the lease outranks what the cancelled block made of it."""
+    lost = group.subgroup(LeaseLost)
+    return (lost or group).exceptions[0]
+
+
+def _seen(entry: Entry) -> LeaseHolder:
+    try:
+        record = msgspec.json.decode(entry.value, type=LeaseRecord)
+    except msgspec.DecodeError as error:
+        raise Corrupt(
+            entry.key, found=f"this is no lease ({error})", advice="Delete the key if it is not needed"
+        ) from error
+    return LeaseHolder(record.holder, record.token or entry.revision, entry.expires_s)

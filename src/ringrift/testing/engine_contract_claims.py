@@ -1,0 +1,260 @@
+"""Promises of the work queue: handing out, leases and tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ringrift.engine.ports import Claim, Claimant, Completion, Engine, NewWork, WorkItem, WorkQueue, WorkState
+from ringrift.errors import LeaseLost
+
+if TYPE_CHECKING:
+    from ringrift.testing.engine_contract import EngineBench
+
+ANY = Claimant(worker="w")
+LEASE_S = 30.0
+
+
+async def add(queue: WorkQueue, **fields: Any) -> str:
+    (item_id,) = await queue.add([NewWork(**{"kind": "selfplay", **fields})])
+    return item_id
+
+
+async def claim_one(queue: WorkQueue, claimant: Claimant = ANY, *, lease_s: float = LEASE_S) -> Claim | None:
+    claims = await queue.claim(claimant, lease_s=lease_s)
+    return claims[0] if claims else None
+
+
+async def must_claim(queue: WorkQueue, claimant: Claimant = ANY, *, lease_s: float = LEASE_S) -> Claim:
+    claim = await claim_one(queue, claimant, lease_s=lease_s)
+    assert claim is not None
+    return claim
+
+
+async def item(queue: WorkQueue, item_id: str) -> WorkItem:
+    found = await queue.get(item_id)
+    assert found is not None
+    return found
+
+
+class HandingContract:
+    """Handing out."""
+
+    async def test_an_item_travels_from_one_handle_to_another(self, bench: EngineBench) -> None:
+        producer, worker = (await bench.open()).queue, (await bench.open()).queue
+        item_id = await add(producer, payload={"games": 3, "name": "é"}, trace={"traceparent": "00-1"})
+        claim = await must_claim(worker)
+        assert (claim.id, claim.kind, claim.payload) == (item_id, "selfplay", {"games": 3, "name": "é"})
+        assert (claim.attempt, claim.trace) == (1, {"traceparent": "00-1"})
+        assert claim.lease_until_s == pytest.approx(bench.now_s() + LEASE_S, abs=5)
+        held = await item(producer, item_id)
+        assert (held.state, held.holder, held.token) == (WorkState.CLAIMED, "w", claim.token)
+        await worker.complete(item_id, token=claim.token, result={"won": True})
+        done = await item(producer, item_id)
+        assert (done.state, done.result, done.holder) == (WorkState.DONE, {"won": True}, None)
+
+    async def test_one_holder_at_a_time(self, bench: EngineBench) -> None:
+        handles = [(await bench.open()).queue for _ in range(4)]
+        ids = await handles[0].add([NewWork(kind="k") for _ in range(40)])
+        batches = await asyncio.gather(
+            *(handles[n % 4].claim(ANY, lease_s=LEASE_S, limit=3) for n in range(20))
+        )
+        claimed = [claim.id for batch in batches for claim in batch]
+        assert sorted(claimed) == sorted(ids)
+
+    async def test_higher_priority_first_then_arrival(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        ids = [await add(queue, id=name, priority=p) for name, p in (("a", 0), ("b", 5), ("c", 5), ("d", -1))]
+        assert ids == ["a", "b", "c", "d"]
+        claims = await queue.claim(ANY, lease_s=LEASE_S, limit=10)
+        assert [claim.id for claim in claims] == ["b", "c", "a", "d"]
+
+    async def test_order_holds_over_kinds_and_requirements(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await add(queue, id="1", kind="export")
+        await add(queue, id="2", kind="train", requires=frozenset({"gpu"}), priority=1)
+        await add(queue, id="3", kind="export")
+        await add(queue, id="4", kind="train")
+        able = Claimant(worker="w", capabilities=frozenset({"gpu", "cpu"}))
+        claims = await queue.claim(able, lease_s=LEASE_S, limit=3)
+        assert [claim.id for claim in claims] == ["2", "1", "3"]
+
+    async def test_a_claimant_needs_every_required_capability(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await add(queue, requires=frozenset({"gpu", "torch"}))
+        assert await claim_one(queue) is None
+        assert await claim_one(queue, Claimant(worker="w", capabilities=frozenset({"gpu"}))) is None
+        await must_claim(queue, Claimant(worker="w", capabilities=frozenset({"gpu", "torch", "x"})))
+
+    async def test_an_item_for_a_node_goes_to_that_node(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await add(queue, node="gpu-7")
+        assert await claim_one(queue) is None
+        assert await claim_one(queue, Claimant(worker="w", node="gpu-8")) is None
+        await must_claim(queue, Claimant(worker="w", node="gpu-7"))
+
+    async def test_a_claimant_may_ask_for_kinds(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await add(queue, kind="train")
+        assert await claim_one(queue, Claimant(worker="w", kinds=frozenset({"export"}))) is None
+        assert await claim_one(queue, Claimant(worker="w", kinds=frozenset())) is None
+        await must_claim(queue, Claimant(worker="w", kinds=frozenset({"export", "train"})))
+
+    async def test_a_delayed_item_comes_when_its_time_has(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        item_id = await add(queue, delay_s=10, priority=9)
+        await add(queue, id="now")
+        assert (await item(queue, item_id)).state is WorkState.READY
+        assert (await must_claim(queue)).id == "now"
+        assert await claim_one(queue) is None
+        await bench.pass_time(11)
+        assert (await must_claim(queue)).id == item_id
+
+    async def test_waiting_ends_with_work_from_any_handle(self, bench: EngineBench) -> None:
+        worker, producer = (await bench.open()).queue, (await bench.open()).queue
+        waiting = asyncio.create_task(worker.claim(ANY, lease_s=LEASE_S, wait_s=30))
+        await bench.settle()
+        item_id = await add(producer)
+        (claim,) = await asyncio.wait_for(waiting, 5)
+        assert claim.id == item_id
+
+    async def test_waiting_ends_at_its_time_out(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        assert await queue.claim(ANY, lease_s=LEASE_S, wait_s=0.05) == []
+
+    async def test_waiting_ends_with_a_delay_or_a_lease(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await add(queue, id="leased")
+        await must_claim(queue, lease_s=20)
+        await add(queue, id="delayed", delay_s=10)
+        for expected in ("delayed", "leased"):
+            waiting = asyncio.create_task(queue.claim(ANY, lease_s=1000, wait_s=500))
+            await bench.settle()
+            await bench.pass_time(11)
+            (claim,) = await asyncio.wait_for(waiting, 5)
+            assert claim.id == expected
+
+    async def test_of_many_who_wait_each_gets_its_own(self, bench: EngineBench) -> None:
+        engines: list[Engine] = [await bench.open() for _ in range(3)]
+        waiting = [
+            asyncio.create_task(engines[n % 3].queue.claim(ANY, lease_s=LEASE_S, wait_s=30)) for n in range(9)
+        ]
+        await bench.settle()
+        ids = await engines[0].queue.add([NewWork(kind="k") for _ in range(9)])
+        claimed = [claim.id for claims in await asyncio.gather(*waiting) for claim in claims]
+        assert sorted(claimed) == sorted(ids)
+
+
+class LeaseContract:
+    """Leases and tokens."""
+
+    async def test_an_expired_item_is_handed_out_again_under_a_newer_token(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        item_id = await add(queue)
+        late = await must_claim(queue)
+        await bench.pass_time(LEASE_S + 1)
+        again = await must_claim(queue, Claimant(worker="other"))
+        assert (again.id, again.attempt) == (item_id, 2)
+        assert again.token > late.token
+
+    async def test_a_late_claimant_is_refused_everything(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        item_id = await add(queue)
+        late = await must_claim(queue)
+        await bench.pass_time(LEASE_S + 1)
+        for claimed_again in (False, True):
+            if claimed_again:
+                await must_claim(queue)
+            for call in (
+                queue.complete(item_id, token=late.token),
+                queue.fail(item_id, token=late.token, error="x"),
+                queue.release(item_id, token=late.token),
+                queue.renew(item_id, token=late.token, lease_s=LEASE_S),
+            ):
+                with pytest.raises(LeaseLost):
+                    await call
+            assert await queue.complete_many([Completion(id=item_id, token=late.token)]) == [item_id]
+        assert (await item(queue, item_id)).state is WorkState.CLAIMED
+
+    async def test_no_item_is_completed_twice(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        item_id = await add(queue)
+        claim = await must_claim(queue)
+        await queue.complete(item_id, token=claim.token, result={"n": 1})
+        with pytest.raises(LeaseLost):
+            await queue.complete(item_id, token=claim.token, result={"n": 2})
+        assert (await item(queue, item_id)).result == {"n": 1}
+
+    async def test_a_renewed_lease_lasts(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        item_id = await add(queue)
+        claim = await must_claim(queue)
+        for _ in range(3):
+            await bench.pass_time(LEASE_S - 5)
+            until_s = await queue.renew(item_id, token=claim.token, lease_s=LEASE_S)
+            assert until_s == pytest.approx(bench.now_s() + LEASE_S, abs=2)
+        assert await claim_one(queue) is None
+        await queue.complete(item_id, token=claim.token)
+
+    async def test_an_expired_lease_costs_the_attempt(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        item_id = await add(queue, attempts_max=2)
+        for _ in range(2):
+            await must_claim(queue)
+            await bench.pass_time(LEASE_S + 1)
+        dead = await item(queue, item_id)
+        assert (dead.state, dead.attempts) == (WorkState.DEAD, 2)
+        assert dead.error is not None
+        assert "lease" in dead.error
+
+    async def test_expiry_is_counted_and_visible_to_all_at_once(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        ids = await queue.add([NewWork(kind="k") for _ in range(3)])
+        await queue.claim(ANY, lease_s=LEASE_S, limit=2)
+        await bench.pass_time(LEASE_S + 1)
+        assert await queue.expire() == 2
+        assert await queue.expire() == 0
+        assert {(await item(queue, item_id)).state for item_id in ids} == {WorkState.READY}
+
+    async def test_a_release_costs_no_attempt(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        item_id = await add(queue, attempts_max=1)
+        for _ in range(3):
+            claim = await must_claim(queue)
+            assert claim.attempt == 1
+            await queue.release(item_id, token=claim.token)
+        assert (await item(queue, item_id)).state is WorkState.READY
+
+    async def test_failures_are_retried_after_their_delay_then_dead(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        item_id = await add(queue, attempts_max=2)
+        claim = await must_claim(queue)
+        state = await queue.fail(item_id, token=claim.token, error="no data", retry_after_s=10)
+        assert state is WorkState.READY
+        assert (await item(queue, item_id)).error == "no data"
+        assert await claim_one(queue) is None
+        await bench.pass_time(11)
+        claim = await must_claim(queue)
+        assert await queue.fail(item_id, token=claim.token, error="worse") is WorkState.DEAD
+        assert await claim_one(queue) is None
+        assert [(dead.id, dead.error) for dead in await queue.dead()] == [(item_id, "worse")]
+
+    async def test_many_are_completed_with_the_stale_ones_named(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await queue.add([NewWork(kind="k", id=name) for name in "abc"])
+        claims = await queue.claim(ANY, lease_s=LEASE_S, limit=3)
+        done = [Completion(id=c.id, token=c.token + (c.id == "b"), result={"by": c.id}) for c in claims]
+        assert await queue.complete_many([*done, Completion(id="absent", token=1)]) == ["b", "absent"]
+        assert [(await item(queue, name)).state for name in "abc"] == [
+            WorkState.DONE,
+            WorkState.CLAIMED,
+            WorkState.DONE,
+        ]
+
+    async def test_tokens_grow_over_all_items_and_handles(self, bench: EngineBench) -> None:
+        handles = [(await bench.open()).queue for _ in range(2)]
+        await handles[0].add([NewWork(kind="k") for _ in range(6)])
+        tokens = [(await must_claim(handles[n % 2])).token for n in range(6)]
+        assert tokens == sorted(set(tokens))

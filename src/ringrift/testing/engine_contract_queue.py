@@ -1,0 +1,201 @@
+"""Promises of the work queue: all of them, with adding, dependencies and cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.errors import AlreadyExists, ConfigError, Conflict, LeaseLost
+from ringrift.testing.engine_contract_claims import (
+    ANY,
+    LEASE_S,
+    HandingContract,
+    LeaseContract,
+    add,
+    claim_one,
+    item,
+    must_claim,
+)
+
+if TYPE_CHECKING:
+    from ringrift.testing.engine_contract import EngineBench
+
+
+class WorkQueueContract(HandingContract, LeaseContract):
+    """One test per promise."""
+
+    async def test_a_second_add_under_a_key_returns_the_first(self, bench: EngineBench) -> None:
+        first, second = (await bench.open()).queue, (await bench.open()).queue
+        ids = await first.add(
+            [NewWork(kind="k", idempotency_key="x"), NewWork(kind="k", idempotency_key="x")]
+        )
+        assert ids[0] == ids[1]
+        claim = await must_claim(second)
+        await second.complete(claim.id, token=claim.token)
+        assert await second.add([NewWork(kind="other", idempotency_key="x")]) == ids[:1]
+        assert await first.counts() == {"k": {WorkState.DONE: 1}}
+
+    async def test_of_many_adds_under_a_key_one_is_stored(self, bench: EngineBench) -> None:
+        handles = [(await bench.open()).queue for _ in range(3)]
+        ids = await asyncio.gather(*(add(handles[n % 3], idempotency_key="x") for n in range(9)))
+        assert len(set(ids)) == 1
+
+    async def test_an_id_is_used_once(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await add(queue, id="a")
+        with pytest.raises(AlreadyExists):
+            await queue.add([NewWork(kind="k", id="b"), NewWork(kind="k", id="a")])
+        assert await queue.get("b") is None
+
+    async def test_dependents_wait_until_all_they_need_is_done(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await queue.add(
+            [
+                NewWork(kind="k", id="a"),
+                NewWork(kind="k", id="b"),
+                NewWork(kind="k", id="c", after=("a", "b", "a"), priority=9),
+            ]
+        )
+        assert (await item(queue, "c")).state is WorkState.BLOCKED
+        for claim in await queue.claim(ANY, lease_s=LEASE_S, limit=10):
+            assert claim.id in "ab"
+            assert await claim_one(queue) is None
+            await queue.complete(claim.id, token=claim.token)
+        claim = await must_claim(queue)
+        assert claim.id == "c"
+        # What is done already holds up nobody.
+        await add(queue, id="d", after=("a",))
+        assert (await must_claim(queue)).id == "d"
+
+    async def test_a_waiting_claimant_gets_what_a_completion_freed(self, bench: EngineBench) -> None:
+        queue, other = (await bench.open()).queue, (await bench.open()).queue
+        await queue.add([NewWork(kind="k", id="a"), NewWork(kind="k", id="b", after=("a",))])
+        claim = await must_claim(queue)
+        waiting = asyncio.create_task(other.claim(ANY, lease_s=LEASE_S, wait_s=30))
+        await bench.settle()
+        await queue.complete("a", token=claim.token)
+        assert [c.id for c in await asyncio.wait_for(waiting, 5)] == ["b"]
+
+    async def test_a_delay_still_holds_after_the_dependency(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await queue.add([NewWork(kind="k", id="a"), NewWork(kind="k", id="b", after=("a",), delay_s=50)])
+        claim = await must_claim(queue)
+        await queue.complete("a", token=claim.token)
+        assert await claim_one(queue) is None
+        await bench.pass_time(51)
+        assert (await must_claim(queue)).id == "b"
+
+    @pytest.mark.parametrize("how", ["dies", "cancelled"])
+    async def test_what_needs_a_dead_item_dies_with_it(self, bench: EngineBench, how: str) -> None:
+        queue = (await bench.open()).queue
+        await queue.add(
+            [
+                NewWork(kind="k", id="a", attempts_max=1),
+                NewWork(kind="k", id="b", after=("a",)),
+                NewWork(kind="k", id="c", after=("b",)),
+            ]
+        )
+        if how == "dies":
+            claim = await must_claim(queue)
+            await queue.fail("a", token=claim.token, error="broken")
+        else:
+            assert await queue.cancel("a", reason="not wanted")
+        await add(queue, id="d", after=("c",))
+        for name, needed in (("b", "a"), ("c", "b"), ("d", "c")):
+            dead = await item(queue, name)
+            assert dead.state is WorkState.DEAD
+            assert dead.error is not None
+            assert needed in dead.error
+
+    async def test_an_unknown_dependency_is_refused(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        with pytest.raises(ConfigError, match="absent"):
+            await queue.add([NewWork(kind="k", id="a"), NewWork(kind="k", after=("absent",))])
+        with pytest.raises(ConfigError, match="later"):
+            await queue.add([NewWork(kind="k", id="b", after=("later",)), NewWork(kind="k", id="later")])
+        assert await queue.counts() == {}
+
+    async def test_a_cancelled_item_is_never_handed_out_nor_completed(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await queue.add([NewWork(kind="k", id="a"), NewWork(kind="k", id="b")])
+        claim = await must_claim(queue)
+        assert await queue.cancel("a", reason="superseded")
+        assert await queue.cancel("b", reason="superseded")
+        assert not await queue.cancel("b", reason="again")
+        assert not await queue.cancel("absent", reason="x")
+        assert await claim_one(queue) is None
+        with pytest.raises(LeaseLost, match="cancelled"):
+            await queue.complete("a", token=claim.token)
+        assert (await item(queue, "a")).error == "superseded"
+
+    async def test_a_revived_item_has_all_its_attempts(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await add(queue, id="a", attempts_max=1)
+        await queue.fail("a", token=(await must_claim(queue)).token, error="x")
+        await queue.revive("a")
+        revived = await item(queue, "a")
+        assert (revived.state, revived.attempts, revived.error) == (WorkState.READY, 0, None)
+        claim = await must_claim(queue)
+        await queue.complete("a", token=claim.token)
+        with pytest.raises(Conflict, match="done"):
+            await queue.revive("a")
+        with pytest.raises(ConfigError, match="absent"):
+            await queue.revive("absent")
+
+    async def test_a_dependent_is_revived_after_what_it_needs(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await queue.add([NewWork(kind="k", id="a", attempts_max=1), NewWork(kind="k", id="b", after=("a",))])
+        await queue.fail("a", token=(await must_claim(queue)).token, error="x")
+        with pytest.raises(Conflict, match="a that it needs"):
+            await queue.revive("b")
+        await queue.revive("a")
+        await queue.revive("b")
+        assert (await item(queue, "b")).state is WorkState.BLOCKED
+        await queue.complete("a", token=(await must_claim(queue)).token)
+        assert (await must_claim(queue)).id == "b"
+
+    async def test_counts_by_kind_and_state(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await queue.add([NewWork(kind="train", requires=frozenset(r)) for r in ((), ("gpu",))])
+        await queue.add([NewWork(kind="play"), NewWork(kind="play", delay_s=9), NewWork(kind="play")])
+        await queue.claim(Claimant(worker="w", kinds=frozenset({"play"})), lease_s=LEASE_S)
+        assert await queue.counts() == {
+            "train": {WorkState.READY: 2},
+            "play": {WorkState.READY: 2, WorkState.CLAIMED: 1},
+        }
+
+    async def test_dead_letters_newest_first(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        for name in "abc":
+            await add(queue, id=name, attempts_max=1)
+            await queue.fail(name, token=(await must_claim(queue)).token, error="x")
+            await bench.pass_time(1)
+        assert [dead.id for dead in await queue.dead(limit=2)] == ["c", "b"]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"kind": ""},
+            {"attempts_max": 0},
+            {"delay_s": -1.0},
+            {"payload": {"x": object()}},
+            {"payload": {"x": "y" * 1_100_000}},
+            {"priority": 2**40},
+        ],
+    )
+    async def test_an_item_that_makes_no_sense_is_refused(
+        self, bench: EngineBench, wrong: dict[str, Any]
+    ) -> None:
+        queue = (await bench.open()).queue
+        with pytest.raises(ConfigError):
+            await add(queue, **wrong)
+        assert await queue.counts() == {}
+
+    async def test_an_unknown_item_is_none(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        assert await queue.get("absent") is None
+        with pytest.raises(LeaseLost, match="no such item"):
+            await queue.complete("absent", token=1)
