@@ -40,7 +40,8 @@ class CrashDesk:
         """Decide about the run that just crashed."""
         now_s, info = self._runtime.monotonic_s(), unit.info
         info.last_error, info.last_failure_time = outcome.error, self._runtime.now_s()
-        ran_s = now_s - run.began_s
+        # A loop that ends cancels everything on it: never answered at once, however long the run was.
+        ran_s = 0.0 if outcome.cancelled else now_s - run.began_s
         log.warning(
             "daemons.crashed", daemon=unit.daemon_type.value, error=outcome.error, ran_s=round(ran_s, 3)
         )

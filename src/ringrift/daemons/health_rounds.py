@@ -88,9 +88,12 @@ class HealthRounds:
         self._count = 0
         self._task: asyncio.Task[None] | None = None
         self._checks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
         self.checks_done = 0
 
     def start(self) -> None:
+        self._wake = asyncio.Event()
+        self._supervisor.on_change = self._wake.set
         self._task = asyncio.get_running_loop().create_task(self._rounds(), name="daemon-health")
 
     @property
@@ -117,8 +120,16 @@ class HealthRounds:
             if len(self._checks) >= AT_ONCE_MAX:
                 await asyncio.wait(self._checks, timeout=CHECK_S_MAX, return_when=asyncio.FIRST_COMPLETED)
                 continue
+            self._wake.clear()
             wait_s = self._due[0][0] - now_s if self._due else 3600.0
-            await self._supervisor.wait_for_change(timeout_s=max(wait_s, BATCH_S))
+            await self._sleep(max(wait_s, 0.0))
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
 
     def _take_in_new_runs(self) -> None:
         now_s = self._runtime.monotonic_s()
@@ -136,6 +147,8 @@ class HealthRounds:
     def _push(self, daemon_type: DaemonType, at_s: float) -> None:
         self._count += 1
         heapq.heappush(self._due, (at_s, self._count, daemon_type))
+        if self._due[0][2] is daemon_type:
+            self._wake.set()
 
     def _begin_check(self, daemon_type: DaemonType) -> None:
         unit = self._supervisor.units[daemon_type]

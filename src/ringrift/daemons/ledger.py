@@ -24,6 +24,10 @@ class RestartLedger:
         self._writer: asyncio.Task[None] | None = None
         self.store_failures = 0
 
+    def open(self) -> None:
+        """Forget a writer of an earlier loop."""
+        self._writer = None
+
     def record(self, daemon_type: DaemonType) -> RestartRecord:
         return self._loaded().get(daemon_type.value, RestartRecord())
 

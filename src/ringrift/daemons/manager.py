@@ -64,12 +64,12 @@ class DaemonManager(DaemonReader):
         supervisor = Supervisor(
             runtime=runtime, config=self.config, ledger=restarts, emit=outbox.put, node_id=self.node_id
         )
-        self._reactions = Reactions(supervisor, bus, emit=outbox.put, node_id=self.node_id)
+        self.reactions = Reactions(supervisor, bus, emit=outbox.put, node_id=self.node_id)
         super().__init__(
             supervisor=supervisor,
             ledger=restarts,
             runtime=runtime,
-            watchdog=LoopWatchdog(runtime, on_incident=self._reactions.loop_was_blocked),
+            watchdog=LoopWatchdog(runtime, on_incident=self.reactions.loop_was_blocked),
             outbox=outbox,
         )
         self._starter = Starter(supervisor, self._registry, memory_percent=memory_percent)
@@ -177,9 +177,9 @@ class DaemonManager(DaemonReader):
 
     async def stop_all(self) -> dict[DaemonType, bool]:
         """Stop every daemon, dependents first; return which are really gone."""
-        return await self._stop_all(
-            self.config.shutdown_timeout, self.config.force_kill_timeout, ordered=True
-        )
+        config = self.config
+        everything = list(self._supervisor.units)
+        return await self._stop(everything, config.shutdown_timeout, config.force_kill_timeout, ordered=True)
 
     async def shutdown(self, timeout: float | None = None, force: bool = False) -> None:  # noqa: FBT001, FBT002 - documented signature
         """Stop everything within *timeout*; with *force* all at once and without a second wait."""
@@ -191,16 +191,11 @@ class DaemonManager(DaemonReader):
             self._auto_start.cancel()
             self._auto_start = None
         await self._rounds.stop()
-        self._reactions.unsubscribe()
-        if force:
-            # The last tenth is for those that must be told twice.
-            await self._stop_all(limit_s * 0.9, limit_s * 0.1, ordered=False)
-        else:
-            await self._stop_all(limit_s, self.config.force_kill_timeout, ordered=True)
+        self.reactions.unsubscribe()
+        await self._stop_for_good(limit_s, force=force)
         self.watchdog.stop()
         self._supervisor.close()
         await self._ledger.flush(timeout_s=FLUSH_S_MAX)
-        await self._outbox.flush(timeout_s=FLUSH_S_MAX)
         self._opened_on = None
 
     async def restart_failed_daemon(self, daemon_type: DaemonType, force: bool = False) -> bool:  # noqa: FBT001, FBT002 - documented signature
@@ -279,6 +274,19 @@ class DaemonManager(DaemonReader):
     def health_rounds_alive(self) -> bool:
         return self._rounds.alive
 
+    def repair(self) -> None:
+        """Look at every daemon again, and bring back what watches them."""
+        if self._opened_on is not None:
+            if not self._rounds.alive:
+                self._rounds.start()
+            self._supervisor.poke()
+
+    def alert(self, kind: str, message: str) -> None:
+        """Tell people about a fault of the manager itself."""
+        log.error("daemons.alert", kind=kind, message=message)
+        payload = {"alert_type": kind, "severity": "error", "message": message, "node_id": self.node_id}
+        self._outbox.put("HEALTH_ALERT", payload)
+
     # --- inside ---------------------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -287,21 +295,36 @@ class DaemonManager(DaemonReader):
         if self._opened_on is loop:
             return
         self._supervisor.open()
+        self._outbox.open()
+        self._ledger.open()
         self._opened_on, self._running = loop, True
         self._started_s = self._runtime.monotonic_s()
         self._rounds.start()
         if self.config.enable_coordination_wiring:
-            self._reactions.subscribe()
+            self.reactions.subscribe()
         if self.config.loop_watchdog:
             self.watchdog.start()
         if self.config.auto_start and self._auto_start is None:
             self._auto_start = loop.create_task(self.start_all(profile="standard"), name="daemon-auto-start")
 
-    async def _stop_all(self, timeout_s: float, forced_s: float, *, ordered: bool) -> dict[DaemonType, bool]:
+    async def _stop_for_good(self, limit_s: float, *, force: bool) -> None:
+        """Stop the router's daemon last, after it delivered what there is to say about the others."""
+        spare_s = limit_s * 0.3 if force else self.config.force_kill_timeout
+        graceful_s = limit_s - spare_s if force else limit_s
+        others = [t for t in self._supervisor.units if t is not DaemonType.EVENT_ROUTER]
+        await self._stop(others, graceful_s, spare_s * 0.5, ordered=not force)
+        await self._outbox.flush(timeout_s=min(FLUSH_S_MAX, spare_s * 0.1))
+        self._outbox.close()
+        if DaemonType.EVENT_ROUTER in self._supervisor.units:
+            await self._stop([DaemonType.EVENT_ROUTER], spare_s * 0.3, spare_s * 0.1, ordered=False)
+
+    async def _stop(
+        self, types: Collection[DaemonType], timeout_s: float, forced_s: float, *, ordered: bool
+    ) -> dict[DaemonType, bool]:
         return await stop_in_order(
             self._supervisor,
             self._registry,
-            list(self._supervisor.units),
+            types,
             timeout_s=timeout_s,
             forced_s=forced_s,
             ordered=ordered,

@@ -35,12 +35,13 @@ class Outbox:
         self._bus = bus
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
         self._sender: asyncio.Task[None] | None = None
+        self._closed = False
         self.dropped = 0
         self.failed = 0
 
     def put(self, event_type: str, payload: Mapping[str, Any]) -> None:
         """Send soon. Must be called on the loop."""
-        if self._bus is None:
+        if self._bus is None or self._closed:
             return
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popleft()
@@ -48,6 +49,14 @@ class Outbox:
         self._waiting.append((event_type, dict(payload)))
         if self._sender is None or self._sender.done():
             self._sender = asyncio.get_running_loop().create_task(self._send_all(), name="daemon-events")
+
+    def open(self) -> None:
+        """Take events again, on the running loop."""
+        self._sender, self._closed = None, False
+
+    def close(self) -> None:
+        """Take no more events: the bus is about to end."""
+        self._closed = True
 
     async def flush(self, *, timeout_s: float) -> None:
         """Wait until all is sent, at most *timeout_s*; then stop sending."""

@@ -10,7 +10,7 @@ from ringrift.daemons.child_process import ProcessDaemon
 from ringrift.daemons.planning import Phase
 from ringrift.daemons.registry import DaemonSpec, Isolation, Registry
 from ringrift.daemons.restarts import RestartPolicy
-from ringrift.daemons.running import Factory, entry_point_factory
+from ringrift.daemons.running import EntryPoint, Factory
 from ringrift.daemons.supervisor import Supervisor
 from ringrift.daemons.types import DaemonInfo, DaemonType
 from ringrift.daemons.unit import Unit
@@ -79,7 +79,7 @@ class Registrar:
         if spec.isolation is Isolation.PROCESS:
             return partial(ProcessDaemon.for_entry_point, spec.entry_point, spec.settings, runtime=runtime)
         offered = {"manager": self._manager, "runtime": runtime, "settings": dict(spec.settings)}
-        return entry_point_factory(spec.entry_point, offered)
+        return EntryPoint(spec.entry_point, offered)
 
     def _unit(self, spec: DaemonSpec, factory: Factory | None, **policy: Any) -> Unit:
         config = self._supervisor.config

@@ -27,6 +27,7 @@ class Outcome:
 
     error: str = ""
     import_failed: bool = False
+    cancelled: bool = False  # by somebody other than the supervisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +40,10 @@ class RunHooks:
 
 async def run_daemon(factory: Factory, *, ready_timeout_s: float, hooks: RunHooks) -> Outcome:
     """Run to the end. Only cancellation leaves this as an exception."""
+    limit = asyncio.timeout(None)
     try:
-        async with asyncio.timeout(None) as limit:
-
-            def ready() -> None:
-                if not limit.expired():
-                    limit.reschedule(None)
-                    hooks.ready()
-
-            if is_ready_at_once(factory):
-                hooks.ready()
-            else:
-                limit.reschedule(asyncio.get_running_loop().time() + ready_timeout_s)
-            made = await _settle(factory())
-            if made is not None:
-                hooks.made(made)
-                await _drive(made, ready)
+        async with limit:
+            await _live(factory, limit, ready_timeout_s, hooks)
     except asyncio.CancelledError:
         raise
     except ImportError as error:
@@ -68,9 +57,27 @@ async def run_daemon(factory: Factory, *, ready_timeout_s: float, hooks: RunHook
     return Outcome()
 
 
+async def _live(factory: Factory, limit: asyncio.Timeout, ready_timeout_s: float, hooks: RunHooks) -> None:
+    def ready() -> None:
+        if not limit.expired():
+            limit.reschedule(None)
+            hooks.ready()
+
+    limit.reschedule(asyncio.get_running_loop().time() + ready_timeout_s)
+    made = factory()
+    if inspect.isawaitable(made):
+        if not isinstance(factory, EntryPoint):
+            ready()  # awaiting it may be the whole life of the daemon
+        made = await made
+    if made is not None:
+        hooks.made(made)
+        await _drive(made, ready)
+
+
 def is_ready_at_once(factory: Factory) -> bool:
     """An async function is the daemon itself; there is no separate start to wait for."""
-    return inspect.iscoroutinefunction(factory)
+    call = vars(type(factory)).get("__call__")
+    return inspect.iscoroutinefunction(factory) or inspect.iscoroutinefunction(call)
 
 
 def takes_keyword(function: Callable[..., Any], keyword: str) -> bool:
@@ -81,29 +88,29 @@ def takes_keyword(function: Callable[..., Any], keyword: str) -> bool:
         return False
 
 
-def entry_point_factory(entry_point: str, offered: Mapping[str, Any]) -> Factory:
-    """Return a factory that imports `module:factory` and hands it what it names of *offered*."""
+class EntryPoint:
+    """A factory that imports `module:factory` and hands it what it names of *offered*."""
 
-    def make() -> Awaitable[Any]:
-        return _load_and_call(entry_point, offered)
+    def __init__(self, entry_point: str, offered: Mapping[str, Any]) -> None:
+        self._entry_point, self._offered = entry_point, dict(offered)
 
-    return make
+    def __call__(self) -> Awaitable[Any]:
+        return self._load_and_call()
 
-
-async def _load_and_call(entry_point: str, offered: Mapping[str, Any]) -> Any:
-    module_name, _, attribute = entry_point.partition(":")
-    module = sys.modules.get(module_name)
-    if module is None:
-        # An import may read hundreds of files; the loop must not wait for them.
-        module = await asyncio.to_thread(importlib.import_module, module_name)
-    try:
-        factory = getattr(module, attribute)
-    except AttributeError:
-        raise ImportError(f"{module_name} has no {attribute}") from None
-    given = {name: value for name, value in offered.items() if takes_keyword(factory, name)}
-    if inspect.iscoroutinefunction(factory):
-        return _AsyncFunction(functools.partial(factory, **given))
-    return factory(**given)
+    async def _load_and_call(self) -> Any:
+        module_name, _, attribute = self._entry_point.partition(":")
+        module = sys.modules.get(module_name)
+        if module is None:
+            # An import may read hundreds of files; the loop must not wait for them.
+            module = await asyncio.to_thread(importlib.import_module, module_name)
+        try:
+            factory = getattr(module, attribute)
+        except AttributeError:
+            raise ImportError(f"{module_name} has no {attribute}") from None
+        given = {name: value for name, value in self._offered.items() if takes_keyword(factory, name)}
+        if inspect.iscoroutinefunction(factory):
+            return _AsyncFunction(functools.partial(factory, **given))
+        return factory(**given)
 
 
 class _AsyncFunction:

@@ -45,6 +45,7 @@ class Supervisor:
         self.runtime, self.config, self.ledger = runtime, config, ledger
         self.units: dict[DaemonType, Unit] = {}
         self.looks = 0
+        self.on_change: Callable[[], None] | None = None  # called after every change of a phase
         self._emit, self._node_id = emit, node_id
         self._loop: asyncio.AbstractEventLoop | None = None
         self._look_due = False
@@ -269,9 +270,9 @@ class Supervisor:
             return
         unit.run, unit.phase, unit.info.task, unit.info.instance = None, Phase.ABSENT, None, None
         unit.info.paused = False
-        outcome = Outcome("cancelled from outside") if task.cancelled() else _outcome_of(task)
+        outcome = _outcome_of(task)
         if run.stop_reason and not run.crash_cause:
-            self._stopped(unit, run, outcome, cancelled=task.cancelled())
+            self._stopped(unit, run, outcome)
         elif run.crash_cause:
             self.crashes.handle(unit, run, Outcome(run.crash_cause), set_state=self.set_state)
         elif outcome.error:
@@ -284,8 +285,8 @@ class Supervisor:
         run.over.set()
         self._note_change()
 
-    def _stopped(self, unit: Unit, run: Run, outcome: Outcome, *, cancelled: bool) -> None:
-        if outcome.error and not cancelled:
+    def _stopped(self, unit: Unit, run: Run, outcome: Outcome) -> None:
+        if outcome.error and not outcome.cancelled:
             unit.info.last_error = f"while stopping: {outcome.error}"
             log.warning("daemons.error_while_stopping", daemon=unit.daemon_type.value, error=outcome.error)
         unit.ended = Ended.NEVER_RAN if run.bounce else Ended.ON_PURPOSE
@@ -327,6 +328,8 @@ class Supervisor:
     def _note_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        if self.on_change is not None:
+            self.on_change()
         self.poke()
 
     def _satisfied(self, daemon_type: DaemonType) -> bool:
@@ -338,5 +341,7 @@ class Supervisor:
 
 
 def _outcome_of(task: asyncio.Task[Outcome]) -> Outcome:
+    if task.cancelled():
+        return Outcome("cancelled from outside", cancelled=True)
     error = task.exception()
     return task.result() if error is None else Outcome(f"{type(error).__name__}: {error}")

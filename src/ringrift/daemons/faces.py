@@ -1,0 +1,106 @@
+"""The daemons of the foundation that have no home of their own: the router's life and the supervisor's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from ringrift.daemons.self_check import findings
+from ringrift.events.router import UnifiedEventRouter, get_router
+from ringrift.runtime import Runtime
+from ringrift.status import HealthCheckResult
+
+if TYPE_CHECKING:
+    from ringrift.daemons.manager import DaemonManager
+
+log = structlog.get_logger()
+
+READER_CHECK_S = 5.0
+SELF_CHECK_S = 30.0
+
+
+class EventRouterDaemon:
+    """EVENT_ROUTER: the process's router reads what other processes say, and ends in order."""
+
+    def __init__(self, *, router: UnifiedEventRouter | None = None) -> None:
+        self._router = router or get_router()
+
+    async def run(self, *, on_ready: Callable[[], None]) -> None:
+        await self._router.start()
+        on_ready()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self._router.stop()
+
+    def health_check(self) -> HealthCheckResult:
+        """Never unhealthy for what a restart cannot mend: a log out of reach is retried by the router."""
+        stats = self._router.get_stats()
+        if stats["cross_process_degraded"]:
+            return HealthCheckResult.degraded("the event log cannot be reached")
+        return HealthCheckResult.ok()
+
+
+class CrossProcessPoller:
+    """CROSS_PROCESS_POLLER: makes sure that the log is being read while this process lives."""
+
+    def __init__(self, *, runtime: Runtime, router: UnifiedEventRouter | None = None) -> None:
+        self._runtime, self._router = runtime, router or get_router()
+        self.restarts = 0
+
+    async def run(self, *, on_ready: Callable[[], None]) -> None:
+        await self._router.start()
+        on_ready()
+        while True:
+            await self._runtime.sleep(READER_CHECK_S)
+            stats = self._router.get_stats()
+            if stats["has_cross_process"] and not stats["cross_process_polling"]:
+                self.restarts += 1
+                log.warning("daemons.event_reader_restarted", restarts=self.restarts)
+                await self._router.start()
+
+    def health_check(self) -> HealthCheckResult:
+        stats = self._router.get_stats()
+        if not stats["has_cross_process"]:
+            return HealthCheckResult.ok("events stay in this process")
+        return HealthCheckResult.ok(reading=stats["cross_process_polling"], restarts=self.restarts)
+
+
+class SupervisorWatch:
+    """DAEMON_WATCHDOG: checks that the supervisor itself works. It restarts nothing on its own."""
+
+    def __init__(self, *, manager: DaemonManager, runtime: Runtime) -> None:
+        self._manager, self._runtime = manager, runtime
+        self._found: list[str] = []
+        self.checks = 0
+
+    async def run(self) -> None:
+        while True:
+            await self._runtime.sleep(SELF_CHECK_S)
+            self.check()
+
+    def check(self) -> list[str]:
+        """Look once; return what is wrong, and have the supervisor look again."""
+        self.checks += 1
+        found = findings(
+            self._manager.supervisor.units.values(),
+            now_s=self._runtime.monotonic_s(),
+            rounds_alive=self._manager.health_rounds_alive,
+        )
+        new = [text for text in found if text not in self._found]
+        self._found = found
+        if new:
+            self._manager.alert("supervisor_self_check", "; ".join(new))
+        if found:
+            self._manager.repair()
+        return found
+
+    def health_check(self) -> HealthCheckResult:
+        """The supervisor's faults are not this daemon's: it stays healthy and tells."""
+        details: dict[str, Any] = {"checks": self.checks, "found": list(self._found)}
+        if self._found:
+            return HealthCheckResult.degraded(self._found[0], **details)
+        return HealthCheckResult.ok("", **details)

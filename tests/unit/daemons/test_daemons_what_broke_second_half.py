@@ -1,0 +1,323 @@
+"""What broke in systems like this one, rows 11 to 20: each must not happen here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemons_kit import HOUR_S, Crasher, Steady, in_simulation, make_manager, own_type
+
+from ringrift.daemons.ledger_store import JsonLedger, MemoryLedger
+from ringrift.daemons.loop_watchdog import LoopWatchdog
+from ringrift.daemons.planning import NOT_LEADER
+from ringrift.daemons.registry import product_registry
+from ringrift.daemons.types import DaemonState, DaemonType
+from ringrift.events.event_types import DataEventType
+from ringrift.events.router import UnifiedEventRouter
+from ringrift.events.unified_router import Surroundings
+from ringrift.runtime import SystemRuntime
+from ringrift.status import HealthCheckResult
+from ringrift.testing.simulation import SimulatedRuntime
+
+MINE = own_type("MINE")
+OTHER = own_type("OTHER")
+
+EMITTED = (
+    "DAEMON_STARTED",
+    "DAEMON_STOPPED",
+    "DAEMON_STATUS_CHANGED",
+    "DAEMON_CRASH_LOOP_DETECTED",
+    "DAEMON_PERMANENTLY_FAILED",
+    "HEALTH_ALERT",
+    "RESOURCE_CONSTRAINT",
+)
+
+
+def test_11_every_event_the_manager_hears_or_says_is_in_the_catalog() -> None:
+    async def main() -> None:
+        for name in (*make_manager().reactions.handlers, *EMITTED):
+            assert name in DataEventType.__members__
+
+    in_simulation(main)
+
+
+def test_11_backpressure_over_the_real_router_pauses_and_releases() -> None:
+    async def main() -> None:
+        runtime = SimulatedRuntime()
+        router = UnifiedEventRouter(surroundings=Surroundings(runtime=runtime))
+        said: list[tuple[str, dict[str, Any]]] = []
+        router.subscribe(None, lambda event: said.append((event.event_type, dict(event.payload))))
+        manager, daemon = make_manager(runtime=runtime, bus=router), Steady()
+        manager.register_factory(MINE, daemon, pausable=True)
+        await manager.start(MINE)
+        await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "queue"}, "test")
+        await asyncio.sleep(0.1)
+        assert daemon.paused
+        await router.publish("BACKPRESSURE_RELEASED", {"reason": "drained"}, "test")
+        await asyncio.sleep(0.1)
+        assert not daemon.paused
+        await manager.shutdown()
+        started = [payload for name, payload in said if name == "DAEMON_STARTED"]
+        assert started[0]["daemon_name"] == "mine"
+        assert started[0]["node_id"] == "here"
+        assert [name for name, _ in said].count("DAEMON_STOPPED") == 1
+        assert not router.has_subscribers("BACKPRESSURE_ACTIVATED")  # nothing is left behind
+        await router.stop()
+
+    in_simulation(main)
+
+
+async def test_12_the_loop_watchdog_names_the_daemon_that_blocks_the_loop() -> None:
+    incidents: list[Any] = []
+    watchdog = LoopWatchdog(SystemRuntime(), noted_s=0.03, asked_every_s=0.01, on_incident=incidents.append)
+
+    async def culprit() -> None:
+        await asyncio.sleep(0.05)
+        time.sleep(0.25)
+
+    watchdog.start()
+    try:
+        await asyncio.create_task(culprit(), name="daemon:game_eater")
+        async with asyncio.timeout(5):
+            while not incidents:
+                await asyncio.sleep(0.01)
+    finally:
+        watchdog.stop()
+    assert incidents[0].daemon == "game_eater"
+    assert "culprit" in incidents[0].where
+    assert "time.sleep(0.25)" in incidents[0].stack
+    assert 0.1 < incidents[0].blocked_s < 2.0
+    assert watchdog.status()["incidents"] >= 1
+
+
+def test_13_forty_six_hung_starts_take_one_time_limit_and_a_stop_of_all_takes_one_too() -> None:
+    class Hung:
+        async def start(self) -> None:
+            await asyncio.sleep(10 * HOUR_S)
+
+    class SlowToStop:
+        async def start(self) -> None:
+            return
+
+        async def stop(self) -> None:
+            await asyncio.sleep(0.67)
+
+    async def main() -> None:
+        manager, loop = make_manager(), asyncio.get_running_loop()
+        hung = [own_type(f"HUNG_{index}") for index in range(46)]
+        slow = [own_type(f"SLOW_{index}") for index in range(45)]
+        for daemon_type in hung:
+            manager.register_factory(daemon_type, Hung, auto_restart=False)
+        for daemon_type in slow:
+            manager.register_factory(daemon_type, SlowToStop)
+        began = loop.time()
+        result = await manager.start_all([*hung, *slow])
+        assert loop.time() - began == pytest.approx(30.0)
+        assert [result[t] for t in hung] == [False] * 46
+        assert "not ready within 30 s" in result.reasons[hung[0]]
+        assert all(result[t] for t in slow)
+        began = loop.time()
+        await manager.shutdown()
+        assert loop.time() - began < 1.0
+
+    in_simulation(main)
+
+
+def test_14_a_manager_made_outside_any_loop_serves_one_loop_after_the_other() -> None:
+    manager, daemon = make_manager(runtime=SystemRuntime()), Steady()
+    manager.register_factory(MINE, daemon)
+
+    async def one_life() -> None:
+        results = await asyncio.gather(*(manager.start(MINE) for _ in range(50)))
+        assert all(results)
+        await manager.shutdown()
+
+    for _ in range(3):
+        asyncio.run(one_life())
+    assert (daemon.lives, daemon.alive) == (3, 0)
+
+
+def test_15_two_hundred_restarts_leave_no_task_no_file_and_no_history_behind() -> None:
+    async def main() -> None:
+        manager = make_manager(recovery_cooldown=0.0, stable_time=0.5)
+        crasher = Crasher(after_s=1.0)
+        manager.register_factory(MINE, crasher, max_restarts=1000)
+        await manager.start(MINE)
+        await asyncio.sleep(5.5)
+        tasks, files = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
+        await asyncio.sleep(200)
+        assert len(crasher.starts) >= 200
+        assert len(asyncio.all_tasks()) == tasks
+        assert len(os.listdir("/proc/self/fd")) <= files
+        await asyncio.sleep(2 * HOUR_S)
+        assert manager.get_recent_restarts(within_seconds=10 * HOUR_S).get(MINE, 0) <= 2 * 1000
+        await manager.shutdown()
+        assert len(asyncio.all_tasks()) == 1
+
+    in_simulation(main)
+
+
+def test_17_a_budget_that_was_spent_stays_spent_over_a_restart_of_the_manager(tmp_path: Path) -> None:
+    path = tmp_path / "coordination" / "daemon_restarts.json"
+
+    async def first() -> None:
+        manager = make_manager(ledger=JsonLedger(path), runtime=SystemRuntime(), recovery_cooldown=0.0)
+        manager.register_factory(MINE, Crasher(), max_restarts=2, delay_s=0.0, delay_s_max=0.0)
+        await manager.start(MINE)
+        async with asyncio.timeout(5):
+            while not manager.is_permanently_failed(MINE):
+                await asyncio.sleep(0.01)
+        await manager.shutdown()
+
+    async def second() -> None:
+        manager, daemon = make_manager(ledger=JsonLedger(path), runtime=SystemRuntime()), Steady()
+        manager.register_factory(MINE, daemon)
+        assert manager.is_permanently_failed(MINE)
+        assert not await manager.start(MINE)
+        manager.clear_permanently_failed(MINE)
+        assert await manager.start(MINE)
+        await manager.shutdown()
+
+    async def third() -> None:
+        manager = make_manager(ledger=JsonLedger(path), runtime=SystemRuntime())
+        manager.register_factory(MINE, Steady())
+        assert not manager.is_permanently_failed(MINE)
+
+    for life in (first, second, third):
+        asyncio.run(life())
+
+
+def test_17_a_deprecated_face_is_refused_beside_its_successor_and_left_out_of_profiles() -> None:
+    async def main() -> None:
+        manager, new, old = make_manager(), Steady(), Steady()
+        manager.register_factory(DaemonType.AUTO_SYNC, new, depends_on=[], capability="")
+        manager.register_factory(DaemonType.EPHEMERAL_SYNC, old, depends_on=[], capability="")
+        result = await manager.start_all([DaemonType.AUTO_SYNC, DaemonType.EPHEMERAL_SYNC])
+        assert result == {DaemonType.AUTO_SYNC: True, DaemonType.EPHEMERAL_SYNC: False}
+        assert "use auto_sync" in result.reasons[DaemonType.EPHEMERAL_SYNC]
+        assert not await manager.start(DaemonType.EPHEMERAL_SYNC)
+        await manager.stop(DaemonType.AUTO_SYNC)
+        assert await manager.start(DaemonType.EPHEMERAL_SYNC)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_17_every_daemon_that_can_run_is_in_a_profile() -> None:
+    lost = [spec.daemon_type for spec in product_registry() if spec.entry_point and not spec.profiles]
+    assert lost == []
+
+
+@pytest.mark.parametrize("answer", [True, {"healthy": True}, HealthCheckResult.ok(), None])
+@pytest.mark.parametrize("style", ["run", "run_ready", "start_async", "start_sync", "function", "factory"])
+def test_18_daemons_of_every_shape_run(style: str, answer: Any) -> None:
+    class Shaped:
+        def health_check(self) -> Any:
+            return answer
+
+    async def forever(self: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def ready_then_forever(self: Any, *, on_ready: Any) -> None:
+        on_ready()
+        await forever(self)
+
+    async def start_async(self: Any) -> None:
+        return
+
+    methods = {
+        "run": {"run": forever},
+        "run_ready": {"run": ready_then_forever},
+        "start_async": {"start": start_async, "wait_for_shutdown": forever},
+        "start_sync": {"start": lambda self: None, "stop": lambda self: None},
+    }
+
+    async def as_function() -> None:
+        await forever(None)
+
+    async def as_factory() -> Any:
+        return type("Made", (Shaped,), methods["run_ready"])()
+
+    async def main() -> None:
+        manager = make_manager()
+        chosen: Any = {"function": as_function, "factory": as_factory}.get(style)
+        chosen = chosen or type("Made", (Shaped,), methods[style])
+        manager.register_factory(MINE, chosen, startup_grace_period=0, health_check_interval=1)
+        assert await manager.start(MINE)
+        await asyncio.sleep(HOUR_S)
+        assert manager.is_running(MINE)
+        assert manager.get_lifecycle_summary()["total_restarts"] == 0
+        assert manager.get_all_daemon_health()[MINE]["healthy"]
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_19_a_host_without_a_cluster_runs_what_it_can_and_trips_nothing() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(DaemonType.EVENT_ROUTER, Steady(), capability="")
+        planned = [t for t in DaemonType if product_registry()[t].unavailable_reason]
+        result = await manager.start_all([DaemonType.EVENT_ROUTER, *planned])
+        assert [t for t, up in result.items() if up] == [DaemonType.EVENT_ROUTER]
+        assert all("capability not built yet" in reason for reason in result.reasons.values())
+        await asyncio.sleep(HOUR_S)
+        assert manager.liveness_probe()
+        assert manager.get_status()["circuit_breaker"] == {}
+        assert manager.get_recent_restarts() == {}
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_19_a_standby_steps_down_and_its_dependents_still_start() -> None:
+    async def main() -> None:
+        manager, leader, follower = make_manager(), Steady(), Steady()
+        manager.register_factory(MINE, leader, leader_only=True)
+        manager.register_factory(OTHER, follower, depends_on=[MINE])
+        for turn in ("elsewhere", "here", "elsewhere"):
+            await manager.reactions.on_leader_elected({"leader_id": turn})
+            await manager.start_all([MINE, OTHER])
+            await asyncio.sleep(60)
+            assert leader.alive == (1 if turn == "here" else 0)
+            assert follower.alive == 1  # the leader runs what it needs
+        assert NOT_LEADER in manager.why(MINE)
+        assert manager.liveness_probe()
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_20_a_manager_made_by_hand_reads_and_writes_no_counters_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def main() -> None:
+        manager = make_manager(ledger=MemoryLedger())
+        manager.register_factory(MINE, Crasher(), max_restarts=1)
+        await manager.start(MINE)
+        await asyncio.sleep(HOUR_S)
+        assert manager.is_permanently_failed(MINE)
+        await manager.shutdown()
+
+    in_simulation(main)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_20_an_unknown_health_is_not_taken_for_a_good_one() -> None:
+    async def main() -> None:
+        manager, daemon = make_manager(), Steady()
+        daemon.healthy = {"message": "no verdict"}
+        manager.register_factory(MINE, daemon, startup_grace_period=0, health_check_interval=1)
+        await manager.start(MINE)
+        await asyncio.sleep(2.5)
+        assert not manager.get_all_daemon_health()[MINE]["healthy"]
+        assert manager.get_status()[MINE].state is DaemonState.RUNNING
+        await manager.shutdown()
+
+    in_simulation(main)
