@@ -3,6 +3,7 @@
 RingRiftError
 ├── ConfigError              wrong input; never retried
 │   ├── NotBuilt             the capability exists in the plan, not in this version
+│   ├── IllegalAction        the rules of the game do not allow the action
 │   ├── UnknownEventTypeError   no event of that name (also a ValueError)
 │   ├── PayloadError         the payload does not fit its event (also a ValueError)
 │   └── CausalChainTooLong   handlers publish each other's events without end
@@ -64,6 +65,14 @@ class CausalChainTooLong(ConfigError):
     def __init__(self, event_type: str, *, depth: int) -> None:
         super().__init__(f"{event_type} is {depth} events deep in one causal chain; do handlers go in circles?")
         self.event_type, self.depth = event_type, depth
+
+
+class IllegalAction(ConfigError):
+    """The rules do not allow the action; nothing was changed."""
+
+    def __init__(self, action: str, *, why: str) -> None:
+        super().__init__(f"illegal action {action}: {why}")
+        self.action, self.why = action, why
 
 
 class Conflict(RingRiftError):

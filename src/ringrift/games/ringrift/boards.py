@@ -7,14 +7,17 @@ which the rules list them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from itertools import permutations
 from typing import TypeAlias
 
 from ringrift.errors import ConfigError
 from ringrift.games.keys import PLAYERS_MAX, PLAYERS_MIN, ConfigKey
 
 Point: TypeAlias = tuple[int, int]  # x, y; a hex cell's z is -x-y
+Turn: TypeAlias = Callable[[Point], Point]
 
 _SQUARE_AXES: tuple[Point, ...] = ((1, 0), (1, 1), (0, 1), (1, -1))
 _HEX_AXES: tuple[Point, ...] = ((1, 0), (1, -1), (0, -1))
@@ -140,6 +143,22 @@ class Board:
             for x, y in self.points
         )
 
+    @cached_property
+    def symmetries(self) -> tuple[Turn, ...]:
+        """Maps of the board onto itself that keep every table of neighbours; the first changes nothing.
+
+        hex8 keeps four of a hexagon's twelve, because its border collapse runs on along (1, 1).
+        """
+        turns = _hex_turns() if self.shape.hexagonal else _square_turns(self.shape.extent - 1)
+        return tuple(turn for turn in turns if self._keeps_border(turn))
+
+    def _keeps_border(self, turn: Turn) -> bool:
+        cell_of = [self.index[turn(point)] for point in self.points]
+        return all(
+            {cell_of[other] for other in others} == set(self.border_neighbours[cell_of[cell]])
+            for cell, others in enumerate(self.border_neighbours)
+        )
+
     @property
     def rings(self) -> int:
         return self.shape.rings
@@ -155,6 +174,30 @@ class Board:
     @property
     def territory_target(self) -> int:
         return self.cells // self.players + 1
+
+
+def _square_turns(edge: int) -> Iterator[Turn]:
+    for flip in (False, True):
+        for quarters in range(4):
+            yield partial(_turn_square, edge=edge, quarters=quarters, flip=flip)
+
+
+def _turn_square(point: Point, *, edge: int, quarters: int, flip: bool) -> Point:
+    x, y = point
+    for _ in range(quarters):
+        x, y = edge - y, x
+    return (edge - x if flip else x), y
+
+
+def _hex_turns() -> Iterator[Turn]:
+    for sign in (1, -1):
+        for order in permutations(range(3)):
+            yield partial(_turn_hex, order=order, sign=sign)
+
+
+def _turn_hex(point: Point, *, order: tuple[int, ...], sign: int) -> Point:
+    cube = (*point, -sum(point))
+    return sign * cube[order[0]], sign * cube[order[1]]
 
 
 @cache
