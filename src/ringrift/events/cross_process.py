@@ -9,25 +9,24 @@ was, also with what the process itself had published but not handled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from typing import Any
 
 import structlog
 
-from ringrift.engine.ports import Appended, LogRecord
+from ringrift.engine.ports import Appended, EventLog, LogRecord
 from ringrift.errors import Corrupt, RingRiftError
-from ringrift.events.cursor_book import CursorBook, LogSeat
+from ringrift.events.cursor_book import CursorBook
 from ringrift.events.cursors import Cursor
 from ringrift.events.dispatch import Dispatcher
 from ringrift.events.event_wire import decode_body, from_log, session_of, to_log
+from ringrift.events.log_seat import Identity, LogSeat
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Delivery, Subscription, SubscriptionTable
 from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
-
-OpenSeat = Callable[[], Awaitable[LogSeat]]
 
 _BATCH = 256
 _MAILBOX_FULL = 256  # a subscription this far behind is fed again when half is done
@@ -40,7 +39,7 @@ class CrossProcess:
 
     def __init__(
         self,
-        open_seat: OpenSeat,
+        seat: LogSeat,
         *,
         table: SubscriptionTable,
         dispatcher: Dispatcher,
@@ -49,10 +48,12 @@ class CrossProcess:
         backlog_s: float,
         retry_s: float,
     ) -> None:
-        self._open_seat, self._table, self._dispatcher = open_seat, table, dispatcher
+        self._seat, self._table, self._dispatcher = seat, table, dispatcher
         self._arrive, self._runtime, self._retry_s = arrive, runtime, retry_s
         self._backlog_s = backlog_s
         self._session = runtime.new_id()
+        self._log: EventLog | None = None
+        self._identity: Identity | None = None
         self._book: CursorBook | None = None
         self._opening = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -71,7 +72,13 @@ class CrossProcess:
 
     @property
     def instance(self) -> str:
-        return "" if self._book is None else self._book.instance
+        """The name of this process, "" before it was asked for."""
+        return "" if self._identity is None else self._identity.instance
+
+    async def identify(self) -> str:
+        """Return the name under which this process keeps positions and dead letters."""
+        async with self._opening:
+            return (await self._claim()).instance
 
     @property
     def is_reading(self) -> bool:
@@ -82,11 +89,12 @@ class CrossProcess:
     async def append(self, event: RouterEvent, targets: Sequence[Subscription]) -> bool:
         """Store an event durably; False if its id was stored before. Raises if it cannot be stored."""
         entry = to_log(event, session=self._session)
-        book = await self._ready()
+        event_log = await self._open()
         if len(self._table):
+            await self._ready(event_log)
             self.start_soon()
         self._appending[event.event_id] = targets
-        storing = asyncio.ensure_future(book.log.append([entry]))
+        storing = asyncio.ensure_future(event_log.append([entry]))
         try:
             [appended] = await asyncio.shield(storing)
         except asyncio.CancelledError:
@@ -156,7 +164,7 @@ class CrossProcess:
 
     async def start(self) -> None:
         """Open the log and start reading. Raises if the log cannot be opened."""
-        await self._ready()
+        await self._ready(await self._open())
         self.start_soon()
 
     async def stop_reading(self) -> None:
@@ -168,10 +176,15 @@ class CrossProcess:
             self._reader = None
 
     async def close(self) -> None:
-        """Record every position and let go of the identity. The next use opens anew."""
-        if self._book is not None:
-            book, self._book = self._book, None
+        """Record every position and let go of the identity. The next use takes it again."""
+        book, self._book, self._log = self._book, None, None
+        if book is not None:
             await book.close()
+        identity, self._identity = self._identity, None
+        if identity is not None and identity.notes is not None:
+            identity.notes.close()
+        if identity is not None and identity.release is not None:
+            identity.release()
 
     def rebind(self) -> None:
         """A new loop took the router over; what the old one left unfinished is read from the log."""
@@ -197,27 +210,38 @@ class CrossProcess:
 
     # --- reading --------------------------------------------------------------------------------------
 
-    async def _ready(self) -> CursorBook:
+    async def _open(self) -> EventLog:
+        if self._log is None:
+            async with self._opening:
+                self._log = self._log or await self._seat.open_log()
+        return self._log
+
+    async def _claim(self) -> Identity:
+        self._identity = self._identity or await self._seat.claim()
+        return self._identity
+
+    async def _ready(self, event_log: EventLog) -> CursorBook:
         """Return the open book with a cursor for every subscription."""
         book = self._book
         if book is not None and book.covers(self._table):
             return book
         async with self._opening:
             if self._book is None:
-                seat = await self._open_seat()
-                last = (await seat.log.bounds()).last
                 self._book = CursorBook(
-                    seat, runtime=self._runtime, backlog_s=self._backlog_s, last_at_start=last
+                    event_log,
+                    await self._claim(),
+                    runtime=self._runtime,
+                    backlog_s=self._backlog_s,
+                    last_at_start=(await event_log.bounds()).last,
                 )
-            if len(self._table):
-                self._stray_seqs |= await self._book.join(self._table)
+            self._stray_seqs |= await self._book.join(self._table)
             return self._book
 
     async def _read_forever(self) -> None:
         while True:
             try:
-                book = await self._ready()
                 self._wake.clear()
+                book = await self._ready(await self._open())
                 if not await self._feed(book):
                     await self._wait(book)
                 self._degraded = False

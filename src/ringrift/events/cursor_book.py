@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextvars import Context
-from dataclasses import dataclass
 
 import structlog
 
 from ringrift.engine.ports import CursorKey, EventLog, Position
 from ringrift.errors import RingRiftError
 from ringrift.events.cursors import Cursor
-from ringrift.events.delivery_notes import DeliveryNotes, Note
+from ringrift.events.delivery_notes import Note
+from ringrift.events.log_seat import Identity
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Subscription
 from ringrift.runtime import Runtime
@@ -24,24 +24,16 @@ _LAZY_S = 30.0  # positions that moved only over foreign events
 _RETRY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSeat:
-    """Access to the log under the identity of this process."""
-
-    log: EventLog
-    instance: str
-    notes: DeliveryNotes | None = None
-    release: Callable[[], None] | None = None
-
-
 class CursorBook:
     """Restores cursors, records them soon after they move, and reports what retention took away."""
 
-    def __init__(self, seat: LogSeat, *, runtime: Runtime, backlog_s: float, last_at_start: int) -> None:
-        self.log, self.instance = seat.log, seat.instance
+    def __init__(
+        self, log: EventLog, identity: Identity, *, runtime: Runtime, backlog_s: float, last_at_start: int
+    ) -> None:
+        self.log, self.instance = log, identity.instance
         self.last_at_start = last_at_start
         self.gaps = self.missed = 0
-        self._seat, self._runtime, self._backlog_s = seat, runtime, backlog_s
+        self._notes, self._runtime, self._backlog_s = identity.notes, runtime, backlog_s
         self._cursors: dict[str, Cursor] = {}
         self._members: set[Subscription] = set()
         self._stored: dict[str, Position] | None = None
@@ -91,8 +83,8 @@ class CursorBook:
         if cursor is None:
             return
         cursor.finish(event._seq)
-        if self._seat.notes is not None:
-            self._seat.notes.write(Note(event._seq, event.event_id, subscription.name))
+        if self._notes is not None:
+            self._notes.write(Note(event._seq, event.event_id, subscription.name))
         self._moved.set()
 
     def skip_gap(self, first: int, hungry: Iterable[tuple[Subscription, Cursor]]) -> None:
@@ -121,8 +113,7 @@ class CursorBook:
         if not moved:
             return
         positions = {CursorKey(name, self.instance): c.position() for name, c in moved.items()}
-        notes = self._seat.notes
-        covered = None if notes is None else notes.turn()
+        covered = None if self._notes is None else self._notes.turn()
         for cursor in moved.values():
             cursor.dirty = False
         try:
@@ -131,11 +122,11 @@ class CursorBook:
             for cursor in moved.values():
                 cursor.dirty = True
             raise
-        if notes is not None and covered is not None:
-            notes.empty(covered)
+        if self._notes is not None and covered is not None:
+            self._notes.empty(covered)
 
     async def close(self) -> None:
-        """Record all positions and give up the identity."""
+        """Stop recording, after all positions are recorded once more."""
         if self._recorder is not None:
             self._recorder.cancel()
             await asyncio.wait({self._recorder})
@@ -144,10 +135,6 @@ class CursorBook:
             await self.record(everything=True)
         except RingRiftError as error:
             log.error("events.positions_not_recorded", error=str(error))
-        if self._seat.notes is not None:
-            self._seat.notes.close()
-        if self._seat.release is not None:
-            self._seat.release()
 
     async def _record_forever(self) -> None:
         while True:
@@ -157,7 +144,7 @@ class CursorBook:
                     await self._moved.wait()
             except TimeoutError:
                 everything = True
-            if self._seat.notes is not None:
+            if self._notes is not None:
                 await self._runtime.sleep(_GROUP_S)
             self._moved.clear()
             try:
@@ -170,7 +157,7 @@ class CursorBook:
     async def _restore(self) -> dict[str, Position]:
         """Read the recorded positions and add what the notes say beyond them."""
         stored = dict(await self.log.positions(self.instance))
-        notes = [] if self._seat.notes is None else list(self._seat.notes.read())
+        notes = [] if self._notes is None else list(self._notes.read())
         for seq in sorted({note.seq for note in notes}):
             found = await self.log.read(after=seq - 1, limit=1)
             for note in (note for note in notes if note.seq == seq and note.subscription in stored):

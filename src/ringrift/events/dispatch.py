@@ -10,70 +10,19 @@ for it at the end. So no chain of handlers can deadlock.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import Token, copy_context
-from dataclasses import dataclass
-from enum import StrEnum
-from types import CoroutineType
 from typing import Any
 
 import structlog
 
+from ringrift.events.failures import Failure, FailureKind, failure_of, overflow_of
+from ringrift.events.first_step import Resumed, first_step
 from ringrift.events.routed_event import RouterEvent, current_event
 from ringrift.events.subscriptions import Delivery, Subscription
 
 log = structlog.get_logger()
-
-_PROGRAMMING_ERRORS = (NameError, AttributeError, TypeError)
-
-
-class FailureKind(StrEnum):
-    """How a delivery failed; the value is the source label of its dead letter."""
-
-    RAISED = "EventRouter.async"
-    RAISED_AT_ONCE = "EventRouter.sync"
-    BUG = "EventRouter.programming_error"
-    TIMEOUT = "EventRouter.async.timeout"
-    CANCELLED = "EventRouter.cancelled"
-    OVERFLOW = "EventRouter.overflow"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One event that one subscription did not handle."""
-
-    event: RouterEvent
-    subscription: Subscription
-    kind: FailureKind
-    error: str
-    cause: BaseException | None = None
-
-
-class Resumed:
-    """Goes on awaiting a coroutine whose first step was driven by hand and yielded *pending*."""
-
-    __slots__ = ("_coroutine", "_pending")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], pending: Any) -> None:
-        self._coroutine, self._pending = coroutine, pending
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        coroutine, pending = self._coroutine, self._pending
-        try:
-            while True:
-                try:
-                    sent = yield pending
-                except GeneratorExit:
-                    coroutine.close()
-                    raise
-                except BaseException as error:  # noqa: BLE001 - handed on into the coroutine, not kept
-                    pending = coroutine.throw(error)
-                else:
-                    pending = coroutine.send(sent)
-        except StopIteration as stop:
-            return stop.value
 
 
 class Dispatcher:
@@ -85,10 +34,11 @@ class Dispatcher:
         timeout_s: float,
         mailbox_max: int,
         report: Callable[[Failure], Awaitable[bool]],
+        report_now: Callable[[Failure], bool],
         handled: Callable[[RouterEvent, Subscription], None],
     ) -> None:
         self.timeout_s, self._mailbox_max = timeout_s, mailbox_max
-        self._report, self._handled = report, handled
+        self._report, self._report_now, self._handled = report, report_now, handled
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- a publish ------------------------------------------------------------------------------------
@@ -108,11 +58,11 @@ class Dispatcher:
             subscription.running = True
             try:
                 result = subscription.callback(event)
-                if result is not None and (waiting := _first_step(result)) is not None:
+                if result is not None and (waiting := first_step(result)) is not None:
                     return self._proceed(event, targets, position, failures, token, waiting)
             except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
                 failures = failures or []
-                failures.append(_failure(event, subscription, error, FailureKind.RAISED_AT_ONCE))
+                failures.append(failure_of(event, subscription, error, FailureKind.RAISED_AT_ONCE))
             except BaseException:
                 self._interrupted(event, subscription, token)
                 raise
@@ -146,14 +96,16 @@ class Dispatcher:
         """Go on from target *position*; *waiting* is the unfinished handler of the one before."""
         failed = failures or []
         rest: deque[Delivery] = deque()
+        running = targets[position - 1] if waiting is not None else None
         try:
             if event._root is None:
                 rest.extend(self._reserve(event, targets[position:], failed))
             else:
                 rest.extend(Delivery(event, item) for item in targets[position:])
-            if waiting is not None:
-                failed += await self._finish(event, targets[position - 1], waiting)
+            if running is not None and waiting is not None:
+                failed += await self._finish(event, running, waiting)
             while rest:
+                running = None
                 delivery = rest[0]
                 if event._root is not None and delivery.subscription.running:
                     rest.popleft()
@@ -163,11 +115,13 @@ class Dispatcher:
                     await self._take_turn(delivery)
                 else:
                     delivery.subscription.running = True
-                rest.popleft()
-                failed += await self._run(event, delivery.subscription)
+                running = rest.popleft().subscription
+                failed += await self._run(event, running)
         except asyncio.CancelledError:
+            if running is not None:
+                failed.append(Failure(event, running, FailureKind.CANCELLED, "cancelled with its publisher"))
             self._hand_over(rest)
-            self._spawn(self._report_all(failed))
+            self._record_now(failed)
             raise
         finally:
             event._open -= 1
@@ -188,7 +142,7 @@ class Dispatcher:
         places = []
         for subscription in targets:
             if len(subscription.mailbox) >= self._mailbox_max:
-                failed.append(_overflow(event, subscription))
+                failed.append(overflow_of(event, subscription))
                 continue
             places.append(Delivery(event, subscription))
             subscription.mailbox.append(places[-1])
@@ -228,10 +182,10 @@ class Dispatcher:
             return []
         try:
             result = subscription.callback(event)
-            waiting = None if result is None else _first_step(result)
+            waiting = None if result is None else first_step(result)
         except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
             self._free(subscription)
-            return [_failure(event, subscription, error, FailureKind.RAISED_AT_ONCE)]
+            return [failure_of(event, subscription, error, FailureKind.RAISED_AT_ONCE)]
         except BaseException:
             self._free(subscription)
             raise
@@ -250,18 +204,16 @@ class Dispatcher:
             async with scope:
                 await waiting
         except asyncio.CancelledError as error:
-            failure = Failure(event, subscription, FailureKind.CANCELLED, "cancelled", error)
             self._free(subscription)
             if _is_being_cancelled():
-                self._spawn(self._report_all([failure]))
                 raise
-            return [failure]
+            return [failure_of(event, subscription, error, FailureKind.RAISED)]
         except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
             self._free(subscription)
             if scope.expired():
                 text = f"timed out after {limit_s:g} s"
                 return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
-            return [_failure(event, subscription, error, FailureKind.RAISED)]
+            return [failure_of(event, subscription, error, FailureKind.RAISED)]
         self._end(event, subscription)
         return []
 
@@ -293,7 +245,7 @@ class Dispatcher:
         """Leave an event in a mailbox; the router runs it in its turn, in the caller's context."""
         subscription = delivery.subscription
         if len(subscription.mailbox) >= self._mailbox_max:
-            return [_overflow(delivery.event, subscription)]
+            return [overflow_of(delivery.event, subscription)]
         delivery.context = copy_context()
         root = delivery.event._root or delivery.event
         root._queued += 1
@@ -339,6 +291,12 @@ class Dispatcher:
         event._open += 1
         try:
             failures = await self._run(event, delivery.subscription)
+        except asyncio.CancelledError:
+            # The router is ending. An event of the log comes again; any other one would be lost.
+            if not event._seq:
+                text = "cancelled with the router"
+                self._record_now([Failure(event, delivery.subscription, FailureKind.CANCELLED, text)])
+            raise
         finally:
             event._open -= 1
             current_event.reset(token)
@@ -354,6 +312,12 @@ class Dispatcher:
         for failure in failures:
             recorded = await self._report(failure)
             if recorded and failure.event._seq:
+                self._handled(failure.event, failure.subscription)
+
+    def _record_now(self, failures: Sequence[Failure]) -> None:
+        """As `_report_all`, for a task that is being cancelled and cannot wait any more."""
+        for failure in failures:
+            if self._report_now(failure) and failure.event._seq:
                 self._handled(failure.event, failure.subscription)
 
     def _spawn(self, work: Coroutine[Any, Any, None], delivery: Delivery | None = None) -> None:
@@ -387,40 +351,6 @@ class Dispatcher:
         return lost
 
 
-def _first_step(result: Any) -> Resumed | None:
-    """Drive an awaitable as far as it goes without waiting; None if it is finished."""
-    coroutine: Coroutine[Any, Any, Any]
-    if type(result) is CoroutineType:
-        coroutine = result
-    elif inspect.isawaitable(result):
-        coroutine = _awaited(result)
-    else:
-        return None  # a plain callback that returned something
-    try:
-        pending = coroutine.send(None)
-    except StopIteration:
-        return None
-    return Resumed(coroutine, pending)
-
-
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
-
-
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _failure(
-    event: RouterEvent, subscription: Subscription, error: BaseException, kind: FailureKind
-) -> Failure:
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, _PROGRAMMING_ERRORS):
-        return Failure(event, subscription, FailureKind.BUG, f"BUG: {text}", error)
-    return Failure(event, subscription, kind, text, error)
-
-
-def _overflow(event: RouterEvent, subscription: Subscription) -> Failure:
-    waiting = len(subscription.mailbox)
-    return Failure(event, subscription, FailureKind.OVERFLOW, f"mailbox full: {waiting} events wait")

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from ringrift.events.log_seat import process_seat
 from ringrift.events.routed_event import EventSource, RouterEvent, get_event_payload
 from ringrift.events.subscriptions import Callback, SubscriptionHandle
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.process import process_scope
+from ringrift.settings import get_settings
 
 __all__ = [
     "EventSource",
@@ -32,7 +34,13 @@ __all__ = [
 
 def get_router() -> UnifiedEventRouter:
     """Return the router of this process."""
-    return process_scope().get(UnifiedEventRouter, lambda: UnifiedEventRouter(surroundings=Surroundings()))
+    return process_scope().get(UnifiedEventRouter, _make_router)
+
+
+def _make_router() -> UnifiedEventRouter:
+    settings = get_settings()
+    around = Surroundings(settings=settings, seat=process_seat(settings))
+    return UnifiedEventRouter(surroundings=around)
 
 
 def reset_router() -> None:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import structlog
 
 from ringrift.errors import ConfigError
-from ringrift.events.dispatch import FailureKind
 from ringrift.events.event_routes import EventRoutes
+from ringrift.events.failures import FailureKind
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.seen_events import SeenEvents
 from ringrift.events.subscriptions import SubscriptionTable

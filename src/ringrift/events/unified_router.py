@@ -8,16 +8,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import structlog
 
-from ringrift.errors import CausalChainTooLong, RingRiftError
-from ringrift.events.cross_process import CrossProcess, OpenSeat
-from ringrift.events.dispatch import Dispatcher, Failure, FailureKind
+from ringrift.errors import CausalChainTooLong
+from ringrift.events.bus_flags import ALL_BUSES, BusFlags, as_router_event
+from ringrift.events.cross_process import CrossProcess
+from ringrift.events.dispatch import Dispatcher
 from ringrift.events.event_routes import EventRoutes, Route
+from ringrift.events.failure_reports import REPORTS_OF_FAILURE, DeadLetterSink, FailureReports
+from ringrift.events.failures import Failure
+from ringrift.events.log_seat import LogSeat
 from ringrift.events.normalization import delivered_as, resolve
 from ringrift.events.routed_event import EventSource, RouterEvent, current_event
 from ringrift.events.router_reports import RouterCounters, RouterReports
@@ -42,33 +46,6 @@ CAUSAL_DEPTH_MAX = 32
 MAILBOX_MAX = 10_000
 STOP_S = 5.0
 
-_REPORTS_OF_FAILURE = frozenset({"HANDLER_FAILED", "HANDLER_TIMEOUT"})
-# Whoever retries a dead letter keeps its books; a second capture would lose the count of attempts.
-_RETRY_SOURCES = ("dlq_retry:", "dlq_replay:")
-
-
-class BusFlags(NamedTuple):
-    """Which subscribers a publisher wants to reach besides the router's own."""
-
-    data_bus: bool
-    stage_bus: bool
-    cross_process: bool
-
-    def allow(self, targets: Sequence[Subscription]) -> tuple[Subscription, ...]:
-        barred = {EventSource.DATA_BUS: not self.data_bus, EventSource.STAGE_BUS: not self.stage_bus}
-        return tuple(item for item in targets if not barred.get(item.bus))
-
-
-_ALL_BUSES = BusFlags(True, True, True)
-
-
-class DeadLetterSink(Protocol):
-    """Where failed deliveries go."""
-
-    async def capture_failure(self, failure: Failure, *, instance: str) -> None:
-        """Store one failed delivery durably."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -76,7 +53,7 @@ class Surroundings:
 
     runtime: Runtime = field(default_factory=system_runtime)
     settings: Settings = field(default_factory=get_settings)
-    open_seat: OpenSeat | None = None
+    seat: LogSeat | None = None
     dead_letters: DeadLetterSink | None = None
 
 
@@ -95,23 +72,30 @@ class UnifiedEventRouter:
     ) -> None:
         around = surroundings or Surroundings()
         self._runtime, self._settings = around.runtime, around.settings
-        self._dead_letters = around.dead_letters
         self._routes = EventRoutes(strict=around.settings.event_validation_strict)
         self._seen = SeenEvents(events_max=max_seen_events, ttl_s=dedup_ttl_seconds, by_content=content_dedup)
         self._table = SubscriptionTable()
         self._counters = RouterCounters()
         self._max_history = HISTORY_MAX
         self._event_history: deque[RouterEvent] = deque(maxlen=HISTORY_MAX)
+        timeout_s = around.settings.event_handler_timeout
+        failures = FailureReports(
+            counters=self._counters,
+            dead_letters=around.dead_letters,
+            publish=self.publish,
+            timeout_s=timeout_s,
+        )
         self._dispatcher = Dispatcher(
-            timeout_s=around.settings.event_handler_timeout,
+            timeout_s=timeout_s,
             mailbox_max=MAILBOX_MAX,
-            report=self._report_failure,
+            report=failures.report,
+            report_now=failures.report_now,
             handled=self._note_handled,
         )
         self._crossing: CrossProcess | None = None
-        if enable_cross_process_polling and around.open_seat is not None:
+        if enable_cross_process_polling and around.seat is not None:
             self._crossing = CrossProcess(
-                around.open_seat,
+                around.seat,
                 table=self._table,
                 dispatcher=self._dispatcher,
                 arrive=self._arrive,
@@ -119,6 +103,7 @@ class UnifiedEventRouter:
                 backlog_s=around.settings.event_backlog,
                 retry_s=poll_interval,
             )
+        failures.attach(self._crossing)
         self._reports = RouterReports(
             table=self._table,
             routes=self._routes,
@@ -148,7 +133,7 @@ class UnifiedEventRouter:
         *event_type* is a name in any spelling, an enum member, or a ready event. The flags can only
         switch off: an event that its catalog entry keeps in the process stays there.
         """
-        flags = _ALL_BUSES
+        flags = ALL_BUSES
         if not (route_to_data_bus and route_to_stage_bus and route_to_cross_process):
             flags = BusFlags(route_to_data_bus, route_to_stage_bus, route_to_cross_process)
         if payload is None and hasattr(event_type, "event_type"):
@@ -179,7 +164,7 @@ class UnifiedEventRouter:
         if not self._seen.is_duplicate(event, self._runtime.monotonic_s()):
             if event.origin is not EventSource.ROUTER:
                 self._counters.by_origin[event.origin] += 1
-            await self._deliver(event, route, flags or _ALL_BUSES)
+            await self._deliver(event, route, flags or ALL_BUSES)
         return event
 
     def publish_sync(
@@ -203,7 +188,7 @@ class UnifiedEventRouter:
         if (parent := current_event.get()) is not None:
             _descend(event, parent)
         targets = self._table.targets(route.name)
-        if flags is not _ALL_BUSES:
+        if flags is not ALL_BUSES:
             targets = flags.allow(targets)
         crossing = self._crossing if route.crosses and flags.cross_process else None
         if crossing is not None and not await crossing.append(event, targets):
@@ -300,47 +285,6 @@ class UnifiedEventRouter:
     def _note_handled(self, event: RouterEvent, subscription: Subscription) -> None:
         if self._crossing is not None:
             self._crossing.handled(event, subscription)
-
-    async def _report_failure(self, failure: Failure) -> bool:
-        """Count, log, keep and announce a failed delivery; False if it could not be kept."""
-        event, name = failure.event, failure.subscription.name
-        self._counters.count(failure.kind)
-        fields = {"event_type": event.event_type, "event_id": event.event_id, "subscription": name}
-        if failure.kind is FailureKind.BUG:
-            log.critical("events.handler_bug", error=failure.error, exc_info=failure.cause, **fields)
-        else:
-            log.error("events.handler_failed", kind=failure.kind.name.lower(), error=failure.error, **fields)
-        kept = await self._keep(failure)
-        if event.event_type not in _REPORTS_OF_FAILURE:
-            await self._announce(failure)
-        return kept
-
-    async def _keep(self, failure: Failure) -> bool:
-        if self._dead_letters is None or failure.event.source.startswith(_RETRY_SOURCES):
-            return True
-        instance = "" if self._crossing is None else self._crossing.instance
-        try:
-            await self._dead_letters.capture_failure(failure, instance=instance)
-        except RingRiftError as error:
-            self._counters.dead_letters_lost += 1
-            log.critical("events.dead_letter_lost", event_id=failure.event.event_id, error=str(error))
-            return False
-        self._counters.dead_lettered += 1
-        return True
-
-    async def _announce(self, failure: Failure) -> None:
-        timed_out = failure.kind is FailureKind.TIMEOUT
-        payload: dict[str, Any] = {
-            "handler_name": failure.subscription.name,
-            "event_type": failure.event.event_type,
-            "error": failure.error,
-        }
-        if timed_out:
-            payload["timeout_seconds"] = failure.subscription.timeout_s or self._dispatcher.timeout_s
-        try:
-            await self.publish("HANDLER_TIMEOUT" if timed_out else "HANDLER_FAILED", payload, "event_router")
-        except RingRiftError as error:
-            log.error("events.announcement_lost", handler=failure.subscription.name, error=str(error))
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -446,22 +390,6 @@ class UnifiedEventRouter:
         return self._reports.status()
 
 
-def as_router_event(found: Any, source: str = "") -> RouterEvent:
-    """Take a RouterEvent as it is, and anything with a type and a payload as an event of the data bus."""
-    if isinstance(found, RouterEvent):
-        return found
-    event = RouterEvent(
-        found.event_type,
-        dict(getattr(found, "payload", None) or {}),
-        source=source or getattr(found, "source", ""),
-        origin=EventSource.DATA_BUS,
-        data_event=found,
-    )
-    event.timestamp = getattr(found, "timestamp", event.timestamp)
-    event.success = bool(event.payload.get("success", True))
-    return event
-
-
 def _descend(event: RouterEvent, parent: RouterEvent) -> None:
     """Make *event* a child of the event whose handler publishes it."""
     event.parent_event_id = event.parent_event_id or parent.event_id
@@ -470,5 +398,5 @@ def _descend(event: RouterEvent, parent: RouterEvent) -> None:
         return  # the handler has ended; a task it left behind starts a chain of its own
     event._root = parent._root or parent
     event._depth = parent._depth + 1
-    if event._depth > CAUSAL_DEPTH_MAX and event.event_type not in _REPORTS_OF_FAILURE:
+    if event._depth > CAUSAL_DEPTH_MAX and event.event_type not in REPORTS_OF_FAILURE:
         raise CausalChainTooLong(event.event_type, depth=event._depth)

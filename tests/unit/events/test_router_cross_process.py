@@ -1,0 +1,440 @@
+"""Events between routers on one log: once per subscription, in order, also over restarts."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringrift.engine.limits import EngineLimits
+from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.engine.ports import CursorKey, Position
+from ringrift.errors import PayloadError, StorageFull
+from ringrift.events.cursors import Cursor
+from ringrift.events.delivery_notes import DeliveryNotes, Note
+from ringrift.events.log_seat import Identity, LogSeat
+from ringrift.events.routed_event import EventSource, RouterEvent
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.runtime import system_runtime
+from ringrift.settings import load_settings
+
+CROSSING, LOCAL = "TRAINING_COMPLETED", "CHECKPOINT_SAVED"
+
+
+class Machine:
+    """One log and the processes that use it."""
+
+    def __init__(self, tmp_path, limits=None):
+        self.store = MemoryStore(limits=limits or EngineLimits())
+        self.tmp_path = tmp_path
+        self.routers = []
+
+    @property
+    def records(self):
+        return self.store.events.records
+
+    def process(self, instance, *, notes=False, log=None, backlog=60):
+        engine = memory_engine(system_runtime(), self.store)
+
+        async def open_log():
+            return log or engine.events
+
+        async def claim():
+            return Identity(
+                instance=instance, notes=DeliveryNotes(self.tmp_path, instance) if notes else None
+            )
+
+        around = Surroundings(
+            settings=load_settings({"RINGRIFT_EVENT_BACKLOG": str(backlog)}).settings,
+            seat=LogSeat(open_log=open_log, claim=claim),
+        )
+        router = UnifiedEventRouter(surroundings=around)
+        self.routers.append(router)
+        return router
+
+    async def kill(self, router):
+        """End a router as `kill -9` would: its tasks stop, nothing is recorded."""
+        crossing = router._crossing
+        for subscription in router._table:
+            subscription.active = False
+        tasks = [crossing._reader, crossing._book and crossing._book._recorder, *router._dispatcher._tasks]
+        for task in filter(None, tasks):
+            task.cancel()
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+        self.routers.remove(router)
+
+
+@pytest.fixture
+async def machine(tmp_path):
+    machine = Machine(tmp_path)
+    yield machine
+    for router in machine.routers:
+        await router.stop()
+
+
+async def until(condition, timeout_s=5):
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def quiet(seconds=0.03):
+    await asyncio.sleep(seconds)
+
+
+def collector(seen):
+    async def collect(event):
+        seen.append(event["n"])
+
+    return collect
+
+
+async def test_a_crossing_event_is_seen_once_by_each_process(machine):
+    here, there, also_there = [], [], []
+    a, b = machine.process("a"), machine.process("b")
+    a.subscribe(CROSSING, collector(here))
+    b.subscribe(CROSSING, collector(there), "one")
+    b.subscribe(None, collector(also_there), "all")
+    await b.start()
+    await a.start()
+    for n in range(20):
+        await a.publish(CROSSING, {"n": n})
+    await until(lambda: len(there) >= 20 and len(also_there) >= 20)
+    await quiet()
+    assert here == there == also_there == list(range(20))
+    stats = b.get_stats()
+    assert stats["events_by_source"] == {"cross_process": 20}
+    assert stats["cross_process_polling"]
+
+
+async def test_the_event_arrives_with_all_its_fields(machine):
+    found = []
+    a, b = machine.process("a"), machine.process("b")
+    b.subscribe(CROSSING, found.append)
+    await b.start()
+    sent = await a.publish(CROSSING, {"n": 1, "success": False, "loss": float("nan")}, "trainer")
+    await until(lambda: found)
+    got = found[0]
+    for name in ("event_id", "event_type", "timestamp", "source", "trace_id", "success"):
+        assert getattr(got, name) == getattr(sent, name)
+    assert got.origin is EventSource.CROSS_PROCESS
+    assert got.payload["loss"] != got.payload["loss"]
+    assert not got.redelivered
+
+
+async def test_local_events_and_the_flag_keep_events_in_their_process(machine):
+    a = machine.process("a")
+    await a.publish(LOCAL, {"n": 1})
+    await a.publish(CROSSING, {"n": 1}, route_to_cross_process=False)
+    assert machine.records == []
+    await a.publish("CUSTOM_EVENT", {"data": "value"}, route_to_cross_process=True)
+    assert [record.type for record in machine.records] == ["CUSTOM_EVENT"]
+
+
+async def test_a_payload_that_is_not_json_is_refused_before_anything_happens(machine):
+    seen = []
+    a = machine.process("a")
+    a.subscribe(CROSSING, collector(seen))
+    with pytest.raises(PayloadError, match="must be JSON"):
+        await a.publish(CROSSING, {"n": object()})
+    assert (seen, machine.records) == ([], [])
+    assert a.get_stats()["total_events_routed"] == 0
+
+
+async def test_an_event_that_cannot_be_stored_is_not_delivered(machine):
+    class FullLog:
+        def __init__(self, log):
+            self._log = log
+
+        def __getattr__(self, name):
+            return getattr(self._log, name)
+
+        async def append(self, events):
+            raise StorageFull("disk full")
+
+    seen = []
+    full = FullLog(memory_engine(system_runtime(), machine.store).events)
+    a = machine.process("a", log=full)
+    a.subscribe(CROSSING, collector(seen))
+    with pytest.raises(StorageFull):
+        await a.publish(CROSSING, {"n": 1})
+    assert seen == []
+
+
+async def test_the_same_id_is_stored_and_handled_once(machine):
+    seen = []
+    a, b = machine.process("a"), machine.process("b")
+    b.subscribe(CROSSING, collector(seen))
+    await b.start()
+    event = await a.publish(CROSSING, {"n": 1})
+    other = machine.process("c")
+    await other.publish(RouterEvent(CROSSING, {"n": 1}, event_id=event.event_id))
+    await until(lambda: seen)
+    await quiet()
+    assert seen == [1]
+    assert len(machine.records) == 1
+    assert other.get_stats()["duplicates_prevented"] == 1
+
+
+async def test_a_subscriber_that_starts_late_sees_the_recent_past_but_not_more(machine):
+    seen, nothing = [], []
+    a = machine.process("a")
+    await a.publish(CROSSING, {"n": 1})
+    late = machine.process("late")
+    late.subscribe(CROSSING, collector(seen))
+    await late.start()
+    forgetful = machine.process("forgetful", backlog=0)
+    forgetful.subscribe(CROSSING, collector(nothing))
+    await forgetful.start()
+    await until(lambda: seen == [1])
+    await a.publish(CROSSING, {"n": 2})
+    await until(lambda: nothing)
+    assert nothing == [2]
+
+
+async def test_a_subscription_added_while_reading_joins(machine):
+    first, second = [], []
+    a, b = machine.process("a"), machine.process("b")
+    b.subscribe(CROSSING, collector(first), "first")
+    await b.start()
+    await a.publish(CROSSING, {"n": 1})
+    await until(lambda: first == [1])
+    b.subscribe(CROSSING, collector(second), "second")
+    await until(lambda: second == [1])
+    await a.publish(CROSSING, {"n": 2})
+    await until(lambda: second == [1, 2])
+    assert first == [1, 2]
+
+
+async def test_a_slow_subscription_does_not_hold_up_the_others(machine):
+    gate, slow_seen, quick_seen = asyncio.Event(), [], []
+    a, b = machine.process("a"), machine.process("b")
+
+    async def slow(event):
+        await gate.wait()
+        slow_seen.append(event["n"])
+
+    b.subscribe(CROSSING, slow, "slow")
+    b.subscribe(CROSSING, collector(quick_seen), "quick")
+    await b.start()
+    count = 700  # more than one mailbox holds and several batches
+    for n in range(count):
+        await a.publish(CROSSING, {"n": n})
+    await until(lambda: len(quick_seen) == count)
+    assert slow_seen == []
+    gate.set()
+    await until(lambda: len(slow_seen) == count)
+    assert slow_seen == quick_seen == list(range(count))
+
+
+async def test_a_restarted_process_continues_where_it_was(machine):
+    seen = []
+    a, b = machine.process("a"), machine.process("b")
+    b.subscribe(CROSSING, collector(seen), "s")
+    await b.start()
+    await a.publish(CROSSING, {"n": 1})
+    await until(lambda: seen == [1])
+    await b.stop()
+    await a.publish(CROSSING, {"n": 2})
+    again = machine.process("b")
+    again.subscribe(CROSSING, collector(seen), "s")
+    await again.start()
+    await a.publish(CROSSING, {"n": 3})
+    await until(lambda: len(seen) >= 3)
+    await quiet()
+    assert seen == [1, 2, 3]
+
+
+async def test_what_was_handled_right_before_a_kill_is_not_handled_again(machine):
+    seen = []
+    a, b = machine.process("a"), machine.process("b", notes=True)
+
+    async def handle(event):
+        seen.append(event["n"])
+        if event["n"] == 5:
+            await asyncio.Event().wait()  # killed in the middle of this one
+
+    b.subscribe(CROSSING, handle, "s")
+    await b.start()
+    for n in range(8):
+        await a.publish(CROSSING, {"n": n})
+    await until(lambda: 5 in seen)
+    await machine.kill(b)
+    again, redelivered = machine.process("b", notes=True), []
+
+    def note(event):
+        seen.append(event["n"])
+        redelivered.append(event.redelivered)
+
+    again.subscribe(CROSSING, note, "s")
+    await again.start()
+    await until(lambda: 7 in seen)
+    await quiet()
+    assert Counter(seen) == {**dict.fromkeys(range(8), 1), 5: 2}
+    assert redelivered == [True, True, True]
+
+
+async def test_own_events_that_were_not_handled_before_a_kill_are_handled_after_it(machine):
+    seen = []
+    a = machine.process("a", notes=True)
+
+    async def stuck(event):
+        await asyncio.Event().wait()
+
+    a.subscribe(CROSSING, stuck, "s")
+    publishing = [asyncio.create_task(a.publish(CROSSING, {"n": n})) for n in range(3)]
+    await until(lambda: len(machine.records) == 3)
+    await machine.kill(a)
+    again = machine.process("a", notes=True)
+    again.subscribe(CROSSING, collector(seen), "s")
+    await again.start()
+    await until(lambda: len(seen) == 3)
+    assert seen == [0, 1, 2]
+    for task in publishing:
+        task.cancel()
+    await asyncio.gather(*publishing, return_exceptions=True)
+
+
+async def test_own_events_are_not_handled_again_after_a_restart(machine):
+    seen = []
+    a = machine.process("a")
+    a.subscribe(CROSSING, collector(seen), "s")
+    for n in range(5):
+        await a.publish(CROSSING, {"n": n})
+    await a.stop()
+    again = machine.process("a")
+    again.subscribe(CROSSING, collector(seen), "s")
+    await again.start()
+    await again.publish(CROSSING, {"n": 5})
+    await quiet()
+    assert seen == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_handler_that_is_stopped_and_started_again_misses_nothing_and_repeats_nothing(machine):
+    seen = []
+    a, b = machine.process("a"), machine.process("b")
+    collect = collector(seen)
+    await b.start()
+    for n in range(6):
+        handle = b.subscribe(CROSSING, collect, "daemon")
+        await until(lambda n=n: len(seen) >= 2 * n)
+        await a.publish(CROSSING, {"n": 2 * n})
+        await until(lambda n=n: len(seen) == 2 * n + 1)
+        handle()
+        await a.publish(CROSSING, {"n": 2 * n + 1})
+    await quiet()
+    assert seen == list(range(11))
+
+
+async def test_events_lost_to_retention_are_reported(tmp_path):
+    machine = Machine(tmp_path, EngineLimits(event_retention_rows=5))
+    seen = []
+    a, b = machine.process("a"), machine.process("b")
+    b.subscribe(CROSSING, collector(seen), "s")
+    await b.start()
+    await a.publish(CROSSING, {"n": 0})
+    await until(lambda: seen == [0])
+    await b.stop()
+    for n in range(1, 21):
+        await a.publish(CROSSING, {"n": n})
+    again = machine.process("b")
+    again.subscribe(CROSSING, collector(seen), "s")
+    await again.start()
+    await until(lambda: 20 in seen)
+    assert seen == [0, 16, 17, 18, 19, 20]
+    stats = again.get_stats()
+    assert (stats["retention_gaps"], stats["events_missed"]) == (1, 15)
+    for router in machine.routers:
+        await router.stop()
+
+
+async def test_a_cancelled_publisher_does_not_lose_its_event(machine):
+    seen, started = [], asyncio.Event()
+    a = machine.process("a")
+
+    async def slow(event):
+        started.set()
+        await asyncio.sleep(30)
+
+    a.subscribe(CROSSING, slow, "slow")
+    a.subscribe(CROSSING, collector(seen), "rest")
+    task = asyncio.create_task(a.publish(CROSSING, {"n": 1}))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: seen == [1])
+
+
+async def test_the_log_coming_back_ends_the_degraded_state(machine):
+    class FlakyLog:
+        broken = True
+
+        def __init__(self, log):
+            self._log = log
+
+        def __getattr__(self, name):
+            return getattr(self._log, name)
+
+        async def bounds(self):
+            if self.broken:
+                raise StorageFull("no")
+            return await self._log.bounds()
+
+    seen = []
+    log = FlakyLog(memory_engine(system_runtime(), machine.store).events)
+    b = machine.process("b", log=log)
+    b._crossing._retry_s = 0.005
+    b.subscribe(CROSSING, collector(seen))
+    await until(lambda: b.get_stats()["cross_process_degraded"])
+    assert not b.health_check().healthy
+    log.broken = False
+    await machine.process("a").publish(CROSSING, {"n": 1})
+    await until(lambda: seen == [1])
+    await until(lambda: not b.get_stats()["cross_process_degraded"])
+    assert b.get_stats()["cross_process_failures"] >= 1
+
+
+# --- bookkeeping ------------------------------------------------------------------------------------------
+
+
+@given(st.permutations(list(range(1, 9))), st.integers(0, 8), st.integers(0, 8))
+@settings(max_examples=200, deadline=None)
+def test_a_position_never_covers_what_is_not_handled(order, fed, finished):
+    cursor = Cursor(Position(0), restored=False)
+    for seq in order[:finished]:
+        cursor.expect(seq)
+    for seq in range(1, fed + 1):
+        cursor.expect(seq)
+    cursor.feed(fed)
+    for seq in order[:finished]:
+        cursor.finish(seq)
+    position = cursor.position()
+    covered = {seq for seq in range(1, 9) if seq <= position.floor or seq in position.done_above}
+    assert covered == set(order[:finished])
+
+
+def test_a_note_cut_off_by_a_crash_is_ignored(tmp_path):
+    notes = DeliveryNotes(tmp_path, "me")
+    notes.write(Note(3, "id-3", "some handler"))
+    notes.close()
+    with (tmp_path / "me.notes.a").open("ab") as file:
+        file.write(b"4 id-4 some")
+    again = DeliveryNotes(tmp_path, "me")
+    assert list(again.read()) == [Note(3, "id-3", "some handler")]
+    again.close()
+
+
+async def test_notes_of_a_deleted_log_do_not_hide_events_of_the_new_one(machine):
+    seen = []
+    notes = DeliveryNotes(machine.tmp_path, "b")
+    notes.write(Note(1, "an event of another log", "s"))
+    notes.close()
+    log = memory_engine(system_runtime(), machine.store).events
+    await log.commit({CursorKey("s", "b"): Position(0)})
+    await machine.process("a").publish(CROSSING, {"n": 1})
+    b = machine.process("b", notes=True)
+    b.subscribe(CROSSING, collector(seen), "s")
+    await b.start()
+    await until(lambda: seen == [1])
