@@ -203,9 +203,9 @@ def get_health_manager() -> UnifiedHealthManager:
     return process_scope().get(UnifiedHealthManager, UnifiedHealthManager)
 
 
-def wire_health_events() -> UnifiedHealthManager:
-    """Return the health manager of this process, subscribed."""
-    manager = get_health_manager()
+def wire_health_events(router: UnifiedEventRouter | None = None) -> UnifiedHealthManager:
+    """Return the health manager of this process, subscribed; for another *router*, one of its own."""
+    manager = get_health_manager() if router is None else UnifiedHealthManager(router=router)
     manager.wire()
     return manager
 

@@ -1,0 +1,40 @@
+"""The settings that coordinators read, under the documents' names. A view: the values live in `Settings`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringrift.settings import Settings, get_settings
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """What coordinators may want to know."""
+
+    settings: Settings
+
+    @property
+    def auto_trigger_pipeline(self) -> bool:
+        return self.settings.auto_trigger_pipeline
+
+    @property
+    def db_path(self) -> Path:
+        return self.settings.coordinator_db
+
+    @property
+    def dlq_path(self) -> Path:
+        return self.settings.dlq_path
+
+    @property
+    def handler_timeout_seconds(self) -> float:
+        return self.settings.event_handler_timeout
+
+    @property
+    def trace_debug(self) -> bool:
+        return self.settings.trace_debug
+
+
+def get_config() -> CoordinatorConfig:
+    """Return the view of this process's settings."""
+    return CoordinatorConfig(get_settings())

@@ -1,0 +1,70 @@
+"""The control process from its first to its last moment: claim, engine, coordinators, daemons; and back.
+
+Everything is undone in the reverse order, under one deadline, whatever step failed on the way up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
+from ringrift.bootstrap.master_loop import MasterLoopGuard
+from ringrift.daemons.manager import DaemonManager, get_daemon_manager
+from ringrift.daemons.types import DaemonType
+from ringrift.engine.opening import close_engine, get_engine
+from ringrift.events.router import get_router
+
+log = structlog.get_logger()
+
+SHUTDOWN_S_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What came up, and what did not with its reason."""
+
+    manager: DaemonManager
+    running: tuple[DaemonType, ...]
+    left_out: dict[DaemonType, str]
+    bootstrap: dict[str, Any]
+
+
+async def run_control_process(
+    *, profile: str, stop: asyncio.Event, on_started: Callable[[Started], None]
+) -> None:
+    """Run the daemons of *profile* until *stop* is set.
+
+    Raises `AlreadyExists` when a control process runs on this data folder, `ValueError` for an unknown
+    profile.
+    """
+    async with AsyncExitStack() as stack:
+        guard = MasterLoopGuard()
+        await asyncio.to_thread(guard.acquire)
+        stack.callback(guard.release)
+        await get_engine()
+        stack.push_async_callback(close_engine)
+        router = get_router()
+        await router.start()
+        stack.push_async_callback(router.stop)
+        status = await start_coordination()
+        stack.push_async_callback(shutdown_all_coordinators, timeout_seconds=SHUTDOWN_S_MAX)
+        manager = get_daemon_manager()
+        stack.push_async_callback(manager.shutdown)
+        results = await manager.start_profile(profile)
+        on_started(
+            Started(
+                manager,
+                tuple(daemon for daemon, up in results.items() if up),
+                {daemon: manager.why(daemon) for daemon, up in results.items() if not up},
+                status,
+            )
+        )
+        # Ends with the user's wish or with the task's cancellation; there is no time limit to a run.
+        await stop.wait()
+        log.info("control.stopping")

@@ -1,0 +1,114 @@
+"""Who really sends and who really hears each event, for the wiring audit.
+
+Everything that this version contains is put together on a router of its own: coordinators are wired by the
+same walk that brings the system up, daemons are made as the daemon manager makes them and subscribed. What
+the router then holds is the truth about subscriptions. Nothing is started and no file is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ringrift.bootstrap.initialiser import BootstrapOptions, Initialiser, load_entry_point
+from ringrift.bootstrap.registry import COORDINATOR_REGISTRY, InitPattern
+from ringrift.daemons.manager import DaemonManager
+from ringrift.daemons.registry import product_registry
+from ringrift.daemons.running import takes_keyword
+from ringrift.errors import ConfigError
+from ringrift.events.audit import AuditReport, ComponentWiring, Wiring, audit
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.runtime import system_runtime
+
+# What the parts send that are no daemon and no coordinator. A test holds this against their code.
+SENT_BY: dict[str, tuple[str, ...]] = {
+    "bootstrap": (
+        "COORDINATOR_HEALTHY",
+        "COORDINATOR_UNHEALTHY",
+        "COORDINATOR_INIT_FAILED",
+        "COORDINATOR_SHUTDOWN",
+    ),
+    "daemon_manager": (
+        "DAEMON_STARTED",
+        "DAEMON_STOPPED",
+        "DAEMON_STATUS_CHANGED",
+        "DAEMON_CRASH_LOOP_DETECTED",
+        "DAEMON_PERMANENTLY_FAILED",
+        "HEALTH_ALERT",
+    ),
+    "event_router": ("HANDLER_FAILED", "HANDLER_TIMEOUT"),
+}
+_CAPABILITY = {"bootstrap": "bootstrap", "daemon_manager": "supervisor", "event_router": "event_bus"}
+
+
+def audit_wiring() -> AuditReport:
+    """Judge what this version really wires. Must not be called inside a running loop."""
+    return audit(collect_wiring())
+
+
+def collect_wiring() -> Wiring:
+    """Put everything together and read it off. Must not be called inside a running loop."""
+    return asyncio.run(_collect())
+
+
+async def _collect() -> Wiring:
+    book = _Book()
+    for name, events in SENT_BY.items():
+        book.components.append(ComponentWiring(name, _CAPABILITY[name], emits=events))
+    _wire_coordinators(book)
+    manager = DaemonManager(bus=book.router)
+    _wire_daemons(book, manager)
+    manager.reactions.subscribe()
+    book.note("daemon_manager")
+    manager.reactions.unsubscribe()
+    return Wiring.collect(book.components, subscriptions=book.heard)
+
+
+class _Book:
+    """The router of the audit, and whom each of its subscriptions belongs to."""
+
+    def __init__(self) -> None:
+        self.router = UnifiedEventRouter(enable_cross_process_polling=False)
+        self.components: list[ComponentWiring] = []
+        self.heard: list[tuple[str, str]] = []
+        self._known: set[str] = set()
+
+    def note(self, owner: str) -> None:
+        """What was subscribed since the last call is *owner*'s."""
+        for item in self.router.list_subscribers():
+            if item["name"] not in self._known:
+                self._known.add(item["name"])
+                self.heard += [(event, owner) for event in item["event_types"] or ()]
+
+    def add(self, name: str, capability: str, face: Any) -> None:
+        self.components.append(ComponentWiring(name, capability, emits=tuple(getattr(face, "EMITS", ()))))
+        self.note(name)
+
+
+def _wire_coordinators(book: _Book) -> None:
+    for name, spec in COORDINATOR_REGISTRY.items():
+        if spec.pattern is not InitPattern.WIRE or spec.not_built_reason:
+            continue
+        walk = Initialiser({name: replace(spec, depends_on=())}, publish=_tell_nobody)
+        walk.initialise(BootstrapOptions(arguments={"router": book.router}))
+        if walk.errors:
+            raise ConfigError(f"the wiring cannot be read: {walk.errors[0]}")
+        book.add(name, spec.capability, walk.instances[name])
+
+
+def _wire_daemons(book: _Book, manager: DaemonManager) -> None:
+    offered = {"router": book.router, "bus": book.router, "manager": manager, "runtime": system_runtime()}
+    for spec in product_registry():
+        if spec.unavailable_reason:
+            continue
+        factory = load_entry_point(spec.entry_point)
+        if hasattr(factory, "wire"):
+            given = {name: value for name, value in offered.items() if takes_keyword(factory, name)}
+            factory(**given).wire()
+        book.add(spec.daemon_type.value, spec.capability, factory)
+
+
+def _tell_nobody(_event: str, _payload: Mapping[str, Any]) -> None:
+    """The audit looks; it publishes nothing."""

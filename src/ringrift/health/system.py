@@ -1,0 +1,261 @@
+"""The daemons that watch the health of coordinators and of the whole system.
+
+`CoordinatorHealthMonitor` asks the coordinators of this process how they are, tells every change, and notices
+when those of other processes fall silent. `SystemHealthMonitor` keeps alerts, tells when the level of the
+whole changes, and saves the health manager's ledger so that a restart does not forget cooldowns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from ringrift.engine.opening import get_engine
+from ringrift.errors import RingRiftError
+from ringrift.events.catalog import CATALOG
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import SubscriptionHandle
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.contracts import coordinator_directory, invoke_health_check
+from ringrift.health.coordinator_watch import CoordinatorWatch
+from ringrift.health.health_manager import (
+    UnifiedHealthManager,
+    get_health_manager,
+    get_system_health_level,
+    get_system_health_score,
+    should_pause_pipeline,
+    wire_health_events,
+)
+from ringrift.health.history import BoundedHistory
+from ringrift.health.ledger import HealthLevel, RecoveryAction
+from ringrift.health.snapshots import SnapshotStore
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult
+
+__all__ = [
+    "CoordinatorHealthMonitor",
+    "HealthLevel",
+    "RecoveryAction",
+    "SystemHealthMonitor",
+    "UnifiedHealthManager",
+    "get_health_manager",
+    "get_system_health_level",
+    "get_system_health_score",
+    "should_pause_pipeline",
+    "wire_health_events",
+]
+
+log = structlog.get_logger()
+
+INTERVAL_S = 30.0
+CHECK_TIMEOUT_S = 10.0
+ALERTS_KEPT = 500
+OnReady = Callable[[], None]
+
+
+class CoordinatorHealthMonitor:
+    """COORDINATOR_HEALTH_MONITOR: state and heartbeat age of every coordinator."""
+
+    EMITS = (
+        "COORDINATOR_HEARTBEAT",
+        "COORDINATOR_HEALTHY",
+        "COORDINATOR_HEALTH_DEGRADED",
+        "COORDINATOR_UNHEALTHY",
+        "ERROR",
+    )
+    SUBSCRIBES = (
+        "COORDINATOR_HEARTBEAT",
+        "COORDINATOR_HEALTHY",
+        "COORDINATOR_HEALTH_DEGRADED",
+        "COORDINATOR_UNHEALTHY",
+        "COORDINATOR_INIT_FAILED",
+        "COORDINATOR_SHUTDOWN",
+    )
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime | None = None,
+        router: UnifiedEventRouter | None = None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self.name = "coordinator_health_monitor"
+        self._runtime, self._router = runtime or system_runtime(), router or get_router()
+        self._interval_s = interval_s
+        self.watch = CoordinatorWatch(silent_after_s=3 * interval_s)
+        self._subscriptions: list[SubscriptionHandle] = []
+
+    def wire(self) -> None:
+        """Subscribe. A second call changes nothing."""
+        if not self._subscriptions:
+            self._subscriptions = _subscribe(self._router, self.name, self.SUBSCRIBES, self._on_event)
+
+    def unwire(self) -> None:
+        while self._subscriptions:
+            self._subscriptions.pop().cancel()
+
+    async def run(self, *, on_ready: OnReady) -> None:
+        self.wire()
+        on_ready()
+        try:
+            while True:
+                await self.look()
+                await self._runtime.sleep(self._interval_s)
+        finally:
+            self.unwire()
+
+    async def look(self) -> None:
+        """Ask every coordinator of this process once, and tell what changed."""
+        for name, coordinator in coordinator_directory().all().items():
+            result = await self._ask(coordinator)
+            for event, payload in self.watch.checked(name, result, self._runtime.now_s()):
+                await self._router.publish(event, payload, self.name)
+        for event, payload in self.watch.silent(self._runtime.now_s()):
+            await self._router.publish(event, payload, self.name)
+
+    def get_status(self) -> dict[str, dict[str, Any]]:
+        """Return state, score and heartbeat age by coordinator."""
+        return self.watch.report(self._runtime.now_s())
+
+    def health_check(self) -> HealthCheckResult:
+        """Healthy as long as it watches; what it sees is in the details."""
+        return HealthCheckResult.ok("", coordinators=self.get_status())
+
+    async def _ask(self, coordinator: Any) -> HealthCheckResult:
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                return await invoke_health_check(coordinator)
+        except TimeoutError:
+            return HealthCheckResult.unhealthy(f"health_check took more than {CHECK_TIMEOUT_S:g} s")
+
+    def _on_event(self, event: RouterEvent) -> None:
+        if event.source != self.name or event.origin.value == "cross_process":
+            self.watch.heard(event.event_type, event.payload, self._runtime.now_s())
+
+
+def _subscribe(
+    router: UnifiedEventRouter, name: str, events: Iterable[str], handler: Callable[[RouterEvent], None]
+) -> list[SubscriptionHandle]:
+    return [router.subscribe(event, handler, f"{name}.{event}") for event in events]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something a person may want to know."""
+
+    at_s: float
+    event_type: str
+    severity: str
+    text: str
+
+
+class SystemHealthMonitor:
+    """SYSTEM_HEALTH_MONITOR: alerts, the level of the whole, and the memory of the ledger."""
+
+    EMITS = ("HEALTH_ALERT",)
+    SUBSCRIBES = tuple(name for name, spec in CATALOG.items() if "alerting" in spec.consumed_by)
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime | None = None,
+        router: UnifiedEventRouter | None = None,
+        health_manager: UnifiedHealthManager | None = None,
+        store: SnapshotStore | None = None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self.name = "system_health_monitor"
+        self._runtime, self._router = runtime or system_runtime(), router or get_router()
+        self._manager = health_manager or get_health_manager()
+        self._store, self._interval_s = store, interval_s
+        self.alerts: BoundedHistory[Alert] = BoundedHistory(ALERTS_KEPT)
+        self._level = HealthLevel.UNKNOWN
+        self._saved: Mapping[str, Any] = {}
+        self._memory_problem = ""
+        self._subscriptions: list[SubscriptionHandle] = []
+
+    def wire(self) -> None:
+        """Subscribe. A second call changes nothing."""
+        if not self._subscriptions:
+            self._subscriptions = _subscribe(self._router, self.name, self.SUBSCRIBES, self._on_event)
+
+    def unwire(self) -> None:
+        while self._subscriptions:
+            self._subscriptions.pop().cancel()
+
+    async def run(self, *, on_ready: OnReady) -> None:
+        await self._remember()
+        self.wire()
+        on_ready()
+        try:
+            while True:
+                await self.look()
+                await self._runtime.sleep(self._interval_s)
+        finally:
+            self.unwire()
+
+    async def look(self) -> None:
+        """Tell a change of level, and save the ledger if it changed."""
+        level = self._manager.get_system_health_level()
+        if level is not self._level:
+            before, self._level = self._level, level
+            await self._router.publish("HEALTH_ALERT", self._level_alert(before, level), self.name)
+        state = self._manager.get_state()
+        if state and state != self._saved:
+            await self._save(state)
+
+    def health_check(self) -> HealthCheckResult:
+        """Degraded while the level is unknown or the ledger cannot be saved."""
+        details = {"level": self._level.value, "alerts_total": self.alerts.total}
+        if self._level is HealthLevel.UNKNOWN:
+            return HealthCheckResult.degraded("the health manager is not wired", **details)
+        if self._memory_problem:
+            return HealthCheckResult.degraded(self._memory_problem, **details)
+        return HealthCheckResult.ok("", **details)
+
+    def _level_alert(self, before: HealthLevel, level: HealthLevel) -> dict[str, Any]:
+        severity = {HealthLevel.HEALTHY: "info", HealthLevel.DEGRADED: "warning"}.get(level, "error")
+        score = round(self._manager.get_system_health_score(), 3)
+        issues = [str(issue) for issue in self._manager.issues()[:5]]
+        return {
+            "alert_type": "system_health",
+            "severity": severity,
+            "message": f"system health went from {before.value} to {level.value}",
+            "details": {"score": score, "issues": issues},
+        }
+
+    def _on_event(self, event: RouterEvent) -> None:
+        spec = CATALOG[event.event_type]
+        severity = str(event.payload.get("severity") or spec.severity)
+        words = (event.payload.get(key) for key in ("message", "reason", "error"))
+        text = next((str(word) for word in words if word), event.event_type.lower().replace("_", " "))
+        self.alerts.append(Alert(self._runtime.now_s(), event.event_type, severity, text[:500]))
+        log.warning("health.alert", event_type=event.event_type, severity=severity, text=text[:500])
+
+    async def _remember(self) -> None:
+        try:
+            snapshot = await (await self._snapshots()).load(self._manager.name)
+        except RingRiftError as error:
+            self._memory_problem = f"the health ledger was not restored: {error}"
+            log.error("health.ledger_not_restored", error=str(error))
+            return
+        if snapshot is not None:
+            self._manager.restore_state(snapshot.state)
+            self._saved = self._manager.get_state()
+
+    async def _save(self, state: Mapping[str, Any]) -> None:
+        try:
+            await (await self._snapshots()).save(self._manager.name, state)
+        except RingRiftError as error:
+            self._memory_problem = f"the health ledger was not saved: {error}"
+            log.error("health.ledger_not_saved", error=str(error))
+            return
+        self._saved, self._memory_problem = state, ""
+
+    async def _snapshots(self) -> SnapshotStore:
+        return self._store or SnapshotStore((await get_engine()).kv, runtime=self._runtime)
