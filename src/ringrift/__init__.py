@@ -1,1 +1,122 @@
-"""RingRift coordination: runs a self-play training cluster by itself."""
+"""Runs a self-play training cluster by itself, on a laptop or on many machines.
+
+The names below are loaded when they are first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ringrift.bootstrap import (
+        COORDINATOR_REGISTRY,
+        bootstrap_coordination,
+        get_bootstrap_status,
+        get_system_health,
+        initialize_all_coordinators,
+        shutdown_all_coordinators,
+        shutdown_coordination,
+        start_coordination,
+    )
+    from ringrift.daemons.manager import DaemonManager, get_daemon_manager
+    from ringrift.daemons.types import (
+        DaemonInfo,
+        DaemonManagerConfig,
+        DaemonState,
+        DaemonType,
+    )
+    from ringrift.events.event_types import DataEventType
+    from ringrift.events.handlers import HandlerBase
+    from ringrift.events.router import (
+        EventSource,
+        RouterEvent,
+        UnifiedEventRouter,
+        get_router,
+        has_subscribers,
+        publish,
+        subscribe,
+        unsubscribe,
+    )
+    from ringrift.events.tracing import get_trace_id, span, traced
+    from ringrift.settings import Settings, get_settings
+    from ringrift.status import CoordinatorStatus, HealthCheckResult
+
+_HOMES: dict[str, str] = {
+    "COORDINATOR_REGISTRY": "ringrift.bootstrap",
+    "bootstrap_coordination": "ringrift.bootstrap",
+    "get_bootstrap_status": "ringrift.bootstrap",
+    "get_system_health": "ringrift.bootstrap",
+    "initialize_all_coordinators": "ringrift.bootstrap",
+    "shutdown_all_coordinators": "ringrift.bootstrap",
+    "shutdown_coordination": "ringrift.bootstrap",
+    "start_coordination": "ringrift.bootstrap",
+    "DaemonManager": "ringrift.daemons.manager",
+    "get_daemon_manager": "ringrift.daemons.manager",
+    "DaemonInfo": "ringrift.daemons.types",
+    "DaemonManagerConfig": "ringrift.daemons.types",
+    "DaemonState": "ringrift.daemons.types",
+    "DaemonType": "ringrift.daemons.types",
+    "DataEventType": "ringrift.events.event_types",
+    "HandlerBase": "ringrift.events.handlers",
+    "EventSource": "ringrift.events.router",
+    "RouterEvent": "ringrift.events.router",
+    "UnifiedEventRouter": "ringrift.events.router",
+    "get_router": "ringrift.events.router",
+    "has_subscribers": "ringrift.events.router",
+    "publish": "ringrift.events.router",
+    "subscribe": "ringrift.events.router",
+    "unsubscribe": "ringrift.events.router",
+    "get_trace_id": "ringrift.events.tracing",
+    "span": "ringrift.events.tracing",
+    "traced": "ringrift.events.tracing",
+    "Settings": "ringrift.settings",
+    "get_settings": "ringrift.settings",
+    "CoordinatorStatus": "ringrift.status",
+    "HealthCheckResult": "ringrift.status",
+}
+
+__all__ = [
+    "COORDINATOR_REGISTRY",
+    "CoordinatorStatus",
+    "DaemonInfo",
+    "DaemonManager",
+    "DaemonManagerConfig",
+    "DaemonState",
+    "DaemonType",
+    "DataEventType",
+    "EventSource",
+    "HandlerBase",
+    "HealthCheckResult",
+    "RouterEvent",
+    "Settings",
+    "UnifiedEventRouter",
+    "bootstrap_coordination",
+    "get_bootstrap_status",
+    "get_daemon_manager",
+    "get_router",
+    "get_settings",
+    "get_system_health",
+    "get_trace_id",
+    "has_subscribers",
+    "initialize_all_coordinators",
+    "publish",
+    "shutdown_all_coordinators",
+    "shutdown_coordination",
+    "span",
+    "start_coordination",
+    "subscribe",
+    "traced",
+    "unsubscribe",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.routed_event import RouterEvent, current_event
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import SubscriptionHandle
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -179,6 +179,7 @@ class UnifiedHealthManager:
         log.error("health.needs_a_person", subject=subject, event_type=event.event_type)
 
     async def _recover(self, subject: str, recover: Recovery) -> None:
+        current_event.set(None)  # in this task only: a recovery outlives the event that asked for it
         strategy, began_s = getattr(recover, "__name__", "registered"), self._runtime.monotonic_s()
         about = {"component": subject, "strategy": strategy, "reason": "failures in a row"}
         await self._router.publish("RECOVERY_INITIATED", about, NAME)

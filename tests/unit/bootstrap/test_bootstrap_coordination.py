@@ -1,0 +1,275 @@
+"""The documents' calls on the real system, with and without a running loop."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from ringrift.bootstrap import (
+    COORDINATOR_REGISTRY,
+    bootstrap_coordination,
+    get_bootstrap_status,
+    get_system_health,
+    initialize_all_coordinators,
+    is_coordination_ready,
+    run_bootstrap_smoke_test,
+    shutdown_all_coordinators,
+    shutdown_coordination,
+    start_coordination,
+)
+from ringrift.bootstrap.coordination import get_initialiser
+from ringrift.bootstrap.initialiser import Initialiser
+from ringrift.bootstrap.subscriptions import (
+    DELEGATION_REGISTRY,
+    INIT_CALL_REGISTRY,
+    get_registry_stats,
+    process_delegation_registry,
+    process_init_call_registry,
+)
+from ringrift.bootstrap.system_health import score_status
+from ringrift.errors import ConfigError
+from ringrift.events.router import get_router
+from ringrift.health.contracts import get_coordinator
+from ringrift.process import process_scope
+
+BUILT = {"event_coordinator", "dead_letter_queue", "health_manager", "error_coordinator", "recovery_manager"}
+
+
+def check_status(status):
+    assert status["initialized"] is True
+    assert isinstance(status["started_at"], datetime)
+    assert status["started_at"].tzinfo is UTC
+    assert status["started_at"] <= status["completed_at"]
+    assert set(status["coordinators"]) == set(COORDINATOR_REGISTRY)
+    for item in status["coordinators"].values():
+        assert set(item) == {"initialized", "subscribed", "error"}
+    up = {name for name, item in status["coordinators"].items() if item["initialized"]}
+    assert up == BUILT
+    assert status["errors"] == []
+    assert status["initialized_count"] == len(BUILT)
+    assert set(status["not_built"]) == set(COORDINATOR_REGISTRY) - BUILT
+    reason = status["coordinators"]["task_coordinator"]["error"]
+    assert reason == "capability not built yet: task_coordination (comes with the loop)"
+
+
+def test_bootstrap_twice_down_and_up_again_without_a_loop():
+    first = bootstrap_coordination()
+    check_status(first)
+    assert bootstrap_coordination() == first
+    assert is_coordination_ready()
+    assert shutdown_coordination()["failed"] == 0
+    status = get_bootstrap_status()
+    assert status["initialized"] is False
+    assert status["shutdown_requested"] is True
+    assert not get_router().has_subscribers("RECOVERY_COMPLETED")
+    assert shutdown_coordination() == {"shutdown": False, "reason": "not initialized"}
+    check_status(bootstrap_coordination())
+    assert get_router().has_subscribers("RECOVERY_COMPLETED")
+
+
+async def test_bootstrap_twice_down_and_up_again_inside_a_loop():
+    check_status(bootstrap_coordination())
+    assert shutdown_coordination()["failed"] == 0
+    check_status(await start_coordination())
+    ended = await shutdown_all_coordinators(timeout_seconds=5)
+    assert ended["success_count"] == ended["total_count"] == len(BUILT)
+    assert list(ended["status"]) == [
+        "recovery_manager",
+        "error_coordinator",
+        "health_manager",
+        "dead_letter_queue",
+        "event_coordinator",
+    ]
+    assert all(item == {"success": True, "error": None} for item in ended["status"].values())
+    check_status(await start_coordination())
+    await shutdown_all_coordinators()
+
+
+def test_row_9_10_no_task_of_bootstrap_dies_with_a_loop_that_it_started(recwarn):
+    """Bootstrap without a loop starts nothing that a loop would take with it."""
+    bootstrap_coordination()
+    heard = []
+
+    async def later():
+        get_router().subscribe("RECOVERY_FAILED", heard.append)
+        await get_router().publish("ERROR", {"component": "disk", "error": "full"})
+        assert get_coordinator("health_manager").issues()[0].subject == "disk"
+        assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
+
+    asyncio.run(later())
+    shutdown_coordination()
+
+
+def test_row_9_10_every_quick_start_name_answers_truly():
+    status = initialize_all_coordinators(auto_trigger_pipeline=True)
+    assert status["event_coordinator"] is True
+    assert status["dead_letter_queue"] is True
+    assert status["_instances"] == ["event_coordinator", "dead_letter_queue"]
+    names = set(status) - {"_errors", "_instances"}
+    assert names == {
+        "dead_letter_queue",
+        "task_lifecycle",
+        "resources",
+        "cache",
+        "selfplay",
+        "pipeline",
+        "optimization",
+        "metrics",
+        "event_coordinator",
+    }
+    for name in names:
+        assert status[name] is (name not in status["_errors"])
+    assert "capability not built yet" in status["_errors"]["pipeline"]
+    assert get_bootstrap_status()["initialized"]
+
+
+def test_row_9_9_shutdown_covers_every_coordinator_and_lets_bootstrap_run_again():
+    bootstrap_coordination()
+    ended = shutdown_coordination()
+    assert set(ended["results"]) == BUILT
+    assert ended["successful"] == len(BUILT)
+    assert get_bootstrap_status()["initialized"] is False
+    assert bootstrap_coordination()["initialized"] is True
+
+
+def test_row_9_9_a_misnamed_entry_point_is_reported_by_name_and_stops_nobody():
+    broken = dict(COORDINATOR_REGISTRY)
+    spec = broken["dead_letter_queue"]
+    broken["dead_letter_queue"] = type(spec)(
+        name=spec.name,
+        layer=0,
+        pattern=spec.pattern,
+        capability=spec.capability,
+        entry_point="ringrift.events.dead_letters:get_misnamed",
+    )
+    process_scope().put(Initialiser, Initialiser(broken, publish=lambda *_: None))
+    status = bootstrap_coordination()
+    assert "get_misnamed" in status["coordinators"]["dead_letter_queue"]["error"]
+    assert status["coordinators"]["health_manager"]["initialized"]
+    assert shutdown_coordination()["failed"] == 0
+
+
+def test_switches_leave_coordinators_out_and_unknown_ones_are_refused():
+    status = bootstrap_coordination(enable_health=False, enable_leadership=False)
+    assert status["disabled"] == ["health_manager", "leadership_coordinator"]
+    assert status["coordinators"]["health_manager"]["error"] is None
+    assert status["skipped"] == ["error_coordinator"]
+    assert not is_coordination_ready()
+    shutdown_coordination()
+    with pytest.raises(ConfigError, match="knows no option 'enable_helth'"):
+        bootstrap_coordination(enable_helth=False)
+
+
+def test_a_required_master_loop_and_required_coordinators_are_errors(monkeypatch):
+    with pytest.raises(RuntimeError, match="no master loop is running"):
+        bootstrap_coordination(require_master_loop=True)
+    assert not get_bootstrap_status()["initialized"]
+    process_scope().clear()
+    monkeypatch.setenv("RINGRIFT_SKIP_MASTER_LOOP_CHECK", "1")
+    monkeypatch.setenv("RINGRIFT_REQUIRE_CRITICAL_IMPORTS", "1")
+    assert bootstrap_coordination(require_master_loop=True)["initialized"]
+    shutdown_coordination()
+    broken = {
+        name: spec if name != "health_manager" else _misnamed(spec)
+        for name, spec in COORDINATOR_REGISTRY.items()
+    }
+    process_scope().put(Initialiser, Initialiser(broken, publish=lambda *_: None))
+    with pytest.raises(RuntimeError, match="health_manager"):
+        bootstrap_coordination()
+
+
+def _misnamed(spec):
+    return type(spec)(
+        name=spec.name, layer=2, pattern=spec.pattern, capability=spec.capability, entry_point="ringrift:gone"
+    )
+
+
+# --- health of the whole -------------------------------------------------------------------------------
+
+
+def test_health_before_bootstrap_is_not_healthy():
+    health = get_system_health()
+    assert health["status"] == "unhealthy"
+    assert health["overall_health"] == 0.0
+    assert health["issues"] == ["system: not bootstrapped"]
+
+
+def test_health_after_bootstrap_has_the_printed_shape_and_counts_no_planned_part():
+    bootstrap_coordination()
+    health = get_system_health()
+    assert health["overall_health"] == 1.0
+    assert health["status"] == "healthy"
+    assert health["coordinators"] == {
+        "event_coordinator": 1.0,
+        "dead_letter_queue": 1.0,
+        "health_manager": 1.0,
+    }
+    assert set(health["handler_health"]) == {
+        "total_handlers",
+        "total_invocations",
+        "total_failures",
+        "total_timeouts",
+        "success_rate",
+        "unhealthy_handlers",
+    }
+    get_router().publish_sync("DAEMON_PERMANENTLY_FAILED", {"daemon_name": "x", "node_id": "n"})
+    health = get_system_health()
+    assert health["overall_health"] == 0.8
+    assert health["status"] == "degraded"
+    assert health["issues"] == ["x: daemon"]
+
+
+def test_a_coordinator_that_cannot_say_how_it_is_counts_as_down():
+    bootstrap_coordination()
+
+    class Mute:
+        def get_status(self):
+            raise KeyError("status")
+
+    get_initialiser().instances["health_manager"] = Mute()
+    health = get_system_health()
+    assert health["coordinators"]["health_manager"] == 0.0
+    assert health["overall_health"] == round(2 / 3, 3)
+    assert any("status unknown" in issue for issue in health["issues"])
+
+
+@pytest.mark.parametrize(
+    ("status", "score"),
+    [
+        ({}, 1.0),
+        ({"subscribed": False}, 0.7),
+        ({"paused": True}, 0.8),
+        ({"critical_constraints": 2}, 0.6),
+        ({"backpressure_active": True}, 0.9),
+        ({"plateaus": ["a", "b", "c", "d"]}, 0.7),
+        ({"regressions": 5}, 0.6),
+        ({"orphaned_tasks": 9}, 0.5),
+        ({"failed_tasks": 10}, 1.0),
+        ({"failed_tasks": 11}, 0.9),
+        ({"critical_constraints": 9}, 0.0),
+    ],
+)
+def test_deductions(status, score):
+    assert score_status(status)[0] == pytest.approx(score)
+
+
+def test_smoke_test_tells_before_and_after():
+    before = run_bootstrap_smoke_test()
+    assert not before["passed"]
+    assert {check["name"] for check in before["checks"] if not check["passed"]} >= {"bootstrapped", "ready"}
+    bootstrap_coordination()
+    after = run_bootstrap_smoke_test()
+    assert after["passed"], after["checks"]
+    assert after["failed_count"] == 0
+
+
+def test_event_registries_are_views_of_the_tables():
+    stats = get_registry_stats()
+    assert stats["init_call_count"] == len(INIT_CALL_REGISTRY) > 15
+    assert stats["delegation_count"] == len(DELEGATION_REGISTRY)
+    calls = process_init_call_registry({})
+    assert calls["health_manager"] is True
+    assert calls["task_coordinator"] is False
+    heard = process_delegation_registry({})
+    mine = {spec.name for spec in DELEGATION_REGISTRY if spec.coordinator == "health_manager"}
+    assert {name for name, live in heard.items() if live} == mine
