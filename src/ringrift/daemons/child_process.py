@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from ringrift.daemons.child_main import BEAT_S, READY
+from ringrift.daemons.orphan_guard import process_guard
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.runtime import Child, Command, Runtime, system_runtime
 from ringrift.status import HealthCheckResult
@@ -31,6 +32,7 @@ TERM_S = 5.0
 REAP_S = 2.0
 LOG_BYTES_MAX = 1_000_000
 LOG_TAIL_LINES = 5
+LOG_CHECK_S = 10.0
 _FD = "{fd}"  # stands for the write end of the heartbeat pipe until the child is started
 
 
@@ -81,6 +83,8 @@ class ProcessDaemon:
         self._name = name or Path(argv[0]).name
         self._limits = limits or ProcessLimits()
         self._beats = _FD in self._argv
+        # Only a runtime of this very process starts real children.
+        self._guard = process_guard() if self._runtime.pid == os.getpid() else None
         self._child: Child | None = None
         self._pipe: _BeatPipe | None = None
         self._paused = False
@@ -111,6 +115,8 @@ class ProcessDaemon:
         pipe = self._pipe = _BeatPipe(self._runtime, ready) if self._beats else None
         try:
             self._child = await self._runtime.spawn(self._command(pipe))
+            if self._guard is not None:
+                self._guard.add(self._child.pid)
             if pipe is None:
                 ready()
             else:
@@ -160,9 +166,10 @@ class ProcessDaemon:
         exit_code = asyncio.ensure_future(child.wait())
         try:
             while True:
-                done, _ = await asyncio.wait({exit_code}, timeout=None if pipe is None else BEAT_S)
+                done, _ = await asyncio.wait({exit_code}, timeout=BEAT_S if pipe else LOG_CHECK_S)
                 if done:
                     return exit_code.result()
+                await asyncio.to_thread(_keep_log_small, self._output)
                 if pipe is not None and not self._paused and pipe.silence_s() > self._limits.silence_s_max:
                     raise ChildHangs(f"{self._name} has been silent for {pipe.silence_s():.0f} s")
         finally:
@@ -185,6 +192,8 @@ class ProcessDaemon:
                 await asyncio.wait({gone}, timeout=REAP_S)
             finally:
                 gone.cancel()
+                if self._guard is not None:
+                    self._guard.remove(child.pid)
 
 
 class _BeatPipe:
@@ -234,17 +243,23 @@ def _bound_to_parent(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _keep_log_small(path: Path | None) -> None:
-    """Keep one earlier log, so that the two together stay within twice the bound."""
-    if path is not None and path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-        path.replace(path.with_suffix(path.suffix + ".1"))
+    """Move the end of a log that grew too long aside and empty it; the child appends on."""
+    if path is None or not path.exists() or path.stat().st_size <= LOG_BYTES_MAX:
+        return
+    path.with_suffix(path.suffix + ".1").write_bytes(_last_bytes(path, LOG_BYTES_MAX))
+    os.truncate(path, 0)
+
+
+def _last_bytes(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - count, 0))
+        return file.read(count)
 
 
 def _tail(path: Path | None) -> list[str]:
     if path is None or not path.exists():
         return []
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - 4096, 0))
-        lines = file.read().decode("utf-8", "replace").splitlines()
+    lines = _last_bytes(path, 4096).decode("utf-8", "replace").splitlines()
     return list(deque(lines, maxlen=LOG_TAIL_LINES))
 
 

@@ -72,7 +72,7 @@ class DaemonManager(DaemonReader):
             watchdog=LoopWatchdog(runtime, on_incident=self.reactions.loop_was_blocked),
             outbox=outbox,
         )
-        self._starter = Starter(supervisor, self._registry, memory_percent=memory_percent)
+        self._starter = Starter(supervisor, self._registry, outbox.put, memory_percent=memory_percent)
         self._registrar = Registrar(self._registry, supervisor, self)
         self._rounds = HealthRounds(supervisor, offload=offload)
         self._opened_on: asyncio.AbstractEventLoop | None = None

@@ -10,7 +10,7 @@ import structlog
 from ringrift.daemons.graph import levels
 from ringrift.daemons.planning import Ended, Phase, unmet_needs
 from ringrift.daemons.registry import Registry
-from ringrift.daemons.supervisor import Supervisor
+from ringrift.daemons.supervisor import Emit, Supervisor
 from ringrift.daemons.types import DaemonType
 from ringrift.daemons.unit import Unit
 
@@ -36,8 +36,9 @@ class Starter:
     """Turns the wish for some daemons into wanted ones, and waits until each is up or cannot be."""
 
     def __init__(
-        self, supervisor: Supervisor, registry: Registry, *, memory_percent: Callable[[], float]
+        self, supervisor: Supervisor, registry: Registry, emit: Emit, *, memory_percent: Callable[[], float]
     ) -> None:
+        self._emit = emit
         self._supervisor, self._registry = supervisor, registry
         self._memory_percent = memory_percent
         self._memory_read: tuple[float, float] = (float("-inf"), 0.0)
@@ -152,7 +153,11 @@ class Starter:
         if now_s - self._memory_read[0] > MEMORY_READING_S:
             self._memory_read = (now_s, self._memory_percent())
         used, limit = self._memory_read[1], self._supervisor.config.memory_limit_percent
-        return f"memory is {used:.0f} % used; the limit is {limit:.0f} %" if used >= limit else ""
+        if used < limit:
+            return ""
+        constraint = {"resource_type": "memory", "usage_percent": used, "threshold": limit}
+        self._emit("RESOURCE_CONSTRAINT", {"node_id": self._supervisor.node_id, **constraint})
+        return f"memory is {used:.0f} % used; the limit is {limit:.0f} %"
 
 
 def _short(reasons: dict[DaemonType, str]) -> dict[str, str]:

@@ -46,7 +46,7 @@ class Supervisor:
         self.units: dict[DaemonType, Unit] = {}
         self.looks = 0
         self.on_change: Callable[[], None] | None = None  # called after every change of a phase
-        self._emit, self._node_id = emit, node_id
+        self._emit, self.node_id = emit, node_id
         self._loop: asyncio.AbstractEventLoop | None = None
         self._look_due = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -121,7 +121,7 @@ class Supervisor:
         now_s = self.runtime.monotonic_s()
         asked: Iterable[DaemonType] = self.units
         if some is not None:
-            asked = {need for t in some for need in (t, *self.units[t].spec.depends_on) if need in self.units}
+            asked = {need for t in some for need in (t, *self.units[t].needs) if need in self.units}
         return {t: self._view(self.units[t], now_s=now_s) for t in asked}
 
     def why(self, daemon_type: DaemonType) -> str:
@@ -323,7 +323,7 @@ class Supervisor:
 
     def _tell(self, event_type: str, unit: Unit | None, payload: Mapping[str, Any]) -> None:
         name = {} if unit is None else {"daemon_name": unit.daemon_type.value}
-        self._emit(event_type, {**name, "node_id": self._node_id, **payload})
+        self._emit(event_type, {**name, "node_id": self.node_id, **payload})
 
     def _note_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

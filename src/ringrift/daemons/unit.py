@@ -61,6 +61,12 @@ class Unit:
     def task_name(self) -> str:
         return f"daemon:{self.daemon_type.value}"
 
+    @property
+    def needs(self) -> tuple[DaemonType, ...]:
+        """What must be up before it starts."""
+        spec = self.spec
+        return (*spec.depends_on, *spec.soft_depends_on) if spec.startup_mode == "strict" else spec.depends_on
+
     def view(self, *, blocked_until_s: float = 0.0) -> View:
         """Return this daemon as the planner sees it."""
         pauses, holds = frozenset(self.pauses), frozenset(self.holds)
@@ -69,9 +75,6 @@ class Unit:
         restart_at_s = self.restart_at_s
         if restart_at_s is not None:
             restart_at_s = max(restart_at_s, blocked_until_s)
-        needs = self.spec.depends_on
-        if self.spec.startup_mode == "strict":
-            needs = (*needs, *self.spec.soft_depends_on)
         return View(
             daemon_type=self.daemon_type,
             wanted=self.wanted,
@@ -81,7 +84,7 @@ class Unit:
             phase=self.phase,
             ended=self.ended,
             restart_at_s=restart_at_s,
-            needs=needs,
+            needs=self.needs,
             last_error=self.info.last_error or "",
         )
 

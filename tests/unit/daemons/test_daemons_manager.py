@@ -1,0 +1,359 @@
+"""The manager's promises beside what broke elsewhere: dependencies, health, pauses, probes, events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from daemons_kit import HOUR_S, Crasher, Steady, in_simulation, make_manager, own_type
+
+from ringrift.daemons.graph import DependencyValidationError
+from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType
+from ringrift.errors import ConfigError
+from ringrift.events.router import UnifiedEventRouter
+from ringrift.events.unified_router import Surroundings
+from ringrift.testing.simulation import SimulatedRuntime
+
+MINE, NEEDED, OTHER = own_type("MINE"), own_type("NEEDED"), own_type("OTHER")
+
+
+def test_a_start_without_its_dependency_is_refused_with_the_reason() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(NEEDED, Steady())
+        manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
+        assert not await manager.start(MINE)
+        assert manager.get_status()[MINE].last_error == "needs needed, not running"
+        await asyncio.sleep(HOUR_S)
+        assert not manager.is_running(MINE)  # a refused start leaves no wish behind
+        assert await manager.start(NEEDED)
+        assert await manager.start(MINE)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_start_can_wait_for_its_dependency() -> None:
+    async def main() -> None:
+        manager, loop = make_manager(), asyncio.get_running_loop()
+        manager.register_factory(NEEDED, Steady())
+        manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
+        waiting = asyncio.create_task(manager.start(MINE, wait_for_deps=True))
+        await asyncio.sleep(7)
+        assert await manager.start(NEEDED)
+        assert await waiting
+        assert loop.time() == pytest.approx(7)
+        await manager.stop(MINE)
+        await manager.stop(NEEDED)
+        began = loop.time()
+        assert not await manager.start(MINE, wait_for_deps=True)
+        assert loop.time() - began == pytest.approx(30.0)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_missing_soft_dependency_degrades_unless_the_row_is_strict() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(NEEDED, Steady())
+        manager.register_factory(MINE, Steady(), soft_depends_on=(NEEDED,))
+        manager.register_factory(OTHER, Steady(), soft_depends_on=(NEEDED,), startup_mode="strict")
+        assert await manager.start(MINE)
+        info = manager.get_status()[MINE]
+        assert (info.degraded_mode, info.missing_soft_deps) == (True, [NEEDED])
+        assert not await manager.start(OTHER)
+        await manager.start(NEEDED)
+        assert await manager.start(OTHER)
+        assert not manager.get_status()[OTHER].degraded_mode
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_start_all_refuses_a_graph_that_cannot_start() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(NEEDED, Steady(), depends_on=[MINE])
+        manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
+        with pytest.raises(DependencyValidationError, match="neither listed nor running"):
+            await manager.start_all([MINE])
+        with pytest.raises(DependencyValidationError, match="needed -> mine"):
+            await manager.start_all([MINE, NEEDED])
+        with pytest.raises(ValueError, match="coordinator, training_node"):
+            await manager.start_profile("nonsense")
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_healthy_run_is_restarted_at_once_and_a_short_one_is_not() -> None:
+    async def main() -> None:
+        manager, crasher = make_manager(), Crasher(after_s=100.0)
+        manager.register_factory(MINE, crasher)
+        await manager.start(MINE)
+        await asyncio.sleep(101)
+        assert crasher.starts == [0.0, pytest.approx(100.0)]
+        crasher.after_s = 1.0
+        await asyncio.sleep(102)
+        assert manager.get_status()[MINE].state is DaemonState.RESTARTING
+        await asyncio.sleep(15)
+        assert crasher.starts[3] - 201.0 >= 4.5
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_one_bad_answer_changes_nothing_three_in_a_row_restart() -> None:
+    async def main() -> None:
+        manager, daemon = make_manager(), Steady()
+        manager.register_factory(MINE, daemon, startup_grace_period=0, health_check_interval=10)
+        await manager.start(MINE)
+        await asyncio.sleep(15)
+        for healthy, seconds in ((False, 20), (True, 10)) * 5:
+            daemon.healthy = healthy
+            await asyncio.sleep(seconds)
+        assert daemon.lives == 1
+        daemon.healthy = {"healthy": False, "message": "no progress"}
+        await asyncio.sleep(45)
+        assert daemon.lives == 2
+        assert "no progress" in (manager.get_status()[MINE].last_error or "")
+        daemon.healthy = True
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_daemon_that_is_always_unhealthy_makes_no_restart_storm() -> None:
+    async def main() -> None:
+        manager, daemon = make_manager(), Steady()
+        daemon.healthy = False
+        manager.register_factory(MINE, daemon, startup_grace_period=0, health_check_interval=1)
+        await manager.start(MINE)
+        await asyncio.sleep(24 * HOUR_S - 60)
+        assert daemon.lives <= 6
+        assert manager.is_permanently_failed(MINE)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_no_verdict_within_the_grace_period_and_each_daemon_at_its_own_interval() -> None:
+    async def main() -> None:
+        manager, often, rarely = make_manager(), Steady(), Steady()
+        manager.register_factory(MINE, often, startup_grace_period=300, health_check_interval=10)
+        manager.register_factory(OTHER, rarely, startup_grace_period=300, health_check_interval=100)
+        await manager.start_all([MINE, OTHER])
+        await asyncio.sleep(299)
+        assert (often.health_checks, rarely.health_checks) == (0, 0)
+        await asyncio.sleep(1001)
+        assert 98 <= often.health_checks <= 101
+        assert 9 <= rarely.health_checks <= 11
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_health_check_that_hangs_or_raises_counts_as_unhealthy() -> None:
+    class Hanging(Steady):
+        async def health_check(self) -> bool:  # type: ignore[override]
+            await asyncio.sleep(HOUR_S)
+            return True
+
+    class Raising(Steady):
+        def health_check(self) -> bool:
+            raise ValueError("cannot tell")
+
+    async def main() -> None:
+        manager, hanging, raising, well = make_manager(), Hanging(), Raising(), Steady()
+        for daemon_type, daemon in ((MINE, hanging), (OTHER, raising), (NEEDED, well)):
+            manager.register_factory(daemon_type, daemon, startup_grace_period=0, health_check_interval=5)
+        await manager.start_all([MINE, OTHER, NEEDED])
+        await asyncio.sleep(100)
+        assert min(hanging.lives, raising.lives) >= 2
+        assert (well.lives, well.health_checks >= 18) == (1, True)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_daemon_without_pause_is_stopped_while_paused_and_comes_back() -> None:
+    async def main() -> None:
+        manager, lives = make_manager(), []
+
+        async def plain() -> None:
+            lives.append(1)
+            await asyncio.get_running_loop().create_future()
+
+        manager.register_factory(MINE, plain)
+        await manager.start(MINE)
+        assert manager.pause(MINE)
+        await asyncio.sleep(1)
+        assert not manager.is_running(MINE)
+        assert "asked for" in manager.why(MINE)
+        manager.resume(MINE)
+        await asyncio.sleep(1)
+        assert manager.is_running(MINE)
+        assert len(lives) == 2
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_pause_outlives_a_crash_and_a_disk_pause_runs_out_by_itself() -> None:
+    async def main() -> None:
+        manager, daemon = make_manager(), Steady()
+        manager.register_factory(MINE, daemon, pausable=True)
+        await manager.start(MINE)
+        react = manager.reactions
+        await react.on_disk_space_low({"node_id": "elsewhere", "usage_percent": 99})
+        await react.on_disk_space_low({"node_id": "here", "usage_percent": 84})
+        await asyncio.sleep(1)
+        assert not daemon.paused
+        await react.on_disk_space_low({"node_id": "here", "usage_percent": 91})
+        await asyncio.sleep(1)
+        assert daemon.paused
+        daemon.paused = False
+        task = manager.get_status()[MINE].task
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(30)
+        assert (daemon.lives, daemon.paused) == (2, True)
+        await asyncio.sleep(1000)
+        assert not daemon.paused
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_liveness_falls_with_a_critical_daemon_and_only_with_one() -> None:
+    async def main() -> None:
+        manager, critical, usual = make_manager(), Crasher(after_s=1.0), Crasher(after_s=1.0)
+        manager.register_factory(DaemonType.MEMORY_MONITOR, critical, depends_on=[], capability="")
+        manager.register_factory(MINE, usual)
+        assert manager.liveness_probe()
+        await manager.start(MINE)
+        await asyncio.sleep(2)
+        assert manager.get_status()[MINE].state is DaemonState.RESTARTING
+        assert manager.liveness_probe()
+        await manager.start(DaemonType.MEMORY_MONITOR)
+        await asyncio.sleep(2)
+        probe = manager.liveness_probe()
+        assert not probe
+        assert probe["alive"] is False
+        assert probe["down"] == ["memory_monitor"]
+        assert probe["uptime_seconds"] > 0
+        await asyncio.sleep(HOUR_S)
+        assert manager.get_degraded_daemons() == [DaemonType.MEMORY_MONITOR]
+        assert not manager.is_permanently_failed(DaemonType.MEMORY_MONITOR)
+        await manager.stop(DaemonType.MEMORY_MONITOR)
+        assert manager.liveness_probe()
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_little_memory_refuses_all_but_critical_daemons() -> None:
+    async def main() -> None:
+        manager = make_manager(memory_percent=93.0)
+        manager.register_factory(MINE, Steady())
+        manager.register_factory(DaemonType.MEMORY_MONITOR, Steady(), depends_on=[], capability="")
+        assert not await manager.start(MINE)
+        assert "93 %" in (manager.get_status()[MINE].last_error or "")
+        assert await manager.start(DaemonType.MEMORY_MONITOR)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_crash_loop_and_giving_up_are_told_once_each_over_the_router() -> None:
+    async def main() -> None:
+        runtime = SimulatedRuntime()
+        router = UnifiedEventRouter(surroundings=Surroundings(runtime=runtime))
+        said: list[tuple[str, dict[str, Any]]] = []
+        router.subscribe(None, lambda event: said.append((event.event_type, dict(event.payload))))
+        manager = make_manager(runtime=runtime, bus=router)
+        manager.register_factory(MINE, Crasher())
+        await manager.start(MINE)
+        await asyncio.sleep(10 * HOUR_S)
+        names = [name for name, _ in said]
+        assert names.count("DAEMON_CRASH_LOOP_DETECTED") == 1
+        assert names.count("DAEMON_PERMANENTLY_FAILED") == 1
+        changes = [p["new_status"] for name, p in said if name == "DAEMON_STATUS_CHANGED"]
+        assert changes == ["running", "restarting"] * 5 + ["running", "failed"]
+        await manager.shutdown()
+        await router.stop()
+
+    in_simulation(main)
+
+
+def test_a_bus_that_fails_disturbs_no_daemon() -> None:
+    class BrokenBus:
+        async def publish(self, event_type: Any, payload: Any = None, source: str = "") -> None:
+            raise ValueError("no")
+
+        def subscribe(self, event_type: Any, callback: Any) -> None:
+            return
+
+        def unsubscribe(self, event_type: Any, callback: Any) -> None:
+            return
+
+    async def main() -> None:
+        manager, daemon = make_manager(bus=BrokenBus()), Steady()
+        manager.register_factory(MINE, daemon)
+        assert await manager.start(MINE)
+        await manager.shutdown()
+        assert daemon.alive == 0
+
+    in_simulation(main)
+
+
+def test_a_cascade_of_crashes_makes_its_category_wait_together() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        crashers = {own_type(f"CASCADE_{i}"): Crasher(after_s=400.0) for i in range(6)}
+        for daemon_type, crasher in crashers.items():
+            manager.register_factory(daemon_type, crasher)
+        await manager.start_all(list(crashers))
+        await asyncio.sleep(401)  # all crash together, after runs that would be restarted at once
+        assert sum(len(crasher.starts) for crasher in crashers.values()) == 6
+        assert not manager.can_restart(next(iter(crashers)))[0]
+        assert "misc" in manager.get_status()["circuit_breaker"]
+        await asyncio.sleep(121)
+        assert sum(len(crasher.starts) for crasher in crashers.values()) == 12
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"health_check_interval": 0},
+        {"shutdown_timeout": -1},
+        {"shutdown_timeout": 0},
+        {"max_restart_attempts": -1},
+        {"memory_limit_percent": 0},
+        {"recovery_cooldown": "soon"},
+    ],
+)
+def test_an_unsafe_config_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        DaemonManagerConfig(**wrong)
+
+
+def test_registering_is_refused_while_it_runs_and_for_unknown_keywords() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(MINE, Steady())
+        await manager.start(MINE)
+        with pytest.raises(ConfigError, match="stop it"):
+            manager.register_factory(MINE, Steady())
+        with pytest.raises(ConfigError, match="colour"):
+            manager.register_factory(OTHER, Steady(), colour="red")
+        with pytest.raises(ConfigError, match="callable"):
+            manager.register_factory(OTHER, "not a factory")  # type: ignore[arg-type]
+        await manager.shutdown()
+
+    in_simulation(main)
