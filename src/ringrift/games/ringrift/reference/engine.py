@@ -7,8 +7,6 @@ victory is judged when all of them are made.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ringrift.errors import ConfigError
 from ringrift.games.ringrift.boards import Board
 from ringrift.games.ringrift.reference.endings import Seat, judge, live_seats, ranking
@@ -365,17 +363,3 @@ class ReferenceGame:
         """Rank of each seat in seat order; only when the game is over."""
         assert self.winner is not None
         return ranking(self.position, self.seats, self.winner)
-
-    def to_json(self) -> dict[str, Any]:
-        """The state in the fields of recorded games."""
-        names, position = self.board.names, self.position
-        return {
-            "cur": self.player,
-            "phase": self.phase,
-            "status": "active" if self.winner is None else "completed",
-            "winner": self.winner,
-            "players": [[seat.hand, seat.elim, seat.terr] for seat in self.seats.values()],
-            "stacks": {names[cell]: list(stack) for cell, stack in sorted(position.stacks.items())},
-            "markers": {names[cell]: owner for cell, owner in sorted(position.markers.items())},
-            "collapsed": {names[cell]: owner for cell, owner in sorted(position.collapsed.items())},
-        }
