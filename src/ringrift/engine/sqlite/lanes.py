@@ -5,19 +5,15 @@ from __future__ import annotations
 import sqlite3
 import threading
 
-from ringrift.engine.ports import Claimant, NewWork
+from ringrift.engine.ports import Claimant
 from ringrift.engine.sqlite import queue_sql as sql
+from ringrift.engine.sqlite.queue_batches import LaneKey, requirements
 from ringrift.engine.sqlite.writer import Transaction
 
-_SEPARATOR = "\x1f"
 _CLAIMANTS_MAX = 256
 
 
-def lane_key(new: NewWork) -> tuple[str, str, str]:
-    return new.kind, new.node or "", _SEPARATOR.join(sorted(new.requires))
-
-
-def find_or_add_lane(tx: Transaction, key: tuple[str, str, str]) -> int:
+def find_or_add_lane(tx: Transaction, key: LaneKey) -> int:
     # Looked up anew each time: upkeep of another process may have dropped an empty lane.
     row = tx.db.execute(sql.FIND_LANE, key).fetchone()
     if row is not None:
@@ -70,7 +66,7 @@ class LaneIndex:
         for lane, kind, node, requires in fresh:
             self._last = max(self._last, lane)
             self._kinds[lane] = kind
-            self._lanes.append((lane, kind, node, frozenset(filter(None, requires.split(_SEPARATOR)))))
+            self._lanes.append((lane, kind, node, requirements(requires)))
         if fresh:
             self._fitting.clear()
 

@@ -6,17 +6,17 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from ringrift.engine.encoding import decode_json, encode_json
+from ringrift.engine.encoding import decode_json
 from ringrift.engine.limits import check_above_zero
 from ringrift.engine.ports import Claim, Claimant, Completion, Json, NewWork, WorkItem, WorkState
 from ringrift.engine.sqlite import queue_ops as ops
 from ringrift.engine.sqlite import queue_sql as sql
 from ringrift.engine.sqlite.lanes import LaneIndex
+from ringrift.engine.sqlite.queue_batches import ClaimedRows, group, prepare
 from ringrift.engine.sqlite.queue_sql import STATE_OF, Code
 from ringrift.engine.sqlite.store import Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import QUEUE
-from ringrift.engine.work_rules import check_new_work
 
 
 class SqliteWorkQueue:
@@ -28,15 +28,8 @@ class SqliteWorkQueue:
         store.writer.forget_cached.append(self._lanes.forget)
 
     async def add(self, items: Sequence[NewWork]) -> list[str]:
-        encoded = [self._encode(new) for new in items]
-        return await self._store.write(lambda tx: ops.add(tx, encoded))
-
-    def _encode(self, new: NewWork) -> ops.EncodedWork:
-        check_new_work(new)
-        item_id = new.id or self._store.runtime.new_id()
-        return ops.EncodedWork(
-            new, item_id, encode_json("payload", new.payload), encode_json("trace", new.trace)
-        )
+        parts = prepare(items, self._store.runtime.new_id)
+        return await self._store.write(lambda tx: ops.add(tx, parts))
 
     async def claim(
         self, claimant: Claimant, *, lease_s: float, limit: int = 1, wait_s: float = 0.0
@@ -44,10 +37,10 @@ class SqliteWorkQueue:
         check_above_zero("lease_s", lease_s)
 
         async def look() -> tuple[list[Claim] | None, float | None]:
-            claims, next_due_s = await self._store.write(
+            found = await self._store.write(
                 lambda tx: ops.claim(tx, self._lanes, claimant, lease_s=lease_s, limit=limit)
             )
-            return claims or None, next_due_s
+            return (found.claims(), None) if isinstance(found, ClaimedRows) else (None, found)
 
         if wait_s <= 0:
             return (await look())[0] or []
@@ -58,18 +51,18 @@ class SqliteWorkQueue:
         return await self._store.write(lambda tx: ops.renew(tx, item_id, token, lease_s))
 
     async def complete(self, item_id: str, *, token: int, result: Json | None = None) -> None:
-        text = encode_json("result", result or {})
+        runs = group([Completion(id=item_id, token=token, result=result or {})])
 
         def operation(tx: Transaction) -> None:
-            if ops.complete(tx, [(item_id, token, text)]):
+            if ops.complete(tx, runs):
                 raise ops.lease_lost(tx, item_id, token)
 
         await self._store.write(operation)
 
     async def complete_many(self, done: Sequence[Completion]) -> list[str]:
-        rows = [(each.id, each.token, encode_json("result", each.result)) for each in done]
-        refused = await self._store.write(lambda tx: ops.complete(tx, rows))
-        return [item_id for item_id, _ in refused]
+        runs = group(done)
+        refused = set(await self._store.write(lambda tx: ops.complete(tx, runs)))
+        return [each.id for each in done if (each.id, each.token) in refused]
 
     async def fail(self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0) -> WorkState:
         return await self._store.write(lambda tx: ops.fail(tx, item_id, token, error, retry_after_s))

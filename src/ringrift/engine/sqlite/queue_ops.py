@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-import msgspec
-
-from ringrift.engine.encoding import decode_json
-from ringrift.engine.ports import Claim, Claimant, NewWork, WorkState
+from ringrift.engine.ports import Claimant, WorkState
 from ringrift.engine.sqlite import queue_sql as sql
-from ringrift.engine.sqlite.lanes import LaneIndex, find_or_add_lane, lane_key
+from ringrift.engine.sqlite.lanes import LaneIndex, find_or_add_lane
+from ringrift.engine.sqlite.queue_batches import (
+    ClaimedRows,
+    FinishedRun,
+    LaneKey,
+    LinkedItem,
+    PlainRun,
+    as_parameter,
+)
 from ringrift.engine.sqlite.queue_sql import STATE_OF, Code
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import QUEUE
@@ -32,61 +36,58 @@ _BROKEN = (Code.DEAD, Code.CANCELLED)
 _DUE_ROWS = 500  # one transaction ends no more leases, so that nobody waits long behind it
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedWork:
-    """An item as it will be stored; *id* is its own or a fresh one."""
-
-    new: NewWork
-    id: str
-    payload: bytes
-    trace: bytes
-
-
-def many(numbers: Iterable[int]) -> str:
-    """The numbers as one parameter of a query."""
-    return msgspec.json.encode(list(numbers)).decode()
-
-
-def add(tx: Transaction, items: Sequence[EncodedWork]) -> list[str]:
-    lanes: dict[tuple[str, str, str], int] = {}
-    ids = []
-    for item in items:
-        existing = _id_of_key(tx.db, item.new.idempotency_key)
-        if existing is not None:
-            ids.append(existing)
-            continue
-        key = lane_key(item.new)
-        if key not in lanes:
-            lanes[key] = find_or_add_lane(tx, key)
-        _add_one(tx, item, lanes[key])
-        ids.append(item.id)
+def add(tx: Transaction, parts: Sequence[PlainRun | LinkedItem]) -> list[str]:
+    lanes: dict[LaneKey, int] = {}
+    ids: list[str] = []
+    for part in parts:
+        if part.lane not in lanes:
+            lanes[part.lane] = find_or_add_lane(tx, part.lane)
+        if isinstance(part, PlainRun):
+            _insert(tx, sql.ADD, (part.rows, tx.now_s, lanes[part.lane]), part.ids)
+            ids += part.ids
+        else:
+            ids.append(_add_linked(tx, part, lanes[part.lane]))
     return ids
 
 
-def _id_of_key(db: sqlite3.Connection, key: str | None) -> str | None:
-    row = None if key is None else db.execute(sql.ID_OF_KEY, (key,)).fetchone()
-    return None if row is None else row[0]
-
-
-def _add_one(tx: Transaction, item: EncodedWork, lane: int) -> None:
-    new, now_s = item.new, tx.now_s
-    needs = sorted(_needed(tx.db, item.id, needed) for needed in set(new.after))
-    broken = next((need for need in needs if need.code in _BROKEN), None)
+def _add_linked(tx: Transaction, item: LinkedItem, lane: int) -> str:
+    """Add an item that has an idempotency key or needs others; return its id or that of the first."""
+    key = item.new.idempotency_key
+    if key is not None:
+        existing = tx.db.execute(sql.ID_OF_KEY, (key,)).fetchone()
+        if existing is not None:
+            return str(existing[0])
+    needs = sorted(_needed(tx.db, item.id, needed) for needed in set(item.new.after))
+    _insert(tx, sql.ADD, (item.row, tx.now_s, lane), [item.id])
+    (seq, _) = tx.db.execute(sql.SEQ_AND_STATE, (item.id,)).fetchone()
     blockers = sum(1 for need in needs if need.code != Code.DONE)
-    not_before_s = now_s + new.delay_s
-    code, due_s = _unclaimed(blockers, not_before_s, now_s)
+    code, due_s = _unclaimed(blockers, tx.now_s + item.new.delay_s, tx.now_s)
     error = None
+    broken = next((need for need in needs if need.code in _BROKEN), None)
     if broken is not None:
         code, due_s = Code.DEAD, None
         error = why_dependents_die(broken.id, STATE_OF[broken.code])
-    row = (item.id, lane, code, new.priority, new.attempts_max, due_s, not_before_s, now_s, now_s)
+    tx.db.execute(sql.LINK, (code, due_s, blockers, key, error, seq))
+    tx.db.executemany(sql.ADD_NEED, [(need.seq, seq) for need in needs])
+    return item.id
+
+
+def _insert(tx: Transaction, query: str, parameters: tuple[str, float, int], ids: Sequence[str]) -> None:
     try:
-        added = tx.db.execute(sql.ADD, (*row, blockers, new.idempotency_key, error, item.trace, item.payload))
+        tx.db.execute(query, parameters)
     except sqlite3.IntegrityError:
-        raise AlreadyExists(item.id) from None
-    if needs:
-        tx.db.executemany(sql.ADD_NEED, [(need.seq, added.lastrowid) for need in needs])
+        raise AlreadyExists(_known(tx.db, ids)) from None
     tx.changed.add(QUEUE)
+
+
+def _known(db: sqlite3.Connection, ids: Sequence[str]) -> str:
+    """The first id that is there already, or stands twice in this call."""
+    seen: set[str] = set()
+    for item_id in ids:
+        if item_id in seen or db.execute(sql.SEQ_AND_STATE, (item_id,)).fetchone() is not None:
+            return item_id
+        seen.add(item_id)
+    raise AssertionError("the database refused an item, and none of the ids is taken")
 
 
 class _Need(NamedTuple):
@@ -121,30 +122,23 @@ def find_ready(db: sqlite3.Connection, lanes: LaneIndex, claimant: Claimant, lim
 
 def claim(
     tx: Transaction, lanes: LaneIndex, claimant: Claimant, *, lease_s: float, limit: int
-) -> tuple[list[Claim], float | None]:
-    """Hand out items; with none, say when time alone may bring one."""
+) -> ClaimedRows | float | None:
+    """Hand out items; with none, return when time alone may bring one."""
     end_due(tx)
     picked = find_ready(tx.db, lanes, claimant, limit)
     if not picked:
-        return [], tx.db.execute(sql.NEXT_DUE).fetchone()[0]
+        next_due_s: float | None = tx.db.execute(sql.NEXT_DUE).fetchone()[0]
+        return next_due_s
     (token,) = tx.db.execute(sql.NEXT_TOKEN).fetchone()
     until_s = tx.now_s + lease_s
-    rows = tx.db.execute(sql.CLAIM, (claimant.worker, token, until_s, tx.now_s, many(picked))).fetchall()
+    rows = tx.db.execute(
+        sql.CLAIM, (claimant.worker, token, until_s, tx.now_s, as_parameter(picked))
+    ).fetchall()
     by_seq = {row[0]: row for row in rows}
-    claims = []
-    for _, item_id, lane, payload, attempts, trace in (by_seq[seq] for seq in picked):
-        claims.append(
-            Claim(
-                id=item_id,
-                kind=lanes.kind(lane),
-                payload=decode_json(payload),
-                token=token,
-                attempt=attempts,
-                lease_until_s=until_s,
-                trace=decode_json(trace),
-            )
-        )
-    return claims, None
+    ordered = [by_seq[seq] for seq in picked]
+    return ClaimedRows(
+        [(item_id, lanes.kind(lane), *rest) for _, item_id, lane, *rest in ordered], token, until_s
+    )
 
 
 def renew(tx: Transaction, item_id: str, token: int, lease_s: float) -> float:
@@ -154,16 +148,14 @@ def renew(tx: Transaction, item_id: str, token: int, lease_s: float) -> float:
     return until_s
 
 
-def complete(tx: Transaction, done: Sequence[tuple[str, int, bytes]]) -> list[tuple[str, int]]:
-    """Complete each (id, token, result) whose claim holds; return those refused."""
-    refused, finished = [], []
-    for item_id, token, result in done:
-        row = tx.db.execute(sql.COMPLETE, (tx.now_s, result, item_id, token, tx.now_s)).fetchone()
-        if row is None:
-            refused.append((item_id, token))
-        else:
-            finished.append(row[0])
-    _unblock_dependents(tx, finished)
+def complete(tx: Transaction, runs: Sequence[FinishedRun]) -> list[tuple[str, int]]:
+    """Complete the items whose claims hold; return the ids and tokens of the others."""
+    refused = []
+    for run in runs:
+        parameters = (tx.now_s, run.result, as_parameter(run.ids), run.token, tx.now_s)
+        finished = {item_id for (item_id,) in tx.db.execute(sql.COMPLETE, parameters).fetchall()}
+        refused += [(item_id, run.token) for item_id in run.ids if item_id not in finished]
+        _unblock_dependents(tx, finished)
     return refused
 
 
@@ -215,7 +207,7 @@ def end_due(tx: Transaction) -> int:
     due = tx.db.execute(sql.DUE, (tx.now_s, _DUE_ROWS)).fetchall()
     delayed = [seq for seq, _, code, _, _ in due if code == Code.DELAYED]
     if delayed:
-        tx.db.execute(sql.MAKE_READY, (many(delayed),))
+        tx.db.execute(sql.MAKE_READY, (as_parameter(delayed),))
         tx.changed.add(QUEUE)
     expired = [row for row in due if row[2] == Code.CLAIMED]
     for seq, item_id, _, attempts, attempts_max in expired:
@@ -245,10 +237,10 @@ def _end_attempt(
     return code
 
 
-def _unblock_dependents(tx: Transaction, finished: Sequence[int]) -> None:
-    if not finished:
+def _unblock_dependents(tx: Transaction, finished: Collection[str]) -> None:
+    if not finished or tx.db.execute(sql.ANY_NEEDS).fetchone() is None:
         return
-    for (needed,) in tx.db.execute(sql.HAS_DEPENDENTS, (many(finished),)).fetchall():
+    for (needed,) in tx.db.execute(sql.HAS_DEPENDENTS, (as_parameter(finished),)).fetchall():
         for seq, _, blockers, not_before_s in tx.db.execute(sql.BLOCKED_BY, (needed,)).fetchall():
             code, due_s = _unclaimed(blockers - 1, not_before_s, tx.now_s)
             tx.db.execute(sql.SET_BLOCKERS, (blockers - 1, code, due_s, tx.now_s, seq))

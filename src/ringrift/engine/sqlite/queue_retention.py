@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.sqlite import queue_sql as sql
-from ringrift.engine.sqlite.queue_ops import many
+from ringrift.engine.sqlite.queue_batches import as_parameter
 from ringrift.engine.sqlite.queue_sql import Code
 from ringrift.engine.sqlite.writer import Transaction
 
@@ -52,6 +52,6 @@ def drop_empty_lanes(tx: Transaction) -> None:
 def _drop(tx: Transaction, seqs: Sequence[int]) -> int:
     if not seqs:
         return 0
-    numbers = many(seqs)
+    numbers = as_parameter(seqs)
     tx.db.execute(sql.DROP_NEEDS, (numbers, numbers))
     return tx.db.execute(sql.DROP_WORK, (numbers,)).rowcount

@@ -32,10 +32,14 @@ COUNT_LANES = "SELECT count(*) FROM lane"
 DROP_EMPTY_LANES = "DELETE FROM lane WHERE id NOT IN (SELECT lane FROM work)"
 
 # --- adding
+# Each row is [id, priority, attempts_max, delay_s, trace, payload]; then the time and the lane.
 ADD = (
     "INSERT INTO work(id, lane, state, priority, attempts_max, due_s, not_before_s, added_s, changed_s,"
-    " blockers, idempotency_key, error, trace, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    f" trace, payload) SELECT value->>0, ?3, iif(value->>3 > 0, {Code.DELAYED:d}, {Code.READY:d}), value->>1,"
+    " value->>2, iif(value->>3 > 0, ?2 + (value->>3), NULL), ?2 + (value->>3), ?2, ?2,"
+    " CAST(value->>4 AS BLOB), CAST(value->>5 AS BLOB) FROM json_each(?1)"
 )
+LINK = "UPDATE work SET state = ?, due_s = ?, blockers = ?, idempotency_key = ?, error = ? WHERE seq = ?"
 ID_OF_KEY = "SELECT id FROM work WHERE idempotency_key = ?"
 SEQ_AND_STATE = "SELECT seq, state FROM work WHERE id = ?"
 ADD_NEED = "INSERT OR IGNORE INTO work_need(needs, item) VALUES (?, ?)"
@@ -59,7 +63,8 @@ _HELD = f"id = ? AND token = ? AND state = {Code.CLAIMED:d} AND due_s > ?"
 RENEW = f"UPDATE work SET due_s = ? WHERE {_HELD} RETURNING seq"
 COMPLETE = (
     f"UPDATE work SET state = {Code.DONE:d}, due_s = NULL, holder = NULL, error = NULL, changed_s = ?,"
-    f" result = ? WHERE {_HELD} RETURNING seq"
+    f" result = ? WHERE id IN {_MANY} AND token = ? AND state = {Code.CLAIMED:d} AND due_s > ?"
+    " RETURNING id"
 )
 RELEASE = (
     f"UPDATE work SET state = {Code.READY:d}, due_s = NULL, holder = NULL, changed_s = ?,"
@@ -81,7 +86,10 @@ BLOCKED_BY = (
     "SELECT work.seq, work.id, work.blockers, work.not_before_s FROM work_need JOIN work"
     f" ON work.seq = work_need.item WHERE work_need.needs = ? AND work.state = {Code.BLOCKED:d}"
 )
-HAS_DEPENDENTS = f"SELECT DISTINCT needs FROM work_need WHERE needs IN {_MANY}"
+ANY_NEEDS = "SELECT 1 FROM work_need LIMIT 1"
+HAS_DEPENDENTS = (
+    f"SELECT DISTINCT needs FROM work_need JOIN work ON work.seq = work_need.needs WHERE work.id IN {_MANY}"
+)
 SET_BLOCKERS = "UPDATE work SET blockers = ?, state = ?, due_s = ?, changed_s = ? WHERE seq = ?"
 NEEDS_OF = (
     "SELECT needed.id, needed.state FROM work_need JOIN work AS needed ON needed.seq = work_need.needs"

@@ -42,7 +42,7 @@ _FIRST = (
         UNIQUE (kind, node, requires)) STRICT""",
     # The wide columns stand last: most queries stop reading before them.
     """CREATE TABLE work(
-        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        seq INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
         lane INTEGER NOT NULL,
         state INTEGER NOT NULL,
