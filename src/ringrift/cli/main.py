@@ -8,13 +8,21 @@ from typing import Annotated
 import typer
 
 from ringrift.cli.config import config_app
+from ringrift.cli.daemons import daemons
+from ringrift.cli.events import events_app
+from ringrift.cli.logs import log_to_stderr
+from ringrift.cli.run import run
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     help="Runs a self-play training cluster by itself.",
 )
+app.command("run")(run)
+app.command("daemons")(daemons)
+app.add_typer(events_app, name="events")
 app.add_typer(config_app, name="config")
 
 
@@ -26,8 +34,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def main(
-    version: Annotated[
+    _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Runs a self-play training cluster by itself."""
+    log_to_stderr()

@@ -1,0 +1,109 @@
+"""What the package costs before it does anything: import time, and the control process at rest.
+
+Limits: `import ringrift` under 150 ms; the control process under 80 MB. Beside them stands a bare Python
+process, measured in the same run, as the floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+IMPORT_MS_MAX = 150.0
+RESIDENT_MB_MAX = 80.0
+IMPORTS = {
+    "nothing": "pass",
+    "ringrift": "import ringrift",
+    "quick start": "from ringrift import initialize_all_coordinators, get_system_health",
+    "documents' path": "from app.coordination.event_router import get_router",
+}
+
+
+def import_ms(statement: str, *, times: int) -> float:
+    """Median time of a statement in fresh processes, without the start of Python itself."""
+    program = f"import time; t = time.perf_counter()\n{statement}\nprint((time.perf_counter() - t) * 1000)"
+    runs = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True) for _ in range(times)
+    ]
+    return statistics.median(float(run.stdout) for run in runs)
+
+
+def control_process_at_rest(*, settle_s: float, watch_s: float) -> dict[str, float]:
+    """Start `ringrift run`, let it settle, and look at its memory and its use of a core."""
+    with tempfile.TemporaryDirectory() as data:
+        environment = {**os.environ, "RINGRIFT_DATA_DIR": data, "RINGRIFT_HEALTH_PORT": "0"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ringrift.cli", "run", "--plain"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            address = Path(data) / "coordination" / "probes.json"
+            started_s = time.perf_counter()
+            while not address.exists():
+                assert process.poll() is None, "the control process ended by itself"
+                assert time.perf_counter() - started_s < 30, "the control process did not come up"
+                time.sleep(0.01)
+            up_s = time.perf_counter() - started_s
+            time.sleep(settle_s)
+            watched = psutil.Process(process.pid)
+            before = watched.cpu_times()
+            time.sleep(watch_s)
+            after = watched.cpu_times()
+            used_s = after.user + after.system - before.user - before.system
+            resident_mb = watched.memory_info().rss / 1e6
+        finally:
+            process.terminate()
+            process.wait(30)
+    return {"up_s": up_s, "resident_mb": resident_mb, "cpu_percent": 100 * used_s / watch_s}
+
+
+def bare_python_mb() -> float:
+    program = "import time; print('up', flush=True); time.sleep(5)"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()
+        resident_mb = psutil.Process(process.pid).memory_info().rss / 1e6
+        process.kill()
+    process.wait(10)
+    return resident_mb
+
+
+def run(quick: bool) -> dict[str, object]:
+    times = {name: import_ms(statement, times=3 if quick else 11) for name, statement in IMPORTS.items()}
+    for name, ms in times.items():
+        print(f"import, {name:<18} {ms:8.1f} ms")
+    rest = control_process_at_rest(settle_s=1 if quick else 5, watch_s=2 if quick else 20)
+    floor_mb = bare_python_mb()
+    print(f"control process up in    {rest['up_s']:8.2f} s")
+    print(f"control process at rest  {rest['resident_mb']:8.1f} MB, limit {RESIDENT_MB_MAX:g}")
+    print(f"bare Python              {floor_mb:8.1f} MB")
+    print(f"control process at rest  {rest['cpu_percent']:8.2f} % of a core")
+    return {
+        "import_ms": times,
+        "import_ok": times["ringrift"] < IMPORT_MS_MAX,
+        **rest,
+        "resident_ok": rest["resident_mb"] < RESIDENT_MB_MAX,
+        "bare_python_mb": floor_mb,
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    result = run(options.quick)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -1,0 +1,51 @@
+"""`ringrift daemons`: every daemon type, whether it can run here, and how it is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ringrift.cli.control import running_status
+from ringrift.cli.terminal import console, plain_errors, print_json, print_table
+from ringrift.daemons.registry import DaemonSpec, product_registry
+
+UNAVAILABLE = "unavailable"
+
+
+def daemons(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    available: Annotated[bool, typer.Option("--available", help="Leave out what cannot run yet.")] = False,
+) -> None:
+    """List all daemon types: state, capability, and why one is unavailable."""
+    with plain_errors():
+        status = running_status()
+        rows = [_row(spec, status) for spec in product_registry()]
+    if available:
+        rows = [row for row in rows if row["available"]]
+    if as_json:
+        print_json({"control_process": status is not None, "daemons": {row["name"]: row for row in rows}})
+        return
+    shown = [(row["name"], row["state"], row["capability"], row["reason"] or row["about"]) for row in rows]
+    print_table("Daemons", ("daemon", "state", "capability", "what it does, or why it can't"), shown)
+    able = sum(row["available"] for row in rows)
+    where = "" if status else "; no control process runs here, start one with `ringrift run`"
+    console().print(f"\n{able} of {len(rows)} can run in this version{where}.")
+
+
+def _row(spec: DaemonSpec, status: dict[str, Any] | None) -> dict[str, Any]:
+    name = spec.daemon_type.value
+    live = {} if status is None else status["daemons"].get(name, {})
+    reason = spec.unavailable_reason
+    return {
+        "name": name,
+        "state": UNAVAILABLE if reason else live.get("state", "stopped"),
+        "available": not reason,
+        "reason": reason or live.get("last_error") or "",
+        "capability": spec.capability,
+        "about": spec.about,
+        "profiles": sorted(spec.profiles),
+        "depends_on": [item.value for item in spec.depends_on],
+        "restart_count": live.get("restart_count", 0),
+        "uptime_seconds": live.get("uptime_seconds", 0.0),
+    }
