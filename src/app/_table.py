@@ -29,16 +29,28 @@ class Alias:
         return self.homes or (capability(self.capability).home,)
 
 
-_EVENTS = ("ringrift.events.router",)
-_CATALOG = ("ringrift.events.catalog",)
+_ROUTER = ("ringrift.events.router",)
+_NAMES = ("ringrift.events.event_types", "ringrift.events.normalization", "ringrift.events.mappings")
+_EVENTS = (
+    *_ROUTER,
+    *_NAMES,
+    "ringrift.events.stages",
+    "ringrift.events.validation",
+    "ringrift.events.emitters",
+)
 _HANDLERS = ("ringrift.events.handlers",)
 _MANAGER = ("ringrift.daemons.manager",)
 _DAEMON_TYPES = ("ringrift.daemons.types",)
-_DAEMON_REGISTRY = ("ringrift.daemons.registry",)
+_DAEMON_REGISTRY = ("ringrift.daemons.registry", "ringrift.daemons.registry_checks", "ringrift.daemons.graph")
 _CONTRACTS = ("ringrift.health.contracts", "ringrift.status")
 _HEALTH = ("ringrift.health.system", "ringrift.health.contracts", "ringrift.status")
 _BOOTSTRAP = ("ringrift.bootstrap",)
 
+_OLD_COORDINATOR = {
+    "UnifiedEventCoordinator": "ringrift.events.router:UnifiedEventRouter",
+    "get_event_coordinator": "ringrift.events.router:get_router",
+    "get_coordinator_stats": "ringrift.events.router:get_event_stats",
+}
 _NODE_HEALTH = {"get_node_health": "node_health", "get_healthy_nodes": "node_health"}
 _PACKAGE_PLANNED = {
     "check_backpressure": "backpressure",
@@ -65,12 +77,10 @@ _PRESENT: dict[str, Alias] = {
         (
             *_BOOTSTRAP,
             *_EVENTS,
-            *_CATALOG,
             *_HANDLERS,
             *_MANAGER,
             *_DAEMON_TYPES,
             "ringrift.events.tracing",
-            "ringrift.events.emitters",
             "ringrift.events.dead_letters",
             *_HEALTH,
             "ringrift.work.roles",
@@ -78,21 +88,21 @@ _PRESENT: dict[str, Alias] = {
         planned=_PACKAGE_PLANNED,
     ),
     # what is said
-    "event_router": Alias("event_bus", (*_EVENTS, *_CATALOG, "ringrift.events.emitters")),
-    "stage_events": Alias("event_bus", ("ringrift.events.stages",)),
-    "cross_process_events": Alias("event_bus", _EVENTS),
+    "event_router": Alias("event_bus", _EVENTS, names=_OLD_COORDINATOR),
+    "stage_events": Alias("event_bus", ("ringrift.events.stages", "ringrift.events.buses")),
+    "cross_process_events": Alias("event_bus", ("ringrift.events.buses", *_ROUTER)),
     "event_emitters": Alias("event_bus", ("ringrift.events.emitters",)),
-    "event_mappings": Alias("event_bus", _CATALOG),
-    "event_normalization": Alias("event_bus", _CATALOG),
+    "event_mappings": Alias("event_bus", ("ringrift.events.mappings",)),
+    "event_normalization": Alias("event_bus", ("ringrift.events.normalization",)),
     "event_emission_mixin": Alias("event_handlers", _HANDLERS),
     "dead_letter_queue": Alias("event_bus", ("ringrift.events.dead_letters",)),
-    "core_events": Alias("event_bus", (*_EVENTS, *_CATALOG, "ringrift.events.emitters")),
+    "core_events": Alias("event_bus", _EVENTS),
     "core_utils": Alias("tracing", ("ringrift.events.tracing",), planned={"training_lock": "locks"}),
     "tracing": Alias("tracing"),
     "handler_base": Alias("event_handlers", (*_HANDLERS, "ringrift.status")),
     "handler_resilience": Alias("event_handlers", ("ringrift.events.resilience",)),
     # who runs
-    "daemon_manager": Alias("supervisor", _MANAGER),
+    "daemon_manager": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
     "daemon_types": Alias("supervisor", _DAEMON_TYPES),
     "daemon_registry": Alias("supervisor", _DAEMON_REGISTRY),
     "daemon_factory": Alias("supervisor", _DAEMON_REGISTRY),
@@ -145,7 +155,11 @@ _PRESENT: dict[str, Alias] = {
     "coordinator_config": Alias("bootstrap", ("ringrift.bootstrap.config",)),
     "coordinator_dependencies": Alias("bootstrap", ("ringrift.bootstrap.plan",)),
     "coordinator_persistence": Alias("coordinator_persistence"),
-    "singleton_mixin": Alias("bootstrap", ("ringrift.bootstrap.singletons",)),
+    "singleton_mixin": Alias(
+        "bootstrap",
+        ("ringrift.bootstrap.singletons",),
+        names={"ThreadSafeSingletonMixin": "ringrift.bootstrap.singletons:SingletonMixin"},
+    ),
     "master_loop_guard": Alias("bootstrap", ("ringrift.bootstrap.master_loop",)),
     "orchestrator_registry": Alias("roles"),
     "work_queue": Alias("engine", ("ringrift.engine.ports", "ringrift.engine.opening")),
@@ -235,10 +249,8 @@ _ARCHIVED = (
 )
 
 _OTHER_PACKAGES: dict[str, Alias] = {
-    "app.distributed": Alias(
-        "event_bus", (*_CATALOG, *_EVENTS), planned={"get_cluster_manifest": "data_catalog"}
-    ),
-    "app.distributed.data_events": Alias("event_bus", (*_CATALOG, *_EVENTS, "ringrift.events.emitters")),
+    "app.distributed": Alias("event_bus", _EVENTS, planned={"get_cluster_manifest": "data_catalog"}),
+    "app.distributed.data_events": Alias("event_bus", (*_EVENTS, "ringrift.events.buses")),
     "app.distributed.cluster_manifest": Alias("data_catalog"),
     "app.distributed.sync_coordinator": Alias("game_sync"),
     "app.distributed.sync_orchestrator": Alias("game_sync"),

@@ -1,8 +1,8 @@
 """Who really sends and who really hears each event, for the wiring audit.
 
 Everything that this version contains is put together on a router of its own: coordinators are wired by the
-same walk that brings the system up, daemons are made as the daemon manager makes them and subscribed. What
-the router then holds is the truth about subscriptions. Nothing is started and no file is touched.
+same walk that brings the system up, and the router then tells what they hear; daemons are made as the daemon
+manager makes them, and tell what they will subscribe to. Nothing is started and no file is touched.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ async def _collect() -> Wiring:
     manager.reactions.subscribe()
     book.note("daemon_manager")
     manager.reactions.unsubscribe()
-    return Wiring.collect(book.components, subscriptions=book.heard)
+    declared = [(event, item.name) for item in book.components for event in item.subscribes]
+    return Wiring.collect(book.components, subscriptions=[*book.heard, *declared])
 
 
 class _Book:
@@ -83,7 +84,7 @@ class _Book:
                 self.heard += [(event, owner) for event in item["event_types"] or ()]
 
     def add(self, name: str, capability: str, face: Any) -> None:
-        self.components.append(ComponentWiring(name, capability, emits=tuple(getattr(face, "EMITS", ()))))
+        self.components.append(ComponentWiring(name, capability, emits=tuple(getattr(face, "emits", ()))))
         self.note(name)
 
 
@@ -104,10 +105,9 @@ def _wire_daemons(book: _Book, manager: DaemonManager) -> None:
         if spec.unavailable_reason:
             continue
         factory = load_entry_point(spec.entry_point)
-        if hasattr(factory, "wire"):
+        if hasattr(factory, "wiring"):
             given = {name: value for name, value in offered.items() if takes_keyword(factory, name)}
-            factory(**given).wire()
-        book.add(spec.daemon_type.value, spec.capability, factory)
+            book.components.append(factory(**given).wiring())
 
 
 def _tell_nobody(_event: str, _payload: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ class Condition(StrEnum):
     STOPPED = "stopped"  # ended on purpose
 
 
-_HEARD_AS = {
+HEARD_AS = {
     "COORDINATOR_HEARTBEAT": Condition.HEALTHY,
     "COORDINATOR_HEALTHY": Condition.HEALTHY,
     "COORDINATOR_HEALTH_DEGRADED": Condition.DEGRADED,
@@ -70,7 +70,7 @@ class CoordinatorWatch:
         known = self._seen.get(name)
         if not name or (known is not None and known.local):
             return
-        condition = _HEARD_AS[event_type]
+        condition = HEARD_AS[event_type]
         # A heartbeat says that it lives, not that it is well again.
         if event_type == "COORDINATOR_HEARTBEAT" and known and known.condition is not Condition.SILENT:
             condition = known.condition

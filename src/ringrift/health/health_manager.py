@@ -37,8 +37,8 @@ Recovery = Callable[[], Awaitable[Any]]
 class UnifiedHealthManager:
     """The coordinator of errors, recoveries and system health."""
 
-    EMITS = ("RECOVERY_INITIATED", "RECOVERY_COMPLETED", "RECOVERY_FAILED")
-    SUBSCRIBES = tuple(RULES)
+    emits = ("RECOVERY_INITIATED", "RECOVERY_COMPLETED", "RECOVERY_FAILED")
+    subscribes = tuple(RULES)
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class UnifiedHealthManager:
         """Subscribe to every event that says something about health. A second call changes nothing."""
         if not self._subscriptions:
             self._subscriptions = [
-                self._router.subscribe(event, self._on_event, f"{NAME}.{event}") for event in self.SUBSCRIBES
+                self._router.subscribe(event, self._on_event, f"{NAME}.{event}") for event in self.subscribes
             ]
 
     def unwire(self) -> None:

@@ -8,21 +8,22 @@ whole changes, and saves the health manager's ledger so that a restart does not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import structlog
 
 from ringrift.engine.opening import get_engine
 from ringrift.errors import RingRiftError
 from ringrift.events.catalog import CATALOG
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.handlers import HandlerBase
+from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.router import get_router
-from ringrift.events.subscriptions import SubscriptionHandle
+from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.contracts import coordinator_directory, invoke_health_check
-from ringrift.health.coordinator_watch import CoordinatorWatch
+from ringrift.health.coordinator_watch import HEARD_AS, CoordinatorWatch
 from ringrift.health.health_manager import (
     UnifiedHealthManager,
     get_health_manager,
@@ -34,7 +35,7 @@ from ringrift.health.health_manager import (
 from ringrift.health.history import BoundedHistory
 from ringrift.health.ledger import HealthLevel, RecoveryAction
 from ringrift.health.snapshots import SnapshotStore
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -55,26 +56,18 @@ log = structlog.get_logger()
 INTERVAL_S = 30.0
 CHECK_TIMEOUT_S = 10.0
 ALERTS_KEPT = 500
-OnReady = Callable[[], None]
 
 
-class CoordinatorHealthMonitor:
+class CoordinatorHealthMonitor(HandlerBase):
     """COORDINATOR_HEALTH_MONITOR: state and heartbeat age of every coordinator."""
 
-    EMITS = (
+    capability: ClassVar[str] = "component_health"
+    emits: ClassVar[tuple[str, ...]] = (
         "COORDINATOR_HEARTBEAT",
         "COORDINATOR_HEALTHY",
         "COORDINATOR_HEALTH_DEGRADED",
         "COORDINATOR_UNHEALTHY",
         "ERROR",
-    )
-    SUBSCRIBES = (
-        "COORDINATOR_HEARTBEAT",
-        "COORDINATOR_HEALTHY",
-        "COORDINATOR_HEALTH_DEGRADED",
-        "COORDINATOR_UNHEALTHY",
-        "COORDINATOR_INIT_FAILED",
-        "COORDINATOR_SHUTDOWN",
     )
 
     def __init__(
@@ -84,47 +77,30 @@ class CoordinatorHealthMonitor:
         router: UnifiedEventRouter | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        self.name = "coordinator_health_monitor"
-        self._runtime, self._router = runtime or system_runtime(), router or get_router()
-        self._interval_s = interval_s
+        name = "coordinator_health_monitor"
+        super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
+        self.router = router or get_router()
         self.watch = CoordinatorWatch(silent_after_s=3 * interval_s)
-        self._subscriptions: list[SubscriptionHandle] = []
 
-    def wire(self) -> None:
-        """Subscribe. A second call changes nothing."""
-        if not self._subscriptions:
-            self._subscriptions = _subscribe(self._router, self.name, self.SUBSCRIBES, self._on_event)
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return dict.fromkeys(HEARD_AS, self._on_event)
 
-    def unwire(self) -> None:
-        while self._subscriptions:
-            self._subscriptions.pop().cancel()
-
-    async def run(self, *, on_ready: OnReady) -> None:
-        self.wire()
-        on_ready()
-        try:
-            while True:
-                await self.look()
-                await self._runtime.sleep(self._interval_s)
-        finally:
-            self.unwire()
-
-    async def look(self) -> None:
+    async def _run_cycle(self) -> None:
         """Ask every coordinator of this process once, and tell what changed."""
         for name, coordinator in coordinator_directory().all().items():
             result = await self._ask(coordinator)
             for event, payload in self.watch.checked(name, result, self._runtime.now_s()):
-                await self._router.publish(event, payload, self.name)
+                await self.router.publish(event, payload, self.name)
         for event, payload in self.watch.silent(self._runtime.now_s()):
-            await self._router.publish(event, payload, self.name)
+            await self.router.publish(event, payload, self.name)
 
-    def get_status(self) -> dict[str, dict[str, Any]]:
+    def coordinators(self) -> dict[str, dict[str, Any]]:
         """Return state, score and heartbeat age by coordinator."""
         return self.watch.report(self._runtime.now_s())
 
     def health_check(self) -> HealthCheckResult:
-        """Healthy as long as it watches; what it sees is in the details."""
-        return HealthCheckResult.ok("", coordinators=self.get_status())
+        """Its own health; what it sees of others is in the details."""
+        return super().health_check().with_details(coordinators=self.coordinators())
 
     async def _ask(self, coordinator: Any) -> HealthCheckResult:
         try:
@@ -134,14 +110,9 @@ class CoordinatorHealthMonitor:
             return HealthCheckResult.unhealthy(f"health_check took more than {CHECK_TIMEOUT_S:g} s")
 
     def _on_event(self, event: RouterEvent) -> None:
-        if event.source != self.name or event.origin.value == "cross_process":
+        # What this monitor said itself comes back; what one in another process said is news.
+        if event.source != self.name or event.origin is EventSource.CROSS_PROCESS:
             self.watch.heard(event.event_type, event.payload, self._runtime.now_s())
-
-
-def _subscribe(
-    router: UnifiedEventRouter, name: str, events: Iterable[str], handler: Callable[[RouterEvent], None]
-) -> list[SubscriptionHandle]:
-    return [router.subscribe(event, handler, f"{name}.{event}") for event in events]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +125,11 @@ class Alert:
     text: str
 
 
-class SystemHealthMonitor:
+class SystemHealthMonitor(HandlerBase):
     """SYSTEM_HEALTH_MONITOR: alerts, the level of the whole, and the memory of the ledger."""
 
-    EMITS = ("HEALTH_ALERT",)
-    SUBSCRIBES = tuple(name for name, spec in CATALOG.items() if "alerting" in spec.consumed_by)
+    capability: ClassVar[str] = "component_health"
+    emits: ClassVar[tuple[str, ...]] = ("HEALTH_ALERT",)
 
     def __init__(
         self,
@@ -169,54 +140,39 @@ class SystemHealthMonitor:
         store: SnapshotStore | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        self.name = "system_health_monitor"
-        self._runtime, self._router = runtime or system_runtime(), router or get_router()
+        name = "system_health_monitor"
+        super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
+        self.router = router or get_router()
         self._manager = health_manager or get_health_manager()
-        self._store, self._interval_s = store, interval_s
+        self._store = store
         self.alerts: BoundedHistory[Alert] = BoundedHistory(ALERTS_KEPT)
         self._level = HealthLevel.UNKNOWN
         self._saved: Mapping[str, Any] = {}
         self._memory_problem = ""
-        self._subscriptions: list[SubscriptionHandle] = []
 
-    def wire(self) -> None:
-        """Subscribe. A second call changes nothing."""
-        if not self._subscriptions:
-            self._subscriptions = _subscribe(self._router, self.name, self.SUBSCRIBES, self._on_event)
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return {name: self._on_event for name, spec in CATALOG.items() if "alerting" in spec.consumed_by}
 
-    def unwire(self) -> None:
-        while self._subscriptions:
-            self._subscriptions.pop().cancel()
-
-    async def run(self, *, on_ready: OnReady) -> None:
-        await self._remember()
-        self.wire()
-        on_ready()
-        try:
-            while True:
-                await self.look()
-                await self._runtime.sleep(self._interval_s)
-        finally:
-            self.unwire()
-
-    async def look(self) -> None:
+    async def _run_cycle(self) -> None:
         """Tell a change of level, and save the ledger if it changed."""
         level = self._manager.get_system_health_level()
         if level is not self._level:
             before, self._level = self._level, level
-            await self._router.publish("HEALTH_ALERT", self._level_alert(before, level), self.name)
+            await self.router.publish("HEALTH_ALERT", self._level_alert(before, level), self.name)
         state = self._manager.get_state()
         if state and state != self._saved:
             await self._save(state)
 
     def health_check(self) -> HealthCheckResult:
         """Degraded while the level is unknown or the ledger cannot be saved."""
-        details = {"level": self._level.value, "alerts_total": self.alerts.total}
+        own = super().health_check().with_details(level=self._level.value, alerts_total=self.alerts.total)
+        if not own.healthy:
+            return own
         if self._level is HealthLevel.UNKNOWN:
-            return HealthCheckResult.degraded("the health manager is not wired", **details)
+            return HealthCheckResult.degraded("the health manager is not wired", **own.details)
         if self._memory_problem:
-            return HealthCheckResult.degraded(self._memory_problem, **details)
-        return HealthCheckResult.ok("", **details)
+            return HealthCheckResult.degraded(self._memory_problem, **own.details)
+        return own
 
     def _level_alert(self, before: HealthLevel, level: HealthLevel) -> dict[str, Any]:
         severity = {HealthLevel.HEALTHY: "info", HealthLevel.DEGRADED: "warning"}.get(level, "error")
@@ -237,7 +193,8 @@ class SystemHealthMonitor:
         self.alerts.append(Alert(self._runtime.now_s(), event.event_type, severity, text[:500]))
         log.warning("health.alert", event_type=event.event_type, severity=severity, text=text[:500])
 
-    async def _remember(self) -> None:
+    async def _on_start(self) -> None:
+        """Take over the ledger of the last run. One that cannot be read is told and left alone."""
         try:
             snapshot = await (await self._snapshots()).load(self._manager.name)
         except RingRiftError as error:

@@ -144,7 +144,7 @@ async def test_a_known_recovery_runs_once_and_its_end_is_told(router):
     manager = UnifiedHealthManager(router=router)
     manager.wire()
     told, calls = [], []
-    for event in manager.EMITS:
+    for event in manager.emits:
         router.subscribe(event, lambda e: told.append((e.event_type, e.payload["component"])))
     released = asyncio.Event()
 
@@ -212,7 +212,7 @@ async def test_every_change_of_a_coordinator_is_told_once(router):
     told, patient = [], Patient()
     monitor = CoordinatorHealthMonitor(router=router, runtime=ManualRuntime())
     register_coordinator(patient, "patient")
-    for event in set(monitor.EMITS) - {"COORDINATOR_HEARTBEAT"}:
+    for event in set(monitor.emits) - {"COORDINATOR_HEARTBEAT"}:
         router.subscribe(event, lambda e: told.append(e.event_type))
     answers = [
         HealthCheckResult.ok(),
@@ -225,7 +225,7 @@ async def test_every_change_of_a_coordinator_is_told_once(router):
         KeyError("gone"),
     ]
     for patient.answer in answers:
-        await monitor.look()
+        await monitor._run_cycle()
     assert told == [
         "COORDINATOR_HEALTHY",
         "COORDINATOR_HEALTH_DEGRADED",
@@ -234,8 +234,8 @@ async def test_every_change_of_a_coordinator_is_told_once(router):
         "COORDINATOR_UNHEALTHY",
         "ERROR",
     ]
-    assert monitor.get_status()["patient"]["state"] == "unhealthy"
-    assert monitor.health_check().healthy
+    assert monitor.coordinators()["patient"]["state"] == "unhealthy"
+    assert monitor.health_check().details["coordinators"]["patient"]["health_score"] == pytest.approx(0.1)
 
 
 def test_a_coordinator_of_another_process_that_falls_silent_is_told_once():
@@ -272,17 +272,17 @@ async def test_the_system_monitor_alerts_on_a_change_and_remembers_over_a_restar
         )
 
     manager, monitor = make()
-    monitor.wire()
-    await monitor.look()
+    monitor._subscribe()
+    await monitor._run_cycle()
     await router.publish("SPLIT_BRAIN_DETECTED", {"leaders_seen": ["a", "b"]})
-    await monitor.look()
+    await monitor._run_cycle()
     texts = [alert.text for alert in monitor.alerts]
     assert texts == [
         "system health went from unknown to healthy",
         "split brain detected",
         "system health went from healthy to unhealthy",
     ]
-    monitor.unwire()
+    monitor._unsubscribe()
     await manager.stop()
 
     manager, monitor = make()
