@@ -138,3 +138,51 @@ def test_import_of_app_loads_no_home():
     check = f"import sys, app, app.coordination; print([m for m in {heavy.split()!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# --- the page -------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "import-paths.md"
+INTRODUCTION = """# Import paths of the documents
+
+The documents name modules such as `app.coordination.event_router`. All of these paths work: `import app` installs
+one import hook, which looks each name up in its home in `ringrift` when it is first used.
+
+- A module, or a name, of a capability that is not built yet raises an `ImportError` (`PlannedModule`, also a
+  `ringrift.errors.NotBuilt`) that names the capability and what it comes with.
+- A mistyped path is told with the nearest one that exists.
+- An old path works, and warns (`DeprecationWarning`) with the path to use instead.
+
+New code imports from `ringrift`. This page is written from the table in `src/app/_table.py` by
+`python tests/contract/test_seed_modules.py`; a test holds the two together.
+"""
+
+
+def page():
+    present = ["| path | home |", "|---|---|"]
+    planned = {}
+    old = ["| old path | use instead |", "|---|---|"]
+    for path, alias in sorted(ALIASES.items()):
+        if alias.deprecated:
+            old.append(f"| `{path}` | `{alias.deprecated}` |")
+        elif alias.available:
+            homes = ", ".join(f"`{home}`" for home in alias.built_homes())
+            also = ", ".join(f"`{name}`: {owner}" for name, owner in sorted(alias.planned.items()))
+            present.append(f"| `{path}` | {homes}{f' (planned: {also})' if also else ''} |")
+        else:
+            planned.setdefault(alias.capability, []).append(f"`{path}`")
+    rows = ["| capability | comes with | paths |", "|---|---|---|"]
+    rows += [
+        f"| {owner} | {capability(owner).part.value} | {', '.join(paths)} |"
+        for owner, paths in sorted(planned.items())
+    ]
+    parts = [INTRODUCTION, "## Present\n", *present, "\n## Planned\n", *rows, "\n## Old\n", *old]
+    return "\n".join(parts) + "\n"
+
+
+def test_the_page_is_the_table():
+    assert PAGE.read_text(encoding="utf8") == page()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf8")

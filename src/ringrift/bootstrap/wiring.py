@@ -2,14 +2,18 @@
 
 Everything that this version contains is put together on a router of its own: coordinators are wired by the
 same walk that brings the system up, and the router then tells what they hear; daemons are made as the daemon
-manager makes them, and tell what they will subscribe to. Nothing is started and no file is touched.
+manager makes them, and tell what they will subscribe to. Nothing is started, and no data of the product is
+touched.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ringrift.bootstrap.initialiser import BootstrapOptions, Initialiser, load_entry_point
@@ -19,28 +23,29 @@ from ringrift.daemons.registry import product_registry
 from ringrift.daemons.running import takes_keyword
 from ringrift.errors import ConfigError
 from ringrift.events.audit import AuditReport, ComponentWiring, Wiring, audit
+from ringrift.events.dead_letters import DeadLetterQueue
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
 
-# What the parts send that are no daemon and no coordinator. A test holds this against their code.
-SENT_BY: dict[str, tuple[str, ...]] = {
-    "bootstrap": (
-        "COORDINATOR_HEALTHY",
-        "COORDINATOR_UNHEALTHY",
-        "COORDINATOR_INIT_FAILED",
-        "COORDINATOR_SHUTDOWN",
-    ),
-    "daemon_manager": (
-        "DAEMON_STARTED",
-        "DAEMON_STOPPED",
-        "DAEMON_STATUS_CHANGED",
-        "DAEMON_CRASH_LOOP_DETECTED",
-        "DAEMON_PERMANENTLY_FAILED",
-        "HEALTH_ALERT",
-    ),
-    "event_router": ("HANDLER_FAILED", "HANDLER_TIMEOUT"),
+# What the parts send that are no daemon and no coordinator. A test holds this against the code.
+SENT_BY: dict[str, ComponentWiring] = {
+    item.name: item
+    for item in (
+        ComponentWiring(
+            "bootstrap",
+            "bootstrap",
+            emits=(
+                "COORDINATOR_HEALTHY",
+                "COORDINATOR_UNHEALTHY",
+                "COORDINATOR_INIT_FAILED",
+                "COORDINATOR_SHUTDOWN",
+            ),
+        ),
+        ComponentWiring("event_router", "event_bus", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
+        ComponentWiring("handler_resilience", "event_handlers", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
+        ComponentWiring("daemon_manager", "supervisor", emits=DaemonManager.emits),
+    )
 }
-_CAPABILITY = {"bootstrap": "bootstrap", "daemon_manager": "supervisor", "event_router": "event_bus"}
 
 
 def audit_wiring() -> AuditReport:
@@ -54,12 +59,20 @@ def collect_wiring() -> Wiring:
 
 
 async def _collect() -> Wiring:
+    with tempfile.TemporaryDirectory(prefix="ringrift-audit-") as folder:
+        dead_letters = DeadLetterQueue(Path(folder) / "dead_letters.db")
+        try:
+            return _read(dead_letters)
+        finally:
+            dead_letters.close()
+
+
+def _read(dead_letters: DeadLetterQueue) -> Wiring:
     book = _Book()
-    for name, events in SENT_BY.items():
-        book.components.append(ComponentWiring(name, _CAPABILITY[name], emits=events))
+    book.components += SENT_BY.values()
     _wire_coordinators(book)
     manager = DaemonManager(bus=book.router)
-    _wire_daemons(book, manager)
+    _wire_daemons(book, {"manager": manager, "dlq": dead_letters})
     manager.reactions.subscribe()
     book.note("daemon_manager")
     manager.reactions.unsubscribe()
@@ -99,13 +112,13 @@ def _wire_coordinators(book: _Book) -> None:
         book.add(name, spec.capability, walk.instances[name])
 
 
-def _wire_daemons(book: _Book, manager: DaemonManager) -> None:
-    offered = {"router": book.router, "bus": book.router, "manager": manager, "runtime": system_runtime()}
+def _wire_daemons(book: _Book, parts: Mapping[str, Any]) -> None:
+    offered = {"router": book.router, "bus": book.router, "runtime": system_runtime(), **parts}
     for spec in product_registry():
         if spec.unavailable_reason:
             continue
         factory = load_entry_point(spec.entry_point)
-        if hasattr(factory, "wiring"):
+        if hasattr(factory, "wiring") or inspect.isfunction(factory):
             given = {name: value for name, value in offered.items() if takes_keyword(factory, name)}
             book.components.append(factory(**given).wiring())
 

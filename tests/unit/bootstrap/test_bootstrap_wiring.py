@@ -1,0 +1,77 @@
+"""The wiring that the audit judges is the wiring that runs."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import ringrift
+from ringrift.bootstrap import audit_wiring, bootstrap_coordination, collect_wiring, shutdown_coordination
+from ringrift.bootstrap.wiring import SENT_BY
+from ringrift.events.catalog import CATALOG
+from ringrift.events.router import get_router
+from ringrift.health.health_manager import UnifiedHealthManager
+from ringrift.settings import get_settings
+
+SOURCE = Path(ringrift.__file__).parent
+SENDING = {"publish", "publish_sync", "put", "emit", "_emit", "tell", "_tell", "_publish"}
+
+
+def sent_by_code():
+    """Every event that a call in the source names as the thing to send, with where."""
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        if "testing" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in SENDING and node.args:
+                for leaf in ast.walk(node.args[0]):
+                    if isinstance(leaf, ast.Constant) and leaf.value in CATALOG:
+                        found.setdefault(leaf.value, set()).add(path.relative_to(SOURCE).as_posix())
+    return found
+
+
+def test_everything_that_the_code_sends_is_declared():
+    declared = set(collect_wiring().emitters)
+    undeclared = {event: where for event, where in sent_by_code().items() if event not in declared}
+    assert undeclared == {}
+
+
+@pytest.mark.parametrize("component", ["bootstrap", "event_router", "handler_resilience"])
+def test_everything_that_is_declared_here_is_in_the_code(component):
+    room = {"bootstrap": "bootstrap", "event_router": "events", "handler_resilience": "events"}[component]
+    text = "\n".join(
+        path.read_text(encoding="utf8")
+        for path in (SOURCE / room).rglob("*.py")
+        if path.name not in {"wiring.py", "event_types.py", "payloads.py", "emitters.py"}
+    )
+    assert [event for event in SENT_BY[component].emits if f'"{event}"' not in text] == []
+
+
+def test_the_health_manager_hears_in_the_audit_what_it_hears_when_the_system_is_up():
+    wiring = collect_wiring()
+    audited = {event for event, owners in wiring.subscriptions.items() if "health_manager" in owners}
+    bootstrap_coordination()
+    live = {
+        event
+        for item in get_router().list_subscribers()
+        if item["name"].startswith("health_manager.")
+        for event in item["event_types"]
+    }
+    assert audited == live == set(UnifiedHealthManager.subscribes)
+    shutdown_coordination()
+
+
+def test_the_audit_accepts_this_version_and_leaves_no_file():
+    report = audit_wiring()
+    assert report.failures == ()
+    assert report.unmapped_high_impact == ()
+    assert not get_settings().data_dir.exists() or not any(get_settings().data_dir.iterdir())
+
+
+def test_a_subscription_that_is_forgotten_is_found(monkeypatch):
+    less = tuple(event for event in UnifiedHealthManager.subscribes if event != "DLQ_EVENTS_PURGED")
+    monkeypatch.setattr(UnifiedHealthManager, "subscribes", less)
+    (failure,) = audit_wiring().failures
+    assert failure.name == "DLQ_EVENTS_PURGED"
+    assert "health_manager should hear it" in failure.reason
