@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import structlog
 
@@ -15,7 +15,13 @@ from ringrift.engine.sqlite.blobs import FileBlobs
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.events import SqliteEventLog
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent
+from ringrift.engine.sqlite.files import (
+    check_ours,
+    check_sound,
+    check_writable,
+    connect,
+    create_if_absent,
+)
 from ringrift.engine.sqlite.kv import SqliteKeyValue
 from ringrift.engine.sqlite.queue import SqliteWorkQueue
 from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, migrate, missing_migrations
@@ -79,9 +85,10 @@ def open_sqlite(
     with told_in_our_words(path), ExitStack() as undo:
         create_if_absent(config, migrations)
         check_ours(path)
+        check_writable(path)
+        _check_contents(config, migrations)
         db = connect(config)
         undo.callback(db.close)
-        check_sound(db, path)
         turnstile = Turnstile(path)
         undo.callback(turnstile.close)
         if missing_migrations(db, path, migrations):
@@ -92,6 +99,13 @@ def open_sqlite(
         upkeep = DatabaseUpkeep(config, runtime, blobs.sweep)
         undo.pop_all()
     return _assemble(config, runtime, db=db, turnstile=turnstile, blobs=blobs, upkeep=upkeep)
+
+
+def _check_contents(config: SqliteConfig, migrations: Sequence[Migration]) -> None:
+    """Look before touching: a connection that may write changes the file when it closes."""
+    with closing(connect(config, read_only=True)) as db:
+        check_sound(db, config.database)
+        missing_migrations(db, config.database, migrations)
 
 
 def _assemble(

@@ -18,7 +18,7 @@ from ringrift.errors import (
 )
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}  # a file for a folder
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _PRIMARY_CODE = 0xFF  # SQLite puts details above the lowest byte
 
@@ -63,8 +63,6 @@ def told_in_our_words(path: Path) -> Iterator[None]:
     """Raise the errors of the file system and of SQLite as ours."""
     try:
         yield
-    except FileNotFoundError:
-        raise  # absence has its own meaning to each caller
     except OSError as error:
         raise from_os(error, path) from error
     except sqlite3.Error as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import RESTORE_ADVICE
 from ringrift.engine.sqlite.schema import APPLICATION_ID, Migration, migrate
-from ringrift.errors import Corrupt, ForeignFile
+from ringrift.errors import Corrupt, ForeignFile, StorageReadOnly
 
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\x00"
@@ -114,6 +114,13 @@ def check_ours(path: Path) -> None:
     (application_id,) = struct.unpack(">I", header[68:72])
     if application_id != APPLICATION_ID:
         raise ForeignFile(path, found="this is another program's SQLite database", advice=_elsewhere())
+
+
+def check_writable(path: Path) -> None:
+    """Raise before SQLite tries, which would tell a read-only folder as a file that cannot be opened."""
+    for place in (path, path.parent):
+        if not os.access(place, os.W_OK, effective_ids=True):
+            raise StorageReadOnly(f"{place} cannot be written", retry_after_s=30.0)
 
 
 def check_sound(db: sqlite3.Connection, path: Path) -> None:

@@ -69,4 +69,7 @@ class DatabaseUpkeep:
 
 
 def _vacuum_some(tx: Transaction) -> None:
-    tx.db.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+    (free,) = tx.db.execute("PRAGMA freelist_count").fetchone()
+    # One page at a time: the driver ends this pragma after its first step, whatever number it is given.
+    for _ in range(min(free, _VACUUM_PAGES)):
+        tx.db.execute("PRAGMA incremental_vacuum(1)")

@@ -1,0 +1,101 @@
+"""Schema versions: an old file comes up to date, in whole steps, whatever happens in between."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from ringrift.engine.ports import Claimant, NewWork
+from ringrift.engine.sqlite.schema import MIGRATIONS, Migration
+from ringrift.errors import SchemaTooNew
+
+NOTES = Migration(
+    MIGRATIONS[-1].version + 1,
+    (
+        "ALTER TABLE work ADD COLUMN note TEXT",
+        "UPDATE work SET note = 'from ' || id",
+        "CREATE TABLE extra(x INTEGER) STRICT",
+    ),
+)
+INDEX = Migration(NOTES.version + 1, ("CREATE INDEX work_note ON work(note)",))
+NEWER = (*MIGRATIONS, NOTES, INDEX)
+
+
+def look(path, query):
+    db = sqlite3.connect(path)
+    try:
+        return db.execute(query).fetchall()
+    finally:
+        db.close()
+
+
+async def make_old(config, opened):
+    engine = await opened(config)
+    await engine.queue.add([NewWork(kind="k", id="a"), NewWork(kind="k", id="b")])
+    await engine.close()
+
+
+async def test_versions_follow_each_other():
+    assert [migration.version for migration in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
+
+
+async def test_an_old_database_is_brought_up_to_date(config, opened):
+    await make_old(config, opened)
+    engine = await opened(config, migrations=NEWER)
+    assert look(config.database, "PRAGMA user_version") == [(INDEX.version,)]
+    assert look(config.database, "SELECT id, note FROM work") == [("a", "from a"), ("b", "from b")]
+    assert [claim.id for claim in await claim_all(engine)] == ["a", "b"]
+
+
+async def test_a_new_database_gets_every_migration(config, opened):
+    await opened(config, migrations=NEWER)
+    assert look(config.database, "PRAGMA user_version") == [(INDEX.version,)]
+    assert look(config.database, "SELECT count(*) FROM extra") == [(0,)]
+
+
+async def test_the_older_program_refuses_the_newer_file(config, opened):
+    await (await opened(config, migrations=NEWER)).close()
+    with pytest.raises(SchemaTooNew):
+        await opened(config)
+
+
+async def test_a_migration_that_fails_leaves_the_version_before_it(config, opened):
+    await make_old(config, opened)
+    broken = Migration(
+        NOTES.version + 1, ("CREATE TABLE half(x INTEGER) STRICT", "SELECT nonsense FROM work")
+    )
+    with pytest.raises(sqlite3.OperationalError, match="nonsense"):
+        await opened(config, migrations=(*MIGRATIONS, NOTES, broken))
+    assert look(config.database, "PRAGMA user_version") == [(NOTES.version,)]
+    assert look(config.database, "SELECT name FROM sqlite_schema WHERE name = 'half'") == []
+    await opened(config, migrations=NEWER)
+
+
+async def test_a_kill_in_the_middle_of_a_migration_leaves_the_version_before_it(config, opened):
+    await make_old(config, opened)
+    program = textwrap.dedent(f"""
+        import os, signal, sys
+        from pathlib import Path
+        from ringrift.engine.sqlite import SqliteConfig
+        from ringrift.engine.sqlite.files import connect
+        from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, migrate
+        config = SqliteConfig(database=Path(sys.argv[1]), blob_dir=Path(sys.argv[1]).parent)
+        db = connect(config)
+        db.create_function("die", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        statements = {NOTES.statements!r} + ("SELECT die()",)
+        migrate(db, config.database, (*MIGRATIONS, Migration({NOTES.version}, statements)))
+    """)
+    done = subprocess.run([sys.executable, "-c", program, str(config.database)], env=os.environ, timeout=30)
+    assert done.returncode == -signal.SIGKILL
+    assert look(config.database, "PRAGMA user_version") == [(MIGRATIONS[-1].version,)]
+    engine = await opened(config, migrations=NEWER)
+    assert len(await claim_all(engine)) == 2
+    assert look(config.database, "PRAGMA user_version") == [(INDEX.version,)]
+
+
+async def claim_all(engine):
+    return await engine.queue.claim(Claimant(worker="w"), lease_s=30, limit=100)

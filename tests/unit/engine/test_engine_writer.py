@@ -1,0 +1,181 @@
+"""Many calls share a commit; none harms another; every wait ends."""
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+import threading
+from dataclasses import replace
+
+import pytest
+
+from ringrift.engine.blocking import BackgroundLoop
+from ringrift.engine.ports import Claimant, LogEvent, NewWork
+from ringrift.errors import AlreadyExists, RevisionMismatch, Unavailable
+
+
+def event(number):
+    return LogEvent(id=str(number), type="T", body=b"")
+
+
+def committed_transactions(database):
+    """How many commits are in the write-ahead log: frames that carry a database size end one."""
+    wal = database.with_name(database.name + "-wal").read_bytes()[32:]
+    frame = 24 + 4096
+    sizes = [int.from_bytes(wal[at + 4 : at + 8], "big") for at in range(0, len(wal), frame)]
+    return sum(size > 0 for size in sizes)
+
+
+async def test_concurrent_calls_share_commits(config, opened):
+    engine = await opened(config)
+    await engine.events.append([event("first")])
+    before = committed_transactions(config.database)
+    await asyncio.gather(*(engine.events.append([event(n)]) for n in range(500)))
+    assert committed_transactions(config.database) - before < 50
+    assert (await engine.events.bounds()).last == 501
+
+
+async def test_a_refused_call_harms_no_other_in_its_commit(config, opened):
+    engine = await opened(config)
+    await engine.kv.put("a", b"1")
+    calls = []
+    for number in range(50):
+        calls.append(engine.kv.update("a", b"x", revision=999))
+        calls.append(engine.queue.add([NewWork(kind="k", id=f"{number}"), NewWork(kind="k", id=f"{number}")]))
+        calls.append(engine.events.append([event(number)]))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(outcome, RevisionMismatch) for outcome in outcomes[0::3])
+    assert all(isinstance(outcome, AlreadyExists) for outcome in outcomes[1::3])
+    assert (await engine.events.bounds()).last == 50
+    assert await engine.queue.counts() == {}
+
+
+async def test_a_lane_of_an_undone_call_is_not_remembered(config, opened):
+    engine = await opened(config)
+    any_one = Claimant(worker="w")
+    await engine.queue.claim(any_one, lease_s=30)
+    undone = engine.queue.add([NewWork(kind="undone", id="x"), NewWork(kind="undone", id="x")])
+    claimed = engine.queue.claim(any_one, lease_s=30)
+    await asyncio.gather(undone, claimed, return_exceptions=True)
+    await engine.queue.add([NewWork(kind="kept", id="y")])
+    (claim,) = await engine.queue.claim(any_one, lease_s=30)
+    assert claim.kind == "kept"
+
+
+async def test_a_cancelled_call_that_has_not_begun_never_happens(config, opened):
+    engine = await opened(config)
+    with held_pen(config):
+        call = asyncio.create_task(engine.kv.put("a", b"1"))
+        await asyncio.sleep(0.05)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    await engine.kv.put("b", b"1")
+    assert [entry.key for entry in await engine.kv.entries()] == ["b"]
+
+
+class held_pen:  # noqa: N801 - reads as a phrase
+    """Another process that writes and does not end."""
+
+    def __init__(self, config):
+        self._descriptor = os.open(config.database.with_name(config.database.name + ".pen"), os.O_RDWR)
+
+    def __enter__(self):
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_):
+        os.close(self._descriptor)
+
+
+async def test_a_stuck_process_makes_others_unavailable_in_time(config, opened):
+    engine = await opened(replace(config, call_wait_s=0.2))
+    await engine.kv.put("a", b"0")
+    with held_pen(config):
+        with pytest.raises(Unavailable, match="nothing was written"):
+            await engine.kv.put("a", b"1")
+        entry = await engine.kv.get("a")
+        assert entry.value == b"0"  # reading goes on
+    await engine.kv.put("b", b"2")
+    assert {entry.key: entry.value for entry in await engine.kv.entries()} == {"a": b"0", "b": b"2"}
+
+
+async def test_a_foreign_lock_on_the_database_makes_unavailable_in_time(config, opened):
+    engine = await opened(replace(config, call_wait_s=0.4))
+    other = sqlite3.connect(config.database, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable):
+        await engine.kv.put("a", b"1")
+    other.execute("ROLLBACK")
+    other.close()
+    await engine.kv.put("b", b"1")
+
+
+async def test_too_many_waiting_calls_are_refused(config, opened):
+    engine = await opened(replace(config, pending_max=10, call_wait_s=2))
+    with held_pen(config):
+        calls = [asyncio.create_task(engine.kv.put(str(n), b"")) for n in range(30)]
+        await asyncio.sleep(0.05)
+        refused = [call for call in calls if call.done()]
+        assert len(refused) >= 19
+        assert all(isinstance(call.exception(), Unavailable) for call in refused)
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert len(await engine.kv.entries()) == sum(isinstance(outcome, int) for outcome in outcomes) >= 10
+
+
+async def test_closing_finishes_what_was_accepted(config, opened):
+    engine = await opened(config)
+    calls = [asyncio.create_task(engine.events.append([event(n)])) for n in range(50)]
+    await asyncio.sleep(0)
+    await engine.close()
+    await engine.close()
+    assert len(await asyncio.gather(*calls)) == 50
+    with pytest.raises(Unavailable):
+        await engine.kv.put("a", b"1")
+    with pytest.raises(Unavailable):
+        await engine.kv.get("a")
+    with pytest.raises(Unavailable):
+        await engine.blobs.put_bytes(b"x")
+    again = await opened(config)
+    assert (await again.events.bounds()).last == 50
+
+
+async def test_closing_while_another_process_hangs_ends_in_time(config, opened):
+    engine = await opened(replace(config, call_wait_s=0.2))
+    with held_pen(config):
+        with pytest.raises(Unavailable):
+            await engine.kv.put("a", b"1")
+        await asyncio.wait_for(engine.close(), 5)
+
+
+async def test_one_engine_serves_several_loops_and_threads(config, opened):
+    engine = await opened(config)
+    other = BackgroundLoop()
+    try:
+        found = []
+
+        def in_a_thread():
+            found.append(
+                other.run(engine.queue.claim(Claimant(worker="t"), lease_s=9, wait_s=5), timeout_s=9)
+            )
+
+        thread = threading.Thread(target=in_a_thread)
+        thread.start()
+        await asyncio.sleep(0.05)
+        (item_id,) = await engine.queue.add([NewWork(kind="k")])
+        await asyncio.to_thread(thread.join)
+        assert [claim.id for claims in found for claim in claims] == [item_id]
+    finally:
+        other.close()
+
+
+async def test_the_loop_is_never_blocked(config, opened):
+    engine = await opened(config)
+    longest_s, loop = 0.0, asyncio.get_running_loop()
+    with held_pen(config):
+        calls = [asyncio.create_task(engine.kv.put(str(n), b"")) for n in range(5)]
+        for _ in range(20):
+            before_s = loop.time()
+            await asyncio.sleep(0.005)
+            longest_s = max(longest_s, loop.time() - before_s)
+    await asyncio.gather(*calls)
+    assert longest_s < 0.1
