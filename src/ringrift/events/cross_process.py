@@ -175,11 +175,17 @@ class CrossProcess:
             await asyncio.wait({self._reader}, timeout=_STOP_S)
             self._reader = None
 
+    async def pause(self) -> None:
+        """Stop reading and recording, with everything recorded, until the next use on any loop."""
+        await self.stop_reading()
+        if self._book is not None:
+            await self._book.pause()
+
     async def close(self) -> None:
         """Record every position and let go of the identity. The next use takes it again."""
         book, self._book, self._log = self._book, None, None
         if book is not None:
-            await book.close()
+            await book.pause()
         identity, self._identity = self._identity, None
         if identity is not None and identity.notes is not None:
             identity.notes.close()
@@ -262,6 +268,7 @@ class CrossProcess:
 
     async def _feed(self, book: CursorBook) -> bool:
         """Look at the next records; True if there may be more."""
+        book.keep_recording()
         hungry = [
             (item, cursor)
             for item in self._table

@@ -64,9 +64,6 @@ class CursorBook:
         if any(self._cursors[item.name].dirty for item in absent):
             await self.record()  # where a new subscription began must not move with a crash
         self._members.update(item for item in absent if item.active)
-        if self._recorder is None:
-            recording = self._record_forever()
-            self._recorder = asyncio.get_running_loop().create_task(recording, context=Context())
         return again
 
     def leave(self, subscription: Subscription) -> None:
@@ -86,6 +83,13 @@ class CursorBook:
         if self._notes is not None:
             self._notes.write(Note(event._seq, event.event_id, subscription.name))
         self._moved.set()
+        self.keep_recording()
+
+    def keep_recording(self) -> None:
+        if self._recorder is None:
+            # An empty context: recording belongs to no trace and to no event's handler.
+            recording = self._record_forever()
+            self._recorder = asyncio.get_running_loop().create_task(recording, context=Context())
 
     def skip_gap(self, first: int, hungry: Iterable[tuple[Subscription, Cursor]]) -> None:
         """Say so when retention removed events that a subscription had not seen."""
@@ -125,7 +129,7 @@ class CursorBook:
         if self._notes is not None and covered is not None:
             self._notes.empty(covered)
 
-    async def close(self) -> None:
+    async def pause(self) -> None:
         """Stop recording, after all positions are recorded once more."""
         if self._recorder is not None:
             self._recorder.cancel()

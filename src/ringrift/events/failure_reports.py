@@ -23,8 +23,8 @@ _RETRY_SOURCES = ("dlq_retry:", "dlq_replay:")
 class DeadLetterSink(Protocol):
     """Where failed deliveries go."""
 
-    def capture_failure(self, failure: Failure, *, instance: str) -> None:
-        """Store one failed delivery durably; called off the event loop."""
+    def capture_failure(self, failure: Failure, *, instance: str) -> str:
+        """Store one failed delivery durably and return its id; called off the event loop."""
         ...
 
 
@@ -39,7 +39,7 @@ class FailureReports:
         publish: Callable[[str, dict[str, Any], str], Awaitable[Any]],
         timeout_s: float,
     ) -> None:
-        self._counters, self._dead_letters = counters, dead_letters
+        self._counters, self.dead_letters = counters, dead_letters
         self._publish, self._timeout_s = publish, timeout_s
         self._crossing: CrossProcess | None = None
 
@@ -50,15 +50,15 @@ class FailureReports:
     async def report(self, failure: Failure) -> bool:
         """Count, log, keep and announce a failed delivery; False if it could not be kept."""
         self._count_failure(failure)
-        kept = True
+        kept, letter = True, ""
         if self._is_to_keep(failure):
             try:
                 instance = "" if self._crossing is None else await self._crossing.identify()
-                await asyncio.to_thread(self._capture, failure, instance)
+                letter = await asyncio.to_thread(self._capture, failure, instance)
             except RingRiftError as error:
                 kept = self._count_lost(failure, error)
         if failure.event.event_type not in REPORTS_OF_FAILURE:
-            await self._announce(failure)
+            await self._announce(failure, letter)
         return kept
 
     def report_now(self, failure: Failure) -> bool:
@@ -82,27 +82,32 @@ class FailureReports:
             log.error("events.handler_failed", kind=failure.kind.name.lower(), error=failure.error, **fields)
 
     def _is_to_keep(self, failure: Failure) -> bool:
-        return self._dead_letters is not None and not failure.event.source.startswith(_RETRY_SOURCES)
+        return self.dead_letters is not None and not failure.event.source.startswith(_RETRY_SOURCES)
 
-    def _capture(self, failure: Failure, instance: str) -> None:
-        if self._dead_letters is not None:
-            self._dead_letters.capture_failure(failure, instance=instance)
-            self._counters.dead_lettered += 1
+    def _capture(self, failure: Failure, instance: str) -> str:
+        assert self.dead_letters is not None
+        letter = self.dead_letters.capture_failure(failure, instance=instance)
+        self._counters.dead_lettered += 1
+        return letter
 
     def _count_lost(self, failure: Failure, error: RingRiftError) -> bool:
         self._counters.dead_letters_lost += 1
         log.critical("events.dead_letter_lost", event_id=failure.event.event_id, error=str(error))
         return False
 
-    async def _announce(self, failure: Failure) -> None:
+    async def _announce(self, failure: Failure, letter: str) -> None:
         timed_out = failure.kind is FailureKind.TIMEOUT
         payload: dict[str, Any] = {
             "handler_name": failure.subscription.name,
             "event_type": failure.event.event_type,
-            "error": failure.error,
+            "event_id": failure.event.event_id,
         }
         if timed_out:
             payload["timeout_seconds"] = failure.subscription.timeout_s or self._timeout_s
+        else:
+            payload["error"] = failure.error
+        if letter and not timed_out:
+            payload["dlq_id"] = letter
         try:
             await self._publish("HANDLER_TIMEOUT" if timed_out else "HANDLER_FAILED", payload, "event_router")
         except RingRiftError as error:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ringrift.events.log_seat import process_seat
+from ringrift.events.process_dead_letters import ProcessDeadLetters
 from ringrift.events.routed_event import EventSource, RouterEvent, get_event_payload
 from ringrift.events.subscriptions import Callback, SubscriptionHandle
-from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.events.surroundings import Surroundings
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.settings import get_settings
 
@@ -39,7 +41,7 @@ def get_router() -> UnifiedEventRouter:
 
 def _make_router() -> UnifiedEventRouter:
     settings = get_settings()
-    around = Surroundings(settings=settings, seat=process_seat(settings))
+    around = Surroundings(settings=settings, seat=process_seat(settings), dead_letters=ProcessDeadLetters())
     return UnifiedEventRouter(surroundings=around)
 
 

@@ -7,11 +7,13 @@ import concurrent.futures
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from ringrift.engine.blocking import run_blocking
 from ringrift.events.routed_event import RouterEvent
 
 Publish = Callable[[], Coroutine[Any, Any, RouterEvent]]
 
 _LOOK_AGAIN_S = 1.0
+_PATIENCE_S = 24 * 3600.0  # each handler has its own limit; this bounds a chain of them
 
 
 class SyncPublisher(Protocol):
@@ -22,18 +24,23 @@ class SyncPublisher(Protocol):
 
     def keep(self, task: asyncio.Task[RouterEvent]) -> None: ...
 
-    async def stop(self) -> None: ...
+    async def borrowed(self, publish: Publish) -> RouterEvent:
+        """Publish on a loop that the router uses only for this."""
+        ...
 
 
 def publish_from_anywhere(router: SyncPublisher, publish: Publish) -> RouterEvent | asyncio.Task[RouterEvent]:
-    """Run *publish* where the router's handlers belong."""
+    """Run *publish* where the router's handlers belong.
+
+    A program without any loop borrows the background loop of the process for as long as it takes.
+    """
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:
         owner = router.bound_loop
         if owner is not None and (event := _on_loop(owner, publish)) is not None:
             return event
-        return asyncio.run(_alone(router, publish))
+        return run_blocking(router.borrowed(publish), timeout_s=_PATIENCE_S)
     task = here.create_task(publish())
     router.keep(task)
     return task
@@ -58,11 +65,3 @@ def _on_loop(owner: asyncio.AbstractEventLoop, publish: Publish) -> RouterEvent 
             if owner.is_closed():
                 coroutine.close()
                 return None
-
-
-async def _alone(router: SyncPublisher, publish: Publish) -> RouterEvent:
-    """On a loop of our own: also what the handlers started has to end before the loop does."""
-    try:
-        return await publish()
-    finally:
-        await router.stop()

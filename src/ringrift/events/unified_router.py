@@ -9,19 +9,17 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from ringrift.errors import CausalChainTooLong
 from ringrift.events.bus_flags import ALL_BUSES, BusFlags, as_router_event
+from ringrift.events.causality import descend
 from ringrift.events.cross_process import CrossProcess
 from ringrift.events.dispatch import Dispatcher
 from ringrift.events.event_routes import EventRoutes, Route
-from ringrift.events.failure_reports import REPORTS_OF_FAILURE, DeadLetterSink, FailureReports
+from ringrift.events.failure_reports import DeadLetterSink, FailureReports
 from ringrift.events.failures import Failure
-from ringrift.events.log_seat import LogSeat
 from ringrift.events.normalization import delivered_as, resolve
 from ringrift.events.routed_event import EventSource, RouterEvent, current_event
 from ringrift.events.router_reports import RouterCounters, RouterReports
@@ -33,28 +31,16 @@ from ringrift.events.subscriptions import (
     SubscriptionTable,
     callback_name,
 )
-from ringrift.events.sync_publish import publish_from_anywhere
+from ringrift.events.surroundings import Surroundings
+from ringrift.events.sync_publish import Publish, publish_from_anywhere
 from ringrift.events.tracing import current_trace_id
-from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
 
 log = structlog.get_logger()
 
 HISTORY_MAX = 1000
-CAUSAL_DEPTH_MAX = 32
 MAILBOX_MAX = 10_000
 STOP_S = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a router stands on. The defaults keep everything inside this process."""
-
-    runtime: Runtime = field(default_factory=system_runtime)
-    settings: Settings = field(default_factory=get_settings)
-    seat: LogSeat | None = None
-    dead_letters: DeadLetterSink | None = None
 
 
 class UnifiedEventRouter:
@@ -79,7 +65,7 @@ class UnifiedEventRouter:
         self._max_history = HISTORY_MAX
         self._event_history: deque[RouterEvent] = deque(maxlen=HISTORY_MAX)
         timeout_s = around.settings.event_handler_timeout
-        failures = FailureReports(
+        self._failures = FailureReports(
             counters=self._counters,
             dead_letters=around.dead_letters,
             publish=self.publish,
@@ -88,8 +74,8 @@ class UnifiedEventRouter:
         self._dispatcher = Dispatcher(
             timeout_s=timeout_s,
             mailbox_max=MAILBOX_MAX,
-            report=failures.report,
-            report_now=failures.report_now,
+            report=self._failures.report,
+            report_now=self._failures.report_now,
             handled=self._note_handled,
         )
         self._crossing: CrossProcess | None = None
@@ -103,7 +89,7 @@ class UnifiedEventRouter:
                 backlog_s=around.settings.event_backlog,
                 retry_s=poll_interval,
             )
-        failures.attach(self._crossing)
+        self._failures.attach(self._crossing)
         self._reports = RouterReports(
             table=self._table,
             routes=self._routes,
@@ -114,6 +100,7 @@ class UnifiedEventRouter:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._binding = threading.Lock()
+        self._borrowers = 0
         self._tasks: set[asyncio.Task[RouterEvent]] = set()
 
     # --- publishing -----------------------------------------------------------------------------------
@@ -186,7 +173,7 @@ class UnifiedEventRouter:
             await asyncio.wrap_future(moved)
             return
         if (parent := current_event.get()) is not None:
-            _descend(event, parent)
+            descend(event, parent)
         targets = self._table.targets(route.name)
         if flags is not ALL_BUSES:
             targets = flags.allow(targets)
@@ -254,8 +241,7 @@ class UnifiedEventRouter:
 
     def has_subscribers(self, event_type: Any) -> bool:
         """Whether somebody asked for this very type; subscribers to everything do not count."""
-        names = delivered_as(event_type)
-        return any(item.event_types for name in names for item in self._table.targets(name))
+        return bool(self.subscriptions_to(event_type))
 
     def list_subscribers(self, event_type: Any = None) -> list[dict[str, Any]]:
         """Describe the subscriptions (to one type), global ones first."""
@@ -273,7 +259,19 @@ class UnifiedEventRouter:
             self._crossing.unsubscribed(subscription)
         return ended
 
+    def subscriptions_to(self, event_type: Any) -> list[Subscription]:
+        """Return those who asked for this very type."""
+        found = [i for name in delivered_as(event_type) for i in self._table.targets(name)]
+        return [item for item in found if item.event_types is not None]
+
     # --- failures -------------------------------------------------------------------------------------
+
+    async def identify(self) -> str:
+        """Return the name under which this process keeps positions and dead letters; "" without a log."""
+        return "" if self._crossing is None else await self._crossing.identify()
+
+    def send_dead_letters_to(self, sink: DeadLetterSink) -> None:
+        self._failures.dead_letters = sink
 
     async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
         """Deliver an event again to one subscription only; return how it failed, if it did."""
@@ -328,6 +326,20 @@ class UnifiedEventRouter:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("events.publish_failed", exc_info=error)
+
+    async def borrowed(self, publish: Publish) -> RouterEvent:
+        """Publish on a loop that is not ours; give it back when nobody publishes there any more."""
+        self._borrowers += 1
+        try:
+            return await publish()
+        finally:
+            while self._tasks:  # what handlers published without waiting
+                await asyncio.wait(tuple(self._tasks), timeout=STOP_S)
+            self._borrowers -= 1
+            if self._borrowers == 0 and self._crossing is not None:
+                await self._crossing.pause()
+            if self._borrowers == 0:
+                self._loop = None
 
     @property
     def bound_loop(self) -> asyncio.AbstractEventLoop | None:
@@ -388,15 +400,3 @@ class UnifiedEventRouter:
 
     def get_status(self) -> dict[str, Any]:
         return self._reports.status()
-
-
-def _descend(event: RouterEvent, parent: RouterEvent) -> None:
-    """Make *event* a child of the event whose handler publishes it."""
-    event.parent_event_id = event.parent_event_id or parent.event_id
-    event.correlation_id = event.correlation_id or parent.correlation_id or parent.event_id
-    if not parent._open:
-        return  # the handler has ended; a task it left behind starts a chain of its own
-    event._root = parent._root or parent
-    event._depth = parent._depth + 1
-    if event._depth > CAUSAL_DEPTH_MAX and event.event_type not in REPORTS_OF_FAILURE:
-        raise CausalChainTooLong(event.event_type, depth=event._depth)

@@ -15,7 +15,8 @@ from ringrift.events.cursors import Cursor
 from ringrift.events.delivery_notes import DeliveryNotes, Note
 from ringrift.events.log_seat import Identity, LogSeat
 from ringrift.events.routed_event import EventSource, RouterEvent
-from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.events.surroundings import Surroundings
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
 from ringrift.settings import load_settings
 

@@ -8,7 +8,8 @@ from ringrift.errors import CausalChainTooLong, PayloadError, UnknownEventTypeEr
 from ringrift.events.event_types import DataEventType
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.stages import StageEvent
-from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.events.surroundings import Surroundings
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.settings import load_settings
 
 

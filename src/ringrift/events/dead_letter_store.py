@@ -1,0 +1,260 @@
+"""The table of dead letters in a SQLite file of its own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent
+from ringrift.engine.sqlite.schema import Migration, migrate
+from ringrift.errors import ForeignFile
+
+T = TypeVar("T")
+
+PENDING, RECOVERED, ABANDONED = "pending", "recovered", "abandoned"
+
+_TABLE = """CREATE TABLE dead_letter(
+    event_id TEXT PRIMARY KEY,
+    event_type TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    handler_name TEXT NOT NULL,
+    error TEXT NOT NULL,
+    retry_count INTEGER NOT NULL DEFAULT 0,
+    created_at TEXT NOT NULL,
+    last_retry_at TEXT,
+    source TEXT NOT NULL DEFAULT 'unknown',
+    status TEXT NOT NULL DEFAULT 'pending',
+    subscription TEXT NOT NULL DEFAULT '',
+    instance TEXT NOT NULL DEFAULT '',
+    routed_event TEXT,
+    claimed_until_s REAL NOT NULL DEFAULT 0)"""
+
+_MIGRATIONS = (
+    Migration(
+        1,
+        (
+            _TABLE,
+            "CREATE INDEX idx_dead_letter_status ON dead_letter(status)",
+            "CREATE INDEX idx_dead_letter_event_type ON dead_letter(event_type)",
+        ),
+    ),
+)
+
+
+_FIND_OLDEST = """SELECT * FROM dead_letter
+    WHERE (:status IS NULL OR status = :status) AND (:event_type IS NULL OR event_type = :event_type)
+    ORDER BY rowid LIMIT :limit"""
+_FIND_NEWEST = _FIND_OLDEST.replace("ORDER BY rowid", "ORDER BY rowid DESC")
+
+
+@dataclass(slots=True)
+class FailedEvent:
+    """One event that one handler did not handle. `event_id` names this dead letter."""
+
+    event_id: str
+    event_type: str
+    payload: dict[str, Any]
+    handler_name: str
+    error: str
+    retry_count: int = 0
+    created_at: str = ""
+    last_retry_at: str | None = None
+    source: str = "unknown"
+    status: str = PENDING
+    subscription: str = ""
+    instance: str = ""
+    routed_event: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> FailedEvent:
+        """Read what `to_dict` wrote, or a row; payloads may be JSON text."""
+        values = {key: data[key] for key in cls.__dataclass_fields__ if key in data}
+        for name in ("payload", "routed_event"):
+            if isinstance(found := values.get(name), str):
+                values[name] = json.loads(found)
+        values["routed_event"] = values.get("routed_event") or {}
+        return cls(**values)
+
+
+def iso_of(seconds: float) -> str:
+    """Local time with its offset, as people read it."""
+    return datetime.fromtimestamp(seconds, tz=UTC).astimezone().isoformat()
+
+
+def seconds_of(iso: str) -> float:
+    """Read a time; one without an offset is local."""
+    return datetime.fromisoformat(iso).timestamp()
+
+
+class DeadLetterStore:
+    """All SQL of the dead letters. Calls block; each is short."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        config = SqliteConfig(database=path, blob_dir=path.parent)
+        with told_in_our_words(path):
+            create_if_absent(config, _MIGRATIONS)
+            check_ours(path)
+            self._db = connect(config)
+            self._db.row_factory = sqlite3.Row
+            check_sound(self._db, path)
+            migrate(self._db, path, _MIGRATIONS)
+            found = self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'dead_letter'").fetchone()
+        self._lock = threading.Lock()
+        if found is None:
+            self.close()
+            advice = "Nothing was changed. Point RINGRIFT_DLQ_PATH at another file"
+            raise ForeignFile(path, found="this database holds no dead letters", advice=advice)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def put(self, letter: FailedEvent) -> None:
+        """Store a letter. One that is there already becomes pending again and keeps its attempts."""
+        self._do(
+            lambda db: db.execute(
+                """INSERT INTO dead_letter(event_id, event_type, payload, handler_name, error, created_at,
+                       source, subscription, instance, routed_event)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                   ON CONFLICT(event_id) DO UPDATE SET error = excluded.error, status = 'pending'""",
+                (
+                    letter.event_id,
+                    letter.event_type,
+                    json.dumps(letter.payload, default=repr),
+                    letter.handler_name,
+                    letter.error,
+                    letter.created_at,
+                    letter.source,
+                    letter.subscription,
+                    letter.instance,
+                    json.dumps(letter.routed_event, default=repr) if letter.routed_event else None,
+                ),
+            )
+        )
+
+    def get(self, letter_id: str) -> FailedEvent | None:
+        row = self._do(
+            lambda db: db.execute("SELECT * FROM dead_letter WHERE event_id = ?", (letter_id,)).fetchone()
+        )
+        return None if row is None else FailedEvent.from_dict(dict(row))
+
+    def find(
+        self,
+        *,
+        status: str | None,
+        event_type: str | None = None,
+        limit: int = 100,
+        newest_first: bool = False,
+    ) -> list[FailedEvent]:
+        """Return letters in a status (None: in any), oldest first unless asked otherwise."""
+        query = _FIND_NEWEST if newest_first else _FIND_OLDEST
+        given = {"status": status, "event_type": event_type, "limit": limit}
+        rows = self._do(lambda db: db.execute(query, given).fetchall())
+        return [FailedEvent.from_dict(dict(row)) for row in rows]
+
+    def waiting(self, event_type: str | None = None) -> list[tuple[str, int, str | None]]:
+        """Return id, attempts and last attempt of every pending letter, oldest first."""
+        rows = self._do(
+            lambda db: db.execute(
+                """SELECT event_id, retry_count, last_retry_at FROM dead_letter
+                   WHERE status = 'pending' AND (:event_type IS NULL OR event_type = :event_type)
+                   ORDER BY rowid""",
+                {"event_type": event_type},
+            ).fetchall()
+        )
+        return [(row["event_id"], row["retry_count"], row["last_retry_at"]) for row in rows]
+
+    def claim(self, letter_id: str, *, now_s: float, until_s: float) -> bool:
+        """Keep other processes off a pending letter; False if one of them has it."""
+        done = self._do(
+            lambda db: (
+                db.execute(
+                    """UPDATE dead_letter SET claimed_until_s = ?
+                   WHERE event_id = ? AND status = 'pending' AND claimed_until_s <= ?""",
+                    (until_s, letter_id, now_s),
+                ).rowcount
+            )
+        )
+        return done == 1
+
+    def release(self, letter_id: str) -> None:
+        """Give a claimed letter back untouched."""
+        self._do(
+            lambda db: db.execute(
+                "UPDATE dead_letter SET claimed_until_s = 0 WHERE event_id = ?", (letter_id,)
+            )
+        )
+
+    def record_attempt(self, letter_id: str, *, status: str, error: str, retries: int, at: str) -> None:
+        """Store how an attempt ended, and let go of the letter."""
+        self._do(
+            lambda db: db.execute(
+                """UPDATE dead_letter SET status = ?, error = ?, retry_count = ?, last_retry_at = ?,
+                       claimed_until_s = 0 WHERE event_id = ?""",
+                (status, error, retries, at, letter_id),
+            )
+        )
+
+    def make_due(self, letter_id: str) -> bool:
+        """Make a letter due at once; an abandoned one gets a fresh set of attempts."""
+        done = self._do(
+            lambda db: (
+                db.execute(
+                    """UPDATE dead_letter SET last_retry_at = NULL, claimed_until_s = 0,
+                       retry_count = CASE status WHEN 'abandoned' THEN 0 ELSE retry_count END,
+                       status = 'pending'
+                   WHERE event_id = ? AND status IN ('pending', 'abandoned')""",
+                    (letter_id,),
+                ).rowcount
+            )
+        )
+        return done == 1
+
+    def abandon(self, letter_id: str) -> None:
+        self._do(
+            lambda db: db.execute(
+                "UPDATE dead_letter SET status = 'abandoned' WHERE event_id = ?", (letter_id,)
+            )
+        )
+
+    def delete(self, letter_ids: Sequence[str]) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            pairs = [(letter_id,) for letter_id in letter_ids]
+            return db.executemany("DELETE FROM dead_letter WHERE event_id = ?", pairs).rowcount
+
+        return self._do(work) if letter_ids else 0
+
+    def ages(self, *, pending: bool) -> list[tuple[str, str]]:
+        """Return id and time of creation of the pending letters, or of those that are settled."""
+        comparison = "=" if pending else "!="
+        query = f"SELECT event_id, created_at FROM dead_letter WHERE status {comparison} 'pending'"
+        return [(row[0], row[1]) for row in self._do(lambda db: db.execute(query).fetchall())]
+
+    def count_by(self, column: str, *, pending_only: bool) -> dict[str, int]:
+        """Count letters by one of their columns."""
+        where = "WHERE status = 'pending'" if pending_only else ""
+        query = f"SELECT {column}, count(*) FROM dead_letter {where} GROUP BY 1 ORDER BY 2 DESC"
+        return {row[0]: row[1] for row in self._do(lambda db: db.execute(query).fetchall())}
+
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run *work* in one transaction; the letters of a failed one are untouched."""
+        with self._lock, told_in_our_words(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(self._db)
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+            return result

@@ -1,0 +1,294 @@
+"""The base of everything that handles events and works in cycles.
+
+`run` is the whole life: subscribe, start hook, cycles until cancelled, then unsubscribe and stop hook. A
+supervisor drives it directly; `start` and `stop` do the same for a handler on its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import structlog
+
+from ringrift.events.audit import ComponentWiring
+from ringrift.events.handler_stats import EventDeduplicator, HandlerError, HandlerStats, judge
+from ringrift.events.normalization import normalize_event_type
+from ringrift.events.routed_event import RouterEvent, get_event_payload
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import Callback, SubscriptionHandle, callback_name
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import CoordinatorStatus, HealthCheckResult
+
+log = structlog.get_logger()
+
+__all__ = [
+    "BaseEventHandler",
+    "Callback",
+    "CoordinatorStatus",
+    "EventDeduplicator",
+    "HandlerBase",
+    "HandlerError",
+    "HandlerStats",
+    "HealthCheckResult",
+    "RouterEvent",
+    "get_event_payload",
+    "normalize_event_type",
+]
+
+_ERRORS_MAX = 50
+_STOP_S = 5.0
+
+
+class HandlerBase(ABC):
+    """Handles events and runs a cycle at an interval. A failing cycle is recorded; the next one runs."""
+
+    capability: ClassVar[str] = "event_handlers"
+    emits: ClassVar[tuple[str, ...]] = ()  # what it publishes, for the wiring audit
+
+    def __init__(
+        self,
+        name: str,
+        config: Any = None,
+        *,
+        cycle_interval: float = 60.0,
+        dedup_enabled: bool = True,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._name, self.config = name, config
+        self._cycle_interval, self._dedup_enabled = cycle_interval, dedup_enabled
+        self._own_router, self._runtime = router, runtime or system_runtime()
+        self._stats = HandlerStats()
+        self._errors: deque[HandlerError] = deque(maxlen=_ERRORS_MAX)
+        self._seen = EventDeduplicator()
+        self._handles: list[SubscriptionHandle] = []
+        self._running = False
+        self._task: asyncio.Task[None] | None = None
+
+    # --- for subclasses -------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def _run_cycle(self) -> None:
+        """Do one round of work."""
+
+    async def _on_start(self) -> None:  # noqa: B027 - a hook that most handlers leave empty
+        """Prepare; an error here keeps the handler from starting, and `_on_stop` is not called."""
+
+    async def _on_stop(self) -> None:  # noqa: B027 - as above
+        """Clean up."""
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        """Return the callback for each event type."""
+        return {}
+
+    def _is_duplicate_event(self, event: Any, key_fields: Sequence[str] | None = None) -> bool:
+        """Whether an equal event came in the last five minutes; for handlers that want to skip those."""
+        if not self._dedup_enabled:
+            return False
+        payload, now_s = get_event_payload(event), self._runtime.monotonic_s()
+        duplicate = self._seen.is_duplicate(payload, now_s, key_fields)
+        self._stats.events_deduplicated += duplicate
+        return duplicate
+
+    def _record_error(self, error: BaseException | str, context: str = "") -> None:
+        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        now_s = self._runtime.now_s()
+        self._stats.errors_count += 1
+        self._stats.last_error, self._stats.last_error_time = text, now_s
+        self._errors.append(HandlerError(text, now_s, context))
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        """Live until cancelled."""
+        self._subscribe()
+        try:
+            await self._on_start()
+        except BaseException:
+            self._unsubscribe()
+            raise
+        self._running = True
+        self._stats.started_at = self._runtime.now_s()
+        try:
+            if on_ready is not None:
+                on_ready()
+            while True:
+                await self._cycle()
+                await self._runtime.sleep(self._cycle_interval)
+        finally:
+            self._running = False
+            self._unsubscribe()
+            await self._on_stop()
+
+    async def start(self) -> None:
+        """Start on its own; returns when it is ready, raises what `_on_start` raised."""
+        if self._task is not None and not self._task.done():
+            return
+        ready = asyncio.get_running_loop().create_future()
+
+        def announce() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        self._task = asyncio.create_task(self.run(on_ready=announce), name=f"handler:{self._name}")
+        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            ready.cancel()
+            await self._task
+
+    async def stop(self) -> None:
+        """Stop; safe to call twice."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=_STOP_S)
+        if not done:
+            log.error("handler.stuck_in_stop", handler=self._name, waited_s=_STOP_S)
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            self._record_error(error, "stop")
+            log.error("handler.stop_failed", handler=self._name, exc_info=error)
+
+    async def shutdown(self) -> None:
+        await self.stop()
+
+    async def wait_until_stopped(self) -> None:
+        """Return when a started handler has ended, by whatever reason."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _cycle(self) -> None:
+        try:
+            await self._run_cycle()
+        except Exception as error:  # noqa: BLE001 - a failed cycle must not end the handler
+            self._cycle_failed(error)
+        else:
+            self._stats.cycles_completed += 1
+        self._stats.last_activity = self._runtime.now_s()
+
+    def _cycle_failed(self, error: Exception) -> None:
+        self._record_error(error, "cycle")
+        log.error("handler.cycle_failed", handler=self._name, exc_info=error)
+
+    def _subscribe(self) -> None:
+        router = self._own_router or get_router()
+        for event_type, callback in self._get_event_subscriptions().items():
+            name = f"{self._name}/{normalize_event_type(event_type)}/{callback_name(callback)}"
+            self._handles.append(router.subscribe(event_type, self._counted(callback), name))
+        self._stats.subscribed = bool(self._handles)
+
+    def _unsubscribe(self) -> None:
+        while self._handles:
+            self._handles.pop()()
+        self._stats.subscribed = False
+
+    def _counted(self, callback: Callback) -> Callback:
+        """Count what the callback does; its error goes on to the router, which keeps the event."""
+
+        async def handle(event: RouterEvent) -> None:
+            stats = self._stats
+            stats.events_processed += 1
+            stats.last_event_time = stats.last_activity = self._runtime.now_s()
+            try:
+                result = callback(event)
+                if result is not None and hasattr(result, "__await__"):
+                    await result
+            except Exception as error:
+                self._record_error(error, event.event_type)
+                raise
+            stats.success_count += 1
+
+        return handle
+
+    # --- what it says about itself --------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def handler_name(self) -> str:
+        return self._name
+
+    @property
+    def is_running(self) -> bool:
+        return self._running
+
+    @property
+    def is_subscribed(self) -> bool:
+        return bool(self._handles)
+
+    @property
+    def uptime_seconds(self) -> float:
+        return max(0.0, self._runtime.now_s() - self._stats.started_at) if self._running else 0.0
+
+    @property
+    def stats(self) -> HandlerStats:
+        return self._stats
+
+    @property
+    def emit_metrics(self) -> dict[str, Any]:
+        return self._stats.to_dict()
+
+    def get_recent_errors(self, limit: int = 10) -> list[HandlerError]:
+        """Return the last errors, newest last."""
+        return list(self._errors)[-limit:] if limit > 0 else []
+
+    def wiring(self) -> ComponentWiring:
+        """Return what it sends and hears, for the audit."""
+        heard = tuple(normalize_event_type(event) for event in self._get_event_subscriptions())
+        return ComponentWiring(self._name, self.capability, self.emits, heard)
+
+    def health_check(self) -> HealthCheckResult:
+        stats = self._stats
+        details = {
+            "name": self._name,
+            "running": self._running,
+            "uptime_seconds": self.uptime_seconds,
+            "cycles_completed": stats.cycles_completed,
+            "events_processed": stats.events_processed,
+            "events_deduplicated": stats.events_deduplicated,
+            "errors_count": stats.errors_count,
+            "last_error": stats.last_error,
+            "subscription_count": len(self._handles),
+        }
+        return judge(stats, running=self._running, details=details)
+
+    def get_status(self) -> dict[str, Any]:
+        health = self.health_check()
+        return {
+            "name": self._name,
+            "running": self._running,
+            "status": health.status.value,
+            "health": health.to_dict(),
+            "stats": self._stats.to_dict(),
+        }
+
+    # --- one per process ------------------------------------------------------------------------------
+
+    @classmethod
+    def get_instance(cls, *args: Any, **kwargs: Any) -> Self:
+        """Return the one handler of this class in this process, made on first use."""
+        return process_scope().get(cls, lambda: cls(*args, **kwargs))
+
+    @classmethod
+    def has_instance(cls) -> bool:
+        return process_scope().peek(cls) is not None
+
+    @classmethod
+    def reset_instance(cls) -> None:
+        """Forget the instance; one that runs must be stopped first."""
+        process_scope().drop(cls)
+
+    @classmethod
+    def reset_singleton(cls) -> None:
+        cls.reset_instance()
+
+
+BaseEventHandler = HandlerBase

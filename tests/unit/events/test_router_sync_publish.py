@@ -1,0 +1,104 @@
+"""Publishing from code that is not async, on any thread."""
+
+import asyncio
+import threading
+
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.router import get_router, publish_sync, reset_router, subscribe
+from ringrift.events.unified_router import UnifiedEventRouter
+
+
+def test_without_a_loop_everything_is_handled_on_return():
+    router, seen = UnifiedEventRouter(), []
+
+    async def slow(event):
+        await asyncio.sleep(0.001)
+        router.publish_sync("SECOND")  # inside a loop now: a task, which must not get lost
+        seen.append(event["n"])
+
+    router.subscribe("MY_EVENT", slow)
+    router.subscribe("SECOND", lambda event: seen.append("second"))
+    for n in range(3):
+        event = router.publish_sync("MY_EVENT", {"n": n})
+        assert isinstance(event, RouterEvent)
+    assert seen == [0, "second", 1, "second", 2, "second"]
+
+
+async def test_inside_a_loop_it_returns_a_task():
+    router, seen = UnifiedEventRouter(), []
+    router.subscribe("MY_EVENT", seen.append)
+    task = router.publish_sync("MY_EVENT", {"n": 1})
+    assert isinstance(task, asyncio.Task)
+    assert (await task).payload == {"n": 1}
+    assert len(seen) == 1
+
+
+async def test_another_thread_hands_over_to_the_loop_of_the_handlers():
+    router, threads, result = UnifiedEventRouter(), [], []
+
+    async def handle(event):
+        await asyncio.sleep(0)
+        threads.append(threading.get_ident())
+
+    router.subscribe("MY_EVENT", handle)
+    await router.start()
+    await asyncio.to_thread(lambda: result.append(router.publish_sync("MY_EVENT", {"n": 1})))
+    assert threads == [threading.get_ident()]
+    assert result[0].event_type == "MY_EVENT"
+
+
+async def test_another_loop_hands_over_to_the_loop_of_the_handlers():
+    router, threads = UnifiedEventRouter(), []
+    router.subscribe("MY_EVENT", lambda event: threads.append(threading.get_ident()))
+    await router.start()
+    await asyncio.to_thread(lambda: asyncio.run(router.publish("MY_EVENT")))
+    assert threads == [threading.get_ident()]
+
+
+def test_a_new_loop_takes_the_router_over_from_one_that_ended():
+    router, seen = UnifiedEventRouter(), []
+
+    async def handle(event):
+        if event["n"] == 0:
+            await asyncio.sleep(60)
+        seen.append(event["n"])
+
+    async def left_behind():
+        router.publish_sync("MY_EVENT", {"n": 0})
+        await asyncio.sleep(0.01)
+
+    router.subscribe("MY_EVENT", handle)
+    asyncio.run(left_behind())
+    asyncio.run(router.publish("MY_EVENT", {"n": 1}))
+    assert seen == [1]
+
+
+def test_many_threads_at_once():
+    router, seen = UnifiedEventRouter(), []
+
+    async def handle(event):
+        await asyncio.sleep(0)
+        seen.append(event["n"])
+
+    router.subscribe("MY_EVENT", handle)
+    threads = [
+        threading.Thread(target=lambda n=n: [router.publish_sync("MY_EVENT", {"n": n}) for _ in range(5)])
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert sorted(seen) == sorted(list(range(8)) * 5)
+
+
+async def test_module_functions_use_the_one_router():
+    seen = []
+    handle = subscribe("CHECKPOINT_SAVED", seen.append)
+    await publish_sync("CHECKPOINT_SAVED", {})
+    assert len(seen) == 1
+    assert get_router().has_subscribers("CHECKPOINT_SAVED")
+    handle()
+    first = get_router()
+    reset_router()
+    assert get_router() is not first
