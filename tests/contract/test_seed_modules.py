@@ -145,8 +145,8 @@ def test_import_of_app_loads_no_home():
 PAGE = Path(__file__).parents[2] / "docs" / "import-paths.md"
 INTRODUCTION = """# Import paths of the documents
 
-The documents name modules such as `app.coordination.event_router`. All of these paths work: `import app` installs
-one import hook, which looks each name up in its home in `ringrift` when it is first used.
+The documents name modules such as `app.coordination.event_router`. All of these paths work: `import app`
+installs one import hook, which looks each name up in its home in `ringrift` when it is first used.
 
 - A module, or a name, of a capability that is not built yet raises an `ImportError` (`PlannedModule`, also a
   `ringrift.errors.NotBuilt`) that names the capability and what it comes with.

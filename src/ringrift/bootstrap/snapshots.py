@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from ringrift.engine.opening import get_engine
-from ringrift.errors import Corrupt, RingRiftError
+from ringrift.errors import RingRiftError
 from ringrift.health.isolation import attempt
 from ringrift.health.snapshots import SnapshotStore, StateSnapshot
 from ringrift.process import process_scope
@@ -31,16 +31,13 @@ class SnapshotCoordinator:
         self._runtime = runtime or system_runtime()
 
     async def save(self, name: str, component: Any) -> StateSnapshot | None:
-        """Store the component's state; None if it has none to store."""
-        state = component.get_state()
-        if not state:
-            return None
-        return await (await self._store()).save(name, state, schema=_schema(component))
+        """Store the component's state; None if it has none and had none before."""
+        return await self._save_state(name, component.get_state(), _schema(component))
 
     async def restore(self, name: str, component: Any, *, version: int | None = None) -> bool:
         """Hand the newest (or the given) state to the component; False if there is none."""
         snapshot = await (await self._store()).load(name, version=version, schema=_schema(component))
-        if snapshot is None:
+        if snapshot is None or not snapshot.state:
             return False
         component.restore_state(snapshot.state)
         return True
@@ -57,9 +54,12 @@ class SnapshotCoordinator:
             state = attempt(f"state of {name}", component.get_state)
             if state.error is not None:
                 problems[name] = state.problem
-            elif state.value:
-                problem = await self._save_state(name, state.value, _schema(component))
-                problems |= {name: problem} if problem else {}
+                continue
+            try:
+                await self._save_state(name, state.value or {}, _schema(component))
+            except (RingRiftError, TypeError, ValueError) as error:
+                problems[name] = f"{type(error).__name__}: {error}"
+                log.error("snapshots.not_saved", coordinator=name, error=str(error))
         return problems
 
     async def restore_all(self, components: Mapping[str, Any]) -> dict[str, str]:
@@ -68,18 +68,17 @@ class SnapshotCoordinator:
         for name, component in _stateful(components).items():
             try:
                 await self.restore(name, component)
-            except (Corrupt, RingRiftError, TypeError, ValueError, KeyError) as error:
+            except (RingRiftError, TypeError, ValueError, KeyError) as error:
                 problems[name] = f"{type(error).__name__}: {error}"
                 log.error("snapshots.not_restored", coordinator=name, error=str(error))
         return problems
 
-    async def _save_state(self, name: str, state: Mapping[str, Any], schema: int) -> str:
-        try:
-            await (await self._store()).save(name, state, schema=schema)
-        except (RingRiftError, TypeError, ValueError) as error:
-            log.error("snapshots.not_saved", coordinator=name, error=str(error))
-            return f"{type(error).__name__}: {error}"
-        return ""
+    async def _save_state(self, name: str, state: Mapping[str, Any], schema: int) -> StateSnapshot | None:
+        store = await self._store()
+        # Nothing to remember is worth remembering when there was something before.
+        if not state and not await store.versions(name):
+            return None
+        return await store.save(name, state, schema=schema)
 
     async def _store(self) -> SnapshotStore:
         return self._given or SnapshotStore((await get_engine()).kv, runtime=self._runtime)

@@ -160,7 +160,7 @@ class SystemHealthMonitor(HandlerBase):
             before, self._level = self._level, level
             await self.router.publish("HEALTH_ALERT", self._level_alert(before, level), self.name)
         state = self._manager.get_state()
-        if state and state != self._saved:
+        if state != self._saved:
             await self._save(state)
 
     def health_check(self) -> HealthCheckResult:

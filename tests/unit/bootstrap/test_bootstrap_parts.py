@@ -153,6 +153,20 @@ async def test_row_9_17_a_cooldown_survives_a_restart():
     await close_engine()
 
 
+async def test_what_was_forgotten_on_purpose_does_not_come_back():
+    store, _ = make_store()
+    snapshots, promotions = SnapshotCoordinator(store), Promotions()
+    assert await snapshots.save_all({"promotions": promotions}) == {}
+    assert await store.versions("promotions") == []
+    promotions.promoted_at["a"] = 1.0
+    await snapshots.save("promotions", promotions)
+    promotions.promoted_at.clear()
+    await snapshots.save_all({"promotions": promotions})
+    fresh = Promotions()
+    assert not await snapshots.restore("promotions", fresh)
+    assert fresh.promoted_at == {}
+
+
 async def test_one_bad_snapshot_keeps_no_other_from_being_restored():
     store, kv = make_store()
     snapshots = SnapshotCoordinator(store)
