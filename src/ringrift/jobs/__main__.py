@@ -1,0 +1,27 @@
+"""`python -m ringrift.jobs KIND …` runs one job; without a kind it lists them."""
+
+from __future__ import annotations
+
+import sys
+
+from ringrift.errors import ConfigError
+from ringrift.jobs.exit_codes import ExitCode
+from ringrift.jobs.kinds import KINDS, job_main
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        width = max(map(len, KINDS))
+        lines = [f"  {kind:<{width}}  {summary}" for kind, summary in KINDS.items()]
+        sys.stdout.write("Jobs (`KIND --help` for the parameters of one):\n" + "\n".join(lines) + "\n")
+        return ExitCode.DONE
+    try:
+        run = job_main(argv[0])
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.WRONG_INPUT
+    return run(argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,140 @@
+"""Checking games: what a replay by the rules finds, bad policies, and games that are there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+
+from ringrift.games.contract import ActionArray, Game
+from ringrift.jobs.replaying import BatchReplay, Fault, ReplayStep
+from ringrift.jobs.shards.reader import BrokenGame
+from ringrift.jobs.shards.records import Floats, StoredGame
+
+GAMES_AT_ONCE = 256
+RESULT_TOLERANCE = 1e-6
+POLICY_SUM_TOLERANCE = 1e-3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedGame:
+    """A game and the first thing that is wrong with it, if any."""
+
+    game_id: str
+    stored: StoredGame | None
+    fault: Fault | None
+
+
+@dataclass(slots=True)
+class SeenGames:
+    """Ids and contents of the games met so far, over all shards of one run."""
+
+    ids: set[str] = field(default_factory=set)
+    fingerprints: dict[str, str] = field(default_factory=dict)
+
+    def fault_of(self, stored: StoredGame) -> Fault | None:
+        """Note the game; a fault if it was there before."""
+        game_id, fingerprint = stored.game.game_id, stored.fingerprint
+        if game_id in self.ids:
+            return Fault("duplicate", "a game of this id was there before")
+        self.ids.add(game_id)
+        twin = self.fingerprints.setdefault(fingerprint, game_id)
+        if twin != game_id and stored.game.rows:
+            return Fault("duplicate", f"the same moves and policies as game {twin}")
+        return None
+
+
+def checked_games(
+    game: Game, games: Iterable[StoredGame | BrokenGame], *, seen: SeenGames, moves_min: int
+) -> Iterator[CheckedGame]:
+    """Check every game, in order; holds a bounded number of them at a time."""
+    for some in in_groups(games, GAMES_AT_ONCE):
+        faults = [_record_fault(game, each, moves_min=moves_min) for each in some]
+        replayed = [at for at, fault in enumerate(faults) if fault is None]
+        stored = [each for each in (some[at] for at in replayed) if isinstance(each, StoredGame)]
+        for at, fault in zip(replayed, replay_faults(game, stored), strict=True):
+            faults[at] = fault
+        for each, fault in zip(some, faults, strict=True):
+            if isinstance(each, BrokenGame):
+                yield CheckedGame(each.game_id, None, fault)
+            else:
+                yield CheckedGame(each.game.game_id, each, fault or seen.fault_of(each))
+
+
+def in_groups(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    remaining = iter(items)
+    while group := list(islice(remaining, size)):
+        yield group
+
+
+def _record_fault(game: Game, found: StoredGame | BrokenGame, *, moves_min: int) -> Fault | None:
+    """What is wrong with the rows themselves."""
+    if isinstance(found, BrokenGame):
+        return Fault("unreadable", found.why)
+    played = found.game
+    if played.config_key != game.key:
+        return Fault("wrong_config", f"a game of {played.config_key}, not of {game.key}")
+    if len(played.actions) != found.total_moves:
+        return Fault("truncated", f"{len(played.actions)} of {found.total_moves} moves are there")
+    if len(played.actions) < moves_min:
+        return Fault("too_short", f"{len(played.actions)} moves, fewer than {moves_min}")
+    if len(played.seats) != game.players:
+        return Fault("wrong_config", f"{len(played.seats)} players, not {game.players}")
+    if played.fingerprint() != found.fingerprint:
+        return Fault("altered", "moves or policies are not those that the game was written with")
+    return None
+
+
+def replay_faults(game: Game, stored: Sequence[StoredGame]) -> list[Fault | None]:
+    """Replay games of *game* and compare everything that was recorded."""
+    replay = BatchReplay(game, [each.game.actions for each in stored])
+    for step in replay.steps():
+        _check_step(game, replay, step, stored)
+    results, rankings = game.results(replay.finals), game.rankings(replay.finals)
+    for row, each in enumerate(stored):
+        recorded = [seat.ranking for seat in each.game.seats]
+        if not np.allclose(results[row], each.game.results, atol=RESULT_TOLERANCE):
+            told = f"recorded {each.game.results.tolist()}, by the rules {results[row].tolist()}"
+            replay.refuse(row, Fault("wrong_result", told))
+        elif recorded != rankings[row].tolist():
+            told = f"recorded ranks {recorded}, by the rules {rankings[row].tolist()}"
+            replay.refuse(row, Fault("wrong_result", told))
+        elif each.winner != each.game.winner:
+            replay.refuse(
+                row, Fault("wrong_result", f"winner {each.winner}, by the ranks {each.game.winner}")
+            )
+    return [replay.faults.get(row) for row in range(len(stored))]
+
+
+def _check_step(game: Game, replay: BatchReplay, step: ReplayStep, stored: Sequence[StoredGame]) -> None:
+    movers = game.to_move(step.states) + 1
+    for at, row in enumerate(step.rows):
+        each = stored[row]
+        if each.moves.players[step.move] != movers[at]:
+            told = f"player {each.moves.players[step.move]} is recorded, player {movers[at]} is on turn"
+            replay.refuse(row, Fault("wrong_player", told, step.move))
+            continue
+        actions, probabilities = each.game.policies.of(step.move)
+        wrong = policy_problem(actions, probabilities, step.legal.of(at)) if len(actions) else ""
+        if wrong:
+            replay.refuse(row, Fault("bad_policy", wrong, step.move))
+
+
+def policy_problem(actions: ActionArray, probabilities: Floats, legal: ActionArray) -> str:
+    """What is wrong with a distribution over some of the *legal* actions; empty if nothing."""
+    if not np.array_equal(actions, legal):
+        if not np.isin(actions, legal).all():
+            return "it names an action that is not legal"
+        if len(np.unique(actions)) != len(actions):
+            return "it names an action twice"
+    if not np.isfinite(probabilities).all() or (probabilities < 0).any():
+        return "it has a negative or infinite probability"
+    total = float(probabilities.sum())
+    if abs(total - 1) > POLICY_SUM_TOLERANCE:
+        return f"its probabilities sum to {total:.4f}"
+    return ""

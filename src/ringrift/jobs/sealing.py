@@ -1,0 +1,118 @@
+"""Sealed files: under their final name they are whole, on disk and never change.
+
+A file is written under a temporary name in the same folder, checked, synced and then renamed. A crash at
+any moment leaves either no file of that name or the whole one, and perhaps a `.part` that the next run of
+the same job removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ringrift.errors import ConfigError, Corrupt, StorageFull, StorageReadOnly
+
+PART = ".part"
+_CHUNK_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A sealed file and what is in it."""
+
+    path: Path
+    kind: str  # shard, samples, model, report, …
+    sha256: str
+    size_bytes: int
+    counts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "artifact": self.kind,
+            "sha256": self.sha256,
+            "size_bytes": self.size_bytes,
+            "counts": dict(self.counts),
+        }
+
+
+def describe(path: Path, kind: str, **counts: Any) -> Artifact:
+    """The artifact that a sealed file is."""
+    return Artifact(path, kind, file_sha256(path), path.stat().st_size, counts)
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def sealing(path: Path) -> Iterator[Path]:
+    """Give the temporary name; on leaving without an error, sync it and rename it to *path*."""
+    part = path.with_name(path.name + PART)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        try:
+            yield part
+            sync_file(part)
+            part.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def seal_json(path: Path, value: Any) -> None:
+    """Write *value* as JSON, replacing what was there at once."""
+    with sealing(path) as part:
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=1) + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; raises `ConfigError` if it is not there and `Corrupt` if it is no JSON."""
+    try:
+        return msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise Corrupt(path, found=f"no JSON: {error}", advice="Check that it was copied whole") from None
+
+
+def sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk and a folder that cannot be written into errors that say so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"no space for {path}", retry_after_s=60.0) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise StorageReadOnly(
+                f"{path} cannot be written: {error.strerror}", retry_after_s=60.0
+            ) from error
+        raise

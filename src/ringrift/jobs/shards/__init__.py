@@ -1,0 +1,1 @@
+"""Game shards: sealed SQLite files of whole games."""

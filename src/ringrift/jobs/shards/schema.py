@@ -1,0 +1,96 @@
+"""The tables of a game shard and the header that marks the file as one."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from pathlib import Path
+
+from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew
+
+APPLICATION_ID = 0x52524753  # "RRGS"
+SCHEMA_VERSION = 19  # versions up to 18 belong to databases of an earlier program, which kept no policies
+COPY_ADVICE = "Fetch the shard again from a place that has a verified copy"
+
+_HEADER_BYTES = 100
+_MAGIC = b"SQLite format 3\x00"
+
+TABLES = """
+CREATE TABLE schema_metadata (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE games (
+  game_id TEXT PRIMARY KEY,
+  config_key TEXT NOT NULL,
+  num_players INTEGER NOT NULL,
+  rng_seed INTEGER NOT NULL,
+  run_id TEXT NOT NULL,
+  run_index INTEGER NOT NULL,
+  created_at REAL NOT NULL,
+  completed_at REAL NOT NULL,
+  duration_ms INTEGER NOT NULL,
+  game_status TEXT NOT NULL CHECK (game_status = 'completed'),
+  winner INTEGER,
+  termination_reason TEXT NOT NULL,
+  total_moves INTEGER NOT NULL CHECK (total_moves > 0),
+  total_turns INTEGER NOT NULL,
+  policy_rows INTEGER NOT NULL,
+  source TEXT NOT NULL,
+  engine_mode TEXT NOT NULL,
+  generator_sha256 TEXT,
+  search_budget INTEGER,
+  schema_version INTEGER NOT NULL,
+  fingerprint TEXT NOT NULL,
+  metadata_json TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE game_players (
+  game_id TEXT NOT NULL REFERENCES games,
+  player_number INTEGER NOT NULL,
+  player_type TEXT NOT NULL,
+  ai_type TEXT NOT NULL,
+  name TEXT NOT NULL,
+  model_sha256 TEXT,
+  simulations INTEGER,
+  result REAL NOT NULL,
+  ranking INTEGER NOT NULL,
+  PRIMARY KEY (game_id, player_number)
+) WITHOUT ROWID;
+CREATE TABLE game_moves (
+  game_id TEXT NOT NULL REFERENCES games,
+  move_number INTEGER NOT NULL,
+  turn_number INTEGER NOT NULL,
+  player INTEGER NOT NULL,
+  phase TEXT,
+  move_type TEXT NOT NULL,
+  action INTEGER NOT NULL,
+  move_text TEXT NOT NULL,
+  move_probs BLOB,
+  root_values BLOB,
+  PRIMARY KEY (game_id, move_number)
+) WITHOUT ROWID;
+"""
+
+
+def create_tables(db: sqlite3.Connection) -> None:
+    """Make an empty shard of *db*."""
+    db.executescript(TABLES)
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def check_header(path: Path) -> None:
+    """Raise unless the file's header says that it is a shard this version can read."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if len(header) < _HEADER_BYTES:
+        raise Corrupt(path, found=f"the file ends after {len(header)} bytes", advice=COPY_ADVICE)
+    if not header.startswith(_MAGIC):
+        raise ForeignFile(path, found="this is not a SQLite file", advice="Name game shards only")
+    version, application = struct.unpack(">60xI4xI28x", header)
+    if application != APPLICATION_ID:
+        raise ForeignFile(path, found="this SQLite file is no game shard", advice="Name game shards only")
+    if version > SCHEMA_VERSION:
+        raise SchemaTooNew(path, found=f"schema version {version}", advice="Update this package to read it")
+    if version < SCHEMA_VERSION:
+        raise Corrupt(path, found=f"schema version {version}", advice="Write the games again")

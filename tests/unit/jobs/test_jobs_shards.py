@@ -1,0 +1,152 @@
+"""Shards: what goes in comes out, and a file is whole or not there."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs_samples import random_game, write_shard
+
+from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew
+from ringrift.games.registry import load_game
+from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.shards.writer import ShardWriter
+
+
+def games_of(path):
+    with open_shard(path) as shard:
+        return list(shard.games())
+
+
+@pytest.mark.parametrize("key", ["connect_four_2p", "square8_2p", "hex8_3p"])
+def test_games_come_back_as_they_were(tmp_path, key):
+    played = [random_game(key, seed) for seed in range(3)]
+    artifact = write_shard(tmp_path, played, key=key)
+    for before, after in zip(played, games_of(artifact.path), strict=True):
+        stored = after.game
+        assert stored.fingerprint() == before.fingerprint() == after.fingerprint
+        assert stored.actions.tolist() == before.actions.tolist()
+        np.testing.assert_array_equal(stored.policies.probabilities, before.policies.probabilities)
+        np.testing.assert_array_equal(stored.root_values, before.root_values)
+        assert (stored.seats, stored.winner, stored.metadata) == (
+            before.seats,
+            before.winner,
+            before.metadata,
+        )
+        assert (stored.termination, stored.completed_s) == (before.termination, before.completed_s)
+    assert artifact.counts == {
+        "games": 3,
+        "moves": sum(len(each.actions) for each in played),
+        "rows": sum(each.rows for each in played),
+    }
+
+
+def test_players_alternate_and_moves_are_readable(shard):
+    stored = games_of(shard)[0]
+    assert stored.moves.players[:4].tolist() == [1, 2, 1, 2]
+    assert stored.moves.turns[:3].tolist() == [1, 2, 3]
+    assert all(stored.moves.texts)
+
+
+def test_shards_rotate_by_count_and_the_open_file_goes_away(tmp_path):
+    write_shard(tmp_path, [random_game(seed=seed) for seed in range(7)], games_per_shard=3)
+    counts = []
+    for path in sorted(tmp_path.iterdir()):
+        with open_shard(path) as shard:
+            counts.append((path.name, shard.game_count))
+    assert counts == [(f"games-0000{n}.shard.db", size) for n, size in enumerate((3, 3, 1))]
+
+
+def test_the_same_games_have_the_same_content_digest(tmp_path):
+    def digest(folder, seeds):
+        with open_shard(
+            write_shard(tmp_path / folder, [random_game(seed=seed) for seed in seeds]).path
+        ) as found:
+            return found.metadata["content_sha256"]
+
+    assert digest("a", range(3)) == digest("b", range(3)) != digest("c", range(1, 4))
+
+
+def test_other_files_are_refused_by_what_they_are(tmp_path, shard):
+    with pytest.raises(ConfigError, match="No such file"), open_shard(tmp_path / "missing.db"):
+        pass
+    text = tmp_path / "text.db"
+    text.write_bytes(b"x" * 200)
+    with pytest.raises(ForeignFile, match="not a SQLite file"), open_shard(text):
+        pass
+    foreign = tmp_path / "foreign.db"
+    sqlite3.connect(foreign).execute("CREATE TABLE t (x)").connection.close()
+    with pytest.raises(ForeignFile, match="no game shard"), open_shard(foreign):
+        pass
+    newer = tmp_path / "newer.db"
+    newer.write_bytes(shard.read_bytes())
+    with sqlite3.connect(newer) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(SchemaTooNew, match="99"), open_shard(newer):
+        pass
+
+
+def test_a_damaged_shard_is_refused(shard):
+    content = bytearray(shard.read_bytes())
+    content[4096:8192] = os.urandom(4096)
+    shard.write_bytes(content)
+    with pytest.raises(Corrupt, match="damaged"), open_shard(shard):
+        pass
+
+
+def test_a_truncated_shard_is_refused(shard):
+    content = shard.read_bytes()
+    shard.write_bytes(content[: len(content) // 2])
+    with pytest.raises(Corrupt, match="damaged"):
+        games_of(shard)
+
+
+def test_an_empty_writer_seals_nothing(tmp_path):
+    assert write_shard(tmp_path, []) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from jobs_samples import random_game
+from ringrift.games.registry import load_game
+from ringrift.jobs.shards.writer import ShardWriter
+
+writer = ShardWriter(
+    Path(sys.argv[1]), "games", load_game("connect_four_2p"), games_per_shard=4,
+    facts={"config_key": "connect_four_2p"},
+)
+if sys.argv[3] == "before the open file is emptied":
+    writer._empty = lambda: os.kill(os.getpid(), signal.SIGKILL)
+for seed in range(7):
+    writer.add(random_game(seed=seed))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "kept"), [("between games", range(7)), ("before the open file is emptied", range(4))]
+)
+def test_a_killed_writer_loses_no_committed_game(tmp_path, moment, kept):
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", KILLED, str(tmp_path), here, moment]
+    assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+    writer = ShardWriter(
+        tmp_path,
+        "games",
+        load_game("connect_four_2p"),
+        games_per_shard=4,
+        facts={"config_key": "connect_four_2p"},
+    )
+    assert writer.done_indexes() == set(kept)
+    writer.seal()
+    writer.close()
+    found = [stored.game.run_index for path in sorted(tmp_path.glob("*.db")) for stored in games_of(path)]
+    assert found == list(kept)

@@ -1,0 +1,167 @@
+"""Validation finds every way in which a game can be wrong, and names it."""
+
+import io
+import json
+import shutil
+import sqlite3
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from jobs_samples import random_game, write_shard
+
+from ringrift.jobs.frame import run_job
+from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.validate import VALIDATE
+
+
+def validate(*paths, **options):
+    out = io.StringIO()
+    argv = ["--shards", *map(str, paths)]
+    for name, value in options.items():
+        argv += [f"--{name.replace('_', '-')}", str(value)]
+    code = run_job(VALIDATE, argv, out=out)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert lines[-1]["event"] == "result"
+    return code, lines[-1]
+
+
+def report_of(path):
+    return json.loads(path.with_name(path.name + ".report.json").read_text())
+
+
+def change(path, *statements):
+    with sqlite3.connect(path) as db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+
+
+def test_right_games_are_accepted_and_scored(shard):
+    code, result = validate(shard)
+    assert code == 0
+    assert (result["games"], result["accepted"], result["refused"]) == (8, 8, 0)
+    report = report_of(shard)
+    assert report["rows"] == sum(each["rows"] for each in report["accepted"]) > 0
+    assert all(0.5 < each["quality"] <= 1 for each in report["accepted"])
+
+
+@pytest.mark.parametrize("key", ["square8_2p", "hex8_4p"])
+def test_ringrift_games_are_accepted(tmp_path, key):
+    shard = write_shard(tmp_path, [random_game(key, seed) for seed in range(4)], key=key).path
+    assert validate(shard)[0] == 0
+
+
+FIRST = "(SELECT min(game_id) FROM games)"
+LAST_MOVE = f"(SELECT max(move_number) FROM game_moves WHERE game_id = {FIRST})"
+FAULTS = {
+    "truncated": [f"DELETE FROM game_moves WHERE game_id = {FIRST} AND move_number = {LAST_MOVE}"],
+    "unreadable": [f"DELETE FROM game_moves WHERE game_id = {FIRST} AND move_number = 2"],
+    "altered": [
+        f"UPDATE game_moves SET action = (action + 1) % 7 WHERE game_id = {FIRST} AND move_number = 0"
+    ],
+    "wrong_player": [f"UPDATE game_moves SET player = 2 WHERE game_id = {FIRST} AND move_number = 0"],
+    "wrong_result": [
+        f"UPDATE game_players SET result = -result, ranking = 3 - ranking WHERE game_id = {FIRST}"
+    ],
+    "wrong_config": [f"UPDATE games SET config_key = 'square8_2p' WHERE game_id = {FIRST}"],
+}
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_each_fault_is_named(shard, reason):
+    change(shard, *FAULTS[reason])
+    code, result = validate(shard)
+    assert code == 4
+    assert (result["accepted"], result["reasons"]) == (7, {reason: 1})
+    refused = report_of(shard)["refused"][0]
+    assert refused["game_id"] == "connect_four_2p-run-0"
+    assert refused["detail"]
+
+
+def changed_game(**changes):
+    return replace(random_game(seed=99), **changes)
+
+
+def with_policy(probabilities=None, actions=None):
+    game = random_game(seed=99)
+    policies = game.policies
+    at = int(np.flatnonzero(policies.searched)[0])
+    span = slice(policies.offsets[at], policies.offsets[at + 1])
+    values, names = policies.probabilities.copy(), policies.actions.copy()
+    if probabilities is not None:
+        values[span] = probabilities
+    if actions is not None:
+        names[span] = actions
+    return replace(game, policies=replace(policies, probabilities=values, actions=names))
+
+
+def shortened():
+    game = random_game(seed=99)
+    policies = game.policies
+    cut = len(game.actions) - 1
+    end = policies.offsets[cut]
+    policies = replace(
+        policies,
+        offsets=policies.offsets[: cut + 1],
+        actions=policies.actions[:end],
+        probabilities=policies.probabilities[:end],
+    )
+    return replace(game, actions=game.actions[:cut], policies=policies, root_values=game.root_values[:cut])
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (shortened, "unfinished"),
+        (lambda: with_policy(probabilities=0.5), "bad_policy"),
+        (lambda: with_policy(probabilities=np.nan), "bad_policy"),
+        (lambda: with_policy(actions=3), "bad_policy"),
+    ],
+)
+def test_games_written_wrong_are_refused(tmp_path, made, reason):
+    shard = write_shard(tmp_path, [random_game(seed=0), made()]).path
+    code, result = validate(shard)
+    assert (code, result["reasons"]) == (4, {reason: 1})
+
+
+def test_an_illegal_move_is_named_with_its_number(tmp_path):
+    shard = write_shard(tmp_path, [random_game(seed=0)]).path
+    change(shard, "UPDATE game_moves SET action = 77 WHERE move_number = 4")
+    with sqlite3.connect(shard) as db:  # as whoever forges a game would do
+        db.execute("UPDATE games SET fingerprint = ?", (_forged(shard),))
+    db.close()
+    code, _ = validate(shard)
+    refused = report_of(shard)["refused"][0]
+    assert (code, refused["reason"], refused["move"]) == (4, "illegal_move", 4)
+
+
+def _forged(path):
+    with open_shard(path) as shard:
+        return next(shard.games()).game.fingerprint()
+
+
+def test_duplicates_are_found_within_and_across_shards(tmp_path):
+    game = random_game(seed=1)
+    first = write_shard(tmp_path, [game, replace(game, game_id="other name", run_index=5)]).path
+    second = tmp_path / "copy.shard.db"
+    shutil.copy(first, second)
+    code, result = validate(first, second)
+    assert (code, result["accepted"], result["reasons"]) == (4, 1, {"duplicate": 3})
+
+
+def test_short_games_are_refused_by_the_given_limit(shard):
+    code, result = validate(shard, moves_min=100)
+    assert (code, result["reasons"]) == (4, {"too_short": 8})
+
+
+def test_a_damaged_shard_does_not_keep_others_from_being_checked(tmp_path, shard):
+    broken = tmp_path / "broken.shard.db"
+    broken.write_bytes(shard.read_bytes()[:5000])
+    code, result = validate(broken, shard)
+    assert (code, result["accepted"], len(result["damaged"])) == (4, 8, 1)
+
+
+def test_a_missing_shard_is_wrong_input(tmp_path):
+    code, result = validate(tmp_path / "none.db")
+    assert (code, result["status"]) == (2, "wrong_input")
