@@ -14,11 +14,13 @@ from typing import Any
 import structlog
 
 from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
-from ringrift.bootstrap.master_loop import MasterLoopGuard
+from ringrift.bootstrap.master_loop import MasterLoopGuard, read_master_loop
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine, get_engine
+from ringrift.errors import AlreadyExists, Conflict
 from ringrift.events.router import get_router
+from ringrift.settings import get_settings
 
 log = structlog.get_logger()
 
@@ -40,12 +42,15 @@ async def run_control_process(
 ) -> None:
     """Run the daemons of *profile* until *stop* is set.
 
-    Raises `AlreadyExists` when a control process runs on this data folder, `ValueError` for an unknown
+    Raises `Conflict` when a control process runs on this data folder, `ValueError` for an unknown
     profile.
     """
     async with AsyncExitStack() as stack:
         guard = MasterLoopGuard()
-        await asyncio.to_thread(guard.acquire)
+        try:
+            await asyncio.to_thread(guard.acquire)
+        except AlreadyExists:
+            raise Conflict(_already_running(guard)) from None
         stack.callback(guard.release)
         await get_engine()
         stack.push_async_callback(close_engine)
@@ -68,3 +73,12 @@ async def run_control_process(
         # Ends with the user's wish or with the task's cancellation; there is no time limit to a run.
         await stop.wait()
         log.info("control.stopping")
+
+
+def _already_running(guard: MasterLoopGuard) -> str:
+    holder = read_master_loop(guard.path)
+    who = f"process {holder.pid}" if holder else "another process"
+    return (
+        f"{who} runs the control process of {get_settings().data_dir} already; "
+        "stop it first, or give this one another folder with --data"
+    )

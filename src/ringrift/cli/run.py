@@ -17,7 +17,7 @@ from ringrift.bootstrap.control_process import Started, run_control_process
 from ringrift.cli.live_view import PlainView, View, live_view
 from ringrift.cli.logs import log_to_file, log_to_stderr
 from ringrift.cli.terminal import console, plain_errors
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, RingRiftError
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 
@@ -63,12 +63,18 @@ async def _run(profile: str, view: View, *, limit_s: float | None, runtime: Runt
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     started: asyncio.Future[Started] = loop.create_future()
-    async with asyncio.TaskGroup() as group:
-        control = group.create_task(_control(profile, stop, started))
-        helpers = [group.create_task(_show(view, started, runtime))]
-        if limit_s is not None:
-            helpers.append(group.create_task(_stop_after(stop, limit_s, runtime)))
-        control.add_done_callback(lambda _: [task.cancel() for task in helpers])
+    try:
+        async with asyncio.TaskGroup() as group:
+            control = group.create_task(_control(profile, stop, started))
+            company = [group.create_task(_show(view, started, runtime))]
+            if limit_s is not None:
+                company.append(group.create_task(_stop_after(stop, limit_s, runtime)))
+            control.add_done_callback(lambda _: [task.cancel() for task in company])
+    except ExceptionGroup as failures:
+        ours, others = failures.split(RingRiftError)
+        if ours is None or others is not None:
+            raise
+        raise ours.exceptions[0] from None
 
 
 async def _control(profile: str, stop: asyncio.Event, started: asyncio.Future[Started]) -> None:
