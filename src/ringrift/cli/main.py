@@ -10,6 +10,7 @@ import typer
 from ringrift.cli.config import config_app
 from ringrift.cli.daemons import daemons
 from ringrift.cli.events import events_app
+from ringrift.cli.game import game_app
 from ringrift.cli.logs import log_to_stderr
 from ringrift.cli.run import run
 
@@ -24,6 +25,7 @@ app.command("run")(run)
 app.command("daemons")(daemons)
 app.add_typer(events_app, name="events")
 app.add_typer(config_app, name="config")
+app.add_typer(game_app, name="game")
 
 
 def _print_version(wanted: bool) -> None:
