@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 import msgspec
+import structlog
 
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import (
@@ -27,6 +28,8 @@ from ringrift.errors import (
     Unavailable,
 )
 from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
 
 _PREFIX = "lease/"
 
@@ -213,7 +216,7 @@ class NamedLease:
         except BaseExceptionGroup as group:
             raise _what_ended(group) from None
         finally:
-            await self.release()
+            await self._release_in_time()
 
     async def keep(self) -> None:
         """Renew for as long as it can be done; ends with `LeaseLost`."""
@@ -239,6 +242,14 @@ class NamedLease:
             return  # no answer is an answer: the deadline decides
         except Unavailable:
             await self._runtime.sleep(min(seconds, self._config.renew_s / 4))
+
+    async def _release_in_time(self) -> None:
+        try:
+            async with asyncio.timeout(self._config.renew_s):
+                await self.release()
+        except (TimeoutError, Unavailable) as error:
+            # Nobody is harmed: it runs out by itself.
+            log.warning("lease.release.unanswered", lease=self.name, reason=str(error))
 
     async def _wait_for_change(self, seconds: float) -> None:
         try:

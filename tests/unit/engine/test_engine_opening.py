@@ -1,0 +1,87 @@
+"""The engine that a process shares, from every loop, thread and plain function."""
+
+import asyncio
+import threading
+
+import pytest
+
+from ringrift.engine.blocking import BackgroundLoop, run_blocking
+from ringrift.engine.opening import close_engine, get_engine, get_engine_blocking, open_engine
+from ringrift.errors import ConfigError, Unavailable
+from ringrift.process import process_scope
+from ringrift.runtime import SystemRuntime
+from ringrift.settings import Settings, load_settings
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """This process's settings point at a fresh folder."""
+    scope = process_scope()
+    before = scope.drop(Settings)
+    scope.put(Settings, load_settings({"RINGRIFT_DATA_DIR": str(tmp_path)}).settings)
+    yield tmp_path
+    asyncio.run(close_engine())
+    loop = scope.drop(BackgroundLoop)
+    if loop is not None:
+        loop.close()
+    scope.drop(Settings)
+    if before is not None:
+        scope.put(Settings, before)
+
+
+def test_every_caller_gets_the_same_engine(shared):
+    async def from_a_loop():
+        return await get_engine()
+
+    found = [asyncio.run(from_a_loop()), get_engine_blocking(), run_blocking(from_a_loop())]
+    threads = [threading.Thread(target=lambda: found.append(get_engine_blocking())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 7
+    assert len(set(map(id, found))) == 1
+
+
+def test_plain_code_uses_the_engine(shared):
+    engine = get_engine_blocking()
+    revision = run_blocking(engine.kv.put("a", b"1"))
+    assert run_blocking(engine.kv.get("a")).revision == revision
+
+
+def test_a_closed_shared_engine_is_opened_anew(shared):
+    run_blocking(get_engine_blocking().kv.put("a", b"1"))
+    asyncio.run(close_engine())
+    asyncio.run(close_engine())
+    assert run_blocking(get_engine_blocking().kv.get("a")).value == b"1"
+
+
+def test_a_blocking_call_ends_in_time(shared):
+    with pytest.raises(Unavailable):
+        run_blocking(asyncio.Event().wait(), timeout_s=0.05)
+
+
+def test_a_blocking_call_that_would_wait_for_itself_is_refused(shared):
+    async def inner():
+        return 1
+
+    async def outer():
+        run_blocking(inner())
+
+    with pytest.raises(ConfigError, match="itself"):
+        run_blocking(outer())
+
+
+async def test_settings_decide_where_and_how_much(tmp_path):
+    settings = load_settings(
+        {
+            "RINGRIFT_DATA_DIR": str(tmp_path / "d"),
+            "RINGRIFT_COORDINATOR_DB": str(tmp_path / "elsewhere" / "x.db"),
+            "RINGRIFT_EVENT_RETENTION_ROWS": "5",
+        }
+    ).settings
+    engine = await open_engine(settings, SystemRuntime())
+    await engine.blobs.put_bytes(b"x")
+    await engine.close()
+    assert (tmp_path / "elsewhere" / "x.db").exists()
+    assert len(list((tmp_path / "d" / "blobs").glob("??/*"))) == 1
