@@ -155,7 +155,9 @@ def test_order_of_cells_and_option_of_a_recovery_do_not_matter(altered):
     assert check_trace_file(altered(shuffle, "square8_3p")).difference is None
 
 
-@pytest.mark.parametrize("content", [b"", b"no json\n", b"{}\n", b"\x1f\x8b\x00broken", b'{"board": "square8"}\n'])
+@pytest.mark.parametrize(
+    "content", [b"", b"no json\n", b"{}\n", b"\x1f\x8b\x00broken", b'{"board": "square8"}\n']
+)
 def test_a_file_that_is_no_trace_is_refused(tmp_path, content):
     path = tmp_path / "bad.jsonl.gz"
     path.write_bytes(content)

@@ -1,0 +1,68 @@
+"""Compiled code is kept between starts, and never outlives the rules it was compiled from."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+START = """
+import time
+begin = time.process_time()
+from ringrift.games.registry import load_game
+from ringrift.games.ringrift.core import kernels
+game = load_game("square8_2p")
+states = game.new_states(4)
+game.apply(states, game.legal(states).actions[:4])
+game.play_random(states, seed=1)
+game.observe(states)
+missed = sum(sum(kernel.stats.cache_misses.values()) for kernel in
+             (kernels.start_batch, kernels.legal_batch, kernels.apply_batch, kernels.play_random_batch,
+              kernels.observe_batch))
+print(missed, time.process_time() - begin)
+"""
+
+RULES = "from ringrift.games.compiled import compiled\n\n@compiled\ndef value(x):\n    return x + {added}\n"
+ENTRY = """
+from pathlib import Path
+from inner_rules import value
+from ringrift.games.compiled import cached_kernel, source_fingerprint
+
+@cached_kernel(source_fingerprint(Path(__file__).parent))
+def entry(x):
+    return value(x)
+
+print(entry(1), sum(entry.stats.cache_misses.values()))
+"""
+
+
+def run(code, **options):
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=100, **options
+    ).stdout.split()
+
+
+def test_a_second_start_compiles_nothing_and_is_quick():
+    run(START)
+    missed, cpu_s = run(START)
+    assert int(missed) == 0
+    assert float(cpu_s) < 2
+
+
+@pytest.fixture
+def small_game(tmp_path):
+    (tmp_path / "entry_rules.py").write_text(ENTRY)
+
+    def start(added):
+        rules = tmp_path / "inner_rules.py"
+        rules.write_text(RULES.format(added=added))
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        return [int(word) for word in run("import entry_rules", env=environment)]
+
+    return start
+
+
+def test_a_change_in_another_file_of_the_rules_is_noticed(small_game):
+    assert small_game(10) == [11, 1]
+    assert small_game(10) == [11, 0]
+    assert small_game(20) == [21, 1]
