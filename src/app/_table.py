@@ -107,7 +107,7 @@ _PRESENT: dict[str, Alias] = {
     "daemon_registry": Alias("supervisor", _DAEMON_REGISTRY),
     "daemon_factory": Alias("supervisor", _DAEMON_REGISTRY),
     "daemon_factory_implementations": Alias("supervisor", _DAEMON_REGISTRY),
-    "daemon_runners": Alias("supervisor", _DAEMON_REGISTRY),
+    "daemon_runners": Alias("supervisor", ("ringrift.daemons.runners",)),
     "daemon_adapters": Alias("supervisor", _DAEMON_REGISTRY),
     "daemon_lifecycle": Alias("supervisor", _MANAGER),
     "daemon_metrics": Alias("supervisor", _MANAGER),

@@ -146,6 +146,9 @@ def test_row_9_9_a_misnamed_entry_point_is_reported_by_name_and_stops_nobody():
     status = bootstrap_coordination()
     assert "get_misnamed" in status["coordinators"]["dead_letter_queue"]["error"]
     assert status["coordinators"]["health_manager"]["initialized"]
+    health = get_system_health()
+    assert health["coordinators"]["dead_letter_queue"] == 0.0
+    assert health["overall_health"] == round(2 / 3, 3)
     assert shutdown_coordination()["failed"] == 0
 
 
