@@ -1,0 +1,274 @@
+"""What counts in a position, as numbers per seat. All are shares, so that one set of weights fits all boards.
+
+Row *player* of the features belongs to that player, counted from 1; row 0 is unused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ringrift.games.compiled import compiled
+from ringrift.games.ringrift.core.acts import capture_until
+from ringrift.games.ringrift.core.cells import cap_at, code_at, height_at
+from ringrift.games.ringrift.core.geometry import (
+    Table,
+    axes,
+    cells,
+    directions,
+    elimination_target,
+    line_length,
+    on_ray,
+    players,
+    ray_from,
+    ray_length,
+    rings_each,
+    territory_target,
+)
+from ringrift.games.ringrift.core.layout import (
+    CAPTURE,
+    CHAIN,
+    CONTROLLED,
+    CUR,
+    DEBT,
+    ELIM,
+    FREE_BELOW,
+    HAND,
+    LINE_DEBT,
+    LINES,
+    MARKS,
+    MOVEMENT,
+    MUST,
+    NO_CELL,
+    ON_BOARD,
+    PHASE,
+    STACK,
+    STACK_FROM,
+    TERR,
+    TERRITORY,
+    TERRITORY_DEBT,
+    Words,
+)
+from ringrift.players.ringrift_heuristic.enclosures import find_enclosures
+
+Features = npt.NDArray[np.float64]  # players + 1 x FEATURE_COUNT
+
+FEATURE_NAMES = (
+    "eliminated",  # of the target
+    "eliminated_squared",
+    "territory",  # of the target
+    "territory_squared",
+    "hand",  # rings, of those a player starts with
+    "stacks",
+    "caps",
+    "captives",  # rings under a cap the player controls
+    "buried",  # own rings that are not in an own cap
+    "no_stack",  # controls nothing
+    "markers",
+    "line_ready",  # windows of a line's length, by own markers in them; the rest can still become one
+    "line_but_one",
+    "line_but_two",
+    "slides",
+    "stuck_stacks",
+    "shots",  # stacks that can land on a marker, and so eliminate a ring
+    "sweep",  # own markers that the best slide would collapse
+    "attacks",  # stacks of others that own ones can overtake
+    "attacked",  # own stacks that others can overtake
+    "enclosed_rings",  # in the best region to process
+    "enclosed_cells",
+    "trapped_rings",  # own rings in a region that somebody else may process
+    "turn",  # is on turn
+    "turn_enclosed_rings",
+    "turn_enclosed_cells",
+    "turn_capture",
+    "turn_line",
+    "turn_region",
+    "turn_line_debt",
+    "turn_region_debt",
+    "must_shot",  # the stack that must move
+    "must_attacks",
+    "must_slides",
+)
+FEATURE_COUNT = len(FEATURE_NAMES)
+(
+    ELIMINATED,
+    ELIMINATED_SQUARED,
+    TERRITORY_SHARE,
+    TERRITORY_SQUARED,
+    IN_HAND,
+    STACKS,
+    CAPS,
+    CAPTIVES,
+    BURIED,
+    NO_STACK,
+    MARKERS,
+    LINE_READY,
+    LINE_BUT_ONE,
+    LINE_BUT_TWO,
+    SLIDES,
+    STUCK_STACKS,
+    SHOTS,
+    SWEEP,
+    ATTACKS,
+    ATTACKED,
+    ENCLOSED_RINGS,
+    ENCLOSED_CELLS,
+    TRAPPED_RINGS,
+    TURN,
+    TURN_ENCLOSED_RINGS,
+    TURN_ENCLOSED_CELLS,
+    TURN_CAPTURE,
+    TURN_LINE,
+    TURN_REGION,
+    TURN_LINE_DEBT,
+    TURN_REGION_DEBT,
+    MUST_SHOT,
+    MUST_ATTACKS,
+    MUST_SLIDES,
+) = range(FEATURE_COUNT)
+
+
+@compiled
+def read_features(s: Words, t: Table, work: Words, out: Features) -> None:
+    """Write the features of every seat."""
+    out[:] = 0.0
+    _count_stacks(s, t, out)
+    _count_lines(s, t, out)
+    find_enclosures(s, t, work, out[:, ENCLOSED_RINGS : TRAPPED_RINGS + 1])
+    for player in range(1, players(t) + 1):
+        _scale(s, t, player, out[player])
+    _describe_turn(s, t, out[s[CUR]])
+
+
+@compiled
+def _scale(s: Words, t: Table, player: int, row: Features) -> None:
+    rings, most = rings_each(t), cells(t)
+    eliminated, territory = s[ELIM + player] / elimination_target(t), s[TERR + player] / territory_target(t)
+    row[ELIMINATED], row[ELIMINATED_SQUARED] = eliminated, eliminated * eliminated
+    row[TERRITORY_SHARE], row[TERRITORY_SQUARED] = territory, territory * territory
+    row[IN_HAND] = s[HAND + player] / rings
+    row[STACKS] = s[CONTROLLED + player] / rings
+    row[BURIED] = (s[ON_BOARD + player] - row[CAPS]) / rings
+    row[NO_STACK] = 1.0 if s[CONTROLLED + player] == 0 else 0.0
+    row[MARKERS] = s[MARKS + player] / most
+    for feature in (CAPS, CAPTIVES, STUCK_STACKS, SHOTS, ATTACKS, ATTACKED):
+        row[feature] /= rings
+    for feature in (LINE_READY, LINE_BUT_ONE, LINE_BUT_TWO, SLIDES):
+        row[feature] /= most
+    for feature in (ENCLOSED_RINGS, TRAPPED_RINGS):
+        row[feature] /= elimination_target(t)
+    for feature in (SWEEP, ENCLOSED_CELLS):
+        row[feature] /= territory_target(t)
+
+
+@compiled
+def _describe_turn(s: Words, t: Table, row: Features) -> None:
+    """What the player on turn has before it."""
+    phase, debt = s[PHASE], s[DEBT]
+    row[TURN] = 1.0
+    row[TURN_ENCLOSED_RINGS] = row[ENCLOSED_RINGS]
+    row[TURN_ENCLOSED_CELLS] = row[ENCLOSED_CELLS]
+    row[TURN_CAPTURE] = 1.0 if phase in (CAPTURE, CHAIN) else 0.0
+    row[TURN_LINE] = 1.0 if phase == LINES else 0.0
+    row[TURN_REGION] = 1.0 if phase == TERRITORY else 0.0
+    row[TURN_LINE_DEBT] = 1.0 if debt == LINE_DEBT else 0.0
+    row[TURN_REGION_DEBT] = 1.0 if debt == TERRITORY_DEBT else 0.0
+    if phase == MOVEMENT and s[MUST] != NO_CELL:
+        for direction in range(directions(t)):
+            slides, shot, _, target = reach(s, t, s[MUST], direction)
+            row[MUST_SLIDES] += slides / cells(t)
+            row[MUST_SHOT] = max(row[MUST_SHOT], shot)
+            row[MUST_ATTACKS] += 0.25 if target != NO_CELL else 0.0
+
+
+@compiled
+def _count_stacks(s: Words, t: Table, out: Features) -> None:
+    for cell in range(cells(t)):
+        code = code_at(s, cell)
+        if code >= STACK_FROM:
+            row = out[code - STACK]
+            row[CAPS] += cap_at(s, cell)
+            row[CAPTIVES] += height_at(s, cell) - cap_at(s, cell)
+            _count_reach(s, t, cell, row, out)
+
+
+@compiled
+def _count_reach(s: Words, t: Table, cell: int, row: Features, out: Features) -> None:
+    can_act, can_shoot = False, False
+    for direction in range(directions(t)):
+        slides, shot, passed, target = reach(s, t, cell, direction)
+        can_act |= slides > 0 or target != NO_CELL
+        can_shoot |= shot > 0
+        row[SLIDES] += slides
+        row[SWEEP] = max(row[SWEEP], passed)
+        if target != NO_CELL:
+            row[ATTACKS] += 1
+            out[code_at(s, target) - STACK, ATTACKED] += 1
+    if not can_act:
+        row[STUCK_STACKS] += 1
+    if can_shoot:
+        row[SHOTS] += 1
+
+
+@compiled
+def reach(s: Words, t: Table, cell: int, direction: int) -> tuple[int, int, int, int]:
+    """What the stack on *cell* can do in one direction.
+
+    Number of slides, 1 if one ends on a marker, own markers that the longest passes, and the cell of
+    another player's stack that it can overtake.
+    """
+    ray, own, height = ray_from(t, cell, direction), code_at(s, cell) - STACK, height_at(s, cell)
+    length = ray_length(t, ray)
+    if length < height:
+        return 0, 0, 0, NO_CELL
+    slides, shot, passed, last_own, step = 0, 0, 0, 0, 0
+    while step < length:
+        code = code_at(s, on_ray(t, ray, step))
+        if code >= FREE_BELOW:
+            break
+        step += 1
+        passed += last_own
+        last_own = 1 if code == own else 0
+        if step >= height:
+            slides += 1
+            if code != 0:
+                shot = 1
+    target = NO_CELL
+    if step < length:
+        stop = on_ray(t, ray, step)
+        if code_at(s, stop) != STACK + own and capture_until(s, t, ray, step, cap_at(s, cell)) > max(
+            step + 1, height - 1
+        ):
+            target = stop
+    return slides, shot, passed if slides > 0 else 0, target
+
+
+@compiled
+def _count_lines(s: Words, t: Table, out: Features) -> None:
+    """Count windows of a line's length by the markers of the one player who has any in them."""
+    length = line_length(t)
+    for cell in range(cells(t)):
+        for axis in range(axes(t)):
+            ray = ray_from(t, cell, axis)
+            if ray_length(t, ray) >= length - 1:
+                owner, own = window_owner(s, t, cell, ray, length)
+                if own > length - 3:
+                    out[owner, LINE_READY + length - own] += 1
+
+
+@compiled
+def window_owner(s: Words, t: Table, cell: int, ray: int, length: int) -> tuple[int, int]:
+    """Whose markers lie in the window from *cell* along *ray*, and how many; 0 if it cannot be a line."""
+    owner, own = 0, 0
+    for step in range(length):
+        code = code_at(s, cell if step == 0 else on_ray(t, ray, step - 1))
+        if code == 0:
+            continue
+        if code < FREE_BELOW:
+            if owner != 0 and owner != code:
+                return 0, 0
+            owner = code
+            own += 1
+        elif code < STACK_FROM:
+            return 0, 0
+    return owner, own

@@ -1,0 +1,36 @@
+"""The heuristic player of RingRift."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ringrift.games.contract import ActionArray, States, check_batch
+from ringrift.games.ringrift.core.geometry import make_table
+from ringrift.games.ringrift.game import RingRiftGame
+from ringrift.players.contract import Seeds
+from ringrift.players.look_ahead import LookAhead, Values
+from ringrift.players.ringrift_heuristic.judgement import judge_batch
+from ringrift.players.ringrift_heuristic.weights import Weights
+
+FOLLOWED = 12  # actions whose replies the second ply judges
+
+
+class HeuristicPlayer:
+    """Plays the action with the best value after it, or after the best reply to it with two plies."""
+
+    def __init__(self, game: RingRiftGame, *, plies: int = 1, weights: Weights | None = None) -> None:
+        self.name = "heuristic" if plies == 1 else f"heuristic:{plies}"
+        self._game = game
+        self._table = make_table(game.board)
+        self._weights = (weights or Weights()).array()
+        self._search = LookAhead(game, self.judge, plies=plies, followed=FOLLOWED)
+
+    def choose(self, states: States, seeds: Seeds) -> ActionArray:
+        return self._search.choose(states, seeds)
+
+    def judge(self, states: States) -> Values:
+        """The value of each position for each seat, of games that are not over."""
+        check_batch(self._game, states)
+        values = np.empty((len(states), self._game.players))
+        judge_batch(states, self._table, self._weights, values)
+        return values

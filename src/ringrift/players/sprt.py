@@ -1,0 +1,138 @@
+"""The sequential test of a match: stop as soon as the score says which of two strengths is the likelier.
+
+The generalised sequential probability ratio test of Van den Bergh, as chess engine testing uses it. The
+data are counts of equally spaced scores: of games (loss, draw, win), or better of pairs of games that
+share an opening (0, ½, 1, 1½, 2 points), because the two games of a pair are not independent. The
+log-likelihood ratio compares the most likely distributions whose strength is exactly each hypothesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import log, sqrt
+
+from ringrift.errors import ConfigError
+
+# An outcome that was not seen yet is not impossible; without this share a first run of equal outcomes
+# would have no variance.
+UNSEEN = 1e-3
+GAMES_PER_PAIR = 2
+PAIR_OUTCOMES = 5
+# Normalised Elo is this many times the mean score above ½ per standard deviation of one game.
+NORMALISED_ELO_PER_DEVIATION = 800 / log(10)
+BISECTIONS = 60
+
+
+class Verdict(StrEnum):
+    """What the test says now."""
+
+    CONTINUE = "continue"
+    STRONGER = "stronger"  # elo1 is accepted
+    NOT_STRONGER = "not_stronger"  # elo0 is accepted
+
+
+class EloScale(StrEnum):
+    """What an Elo difference means."""
+
+    LOGISTIC = "logistic"  # of the expected score
+    NORMALISED = "normalised"  # of the score per standard deviation: the same number of games decides
+
+
+@dataclass(frozen=True, slots=True)
+class SprtConfig:
+    """Is the player rather elo1 stronger, or elo0? Wrong with at most alpha and beta."""
+
+    elo0: float
+    elo1: float
+    alpha: float = 0.05
+    beta: float = 0.05
+    scale: EloScale = EloScale.LOGISTIC
+
+    def __post_init__(self) -> None:
+        if not self.elo0 < self.elo1:
+            raise ConfigError(f"sprt: elo0 must lie below elo1, not {self.elo0:g} and {self.elo1:g}")
+        for name, rate in (("alpha", self.alpha), ("beta", self.beta)):
+            if not 0 < rate < 0.5:
+                raise ConfigError(f"sprt: {name} must lie between 0 and 0.5, not {rate:g}")
+
+    @property
+    def lower(self) -> float:
+        """Log-likelihood ratio at which elo0 is accepted."""
+        return log(self.beta / (1 - self.alpha))
+
+    @property
+    def upper(self) -> float:
+        """Log-likelihood ratio at which elo1 is accepted."""
+        return log((1 - self.beta) / self.alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class SprtState:
+    """Where a test stands."""
+
+    llr: float
+    lower: float
+    upper: float
+    verdict: Verdict
+
+
+def expected_score(elo: float) -> float:
+    """Share of the points that a player *elo* stronger gets."""
+    return float(1 / (1 + 10 ** (-elo / 400)))
+
+
+def sprt_state(config: SprtConfig, counts: Sequence[int]) -> SprtState:
+    """Judge *counts* of outcomes from worst to best: three for single games, five for pairs."""
+    llr = log_likelihood_ratio(config, counts)
+    verdict = Verdict.CONTINUE
+    if llr >= config.upper:
+        verdict = Verdict.STRONGER
+    elif llr <= config.lower:
+        verdict = Verdict.NOT_STRONGER
+    return SprtState(llr=llr, lower=config.lower, upper=config.upper, verdict=verdict)
+
+
+def log_likelihood_ratio(config: SprtConfig, counts: Sequence[int]) -> float:
+    if len(counts) not in (3, PAIR_OUTCOMES) or min(counts) < 0:
+        raise ConfigError(f"sprt takes counts of 3 or {PAIR_OUTCOMES} outcomes, not {list(counts)}")
+    if sum(counts) == 0:
+        return 0.0
+    weights = [max(float(count), UNSEEN) for count in counts]
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    scores = [place / (len(counts) - 1) for place in range(len(counts))]
+    if config.scale is EloScale.LOGISTIC:
+        at_elo0 = _likeliest(shares, scores, expected_score(config.elo0))
+        at_elo1 = _likeliest(shares, scores, expected_score(config.elo1))
+        per_outcome = sum(
+            share * log(one / zero) for share, zero, one in zip(shares, at_elo0, at_elo1, strict=True)
+        )
+        return total * per_outcome
+    mean = sum(share * score for share, score in zip(shares, scores, strict=True))
+    variance = sum(share * (score - mean) ** 2 for share, score in zip(shares, scores, strict=True))
+    # A pair's mean score deviates √2 times less than a game's.
+    games = GAMES_PER_PAIR if len(counts) == PAIR_OUTCOMES else 1
+    deviations = (mean - 0.5) / sqrt(variance)
+    from_elo0, from_elo1 = (
+        deviations - elo / NORMALISED_ELO_PER_DEVIATION * sqrt(games) for elo in (config.elo0, config.elo1)
+    )
+    return total / 2 * log((1 + from_elo0**2) / (1 + from_elo1**2))
+
+
+def _likeliest(shares: Sequence[float], scores: Sequence[float], mean: float) -> list[float]:
+    """The distribution of that *mean* under which *shares* are the likeliest.
+
+    It is `share / (1 + tilt * (score - mean))`, and the tilt is the one zero of a falling function.
+    """
+    low, high = -1 / (scores[-1] - mean), 1 / (mean - scores[0])
+    for _ in range(BISECTIONS):
+        tilt = (low + high) / 2
+        slope = sum(
+            share * (score - mean) / (1 + tilt * (score - mean))
+            for share, score in zip(shares, scores, strict=True)
+        )
+        low, high = (tilt, high) if slope > 0 else (low, tilt)
+    tilt = (low + high) / 2
+    return [share / (1 + tilt * (score - mean)) for share, score in zip(shares, scores, strict=True)]
