@@ -74,6 +74,7 @@ class SupervisorWatch:
 
     def __init__(self, *, manager: DaemonManager, runtime: Runtime) -> None:
         self._manager, self._runtime = manager, runtime
+        self._seen: list[str] = []
         self._found: list[str] = []
         self.checks = 0
 
@@ -83,19 +84,21 @@ class SupervisorWatch:
             self.check()
 
     def check(self) -> list[str]:
-        """Look once; return what is wrong, and have the supervisor look again."""
+        """Look once and have the supervisor look again; return what was wrong twice in a row."""
         self.checks += 1
-        found = findings(
-            self._manager.supervisor.units.values(),
+        supervisor = self._manager.supervisor
+        seen = findings(
+            supervisor.units,
+            supervisor.views(),
             now_s=self._runtime.monotonic_s(),
             rounds_alive=self._manager.health_rounds_alive,
         )
-        new = [text for text in found if text not in self._found]
-        self._found = found
-        if new:
+        found = [text for text in seen if text in self._seen]
+        if new := [text for text in found if text not in self._found]:
             self._manager.alert("supervisor_self_check", "; ".join(new))
-        if found:
+        if seen:
             self._manager.repair()
+        self._seen, self._found = seen, found
         return found
 
     def health_check(self) -> HealthCheckResult:

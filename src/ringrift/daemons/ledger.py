@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import structlog
 
@@ -52,11 +53,11 @@ class RestartLedger:
     def failed_for_good(self, daemon_type: DaemonType) -> bool:
         return self.record(daemon_type).failed_for_good(now_s=self._runtime.now_s())
 
-    def recent(self, *, within_s: float) -> dict[DaemonType, int]:
+    def recent(self, types: Iterable[DaemonType], *, within_s: float) -> dict[DaemonType, int]:
         """Return the number of restarts of the last *within_s* by daemon, without zeros."""
         now_s = self._runtime.now_s()
-        counted = ((name, record.within(within_s, now_s=now_s)) for name, record in self._loaded().items())
-        return {DaemonType(name): count for name, count in counted if count and _is_known(name)}
+        counts = {t: self.record(t).within(within_s, now_s=now_s) for t in types}
+        return {daemon_type: count for daemon_type, count in counts.items() if count}
 
     async def flush(self, *, timeout_s: float) -> None:
         """Wait until all is written, at most *timeout_s*."""
@@ -86,11 +87,3 @@ class RestartLedger:
             except OSError as error:
                 self.store_failures += 1
                 log.warning("daemons.ledger_not_written", error=str(error))
-
-
-def _is_known(name: str) -> bool:
-    try:
-        DaemonType(name)
-    except ValueError:
-        return False
-    return True

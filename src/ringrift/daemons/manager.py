@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import structlog
 
@@ -38,10 +38,21 @@ log = structlog.get_logger()
 
 FLUSH_S_MAX = 2.0
 OPERATOR = "asked for"
+EMITTED = (
+    "DAEMON_STARTED",
+    "DAEMON_STOPPED",
+    "DAEMON_STATUS_CHANGED",
+    "DAEMON_CRASH_LOOP_DETECTED",
+    "DAEMON_PERMANENTLY_FAILED",
+    "HEALTH_ALERT",
+    "RESOURCE_CONSTRAINT",
+)
 
 
 class DaemonManager(DaemonReader):
     """Starts, watches, restarts and stops daemons."""
+
+    emits: ClassVar[tuple[str, ...]] = EMITTED
 
     def __init__(
         self,
@@ -73,12 +84,14 @@ class DaemonManager(DaemonReader):
             outbox=outbox,
         )
         self._starter = Starter(supervisor, self._registry, outbox.put, memory_percent=memory_percent)
-        self._registrar = Registrar(self._registry, supervisor, self)
+        self._registrar = Registrar(self._registry, supervisor, manager=self, bus=bus)
         self._rounds = HealthRounds(supervisor, offload=offload)
         self._opened_on: asyncio.AbstractEventLoop | None = None
         self._auto_start: asyncio.Task[StartResult] | None = None
         self._check_registry()
         self._registrar.install_rows()
+        if self.config.auto_start and _loop_runs():
+            self._open()
 
     @classmethod
     def get_instance(cls) -> DaemonManager:
@@ -254,7 +267,7 @@ class DaemonManager(DaemonReader):
 
     def get_recent_restarts(self, within_seconds: float = 300.0) -> dict[DaemonType, int]:
         """Return the number of restarts by daemon, without zeros."""
-        return self._ledger.recent(within_s=within_seconds)
+        return self._ledger.recent(self._supervisor.units, within_s=within_seconds)
 
     def can_restart(self, daemon_type: DaemonType) -> tuple[bool, str]:
         """Return whether a crash of this daemon would be answered by a restart now, else why not."""
@@ -341,6 +354,14 @@ class DaemonManager(DaemonReader):
             raise ValueError("the daemon registry is wrong: " + "; ".join(wrong))
         for text in wrong:
             log.warning("daemons.registry", wrong=text)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def get_daemon_manager() -> DaemonManager:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ringrift.daemons.child_process import ProcessDaemon
+from ringrift.daemons.outbox import EventBus
 from ringrift.daemons.planning import Phase
 from ringrift.daemons.registry import DaemonSpec, Isolation, Registry
 from ringrift.daemons.restarts import RestartPolicy
@@ -24,8 +25,13 @@ _INFO_FIELDS = frozenset({"startup_grace_period", "ready_timeout"})
 class Registrar:
     """Fills the supervisor with units."""
 
-    def __init__(self, registry: Registry, supervisor: Supervisor, manager: object) -> None:
-        self._registry, self._supervisor, self._manager = registry, supervisor, manager
+    def __init__(
+        self, registry: Registry, supervisor: Supervisor, *, manager: object, bus: EventBus | None
+    ) -> None:
+        self._registry, self._supervisor = registry, supervisor
+        self._offered: dict[str, Any] = {"manager": manager, "runtime": supervisor.runtime}
+        if bus is not None:
+            self._offered["router"] = bus
 
     def install_rows(self) -> None:
         """Make a unit of every row."""
@@ -75,11 +81,10 @@ class Registrar:
     def _row_factory(self, spec: DaemonSpec) -> Factory | None:
         if spec.unavailable_reason or not spec.entry_point:
             return None
-        runtime = self._supervisor.runtime
         if spec.isolation is Isolation.PROCESS:
+            runtime = self._supervisor.runtime
             return partial(ProcessDaemon.for_entry_point, spec.entry_point, spec.settings, runtime=runtime)
-        offered = {"manager": self._manager, "runtime": runtime, "settings": dict(spec.settings)}
-        return EntryPoint(spec.entry_point, offered)
+        return EntryPoint(spec.entry_point, {**self._offered, "settings": dict(spec.settings)})
 
     def _unit(self, spec: DaemonSpec, factory: Factory | None, **policy: Any) -> Unit:
         config = self._supervisor.config

@@ -21,19 +21,21 @@ class DaemonStatus(Mapping[str, Any]):
     """
 
     def __init__(self, infos: Mapping[DaemonType, DaemonInfo], document: Mapping[str, Any]) -> None:
-        self._infos, self._document = dict(infos), dict(document)
+        self._infos: dict[str, DaemonInfo] = dict(infos)
+        self._types = tuple(infos)
+        self._document = dict(document)
 
     def __getitem__(self, key: str) -> Any:
-        return self._document[key] if key in self._document else self._infos[DaemonType(key)]
+        return self._document[key] if key in self._document else self._infos[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self._document or key in self._infos
 
     def __iter__(self) -> Iterator[DaemonType]:
-        return iter(self._infos)
+        return iter(self._types)
 
     def __len__(self) -> int:
-        return len(self._infos)
+        return len(self._types)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain document."""

@@ -262,7 +262,7 @@ class DaemonInfo:
 class DaemonManagerConfig:
     """How the manager behaves. Refuses values under which it could not keep its promises."""
 
-    auto_start: bool = False  # start the standard profile with the first use inside a running loop
+    auto_start: bool = False  # start the standard profile as soon as the manager is on a loop
     enable_coordination_wiring: bool = True  # react to and emit events
     dependency_wait_timeout: float = 30.0
     dependency_poll_interval: float = 0.5  # longest time until a waiting start looks again

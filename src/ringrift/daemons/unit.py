@@ -10,7 +10,7 @@ from ringrift.daemons.planning import Ended, Phase, View
 from ringrift.daemons.registry import DaemonSpec
 from ringrift.daemons.restarts import RestartPolicy
 from ringrift.daemons.running import Factory
-from ringrift.daemons.types import DaemonInfo, DaemonType, RestartTier
+from ringrift.daemons.types import DaemonInfo, DaemonState, DaemonType, RestartTier
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +48,7 @@ class Unit:
     ended: Ended = Ended.NEVER_RAN
     restart_at_s: float | None = None
     tier: RestartTier = RestartTier.NORMAL
+    told_state: DaemonState = DaemonState.STOPPED  # the last state that was published
     run: Run | None = None
     leaked_runs: list[Run] = field(default_factory=list)
     health: tuple[bool, str] = (True, "")

@@ -280,8 +280,9 @@ def test_a_crash_loop_and_giving_up_are_told_once_each_over_the_router() -> None
         names = [name for name, _ in said]
         assert names.count("DAEMON_CRASH_LOOP_DETECTED") == 1
         assert names.count("DAEMON_PERMANENTLY_FAILED") == 1
-        changes = [p["new_status"] for name, p in said if name == "DAEMON_STATUS_CHANGED"]
-        assert changes == ["running", "restarting"] * 5 + ["running", "failed"]
+        changes = [(p["old_status"], p["new_status"]) for name, p in said if name == "DAEMON_STATUS_CHANGED"]
+        assert changes[:3] == [("stopped", "running"), ("running", "restarting"), ("restarting", "running")]
+        assert (len(changes), changes[-1]) == (12, ("running", "failed"))
         await manager.shutdown()
         await router.stop()
 

@@ -13,6 +13,7 @@ from daemons_kit import HOUR_S, Crasher, Steady, in_simulation, make_manager, ow
 
 from ringrift.daemons.ledger_store import JsonLedger, MemoryLedger
 from ringrift.daemons.loop_watchdog import LoopWatchdog
+from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.planning import NOT_LEADER
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonState, DaemonType
@@ -26,20 +27,10 @@ from ringrift.testing.simulation import SimulatedRuntime
 MINE = own_type("MINE")
 OTHER = own_type("OTHER")
 
-EMITTED = (
-    "DAEMON_STARTED",
-    "DAEMON_STOPPED",
-    "DAEMON_STATUS_CHANGED",
-    "DAEMON_CRASH_LOOP_DETECTED",
-    "DAEMON_PERMANENTLY_FAILED",
-    "HEALTH_ALERT",
-    "RESOURCE_CONSTRAINT",
-)
-
 
 def test_11_every_event_the_manager_hears_or_says_is_in_the_catalog() -> None:
     async def main() -> None:
-        for name in (*make_manager().reactions.handlers, *EMITTED):
+        for name in (*make_manager().reactions.handlers, *DaemonManager.emits):
             assert name in DataEventType.__members__
 
     in_simulation(main)
