@@ -11,7 +11,6 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -67,8 +66,11 @@ class AliasModule(ModuleType):
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{_hint(name, dir(self))}")
 
 
-class AliasFinder(MetaPathFinder, Loader):
-    """Finds the modules of the table; stands behind the finders of real files."""
+class AliasFinder:
+    """Finds and loads the modules of the table; stands behind the finders of real files.
+
+    It has the methods of `importlib.abc` without its bases, which would load half the library.
+    """
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-
 from app.coordination.daemon_manager import get_daemon_manager
 from app.coordination.daemon_runners import get_runner
 from app.coordination.daemon_types import DaemonType
+
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
 
