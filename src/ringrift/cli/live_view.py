@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from ringrift.bootstrap.control_process import Started
-from ringrift.cli.terminal import console
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.types import DaemonState
 from ringrift.events.router import get_router
@@ -26,6 +25,7 @@ from ringrift.web.address import read_address
 log = structlog.get_logger()
 
 EVENTS_SHOWN = 8
+FIELDS_SHOWN = 4
 _COLOURS = {
     DaemonState.RUNNING.value: "green",
     DaemonState.FAILED.value: "red",
@@ -124,16 +124,17 @@ class LiveView:
 
     def _events(self) -> RenderableType:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("last events", "", "from"):
-            table.add_column(column)
+        for column in ("last events", "", "from", "about"):
+            table.add_column(column, no_wrap=True)
         for event in get_router().get_history(limit=EVENTS_SHOWN):
             moment = datetime.fromtimestamp(event.timestamp, UTC).astimezone().strftime("%H:%M:%S")
-            table.add_row(moment, event.event_type, event.source)
+            about = "  ".join(str(value) for value in list(event.payload.values())[:FIELDS_SHOWN])
+            table.add_row(moment, event.event_type, event.source, Text(about, style="dim"))
         return table
 
 
 @contextmanager
-def live_view(data_dir: Path, log_path: Path) -> Iterator[LiveView]:
+def live_view(terminal: Console, data_dir: Path, log_path: Path) -> Iterator[LiveView]:
     """Draw on the terminal for the length of a block."""
-    with Live(console=console(), auto_refresh=False, transient=False) as screen:
+    with Live(console=terminal, auto_refresh=False) as screen:
         yield LiveView(screen, data_dir, log_path)

@@ -42,11 +42,11 @@ def run(
             if live:
                 log_path = settings.data_dir / "logs" / "control.log"
                 stack.callback(log_to_file(log_path).close)
-                view: View = stack.enter_context(live_view(settings.data_dir, log_path))
+                view: View = stack.enter_context(live_view(console(), settings.data_dir, log_path))
             else:
                 log_to_stderr(logging.INFO)
                 view = PlainView()
-            asyncio.run(_run(profile, view, limit_s=limit_s, runtime=system_runtime()))
+            asyncio.run(run_with_view(profile, view, limit_s=limit_s, runtime=system_runtime()))
 
 
 def parse_duration(text: str) -> float:
@@ -57,7 +57,8 @@ def parse_duration(text: str) -> float:
     return float(found["number"]) * _UNITS_S[found["unit"]]
 
 
-async def _run(profile: str, view: View, *, limit_s: float | None, runtime: Runtime) -> None:
+async def run_with_view(profile: str, view: View, *, limit_s: float | None, runtime: Runtime) -> None:
+    """Run the control process until a signal or the time limit, and show how it is."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
