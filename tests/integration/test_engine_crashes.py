@@ -1,0 +1,166 @@
+"""`kill -9` at 200 random moments: nothing acknowledged is lost, nothing is completed twice."""
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ringrift.engine.ports import Claimant, Completion, WorkState
+from ringrift.engine.sqlite import SqliteConfig, open_sqlite
+from ringrift.runtime import SystemRuntime
+
+KILLS = 200
+ALIVE = ("producer", "worker", "worker", "control")
+CHILD = Path(__file__).with_name("engine_crash_child.py")
+
+
+class Herd:
+    """Children that are killed and replaced."""
+
+    def __init__(self, folder, rng):
+        self._rng, self._count = rng, 0
+        self._forker = subprocess.Popen(
+            [sys.executable, str(CHILD), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.alive = [(role, *self._start(role)) for role in ALIVE]
+        self.killed = []
+
+    def _start(self, role):
+        self._count += 1
+        name = f"{role}-{self._count}"
+        self._forker.stdin.write(f"{role} {name}\n")
+        self._forker.stdin.flush()
+        return name, int(self._forker.stdout.readline())
+
+    def kill_one(self, *, replace=True):
+        role, name, pid = self.alive.pop(self._rng.randrange(len(self.alive)))
+        os.kill(pid, signal.SIGKILL)
+        self.killed.append((role, name))
+        if replace:
+            self.alive.append((role, *self._start(role)))
+
+    def end(self):
+        while self.alive:
+            self.kill_one(replace=False)
+        self._forker.stdin.close()
+        self._forker.wait(10)
+        self._forker.stdout.close()
+
+
+class Record:
+    """What the children noted, all together."""
+
+    def __init__(self, notes_folder, killed):
+        self.done = {operation: [] for operation in ("append", "add", "complete", "count", "blob", "claim")}
+        self.killed_in, self.errors = Counter(), []
+        for _, name in killed:
+            # A line that the kill cut short was not finished, so it says nothing.
+            lines = (notes_folder / name).read_text().splitlines() if (notes_folder / name).exists() else []
+            for line in lines:
+                word, operation, *facts = line.split()
+                if word == "done" and operation in self.done:
+                    self.done[operation] += facts
+            if lines and lines[-1].startswith("begin"):
+                self.killed_in[lines[-1].split()[1]] += 1
+            error = notes_folder / f"{name}.err"
+            if error.exists() and error.stat().st_size:
+                self.errors.append(error.read_text())
+
+
+async def finish_what_is_left(engine):
+    me, deadline_s = Claimant(worker="last"), time.monotonic() + 40
+    while True:
+        claims = await engine.queue.claim(me, lease_s=30, limit=200, wait_s=0.2)
+        await engine.queue.complete_many([Completion(id=c.id, token=c.token) for c in claims])
+        states = (await engine.queue.counts()).get("job", {})
+        if set(states) <= {WorkState.DONE}:
+            return
+        assert time.monotonic() < deadline_s, f"not recovered: {states}"
+
+
+async def read_all_ids(engine):
+    ids, after = [], 0
+    while records := await engine.events.read(after=after, limit=5000):
+        ids += [record.id for record in records]
+        after = records[-1].seq
+    return ids
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", [20240])
+def test_killed_at_200_random_moments(tmp_path, seed):
+    rng = random.Random(seed)
+    (tmp_path / "notes").mkdir()
+    herd = Herd(tmp_path, rng)
+    try:
+        for _ in range(KILLS):
+            time.sleep(rng.uniform(0.002, 0.12))
+            herd.kill_one()
+    finally:
+        herd.end()
+    record = Record(tmp_path / "notes", herd.killed)
+    assert record.errors == []
+    asyncio.run(check_recovery(tmp_path, record))
+    check_that_it_was_hit(record)
+
+
+async def check_recovery(folder, record):
+    config = SqliteConfig(database=folder / "engine" / "c.db", blob_dir=folder / "blobs")
+    engine = await asyncio.to_thread(open_sqlite, config, SystemRuntime())
+    try:
+        stored = await read_all_ids(engine)
+        assert len(stored) == len(set(stored))
+        assert set(record.done["append"]) <= set(stored)
+
+        await finish_what_is_left(engine)
+        completed = Counter(fact.rpartition(":")[0] for fact in record.done["complete"])
+        assert [item_id for item_id, times in completed.items() if times > 1] == []
+        by_id = read_work(config.database)
+        assert set(record.done["add"]) <= set(by_id)
+        # The effect that is stored is that of the one acknowledged completion.
+        for fact in record.done["complete"]:
+            item_id, _, token = fact.rpartition(":")
+            assert by_id[item_id] == int(token)
+
+        entry = await engine.kv.get("count")
+        assert entry is not None
+        assert int(entry.value) >= len(record.done["count"])
+        for digest in set(record.done["blob"]):
+            await engine.blobs.verify(digest)
+    finally:
+        await engine.close()
+    db = sqlite3.connect(config.database)
+    assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    db.close()
+
+
+def read_work(database):
+    db = sqlite3.connect(database)
+    try:
+        return dict(db.execute("SELECT id, token FROM work"))
+    finally:
+        db.close()
+
+
+def check_that_it_was_hit(record):
+    """A run that never killed anybody inside an operation would prove nothing."""
+    print("killed inside:", dict(record.killed_in))
+    assert sum(record.killed_in.values()) > KILLS / 2
+    for operation in ("open", "append", "add", "claim", "complete", "blob"):
+        assert record.killed_in[operation] >= 2, record.killed_in
+    assert record.killed_in["count"] + record.killed_in["expire"] >= 2
+    held = {fact.rpartition(":")[0] for fact in record.done["claim"]}
+    completed = {fact.rpartition(":")[0] for fact in record.done["complete"]}
+    assert len(held - completed) >= 5  # their leases had to run out
+    assert len(completed) > 100
