@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
+from rich.panel import Panel
 
 from ringrift.cli.live_view import LiveView
 from ringrift.cli.logs import log_to_file
@@ -27,7 +28,8 @@ class LastPicture:
         self.picture: object = ""
 
     def update(self, picture: object, *, refresh: bool = False) -> None:  # noqa: ARG002 - the signature of rich.Live
-        self.picture = picture
+        if isinstance(picture, Panel):
+            self.picture = picture
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The control process from its first to its last moment: claim, engine, coordinators, daemons; and back.
 
-Everything is undone in the reverse order, under one deadline, whatever step failed on the way up.
+Everything is undone in the reverse order, each step under a deadline, whatever step failed on the way up.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
 from ringrift.bootstrap.master_loop import MasterLoopGuard, read_master_loop
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
@@ -21,8 +19,6 @@ from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import AlreadyExists, Conflict
 from ringrift.events.router import get_router
 from ringrift.settings import get_settings
-
-log = structlog.get_logger()
 
 SHUTDOWN_S_MAX = 30.0
 
@@ -72,7 +68,6 @@ async def run_control_process(
         )
         # Ends with the user's wish or with the task's cancellation; there is no time limit to a run.
         await stop.wait()
-        log.info("control.stopping")
 
 
 def _already_running(guard: MasterLoopGuard) -> str:

@@ -46,6 +46,8 @@ class View(Protocol):
 
     def refresh(self, manager: DaemonManager) -> None: ...
 
+    def stopping(self) -> None: ...
+
 
 class PlainView:
     """Log lines: once at the start, then a summary now and then."""
@@ -67,6 +69,9 @@ class PlainView:
     def refresh(self, manager: DaemonManager) -> None:
         summary, stats = manager.get_status()["summary"], get_router().get_stats()
         log.info("run.status", **summary, events=stats["total_events_routed"])
+
+    def stopping(self) -> None:
+        log.info("run.stopping")
 
 
 class LiveView:
@@ -95,6 +100,9 @@ class LiveView:
             ),
             refresh=True,
         )
+
+    def stopping(self) -> None:
+        self._screen.update(Text("stopping…", style="dim"), refresh=True)
 
     def _head(self, manager: DaemonManager) -> RenderableType:
         health = manager.health_summary()

@@ -21,6 +21,8 @@ from ringrift.errors import ConfigError, RingRiftError
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 
+STOP_LOOK_S = 0.25
+
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd]?)")
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -67,7 +69,7 @@ async def run_with_view(profile: str, view: View, *, limit_s: float | None, runt
     try:
         async with asyncio.TaskGroup() as group:
             control = group.create_task(_control(profile, stop, started))
-            company = [group.create_task(_show(view, started, runtime))]
+            company = [group.create_task(_show(view, started, stop, runtime))]
             if limit_s is not None:
                 company.append(group.create_task(_stop_after(stop, limit_s, runtime)))
             control.add_done_callback(lambda _: [task.cancel() for task in company])
@@ -85,13 +87,17 @@ async def _control(profile: str, stop: asyncio.Event, started: asyncio.Future[St
         raise ConfigError(str(error)) from None
 
 
-async def _show(view: View, started: asyncio.Future[Started], runtime: Runtime) -> None:
+async def _show(view: View, started: asyncio.Future[Started], stop: asyncio.Event, runtime: Runtime) -> None:
     view.starting()
     news = await started
     view.started(news)
-    while True:
-        view.refresh(news.manager)
-        await runtime.sleep(view.every_s)
+    next_s = 0.0
+    while not stop.is_set():
+        if runtime.monotonic_s() >= next_s:
+            view.refresh(news.manager)
+            next_s = runtime.monotonic_s() + view.every_s
+        await runtime.sleep(STOP_LOOK_S)
+    view.stopping()
 
 
 async def _stop_after(stop: asyncio.Event, limit_s: float, runtime: Runtime) -> None:
