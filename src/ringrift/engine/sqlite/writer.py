@@ -167,9 +167,9 @@ class Writer:
         with self._turnstile.passed():
             batch = self._take()
             changed = self._transact(batch) if batch else frozenset()
-        _answer(batch)
         if changed:
             self._announce(changed)
+        _answer(batch)
 
     def _do_upkeep(self) -> None:
         for operation in self._upkeep.operations():
