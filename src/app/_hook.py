@@ -13,11 +13,14 @@ import warnings
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from app._table import ALIASES, Alias
 from ringrift.capabilities import capability
 from ringrift.errors import NotBuilt
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 
 class PlannedModule(NotBuilt, ModuleNotFoundError):
@@ -84,7 +87,7 @@ class AliasFinder:
         if not alias.available:
             raise PlannedModule(fullname, alias.capability)
         is_package = any(other.startswith(f"{fullname}.") for other in ALIASES)
-        return ModuleSpec(fullname, self, origin="alias table", is_package=is_package)
+        return ModuleSpec(fullname, cast("Loader", self), origin="alias table", is_package=is_package)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = AliasModule(spec.name)

@@ -49,7 +49,6 @@ _BOOTSTRAP = ("ringrift.bootstrap",)
 _OLD_COORDINATOR = {
     "UnifiedEventCoordinator": "ringrift.events.router:UnifiedEventRouter",
     "get_event_coordinator": "ringrift.events.router:get_router",
-    "get_coordinator_stats": "ringrift.events.router:get_event_stats",
 }
 _NODE_HEALTH = {"get_node_health": "node_health", "get_healthy_nodes": "node_health"}
 _PACKAGE_PLANNED = {
@@ -89,7 +88,7 @@ _PRESENT: dict[str, Alias] = {
     ),
     # what is said
     "event_router": Alias("event_bus", _EVENTS, names=_OLD_COORDINATOR),
-    "stage_events": Alias("event_bus", ("ringrift.events.stages", "ringrift.events.buses")),
+    "stage_events": Alias("event_bus", ("ringrift.events.stages", "ringrift.events.stage_bus")),
     "cross_process_events": Alias("event_bus", ("ringrift.events.buses", *_ROUTER)),
     "event_emitters": Alias("event_bus", ("ringrift.events.emitters",)),
     "event_mappings": Alias("event_bus", ("ringrift.events.mappings",)),
@@ -250,7 +249,7 @@ _ARCHIVED = (
 
 _OTHER_PACKAGES: dict[str, Alias] = {
     "app.distributed": Alias("event_bus", _EVENTS, planned={"get_cluster_manifest": "data_catalog"}),
-    "app.distributed.data_events": Alias("event_bus", (*_EVENTS, "ringrift.events.buses")),
+    "app.distributed.data_events": Alias("event_bus", (*_EVENTS, "ringrift.events.data_bus")),
     "app.distributed.cluster_manifest": Alias("data_catalog"),
     "app.distributed.sync_coordinator": Alias("game_sync"),
     "app.distributed.sync_orchestrator": Alias("game_sync"),

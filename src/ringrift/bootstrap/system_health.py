@@ -15,6 +15,7 @@ from ringrift.bootstrap.coordination import get_initialiser
 from ringrift.bootstrap.initialiser import Initialiser, discard
 from ringrift.bootstrap.plan import InitOutcome
 from ringrift.bootstrap.registry import InitPattern
+from ringrift.events.resilience import get_handler_metrics
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.contracts import as_result
@@ -91,18 +92,24 @@ def get_system_health() -> dict[str, Any]:
 
 
 def handler_health(router: UnifiedEventRouter) -> dict[str, Any]:
-    """Return how the router's handlers did so far."""
-    stats = router.get_stats()
-    failures, timeouts = stats["handler_failures"], stats["handler_timeouts"]
-    invocations = stats.get("handler_invocations", 0)
-    bad = failures + timeouts
+    """Return how handlers did so far.
+
+    The router counts what failed; handlers made resilient count their calls, and hide failures from it.
+    The success rate is the share of routed events and counted calls without a failure.
+    """
+    stats, wrapped = router.get_stats(), list(get_handler_metrics().values())
+    failures = stats["handler_failures"] + sum(metrics.failure_count for metrics in wrapped)
+    timeouts = stats["handler_timeouts"] + sum(metrics.timeout_count for metrics in wrapped)
+    invocations = sum(metrics.invocation_count for metrics in wrapped)
+    tried = stats["total_events_routed"] + invocations
+    bad = min(tried, failures + stats["handler_timeouts"])
     return {
         "total_handlers": stats["subscriber_count"],
-        "total_invocations": invocations,
+        "total_invocations": tried,
         "total_failures": failures,
         "total_timeouts": timeouts,
-        "success_rate": 1.0 - bad / invocations if invocations else 1.0,
-        "unhealthy_handlers": [],
+        "success_rate": 1.0 - bad / tried if tried else 1.0,
+        "unhealthy_handlers": [m.handler_name for m in wrapped if m.consecutive_failures >= IN_A_ROW_MAX],
     }
 
 

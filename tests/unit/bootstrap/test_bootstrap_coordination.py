@@ -27,7 +27,9 @@ from ringrift.bootstrap.subscriptions import (
     process_init_call_registry,
 )
 from ringrift.bootstrap.system_health import score_status
+from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
+from ringrift.events.resilience import resilient_handler
 from ringrift.events.router import get_router
 from ringrift.health.contracts import get_coordinator
 from ringrift.process import process_scope
@@ -254,6 +256,24 @@ def test_a_coordinator_that_cannot_say_how_it_is_counts_as_down():
 )
 def test_deductions(status, score):
     assert score_status(status)[0] == pytest.approx(score)
+
+
+async def test_handlers_that_fail_show_in_the_health():
+    async def broken(event):
+        raise ValueError("broken on purpose")
+
+    router = get_router()
+    router.subscribe("HOST_ONLINE", broken)
+    router.subscribe("HOST_OFFLINE", resilient_handler(broken, "probe"))
+    for _ in range(3):
+        await router.publish("HOST_ONLINE", {"node_id": "a"})
+        await router.publish("HOST_OFFLINE", {"node_id": "a", "reason": "gone"})
+    health = get_system_health()["handler_health"]
+    assert health["total_failures"] == 6
+    assert health["unhealthy_handlers"] == ["probe.broken"]
+    assert health["success_rate"] < 1.0
+    await router.stop()
+    await close_engine()
 
 
 def test_smoke_test_tells_before_and_after():
