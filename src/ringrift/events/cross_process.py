@@ -90,7 +90,7 @@ class CrossProcess:
         """Store an event durably; False if its id was stored before. Raises if it cannot be stored."""
         entry = to_log(event, session=self._session)
         event_log = await self._open()
-        if len(self._table):
+        if self._table.crossing():
             await self._ready(event_log)
             self.start_soon()
         self._appending[event.event_id] = targets
@@ -147,8 +147,10 @@ class CrossProcess:
 
     # --- life -----------------------------------------------------------------------------------------
 
-    def subscribed(self, _subscription: Subscription) -> None:
+    def subscribed(self) -> None:
+        """Somebody new listens: read for him too."""
         self._wake.set()
+        self.start_soon()
 
     def unsubscribed(self, subscription: Subscription) -> None:
         self._starved.discard(subscription)
@@ -229,7 +231,7 @@ class CrossProcess:
     async def _ready(self, event_log: EventLog) -> CursorBook:
         """Return the open book with a cursor for every subscription."""
         book = self._book
-        if book is not None and book.covers(self._table):
+        if book is not None and book.covers(self._table.crossing()):
             return book
         async with self._opening:
             if self._book is None:
@@ -240,7 +242,7 @@ class CrossProcess:
                     backlog_s=self._backlog_s,
                     last_at_start=(await event_log.bounds()).last,
                 )
-            self._stray_seqs |= await self._book.join(self._table)
+            self._stray_seqs |= await self._book.join(self._table.crossing())
             return self._book
 
     async def _read_forever(self) -> None:
@@ -271,7 +273,7 @@ class CrossProcess:
         book.keep_recording()
         hungry = [
             (item, cursor)
-            for item in self._table
+            for item in self._table.crossing()
             if (cursor := book.cursor(item)) is not None and not self._is_full(item)
         ]
         if not hungry:

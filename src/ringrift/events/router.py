@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
+from ringrift.errors import RingRiftError
 from ringrift.events.log_seat import process_seat
 from ringrift.events.process_dead_letters import ProcessDeadLetters
 from ringrift.events.routed_event import EventSource, RouterEvent, get_event_payload
@@ -15,10 +19,17 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.settings import get_settings
 
+log = structlog.get_logger()
+
 __all__ = [
+    "CoordinatorStats",
     "EventSource",
     "RouterEvent",
+    "UnifiedEventCoordinator",
     "UnifiedEventRouter",
+    "emit_event",
+    "get_coordinator_stats",
+    "get_event_coordinator",
     "get_event_payload",
     "get_event_stats",
     "get_orphaned_events",
@@ -27,6 +38,10 @@ __all__ = [
     "publish",
     "publish_sync",
     "reset_router",
+    "safe_emit_event",
+    "safe_emit_event_async",
+    "start_coordinator",
+    "stop_coordinator",
     "subscribe",
     "unsubscribe",
     "validate_event_flow",
@@ -108,3 +123,71 @@ def validate_event_flow() -> dict[str, Any]:
 
 def validate_event_wiring(*, raise_on_error: bool = False, log_warnings: bool = True) -> dict[str, Any]:
     return get_router().validate_event_wiring(raise_on_error=raise_on_error, log_warnings=log_warnings)
+
+
+async def emit_event(
+    event_type: Any, payload: Mapping[str, Any] | None = None, source: str = ""
+) -> RouterEvent:
+    return await publish(event_type, payload, source)
+
+
+async def safe_emit_event_async(
+    event_type: Any, payload: Mapping[str, Any] | None = None, source: str = ""
+) -> bool:
+    """Publish; False, with a line in the log, where `publish` would raise."""
+    try:
+        await publish(event_type, payload, source)
+    except RingRiftError as error:
+        log.error("events.emit_failed", event_type=str(event_type), error=str(error))
+        return False
+    return True
+
+
+def safe_emit_event(event_type: Any, payload: Mapping[str, Any] | None = None, source: str = "") -> bool:
+    """Publish from code that is not async; False, with a line in the log, where that would raise.
+
+    Inside a running loop the event is on its way when this returns; its failure is logged later.
+    """
+    try:
+        publish_sync(event_type, payload, source)
+    except RingRiftError as error:
+        log.error("events.emit_failed", event_type=str(event_type), error=str(error))
+        return False
+    return True
+
+
+# --- the older names of the router ------------------------------------------------------------------------
+
+UnifiedEventCoordinator = UnifiedEventRouter
+get_event_coordinator = get_router
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStats:
+    """The counts that the coordinator of that name had."""
+
+    total_events_routed: int
+    events_by_source: dict[str, int]
+    duplicates_prevented: int
+    subscriber_count: int
+    is_running: bool
+
+
+def get_coordinator_stats() -> CoordinatorStats:
+    stats = get_router().get_stats()
+    return CoordinatorStats(
+        total_events_routed=stats["total_events_routed"],
+        events_by_source=stats["events_by_source"],
+        duplicates_prevented=stats["total_duplicates_prevented"],
+        subscriber_count=stats["subscriber_count"],
+        is_running=get_router().is_running,
+    )
+
+
+async def start_coordinator() -> bool:
+    await get_router().start()
+    return True
+
+
+async def stop_coordinator() -> None:
+    await get_router().stop()

@@ -37,6 +37,7 @@ class Subscription:
     timeout_s: float | None = None  # None: the router's
     bus: EventSource = EventSource.ROUTER
     persist: bool = False
+    crosses: bool = True  # may hear of events of other processes
     active: bool = True
     running: bool = False
     mailbox: deque[Delivery] = field(default_factory=deque)
@@ -90,6 +91,10 @@ class SubscriptionTable:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def crossing(self) -> list[Subscription]:
+        """Those who may hear of events of other processes."""
+        return [item for item in self._all if item.crosses]
 
     @property
     def global_count(self) -> int:

@@ -6,7 +6,6 @@ The router belongs to one event loop at a time, the one it is first used on; eve
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +21,7 @@ from ringrift.events.failure_reports import DeadLetterSink, FailureReports
 from ringrift.events.failures import Failure
 from ringrift.events.normalization import delivered_as, resolve
 from ringrift.events.routed_event import EventSource, RouterEvent, current_event
+from ringrift.events.router_loop import STOP_S, RouterLoop
 from ringrift.events.router_reports import RouterCounters, RouterReports
 from ringrift.events.seen_events import SeenEvents
 from ringrift.events.subscriptions import (
@@ -40,7 +40,6 @@ log = structlog.get_logger()
 
 HISTORY_MAX = 1000
 MAILBOX_MAX = 10_000
-STOP_S = 5.0
 
 
 class UnifiedEventRouter:
@@ -98,10 +97,7 @@ class UnifiedEventRouter:
             counters=self._counters,
             crossing=self._crossing,
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._binding = threading.Lock()
-        self._borrowers = 0
-        self._tasks: set[asyncio.Task[RouterEvent]] = set()
+        self._home = RouterLoop(self._taken_over)
 
     # --- publishing -----------------------------------------------------------------------------------
 
@@ -168,7 +164,7 @@ class UnifiedEventRouter:
     emit_sync = publish_sync
 
     async def _deliver(self, event: RouterEvent, route: Route, flags: BusFlags) -> None:
-        if asyncio.get_running_loop() is not self._loop and (owner := self._bind()) is not None:
+        if asyncio.get_running_loop() is not self._home.current and (owner := self._home.bind()) is not None:
             moved = asyncio.run_coroutine_threadsafe(self._deliver(event, route, flags), owner)
             await asyncio.wrap_future(moved)
             return
@@ -214,11 +210,11 @@ class UnifiedEventRouter:
         """
         types = None if event_type is None else delivered_as(event_type)
         name = self._table.free_name(subscriber_name or callback_name(callback))
-        subscription = Subscription(name, types, callback, timeout, bus, persist)
+        crosses = types is None or any(self._routes.named(t, resolve(t)[1]).crosses for t in types)
+        subscription = Subscription(name, types, callback, timeout, bus, persist, crosses)
         self._table.add(subscription)
-        if self._crossing is not None:
-            self._crossing.subscribed(subscription)
-            self._start_reading_if_possible()
+        if self._crossing is not None and crosses:
+            self._home.tell(self._crossing.subscribed)
         return SubscriptionHandle(subscription, self._end_subscription)
 
     register_handler = subscribe
@@ -275,7 +271,7 @@ class UnifiedEventRouter:
 
     async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
         """Deliver an event again to one subscription only; return how it failed, if it did."""
-        if (owner := self._bind()) is None:
+        if (owner := self._home.bind()) is None:
             return await self._dispatcher.redeliver(event, subscription)
         moved = asyncio.run_coroutine_threadsafe(self._dispatcher.redeliver(event, subscription), owner)
         return await asyncio.wrap_future(moved)
@@ -292,22 +288,21 @@ class UnifiedEventRouter:
 
     async def start(self) -> None:
         """Read the log of other processes from now on. A router that is only used locally needs none."""
-        self._bind()
+        self._home.bind()
         if self._crossing is not None:
             await self._crossing.start()
 
     async def stop(self) -> None:
         """Finish the deliveries under way, record positions and end the router's tasks."""
-        if self._loop is not asyncio.get_running_loop():
+        if self._home.current is not asyncio.get_running_loop():
             return
         if self._crossing is not None:
             await self._crossing.stop_reading()
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=STOP_S)
+        await self._home.finish_tasks()
         await self._dispatcher.drain(timeout_s=STOP_S)
         if self._crossing is not None:
             await self._crossing.close()
-        self._loop = None
+        self._home.leave()
 
     def reset(self) -> None:
         """Forget subscriptions, history and counts."""
@@ -317,56 +312,42 @@ class UnifiedEventRouter:
         self._routes.clear()
         self._counters.clear()
 
-    def keep(self, task: asyncio.Task[RouterEvent]) -> None:
-        """Hold on to a task that publishes, and log its error if nobody asks for it."""
-        self._tasks.add(task)
-        task.add_done_callback(self._reap)
-
-    def _reap(self, task: asyncio.Task[RouterEvent]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("events.publish_failed", exc_info=error)
-
     async def borrowed(self, publish: Publish) -> RouterEvent:
-        """Publish on a loop that is not ours; give it back when nobody publishes there any more."""
-        self._borrowers += 1
+        """Publish on a loop that is not ours, and give it back afterwards."""
+        self._home.borrowers += 1
         try:
             return await publish()
         finally:
-            while self._tasks:  # what handlers published without waiting
-                await asyncio.wait(tuple(self._tasks), timeout=STOP_S)
-            self._borrowers -= 1
-            if self._borrowers == 0 and self._crossing is not None:
-                await self._crossing.pause()
-            if self._borrowers == 0:
-                self._loop = None
+            await self.vacate()
+
+    async def occupy(self) -> None:
+        """Settle on the running loop, which is not ours, until as many `vacate` calls."""
+        self._home.borrowers += 1
+        await self.start()
+
+    async def vacate(self) -> None:
+        await self._home.finish_tasks()
+        self._home.borrowers -= 1
+        if self._home.borrowers == 0 and self._crossing is not None:
+            await self._crossing.pause()
+        if self._home.borrowers == 0:
+            self._home.leave()
+
+    def keep(self, task: asyncio.Task[RouterEvent]) -> None:
+        """Hold on to a task that publishes, and log its error if nobody asks for it."""
+        self._home.keep(task)
 
     @property
     def bound_loop(self) -> asyncio.AbstractEventLoop | None:
         """The running loop that handlers run on, if there is one."""
-        return self._loop if self._loop is not None and self._loop.is_running() else None
+        return self._home.running
 
-    def _bind(self) -> asyncio.AbstractEventLoop | None:
-        """Take this loop as ours; if another one has us and runs, return that one instead."""
-        here = asyncio.get_running_loop()
-        with self._binding:
-            if self.bound_loop is not None:
-                return None if self._loop is here else self._loop
-            lost = self._dispatcher.abandon(self._table)
-            if lost:
-                log.warning("events.loop_ended_with_deliveries", deliveries=lost)
-            self._loop = here
+    def _taken_over(self) -> None:
+        lost = self._dispatcher.abandon(self._table)
+        if lost:
+            log.warning("events.loop_ended_with_deliveries", deliveries=lost)
         if self._crossing is not None:
             self._crossing.rebind()
-        return None
-
-    def _start_reading_if_possible(self) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return  # the first publish or start() on a loop does it
-        if self._crossing is not None and self._bind() is None:
-            self._crossing.start_soon()
 
     # --- reports --------------------------------------------------------------------------------------
 

@@ -1,0 +1,249 @@
+"""The queue between processes, for code that polls and acknowledges by hand.
+
+It stands on the log that the router uses: an event published here reaches the subscriptions of every
+router, and one published at a router can be polled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import get_engine, open_engine
+from ringrift.engine.ports import CursorKey, Engine, LogRecord, Position
+from ringrift.errors import StorageReadOnly
+from ringrift.events.event_wire import decode_body, to_log
+from ringrift.events.normalization import normalize_event_type
+from ringrift.events.process_subscribers import CrossProcessEvent, Subscriber, Subscribers, settle
+from ringrift.events.routed_event import RouterEvent
+from ringrift.process import process_scope
+from ringrift.runtime import system_runtime
+from ringrift.settings import Settings, get_settings
+
+T = TypeVar("T")
+
+_INSTANCE = "queue"  # acknowledgements are kept by subscriber id, whoever polls
+_SESSION = "queue"
+_SCAN = 1000
+_CALL_S = 60.0
+
+
+class CrossProcessEventQueue:
+    """Publish, poll and acknowledge, from plain threads."""
+
+    def __init__(self, db_path: Path | str | None = None, *, settings: Settings | None = None) -> None:
+        self._path = None if db_path is None else Path(db_path)
+        self._settings = settings or get_settings()
+        self._engine: Engine | None = None
+
+    def publish(self, event_type: Any, payload: Mapping[str, Any] | None = None, source: str = "") -> int:
+        """Store an event; return its number, or -1 where nothing can be written."""
+        event = RouterEvent(normalize_event_type(event_type), dict(payload or {}), source=source)
+
+        async def append() -> int:
+            [appended] = await (await self._open()).events.append([to_log(event, session=_SESSION)])
+            return appended.seq
+
+        try:
+            return _run(append())
+        except StorageReadOnly:
+            return -1
+
+    def subscribe(
+        self, process_name: str, event_types: Sequence[Any] | None = None, *, stable: bool = False
+    ) -> str:
+        """Return the id to poll with. A stable one goes on after a restart; one process should have it."""
+        runtime = system_runtime()
+        place = "stable" if stable else str(runtime.pid)
+        subscriber = Subscriber(
+            subscriber_id=f"{runtime.hostname}:{place}:{process_name}",
+            process_name=process_name,
+            hostname=runtime.hostname,
+            event_types=None if event_types is None else [normalize_event_type(t) for t in event_types],
+            last_poll_s=runtime.now_s(),
+        )
+
+        async def register() -> None:
+            await Subscribers((await self._open()).kv).save(subscriber)
+
+        _run(register())
+        return subscriber.subscriber_id
+
+    def poll(
+        self,
+        subscriber_id: str,
+        event_types: Sequence[Any] | None = None,
+        limit: int = 100,
+        since_event_id: int | None = None,
+    ) -> list[CrossProcessEvent]:
+        """Return events that this subscriber has not acknowledged, in order."""
+        return _run(self._poll(subscriber_id, event_types, limit, since_event_id))
+
+    def ack(self, subscriber_id: str, event_id: int) -> bool:
+        """Acknowledge one event; it is not polled again."""
+        return self.ack_batch(subscriber_id, [event_id]) == 1
+
+    def ack_batch(self, subscriber_id: str, event_ids: Sequence[int]) -> int:
+        """Acknowledge several events; return how many were given."""
+        if event_ids:
+            _run(self._ack(subscriber_id, event_ids))
+        return len(event_ids)
+
+    def get_pending_count(self, subscriber_id: str) -> int:
+        return len(self.poll(subscriber_id, limit=100_000))
+
+    def get_last_acked_event_id(self, subscriber_id: str) -> int:
+        """Return the highest number that this subscriber has dealt with."""
+
+        async def last() -> int:
+            position = await self._position((await self._open()), subscriber_id)
+            return max((position.floor, *position.done_above))
+
+        return _run(last())
+
+    def cleanup(self) -> tuple[int, int, int]:
+        """Apply retention now (it also runs by itself); return how many events, subscribers, acks went."""
+
+        async def clean() -> tuple[int, int, int]:
+            engine = await self._open()
+            return await engine.events.trim(), 0, 0
+
+        return _run(clean())
+
+    def get_stats(self) -> dict[str, Any]:
+        return _run(self._stats())
+
+    def close(self) -> None:
+        """Let go of a database of our own; the engine of the process is left alone."""
+        if self._engine is not None and self._path is not None:
+            _run(self._engine.close())
+        self._engine = None
+
+    # --- on the engine --------------------------------------------------------------------------------
+
+    async def _open(self) -> Engine:
+        if self._path is None:
+            return await get_engine()
+        if self._engine is None:
+            own = _at(self._settings, self._path)
+            self._engine = await open_engine(own, system_runtime())
+        return self._engine
+
+    async def _position(self, engine: Engine, subscriber_id: str) -> Position:
+        return (await engine.events.positions(_INSTANCE)).get(subscriber_id, Position(0))
+
+    async def _poll(
+        self, subscriber_id: str, event_types: Sequence[Any] | None, limit: int, since: int | None
+    ) -> list[CrossProcessEvent]:
+        engine = await self._open()
+        subscribers = Subscribers(engine.kv)
+        subscriber = await subscribers.touch(subscriber_id, system_runtime().now_s())
+        types = None if subscriber is None else subscriber.event_types
+        if event_types is not None:
+            types = [normalize_event_type(event_type) for event_type in event_types]
+        position = await self._position(engine, subscriber_id)
+        found: list[LogRecord] = []
+        after = max(position.floor, since or 0)
+        while len(found) < limit:
+            records = await engine.events.read(after=after, limit=_SCAN, types=types)
+            found += [record for record in records if record.seq not in position.done_above]
+            if len(records) < _SCAN:
+                break
+            after = records[-1].seq
+        return [_as_polled(record) for record in found[:limit]]
+
+    async def _ack(self, subscriber_id: str, event_ids: Sequence[int]) -> None:
+        engine = await self._open()
+        subscriber = await Subscribers(engine.kv).get(subscriber_id)
+        types = None if subscriber is None else subscriber.event_types
+        position = await self._position(engine, subscriber_id)
+        done = {*position.done_above, *event_ids}
+        last = (await engine.events.bounds()).last
+        ahead = await engine.events.read(after=position.floor, limit=_SCAN, types=types)
+        floor = settle(position.floor, done, [record.seq for record in ahead], scan=_SCAN, last=last)
+        above = tuple(sorted(seq for seq in done if seq > floor))
+        await engine.events.commit({CursorKey(subscriber_id, _INSTANCE): Position(floor, above)})
+
+    async def _stats(self) -> dict[str, Any]:
+        engine = await self._open()
+        first, last = await engine.events.bounds()
+        by_type: dict[str, int] = {}
+        after = first - 1
+        while records := await engine.events.read(after=after, limit=_SCAN):
+            for record in records:
+                by_type[record.type] = by_type.get(record.type, 0) + 1
+            after = records[-1].seq
+        now_s = system_runtime().now_s()
+        return {
+            "total_events": sum(by_type.values()),
+            "last_event_id": last,
+            "events_by_type": by_type,
+            "active_subscribers": [item.describe(now_s) for item in await Subscribers(engine.kv).all()],
+            "retention_hours": self._settings.event_retention_hours,
+        }
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return run_blocking(work, timeout_s=_CALL_S)
+
+
+def _at(settings: Settings, path: Path) -> Settings:
+    values = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    return Settings(**{**values, "coordinator_db": path, "data_dir": path.parent})
+
+
+def _as_polled(record: LogRecord) -> CrossProcessEvent:
+    body = decode_body(record)
+    return CrossProcessEvent(
+        event_id=record.seq,
+        event_type=record.type,
+        payload=body.get("payload") or {},
+        source=body.get("source", ""),
+        created_at=record.appended_s,
+    )
+
+
+# --- of this process --------------------------------------------------------------------------------------
+
+
+def get_event_queue(db_path: Path | str | None = None) -> CrossProcessEventQueue:
+    """Return the queue of this process; *db_path* counts only for the call that makes it."""
+    return process_scope().get(CrossProcessEventQueue, lambda: CrossProcessEventQueue(db_path))
+
+
+def reset_event_queue() -> None:
+    queue = process_scope().drop(CrossProcessEventQueue)
+    if queue is not None:
+        queue.close()
+
+
+def publish_event(event_type: Any, payload: Mapping[str, Any] | None = None, source: str = "") -> int:
+    return get_event_queue().publish(event_type, payload, source)
+
+
+def bridge_to_cross_process(
+    event_type: Any, payload: Mapping[str, Any] | None = None, source: str = ""
+) -> int:
+    return publish_event(event_type, payload, source)
+
+
+def subscribe_process(
+    process_name: str, event_types: Sequence[Any] | None = None, *, stable: bool = False
+) -> str:
+    return get_event_queue().subscribe(process_name, event_types, stable=stable)
+
+
+def poll_events(
+    subscriber_id: str, event_types: Sequence[Any] | None = None, limit: int = 100
+) -> list[CrossProcessEvent]:
+    return get_event_queue().poll(subscriber_id, event_types, limit)
+
+
+def ack_event(subscriber_id: str, event_id: int) -> bool:
+    return get_event_queue().ack(subscriber_id, event_id)
+
+
+def ack_events(subscriber_id: str, event_ids: Sequence[int]) -> int:
+    return get_event_queue().ack_batch(subscriber_id, event_ids)

@@ -1,0 +1,260 @@
+"""The bus names are views of one router: each subscriber gets each event once, whichever name it used."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from ringrift.events.buses import (
+    CrossProcessEventPoller,
+    CrossProcessEventQueue,
+    DataEvent,
+    DataEventBus,
+    StageEventBus,
+    ack_event,
+    get_event_bus,
+    get_event_queue,
+    poll_events,
+    publish_event,
+    register_standard_callbacks,
+    reset_event_queue,
+    subscribe_process,
+)
+from ringrift.events.data_bus import get_event_bus as get_data_event_bus
+from ringrift.events.event_types import DataEventType
+from ringrift.events.router import get_router
+from ringrift.events.stages import StageCompletionResult, StageEvent
+from ringrift.events.unified_router import UnifiedEventRouter
+
+
+@pytest.fixture
+def router():
+    return UnifiedEventRouter()
+
+
+@pytest.fixture
+def data(router):
+    return DataEventBus(router=router)
+
+
+@pytest.fixture
+def stages(router):
+    return StageEventBus(router=router)
+
+
+def result_of(stage, **fields):
+    return StageCompletionResult(
+        **{"event": stage, "success": True, "iteration": 3, "timestamp": "now", **fields}
+    )
+
+
+@pytest.mark.parametrize("publish_at", ["router enum", "router name", "data bus", "stage bus"])
+async def test_every_bus_delivers_each_event_once(router, data, stages, publish_at):
+    seen = Counter()
+    router.subscribe("TRAINING_COMPLETED", lambda e: seen.update(["router by name"]))
+    router.subscribe(DataEventType.TRAINING_COMPLETED, lambda e: seen.update(["router by enum"]))
+    router.subscribe(StageEvent.TRAINING_COMPLETE, lambda e: seen.update(["router by stage"]))
+    router.subscribe(None, lambda e: seen.update(["router all"]))
+    data.subscribe(DataEventType.TRAINING_COMPLETED, lambda e: seen.update(["data"]))
+    data.subscribe(None, lambda e: seen.update(["data all"]))
+    stages.subscribe(StageEvent.TRAINING_COMPLETE, lambda r: seen.update(["stage"]))
+    match publish_at:
+        case "router enum":
+            await router.publish(DataEventType.TRAINING_COMPLETED, {"config_key": "hex8_2p"})
+        case "router name":
+            await router.publish("TRAINING_COMPLETED", {"config_key": "hex8_2p"})
+        case "data bus":
+            await data.publish(DataEvent(DataEventType.TRAINING_COMPLETED, {"config_key": "hex8_2p"}))
+        case "stage bus":
+            await stages.emit(result_of(StageEvent.TRAINING_COMPLETE))
+    assert len(seen) == 7
+    assert set(seen.values()) == {1}
+
+
+async def test_flags_skip_the_subscribers_of_a_bus(router, data, stages):
+    seen = []
+    router.subscribe("TRAINING_COMPLETED", lambda e: seen.append("router"))
+    data.subscribe("TRAINING_COMPLETED", lambda e: seen.append("data"))
+    stages.subscribe(StageEvent.TRAINING_COMPLETE, lambda e: seen.append("stage"))
+    await router.publish("TRAINING_COMPLETED", {}, route_to_stage_bus=False)
+    assert seen == ["router", "data"]
+    await router.publish("TRAINING_COMPLETED", {}, route_to_data_bus=False)
+    assert seen[2:] == ["router", "stage"]
+
+
+async def test_the_data_bus_shows_enum_members(data):
+    seen = []
+    data.subscribe("new_games", seen.append)
+    await data.emit_async(DataEventType.NEW_GAMES_AVAILABLE, {"host": "node-1"}, "sync")
+    assert seen[0].event_type is DataEventType.NEW_GAMES_AVAILABLE
+    assert seen[0].payload["host"] == "node-1"
+    assert data.get_history()[0].source == "sync"
+    assert len(data.list_subscribers("NEW_GAMES_AVAILABLE")) == 1
+    assert data.unsubscribe(DataEventType.NEW_GAMES_AVAILABLE, seen.append) is True
+    assert data.unsubscribe(DataEventType.NEW_GAMES_AVAILABLE, seen.append) is False
+
+
+async def test_equal_heartbeats_through_the_data_bus_are_all_delivered(data):
+    seen = []
+    data.subscribe("COORDINATOR_HEARTBEAT", seen.append)
+    for _ in range(5):
+        await data.publish(DataEvent(DataEventType.COORDINATOR_HEARTBEAT, {"coordinator_name": "x"}))
+    assert len(seen) == 5
+
+
+async def test_data_bus_metrics_and_health(data):
+    def broken(event):
+        raise ValueError
+
+    data.subscribe("MY_EVENT", broken)
+    await data.emit_async("MY_EVENT")
+    metrics = data.get_metrics()
+    assert (metrics["callbacks_run"], metrics["callback_errors"]) == (1, 1)
+    assert "10 %" in data.health_check().message
+
+
+async def test_stage_results_come_back_as_they_were_sent(stages, router):
+    results, lines = [], []
+
+    async def callback(result):
+        await asyncio.sleep(0)
+        results.append(result)
+        return "done"
+
+    stages.subscribe(StageEvent.SELFPLAY_COMPLETE, callback)
+    stages.subscribe(StageEvent.SELFPLAY_COMPLETE, callback)  # the same one counts once
+    stages.set_logger(lines.append)
+    sent = result_of(StageEvent.SELFPLAY_COMPLETE, games_generated=7)
+    assert await stages.emit(sent) == 1
+    assert results == [sent]
+    assert await stages.emit_and_wait(sent, timeout=5) == ["done"]
+    assert stages.get_history()[0] is sent
+    assert len(lines) == 2
+    assert router.get_history()[-1].origin == "stage_bus"
+    assert router.get_history()[-1].iteration == 3
+    assert stages.subscriber_count(StageEvent.SELFPLAY_COMPLETE) == 1
+    assert stages.unsubscribe(StageEvent.SELFPLAY_COMPLETE, callback)
+    assert stages.get_stats()["total_subscribers"] == 0
+
+
+async def test_a_variant_of_a_stage_reaches_only_its_own_subscribers(stages, router):
+    seen = []
+    stages.subscribe(StageEvent.GPU_SELFPLAY_COMPLETE, lambda r: seen.append("gpu"))
+    stages.subscribe(StageEvent.SELFPLAY_COMPLETE, lambda r: seen.append("any"))
+    await stages.emit(result_of(StageEvent.GPU_SELFPLAY_COMPLETE))
+    assert seen == ["gpu"]
+    await router.publish("SELFPLAY_COMPLETE", {"config_key": "hex8_2p", "games_generated": 5})
+    assert seen == ["gpu", "any"]
+
+
+async def test_failing_and_slow_stage_callbacks(stages):
+    def broken(result):
+        raise ValueError("no")
+
+    async def slow(result):
+        await asyncio.sleep(60)
+
+    stages.subscribe(StageEvent.SYNC_COMPLETE, broken)
+    assert await stages.emit(result_of(StageEvent.SYNC_COMPLETE)) == 0
+    assert stages.get_callback_errors()[0].error == "ValueError: no"
+    stages.subscribe(StageEvent.NAS_COMPLETE, slow)
+    assert await stages.emit_and_wait(result_of(StageEvent.NAS_COMPLETE), timeout=0.01) == []
+    assert stages.clear_subscribers() == 2
+    assert register_standard_callbacks(stages) == 4
+
+
+def test_the_old_stage_bus_getter_warns():
+    with pytest.warns(DeprecationWarning, match="get_router"):
+        first = get_event_bus()
+    with pytest.warns(DeprecationWarning, match="get_router"):
+        assert get_event_bus() is first
+    assert isinstance(get_data_event_bus(), DataEventBus)
+
+
+# --- the queue between processes --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queue(tmp_path):
+    queue = CrossProcessEventQueue(tmp_path / "events.db")
+    yield queue
+    queue.close()
+
+
+def test_poll_and_acknowledge(queue):
+    subscriber = queue.subscribe("evaluator", stable=True)
+    assert ":stable:evaluator" in subscriber
+    numbers = [queue.publish("my_event", {"n": n}, "tester") for n in range(5)]
+    polled = queue.poll(subscriber)
+    assert [event.event_id for event in polled] == numbers
+    assert [event.payload["n"] for event in polled] == list(range(5))
+    assert queue.ack(subscriber, numbers[3])
+    assert queue.get_pending_count(subscriber) == 4  # an unacknowledged one before it is not skipped
+    assert queue.ack_batch(subscriber, numbers[:3]) == 3
+    assert [event.event_id for event in queue.poll(subscriber)] == [numbers[4]]
+    assert queue.get_last_acked_event_id(subscriber) == numbers[3]
+    again = CrossProcessEventQueue(queue._path)
+    assert [event.event_id for event in again.poll(subscriber)] == [numbers[4]]
+    again.close()
+
+
+def test_pollers_do_not_take_events_from_each_other(queue):
+    one, two = queue.subscribe("one"), queue.subscribe("two")
+    number = queue.publish("my_event")
+    queue.ack(one, number)
+    assert queue.poll(one) == []
+    assert [event.event_id for event in queue.poll(two)] == [number]
+
+
+def test_poll_by_type(queue):
+    subscriber = queue.subscribe("trainer", ["TRAINING_COMPLETED"])
+    queue.publish("MODEL_PROMOTED")
+    wanted = queue.publish("training_complete")
+    assert [event.event_id for event in queue.poll(subscriber)] == [wanted]
+    queue.ack(subscriber, wanted)
+    assert queue.get_pending_count(subscriber) == 0
+    stats = queue.get_stats()
+    assert stats["events_by_type"] == {"MODEL_PROMOTED": 1, "TRAINING_COMPLETED": 1}
+    assert stats["active_subscribers"][0]["process_name"] == "trainer"
+    assert queue.cleanup() == (0, 0, 0)
+
+
+def test_module_functions_use_the_log_of_the_router():
+    subscriber = subscribe_process("me")
+    get_router().publish_sync("TRAINING_PROGRESS", {"config_key": "hex8_2p", "epoch": 1})
+    [event] = poll_events(subscriber)
+    assert event.event_type == "TRAINING_PROGRESS"
+    assert ack_event(subscriber, event.event_id)
+    assert poll_events(subscriber) == []
+    assert publish_event("CUSTOM", {"n": 1}) > event.event_id
+    queue = get_event_queue()
+    reset_event_queue()
+    assert get_event_queue() is not queue
+
+
+def test_a_poller_delivers_in_a_program_without_a_loop():
+    seen, failing = [], []
+
+    async def handle(event):
+        await asyncio.sleep(0)
+        seen.append((event.event_type, event.payload["n"]))
+
+    def broken(event):
+        failing.append(event.payload["n"])
+        raise ValueError("always")
+
+    poller = CrossProcessEventPoller("worker", ["CUSTOM"])
+    poller.register_handler(None, handle)
+    poller.register_handler("CUSTOM", broken)
+    poller.start()
+    poller.start()
+    for n in range(3):
+        publish_event("CUSTOM", {"n": n})
+    deadline = 200
+    while len(failing) < 3 and deadline:
+        deadline -= 1
+        asyncio.run(asyncio.sleep(0.02))
+    poller.stop()
+    assert seen == [("CUSTOM", n) for n in range(3)]
+    assert failing == [0, 1, 2]  # a failed event does not hold up, and is not forgotten for, a later one
+    assert not poller.is_running
