@@ -11,7 +11,7 @@ import asyncio
 import importlib
 import inspect
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ from ringrift.health.isolation import attempt
 from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
+
+TOLD_S_MAX = 5.0
 
 Publish = Callable[[str, Mapping[str, Any]], object]
 
@@ -64,6 +66,7 @@ class Initialiser:
         self.completed_s: float | None = None
         self.shutdown_requested = False
         self._walking = False
+        self._telling: list[Awaitable[Any]] = []
 
     @property
     def initialized(self) -> bool:
@@ -79,10 +82,20 @@ class Initialiser:
                 waits(self._runtime.sleep(delay_s))
 
     async def initialise_async(self, options: BootstrapOptions) -> None:
-        """The same for code on a loop: it waits between tries without holding the loop."""
+        """The same for code on a loop: waits between tries, and until everything was told.
+
+        Raises `Unavailable` while another call brings the system up.
+        """
         if not self.initialized:
             for delay_s in self._walk(options):
                 await self._runtime.sleep(delay_s)
+            await self.told(timeout_s=TOLD_S_MAX)
+
+    async def told(self, *, timeout_s: float) -> None:
+        """Wait until what was told inside this loop has been delivered, or for *timeout_s*."""
+        pending, self._telling = self._telling, []
+        if pending:
+            await asyncio.wait([asyncio.ensure_future(item) for item in pending], timeout=timeout_s)
 
     def shutdown_order(self) -> list[str]:
         """Return what is up, last first."""
@@ -90,7 +103,7 @@ class Initialiser:
 
     def forget(self) -> None:
         """Be as before the start, so that the system can be brought up again."""
-        self.results, self.instances, self.errors = {}, {}, []
+        self.results, self.instances, self.errors, self._telling = {}, {}, [], []
         self.started_s = self.completed_s = None
 
     # --- the walk -------------------------------------------------------------------------------------
@@ -161,7 +174,9 @@ class Initialiser:
     def tell(self, event: str, payload: Mapping[str, Any]) -> None:
         """Publish; an engine that is away must not keep the system from coming up or going down."""
         try:
-            self._publish(event, payload)
+            told = self._publish(event, payload)
+            if inspect.isawaitable(told):
+                self._telling.append(told)
         except RingRiftError as error:
             self.errors.append(f"{event} was not published: {error}")
             log.error("bootstrap.event_lost", event_type=event, error=str(error))

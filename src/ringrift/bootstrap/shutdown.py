@@ -48,7 +48,9 @@ async def shut_down_async(
     for name in initialiser.shutdown_order():
         left_s = max(0.0, deadline_s - runtime.monotonic_s())
         endings.append(Ending(name, await _end(initialiser, name, left_s)))
-    return _finish(initialiser, endings, emit_events=emit_events)
+    _finish(initialiser, endings, emit_events=emit_events)
+    await initialiser.told(timeout_s=max(_CANCEL_GRACE_S, deadline_s - runtime.monotonic_s()))
+    return endings
 
 
 def _finish(initialiser: Initialiser, endings: list[Ending], *, emit_events: bool) -> list[Ending]:

@@ -296,3 +296,16 @@ def test_event_registries_are_views_of_the_tables():
     heard = process_delegation_registry({})
     mine = {spec.name for spec in DELEGATION_REGISTRY if spec.coordinator == "health_manager"}
     assert {name for name, live in heard.items() if live} == mine
+
+
+async def test_what_is_told_inside_a_loop_is_delivered_when_the_call_returns():
+    heard = []
+    router = get_router()
+    for event in ("COORDINATOR_HEALTHY", "COORDINATOR_SHUTDOWN"):
+        router.subscribe(event, lambda e: heard.append((e.event_type, e.payload["coordinator_name"])))
+    await start_coordination()
+    assert {name for event, name in heard if event == "COORDINATOR_HEALTHY"} == BUILT
+    await shutdown_all_coordinators()
+    assert {name for event, name in heard if event == "COORDINATOR_SHUTDOWN"} == BUILT
+    await router.stop()
+    await close_engine()
