@@ -10,8 +10,8 @@ import structlog
 from ringrift.daemons.breaker import CascadeBreaker, Tripped
 from ringrift.daemons.ledger import RestartLedger
 from ringrift.daemons.planning import Ended
-from ringrift.daemons.restarts import CRASH_LOOP_WINDOW_S, Verdict
-from ringrift.daemons.running import Outcome
+from ringrift.daemons.restarts import CRASH_LOOP_WINDOW_S, RestartVerdict
+from ringrift.daemons.running import RunOutcome
 from ringrift.daemons.types import DaemonManagerConfig, DaemonState, RestartTier
 from ringrift.daemons.unit import Run, Unit
 from ringrift.runtime import Runtime
@@ -36,7 +36,7 @@ class CrashDesk:
         self._runtime, self._config, self._ledger, self._tell = runtime, config, ledger, tell
         self.breaker = breaker
 
-    def handle(self, unit: Unit, run: Run, outcome: Outcome, *, set_state: SetState) -> None:
+    def handle(self, unit: Unit, run: Run, outcome: RunOutcome, *, set_state: SetState) -> None:
         """Decide about the run that just crashed."""
         now_s, info = self._runtime.monotonic_s(), unit.info
         info.last_error, info.last_failure_time = outcome.error, self._runtime.now_s()
@@ -54,7 +54,7 @@ class CrashDesk:
             verdict = self._ledger.crashed(unit.daemon_type, unit.policy, ran_s=ran_s, error=outcome.error)
             self._apply(unit, verdict, now_s=now_s, set_state=set_state)
 
-    def _apply(self, unit: Unit, verdict: Verdict, *, now_s: float, set_state: SetState) -> None:
+    def _apply(self, unit: Unit, verdict: RestartVerdict, *, now_s: float, set_state: SetState) -> None:
         record = self._ledger.record(unit.daemon_type)
         unit.info.restart_count, unit.tier = record.in_a_row, verdict.tier
         if verdict.crash_loop:

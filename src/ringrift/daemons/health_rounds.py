@@ -12,10 +12,12 @@ import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
 
+from ringrift.daemons import foreign
 from ringrift.daemons.planning import Phase
 from ringrift.daemons.supervisor import Supervisor
 from ringrift.daemons.types import DaemonType
@@ -56,22 +58,18 @@ async def in_thread(function: Callable[[], Any]) -> Any:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
 
-    def report(result: Any, error: Exception | None) -> None:
+    def report(called: foreign.Called) -> None:
         if answer.done():
             return
-        if error is None:
-            answer.set_result(result)
+        if called.error is None:
+            answer.set_result(called.value)
         else:
-            answer.set_exception(error)
+            answer.set_exception(called.error)
 
     def work() -> None:
-        result, failure = None, None
-        try:
-            result = function()
-        except Exception as error:  # noqa: BLE001 - carried to the caller
-            failure = error
+        called = foreign.call(function)
         if not loop.is_closed():
-            loop.call_soon_threadsafe(report, result, failure)
+            loop.call_soon_threadsafe(report, called)
 
     threading.Thread(target=work, name="daemon-health", daemon=True).start()
     return await answer
@@ -171,16 +169,17 @@ class HealthRounds:
 
     async def _ask(self, unit: Unit) -> Answer:
         check = unit.info.instance.health_check
-        try:
-            async with asyncio.timeout(CHECK_S_MAX):
-                result = check() if inspect.iscoroutinefunction(check) else await self._offload(check)
-                if inspect.isawaitable(result):
-                    result = await result
-        except TimeoutError:
+        direct = inspect.iscoroutinefunction(check)
+        called = await foreign.call_async(partial(self._answer, check, direct=direct), timeout_s=CHECK_S_MAX)
+        if isinstance(called.error, TimeoutError):
             return Answer(False, f"health_check took over {CHECK_S_MAX:g} s")
-        except Exception as error:  # noqa: BLE001 - a failing check is an answer
-            return Answer(False, f"health_check raised {type(error).__name__}: {error}")
-        return read_answer(result)
+        if called.error is not None:
+            return Answer(False, f"health_check raised {called.problem}")
+        return read_answer(called.value)
+
+    async def _answer(self, check: Callable[[], Any], *, direct: bool) -> Any:
+        result = check() if direct else await self._offload(check)
+        return await result if inspect.isawaitable(result) else result
 
     def _judge(self, unit: Unit, answer: Answer) -> None:
         unit.health = (answer.healthy, answer.message)

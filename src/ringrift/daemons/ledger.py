@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import structlog
 
 from ringrift.daemons.ledger_store import LedgerStore
-from ringrift.daemons.restarts import RestartPolicy, RestartRecord, Verdict, clear, on_crash
+from ringrift.daemons.restarts import RestartPolicy, RestartRecord, RestartVerdict, clear, on_crash
 from ringrift.daemons.types import DaemonType
 from ringrift.runtime import Runtime
 
@@ -32,7 +32,9 @@ class RestartLedger:
     def record(self, daemon_type: DaemonType) -> RestartRecord:
         return self._loaded().get(daemon_type.value, RestartRecord())
 
-    def crashed(self, daemon_type: DaemonType, policy: RestartPolicy, *, ran_s: float, error: str) -> Verdict:
+    def crashed(
+        self, daemon_type: DaemonType, policy: RestartPolicy, *, ran_s: float, error: str
+    ) -> RestartVerdict:
         """Decide about a crash and write it down."""
         record, verdict = on_crash(
             self.record(daemon_type),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
+
+from ringrift.daemons import foreign
 
 log = structlog.get_logger()
 
@@ -74,9 +77,8 @@ class Outbox:
         assert self._bus is not None
         while self._waiting:
             event_type, payload = self._waiting.popleft()
-            try:
-                async with asyncio.timeout(PUBLISH_S_MAX):
-                    await self._bus.publish(event_type, payload, source=SOURCE)
-            except Exception as error:  # noqa: BLE001 - subscribers are somebody else's code
+            send = partial(self._bus.publish, event_type, payload, source=SOURCE)
+            called = await foreign.call_async(send, timeout_s=PUBLISH_S_MAX)
+            if called.error is not None:
                 self.failed += 1
-                log.warning("daemons.event_not_sent", type=event_type, error=repr(error))
+                log.warning("daemons.event_not_sent", type=event_type, error=called.problem)

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.daemons import foreign
 from ringrift.daemons.unit import Unit
 
 log = structlog.get_logger()
@@ -32,13 +33,12 @@ class Pauser:
             "daemons.paused" if pause else "daemons.resumed", daemon=unit.daemon_type.value, reason=reason
         )
         unit.info.paused = pause
-        try:
-            result = method()
-        except Exception as error:  # noqa: BLE001 - the daemon is somebody else's code
-            self._failed(unit, error)
-            return True
-        if inspect.isawaitable(result):
-            task = asyncio.get_running_loop().create_task(self._finish(unit, result), name="daemon-pause")
+        called = foreign.call(method)
+        if called.error is not None:
+            self._failed(unit, called)
+        elif inspect.isawaitable(called.value):
+            finishing = self._finish(unit, called.value)
+            task = asyncio.get_running_loop().create_task(finishing, name="daemon-pause")
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
         return True
@@ -48,13 +48,11 @@ class Pauser:
             task.cancel()
 
     async def _finish(self, unit: Unit, result: Awaitable[Any]) -> None:
-        try:
-            async with asyncio.timeout(CALL_S_MAX):
-                await result
-        except Exception as error:  # noqa: BLE001 - the daemon is somebody else's code
-            self._failed(unit, error)
+        called = await foreign.call_async(lambda: result, timeout_s=CALL_S_MAX)
+        if called.error is not None:
+            self._failed(unit, called)
 
-    def _failed(self, unit: Unit, error: Exception) -> None:
+    def _failed(self, unit: Unit, called: foreign.Called) -> None:
         self.failures += 1
-        unit.info.last_error = f"pause or resume failed: {type(error).__name__}: {error}"
-        log.warning("daemons.pause_failed", daemon=unit.daemon_type.value, error=repr(error))
+        unit.info.last_error = f"pause or resume failed: {called.problem}"
+        log.warning("daemons.pause_failed", daemon=unit.daemon_type.value, error=called.problem)

@@ -36,7 +36,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class DaemonView:
     """One daemon as the planner sees it."""
 
     daemon_type: DaemonType
@@ -90,7 +90,9 @@ class Plan:
     wake_at_s: float | None
 
 
-def plan(views: Mapping[DaemonType, View], *, now_s: float, only: Iterable[DaemonType] | None = None) -> Plan:
+def plan(
+    views: Mapping[DaemonType, DaemonView], *, now_s: float, only: Iterable[DaemonType] | None = None
+) -> Plan:
     """Compare wanted with actual, for all daemons or for *only* some."""
     actions: list[Action] = []
     wake_at_s: float | None = None
@@ -103,12 +105,12 @@ def plan(views: Mapping[DaemonType, View], *, now_s: float, only: Iterable[Daemo
     return Plan(tuple(actions), wake_at_s)
 
 
-def unmet_needs(view: View, views: Mapping[DaemonType, View]) -> list[DaemonType]:
+def unmet_needs(view: DaemonView, views: Mapping[DaemonType, DaemonView]) -> list[DaemonType]:
     """Return the hard dependencies that keep *view* from starting."""
     return [need for need in view.needs if need not in views or not views[need].satisfies]
 
 
-def why_not_up(view: View, views: Mapping[DaemonType, View], *, now_s: float) -> str:
+def why_not_up(view: DaemonView, views: Mapping[DaemonType, DaemonView], *, now_s: float) -> str:
     """Say in words why a daemon is not up; empty when it is."""
     if view.phase is Phase.UP:
         return ""
@@ -131,7 +133,7 @@ def why_not_up(view: View, views: Mapping[DaemonType, View], *, now_s: float) ->
     return "about to start"
 
 
-def _decide(view: View, views: Mapping[DaemonType, View], *, now_s: float) -> Action | None:
+def _decide(view: DaemonView, views: Mapping[DaemonType, DaemonView], *, now_s: float) -> Action | None:
     if view.phase in (Phase.STARTING, Phase.UP) and not view.should_run:
         why = f"held: {', '.join(sorted(view.holds))}" if view.wanted else "not wanted"
         return Action(Do.STOP, view.daemon_type, why)
@@ -149,7 +151,7 @@ def _decide(view: View, views: Mapping[DaemonType, View], *, now_s: float) -> Ac
     return Action(Do.START, view.daemon_type, why)
 
 
-def _waits_for_time(view: View, *, now_s: float) -> bool:
+def _waits_for_time(view: DaemonView, *, now_s: float) -> bool:
     return (
         view.phase is Phase.ABSENT
         and view.should_run

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
 
+from ringrift.daemons import foreign
 from ringrift.daemons.loop_watchdog import Incident
 from ringrift.daemons.outbox import EventBus
 from ringrift.daemons.planning import NOT_LEADER, Phase
@@ -146,14 +147,12 @@ class Reactions:
         for unit in list(self._supervisor.units.values()):
             mark = getattr(unit.info.instance, method, None)
             if unit.phase is Phase.UP and callable(mark):
-                try:
-                    async with asyncio.timeout(HOST_CALL_S_MAX):
-                        result = mark(host)
-                        if inspect.isawaitable(result):
-                            await result
-                except Exception as error:  # noqa: BLE001 - the daemon is somebody else's code
-                    unit.info.last_error = f"{method} failed: {type(error).__name__}: {error}"
-                    log.warning("daemons.host_mark_failed", daemon=unit.daemon_type.value, error=repr(error))
+                called = await foreign.call_async(partial(mark, host), timeout_s=HOST_CALL_S_MAX)
+                if called.error is not None:
+                    unit.info.last_error = f"{method} failed: {called.problem}"
+                    log.warning(
+                        "daemons.host_mark_failed", daemon=unit.daemon_type.value, error=called.problem
+                    )
 
 
 def payload_of(event: Any) -> dict[str, Any]:

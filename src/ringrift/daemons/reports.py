@@ -21,7 +21,7 @@ class DaemonStatus(Mapping[str, Any]):
     """
 
     def __init__(self, infos: Mapping[DaemonType, DaemonInfo], document: Mapping[str, Any]) -> None:
-        self._infos: dict[str, DaemonInfo] = dict(infos)
+        self._infos: dict[str, DaemonInfo] = dict(infos.items())
         self._types = tuple(infos)
         self._document = dict(document)
 

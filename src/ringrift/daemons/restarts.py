@@ -62,7 +62,7 @@ class RestartRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RestartVerdict:
     """What to do about a crash."""
 
     restart_after_s: float | None  # None: never
@@ -73,7 +73,7 @@ class Verdict:
 
 def on_crash(
     record: RestartRecord, policy: RestartPolicy, *, now_s: float, ran_s: float, luck: float, error: str
-) -> tuple[RestartRecord, Verdict]:
+) -> tuple[RestartRecord, RestartVerdict]:
     """Decide about a crash after a run of *ran_s*; *luck* from -1 to 1 spreads the waits."""
     stable = ran_s >= policy.stable_s
     in_a_row = 1 if stable else record.in_a_row + 1
@@ -89,7 +89,7 @@ def on_crash(
     looping = record.within(CRASH_LOOP_WINDOW_S, now_s=now_s) >= CRASH_LOOP_RESTARTS
     tier = RestartTier.ELEVATED if looping else RestartTier.NORMAL
     text = f"restart {in_a_row} of {policy.max_restarts} in {delay_s:.1f} s"
-    return record, Verdict(delay_s, tier, looping and not was_looping, text)
+    return record, RestartVerdict(delay_s, tier, looping and not was_looping, text)
 
 
 def clear(record: RestartRecord) -> RestartRecord:
@@ -104,11 +104,11 @@ def _backoff_s(policy: RestartPolicy, attempt: int, luck: float) -> float:
 
 def _budget_spent(
     record: RestartRecord, policy: RestartPolicy, *, now_s: float
-) -> tuple[RestartRecord, Verdict]:
+) -> tuple[RestartRecord, RestartVerdict]:
     spent = f"{record.in_a_row - 1} restarts in a row and {len(record.recent_s)} in an hour did not help"
     if policy.degraded_retry_s is None:
         record = replace(record, failed_for_good_s=now_s)
-        return record, Verdict(None, RestartTier.DEGRADED, False, spent)
+        return record, RestartVerdict(None, RestartTier.DEGRADED, False, spent)
     record = replace(record, total=record.total + 1)
     text = f"{spent}; next try in {policy.degraded_retry_s:.0f} s"
-    return record, Verdict(policy.degraded_retry_s, RestartTier.DEGRADED, False, text)
+    return record, RestartVerdict(policy.degraded_retry_s, RestartTier.DEGRADED, False, text)

@@ -1,7 +1,7 @@
 """One run of one daemon: make it, start it, say that it is ready, drive it to its end.
 
-The task that runs this *is* the daemon: cancelling it ends everything the daemon does. This is the one
-place where somebody else's exception becomes a fact about a daemon.
+The task that runs this *is* the daemon: cancelling it ends everything the daemon does. Whatever the daemon
+raises becomes a fact about its run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ringrift.daemons import foreign
+
 Factory = Callable[..., Any]
 
 # How a started object is awaited, in order of preference.
@@ -22,7 +24,7 @@ _WAITS = ("wait_for_shutdown", "wait_until_stopped", "wait")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended by itself. An empty *error* means that it completed."""
 
     error: str = ""
@@ -38,23 +40,18 @@ class RunHooks:
     ready: Callable[[], None]
 
 
-async def run_daemon(factory: Factory, *, ready_timeout_s: float, hooks: RunHooks) -> Outcome:
+async def run_daemon(factory: Factory, *, ready_timeout_s: float, hooks: RunHooks) -> RunOutcome:
     """Run to the end. Only cancellation leaves this as an exception."""
     limit = asyncio.timeout(None)
-    try:
+
+    async def within_limit() -> None:
         async with limit:
             await _live(factory, limit, ready_timeout_s, hooks)
-    except asyncio.CancelledError:
-        raise
-    except ImportError as error:
-        return Outcome(f"{type(error).__name__}: {error}", import_failed=True)
-    except SystemExit as error:
-        return Outcome(f"called sys.exit({error.code!r})")
-    except Exception as error:  # noqa: BLE001 - the supervisor's boundary: any exception is a crash
-        if limit.expired() and isinstance(error, TimeoutError):
-            return Outcome(f"not ready within {ready_timeout_s:g} s")
-        return Outcome(f"{type(error).__name__}: {error}")
-    return Outcome()
+
+    lived = await foreign.live(within_limit)
+    if isinstance(lived.error, TimeoutError) and limit.expired():
+        return RunOutcome(f"not ready within {ready_timeout_s:g} s")
+    return RunOutcome(lived.problem, import_failed=isinstance(lived.error, ImportError))
 
 
 async def _live(factory: Factory, limit: asyncio.Timeout, ready_timeout_s: float, hooks: RunHooks) -> None:

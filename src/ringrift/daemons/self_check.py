@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringrift.daemons.planning import Phase, View, plan
+from ringrift.daemons.planning import DaemonView, Phase, plan
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.daemons.unit import Unit
 
@@ -13,7 +13,7 @@ OVERDUE_S = 5.0
 
 def findings(
     units: Mapping[DaemonType, Unit],
-    views: Mapping[DaemonType, View],
+    views: Mapping[DaemonType, DaemonView],
     *,
     now_s: float,
     rounds_alive: bool,

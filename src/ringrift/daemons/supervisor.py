@@ -18,8 +18,8 @@ from ringrift.daemons.breaker import CascadeBreaker
 from ringrift.daemons.crashes import CrashDesk
 from ringrift.daemons.ledger import RestartLedger
 from ringrift.daemons.pausing import Pauser
-from ringrift.daemons.planning import Action, Do, Ended, Phase, View, plan, why_not_up
-from ringrift.daemons.running import Outcome, RunHooks, is_ready_at_once, run_daemon
+from ringrift.daemons.planning import Action, DaemonView, Do, Ended, Phase, plan, why_not_up
+from ringrift.daemons.running import RunHooks, RunOutcome, is_ready_at_once, run_daemon
 from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType
 from ringrift.daemons.unit import Run, Unit
 from ringrift.errors import ConfigError
@@ -116,7 +116,7 @@ class Supervisor:
         due = [at_s for at_s in (*expiries, decided.wake_at_s) if at_s is not None]
         self._set_alarm(min(due, default=None), now_s=now_s)
 
-    def views(self, some: Iterable[DaemonType] | None = None) -> dict[DaemonType, View]:
+    def views(self, some: Iterable[DaemonType] | None = None) -> dict[DaemonType, DaemonView]:
         """Return all daemons, or *some* with what they need, as the planner sees them."""
         now_s = self.runtime.monotonic_s()
         asked: Iterable[DaemonType] = self.units
@@ -160,7 +160,7 @@ class Supervisor:
         if at_s is not None and self._loop is not None:
             self._alarm = self._loop.call_later(max(at_s - now_s, 0.0), self.poke)
 
-    def _view(self, unit: Unit, *, now_s: float) -> View:
+    def _view(self, unit: Unit, *, now_s: float) -> DaemonView:
         if unit.restart_at_s is None or self._crashes is None:
             return unit.view()
         spec = unit.spec
@@ -261,7 +261,7 @@ class Supervisor:
 
     # --- endings --------------------------------------------------------------------------------------
 
-    def _finished(self, unit: Unit, run: Run, task: asyncio.Task[Outcome]) -> None:
+    def _finished(self, unit: Unit, run: Run, task: asyncio.Task[RunOutcome]) -> None:
         run.set_timer(None)
         if run in unit.leaked_runs:
             self._leak_ended(unit, run)
@@ -274,7 +274,7 @@ class Supervisor:
         if run.stop_reason and not run.crash_cause:
             self._stopped(unit, run, outcome)
         elif run.crash_cause:
-            self.crashes.handle(unit, run, Outcome(run.crash_cause), set_state=self.set_state)
+            self.crashes.handle(unit, run, RunOutcome(run.crash_cause), set_state=self.set_state)
         elif outcome.error:
             self.crashes.handle(unit, run, outcome, set_state=self.set_state)
         else:
@@ -285,7 +285,7 @@ class Supervisor:
         run.over.set()
         self._note_change()
 
-    def _stopped(self, unit: Unit, run: Run, outcome: Outcome) -> None:
+    def _stopped(self, unit: Unit, run: Run, outcome: RunOutcome) -> None:
         if outcome.error and not outcome.cancelled:
             unit.info.last_error = f"while stopping: {outcome.error}"
             log.warning("daemons.error_while_stopping", daemon=unit.daemon_type.value, error=outcome.error)
@@ -341,8 +341,8 @@ class Supervisor:
         return any(unit.run is not None for unit in self.units.values())
 
 
-def _outcome_of(task: asyncio.Task[Outcome]) -> Outcome:
+def _outcome_of(task: asyncio.Task[RunOutcome]) -> RunOutcome:
     if task.cancelled():
-        return Outcome("cancelled from outside", cancelled=True)
+        return RunOutcome("cancelled from outside", cancelled=True)
     error = task.exception()
-    return task.result() if error is None else Outcome(f"{type(error).__name__}: {error}")
+    return task.result() if error is None else RunOutcome(f"{type(error).__name__}: {error}")

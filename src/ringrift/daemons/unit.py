@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from ringrift.daemons.planning import Ended, Phase, View
+from ringrift.daemons.planning import DaemonView, Ended, Phase
 from ringrift.daemons.registry import DaemonSpec
 from ringrift.daemons.restarts import RestartPolicy
 from ringrift.daemons.running import Factory
@@ -68,7 +68,7 @@ class Unit:
         spec = self.spec
         return (*spec.depends_on, *spec.soft_depends_on) if spec.startup_mode == "strict" else spec.depends_on
 
-    def view(self, *, blocked_until_s: float = 0.0) -> View:
+    def view(self, *, blocked_until_s: float = 0.0) -> DaemonView:
         """Return this daemon as the planner sees it."""
         pauses, holds = frozenset(self.pauses), frozenset(self.holds)
         if self.stops_to_pause:
@@ -76,7 +76,7 @@ class Unit:
         restart_at_s = self.restart_at_s
         if restart_at_s is not None:
             restart_at_s = max(restart_at_s, blocked_until_s)
-        return View(
+        return DaemonView(
             daemon_type=self.daemon_type,
             wanted=self.wanted,
             holds=holds,

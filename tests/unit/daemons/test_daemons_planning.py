@@ -8,7 +8,7 @@ from daemons_kit import own_type
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringrift.daemons.planning import NOT_LEADER, Action, Do, Ended, Phase, View, plan, why_not_up
+from ringrift.daemons.planning import NOT_LEADER, Action, DaemonView, Do, Ended, Phase, plan, why_not_up
 from ringrift.daemons.types import DaemonType
 
 A, B, C = own_type("PLAN_A"), own_type("PLAN_B"), own_type("PLAN_C")
@@ -35,8 +35,8 @@ STEPS = st.tuples(
 )
 
 
-def fresh() -> dict[DaemonType, View]:
-    return {t: View(daemon_type=t, needs=NEEDS[t]) for t in NEEDS}
+def fresh() -> dict[DaemonType, DaemonView]:
+    return {t: DaemonView(daemon_type=t, needs=NEEDS[t]) for t in NEEDS}
 
 
 class World:
