@@ -44,7 +44,7 @@ _LIVE_MAX = 1000  # events kept as objects, for payloads that JSON cannot carry
 _ALL = 10**9
 
 
-class Outcome(StrEnum):
+class RetryOutcome(StrEnum):
     """How one attempt ended."""
 
     RECOVERED = "recovered"
@@ -190,7 +190,7 @@ class DeadLetterQueue:
 
     async def retry_event(self, event_id: str) -> bool:
         """Retry one letter now, due or not; True if it succeeded."""
-        return await self._attempt(event_id) is Outcome.RECOVERED
+        return await self._attempt(event_id) is RetryOutcome.RECOVERED
 
     async def retry_failed_events(
         self, max_events: int = 10, event_type: str | None = None
@@ -203,17 +203,17 @@ class DeadLetterQueue:
         return await self._retry(_ALL, event_type, only_due=False)
 
     async def _retry(self, attempts_max: int, event_type: str | None, *, only_due: bool) -> dict[str, int]:
-        outcomes = dict.fromkeys((Outcome.RECOVERED, Outcome.FAILED, Outcome.SKIPPED), 0)
+        outcomes = dict.fromkeys((RetryOutcome.RECOVERED, RetryOutcome.FAILED, RetryOutcome.SKIPPED), 0)
         attempts = 0
         for letter_id, retries, last in await asyncio.to_thread(self._store.waiting, event_type):
             if attempts >= attempts_max:
                 break
             if only_due and not self._is_due(retries, last):
-                outcomes[Outcome.SKIPPED] += 1
+                outcomes[RetryOutcome.SKIPPED] += 1
                 continue
             outcome = await self._attempt(letter_id)
             outcomes[outcome] += 1
-            attempts += outcome is not Outcome.SKIPPED
+            attempts += outcome is not RetryOutcome.SKIPPED
         return {outcome.value: count for outcome, count in outcomes.items()}
 
     def _is_due(self, retries: int, last_retry_at: str | None) -> bool:
@@ -222,17 +222,17 @@ class DeadLetterQueue:
         backoff_s = min(self.base_backoff * 2.0 ** min(retries, 60), self.max_backoff)
         return self._runtime.now_s() - seconds_of(last_retry_at) >= backoff_s
 
-    async def _attempt(self, letter_id: str) -> Outcome:
+    async def _attempt(self, letter_id: str) -> RetryOutcome:
         letter = await asyncio.to_thread(self._store.get, letter_id)
         if letter is None or letter.status != PENDING:
-            return Outcome.SKIPPED
+            return RetryOutcome.SKIPPED
         deliver = await self._way_to_deliver(letter)
         if deliver is None:
-            return Outcome.SKIPPED
+            return RetryOutcome.SKIPPED
         now_s = self._runtime.now_s()
         until_s = now_s + 2.0 * get_settings().event_handler_timeout
         if not await asyncio.to_thread(self._store.claim, letter_id, now_s=now_s, until_s=until_s):
-            return Outcome.SKIPPED
+            return RetryOutcome.SKIPPED
         try:
             error = await deliver()
         except asyncio.CancelledError:
@@ -240,7 +240,7 @@ class DeadLetterQueue:
             raise
         return await asyncio.to_thread(self._settle, letter, error)
 
-    def _settle(self, letter: FailedEvent, error: str | None) -> Outcome:
+    def _settle(self, letter: FailedEvent, error: str | None) -> RetryOutcome:
         """Store how the attempt ended; *error* is None for success."""
         self._session["retried"] += 1
         at = iso_of(self._runtime.now_s())
@@ -251,7 +251,7 @@ class DeadLetterQueue:
             self._session["recovered"] += 1
             self._recovered_types.add(letter.event_type)
             self._live.pop(letter.event_id, None)
-            return Outcome.RECOVERED
+            return RetryOutcome.RECOVERED
         retries = letter.retry_count + 1
         status = ABANDONED if retries >= self.max_retries else PENDING
         self._store.record_attempt(letter.event_id, status=status, error=error, retries=retries, at=at)
@@ -261,7 +261,7 @@ class DeadLetterQueue:
             log.error(
                 "dead_letter.abandoned", letter=letter.event_id, handler=letter.handler_name, error=error
             )
-        return Outcome.FAILED
+        return RetryOutcome.FAILED
 
     async def _way_to_deliver(self, letter: FailedEvent) -> Callable[[], Awaitable[str | None]] | None:
         """Return how this process can retry the letter; None if it cannot."""
