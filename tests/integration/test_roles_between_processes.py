@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-LEASE_S = 1.5
+LEASE_S, RENEW_S = 2.4, 0.3
 CONTENDER = f"""
 import sys, time
 from ringrift.engine.leases import LeaseConfig
@@ -22,7 +22,7 @@ from ringrift.work.roles import (
 async def get_kv():
     return (await get_engine()).kv
 
-config = LeaseConfig(lease_s={LEASE_S}, renew_s=0.2)
+config = LeaseConfig(lease_s={LEASE_S}, renew_s={RENEW_S})
 roles = OrchestratorRoles(get_kv, runtime=system_runtime(), config=config)
 process_scope().put(OrchestratorRoles, roles)
 role = OrchestratorRole.TRAINING_LOOP
@@ -72,8 +72,8 @@ def test_kill_of_the_holder_frees_the_role_after_its_lease_and_not_before(conten
     first, second = contenders
     answer, first_token = first.ask(0)
     assert answer == "held"
-    # Held over several leases by heartbeats alone.
-    assert second.ask(2 * LEASE_S)[0] == "refused"
+    # Held beyond its lease by heartbeats alone.
+    assert second.ask(1.5 * LEASE_S)[0] == "refused"
 
     first.process.send_signal(signal.SIGKILL)
     first.process.wait(timeout=10)
@@ -82,5 +82,5 @@ def test_kill_of_the_holder_frees_the_role_after_its_lease_and_not_before(conten
     took_s = time.monotonic() - killed
     assert answer == "held"
     assert second_token > first_token
-    # The last renewal was at most one period before the kill; a slow machine only makes it later.
-    assert LEASE_S - 0.6 <= took_s <= LEASE_S + 3.0
+    # A live holder has renewed within two thirds of the lease; a slow machine only makes it later.
+    assert LEASE_S / 3 <= took_s <= LEASE_S + 5.0
