@@ -4,6 +4,8 @@ RingRiftError
 ├── ConfigError              wrong input; never retried
 │   ├── NotBuilt             the capability exists in the plan, not in this version
 │   ├── IllegalAction        the rules of the game do not allow the action
+│   ├── ArchitectureMismatch    the model's layers are not the ones asked for
+│   ├── GameMismatch         the model was made for another game
 │   ├── UnknownEventTypeError   no event of that name (also a ValueError)
 │   ├── PayloadError         the payload does not fit its event (also a ValueError)
 │   └── CausalChainTooLong   handlers publish each other's events without end
@@ -16,6 +18,7 @@ RingRiftError
 │   └── StorageReadOnly      the folder or file cannot be written
 └── Corrupt                  data failed its check; stop, never repair in silence
     ├── ForeignFile          the file is not ours
+    ├── DigestMismatch       the content is not what its card or name says
     └── SchemaTooNew         written by a newer version
 
 Errors carry facts as fields. Adapters map foreign exceptions at the edge.
@@ -75,6 +78,22 @@ class IllegalAction(ConfigError):
         self.action, self.why = action, why
 
 
+class ArchitectureMismatch(ConfigError):
+    """The model's layers are not the ones asked for."""
+
+    def __init__(self, model: str, *, field: str, wanted: object, found: object) -> None:
+        super().__init__(f"{model}: architecture differs in {field}: wanted {wanted}, found {found}")
+        self.model, self.field, self.wanted, self.found = model, field, wanted, found
+
+
+class GameMismatch(ConfigError):
+    """The model was made for another game."""
+
+    def __init__(self, model: str, *, wanted: str, found: str) -> None:
+        super().__init__(f"{model}: the model is for {found}, not for {wanted}")
+        self.model, self.wanted, self.found = model, wanted, found
+
+
 class Conflict(RingRiftError):
     """Somebody else got there first; read again and decide again."""
 
@@ -130,6 +149,10 @@ class Corrupt(RingRiftError):
 
 class ForeignFile(Corrupt):
     """The file belongs to another program."""
+
+
+class DigestMismatch(Corrupt):
+    """The content is not what its card or name says."""
 
 
 class SchemaTooNew(Corrupt):

@@ -1,0 +1,1 @@
+"""Networks that judge positions: their layers, their files, and their use in a search."""

@@ -1,0 +1,201 @@
+"""What happens at the roots: noise, sequential halving over the considered actions, the final choice.
+
+A round of sequential halving tries every considered action once. Their branches are disjoint and the
+choice among them waits for the end of the round, so the leaves of a round can be judged together and the
+result is the same as one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ringrift.games.compiled import compiled
+from ringrift.search.core.randomness import gumbel, log_gamma_sample, move_key, uniform
+from ringrift.search.core.selection import Settings, add_values, to_probabilities
+from ringrift.search.core.tree import (
+    EDGE_VISITS,
+    EDGES,
+    FIRST_EDGE,
+    LOGIT,
+    PRIOR,
+    ROOT,
+    Floats32,
+    Floats64,
+    Ints,
+    Longs,
+    Tree,
+)
+
+CHOICE_DRAW = 1 << 40  # number of the draw that picks the action, apart from those of the noise
+
+
+# Numbers of a game: its random draws, the simulations to make and made, the actions still in the running,
+# the halvings that the budget is spread over, the rounds before the next one, whether the policy gets noise.
+SEED, PLY, BUDGET, DONE, CONSIDERED, LEVELS, ROUNDS_LEFT, EXPLORE = range(8)
+ROOT_NUMBERS = 8
+# Per root edge: visits made before this search, and the edges in order, the considered ones first.
+BEFORE, ORDER = range(2)
+
+
+class Roots(NamedTuple):
+    """The state of all searches apart from their trees."""
+
+    numbers: Longs  # games x numbers
+    temperatures: Floats64
+    places: Ints  # games x root edges x (BEFORE, ORDER)
+    noise: Floats64  # games x root edges
+
+
+@compiled
+def begin_game(tree: Tree, roots: Roots, game: int, settings: Settings) -> None:
+    """Draw the noise of this search; the root has been judged."""
+    count = tree.node[game, ROOT, EDGES]
+    key = move_key(roots.numbers[game, SEED], roots.numbers[game, PLY])
+    for at in range(count):
+        roots.places[game, at, BEFORE] = tree.edge[game, tree.node[game, ROOT, FIRST_EDGE] + at, EDGE_VISITS]
+        roots.places[game, at, ORDER] = at
+    if settings.gumbel:
+        for at in range(count):
+            roots.noise[game, at] = roots.temperatures[game] * gumbel(key, at)
+        _begin_halving(tree, roots, game, settings)
+    else:
+        _mix_noise(tree, roots, game, settings, key)
+
+
+@compiled
+def _begin_halving(tree: Tree, roots: Roots, game: int, settings: Settings) -> None:
+    count = tree.node[game, ROOT, EDGES]
+    considered = max(1, min(settings.considered, count, roots.numbers[game, BUDGET]))
+    levels = 0
+    while 1 << levels < considered:
+        levels += 1
+    scores = np.empty(count, dtype=np.float64)
+    for at in range(count):
+        scores[at] = tree.edge_worth[game, tree.node[game, ROOT, FIRST_EDGE] + at, LOGIT]
+    roots.numbers[game, CONSIDERED] = count
+    _keep_best(roots, game, scores, considered)
+    roots.numbers[game, LEVELS] = levels
+    roots.numbers[game, ROUNDS_LEFT] = rounds_before_halving(roots.numbers[game, BUDGET], levels, considered)
+
+
+@compiled
+def rounds_before_halving(budget: int, levels: int, considered: int) -> int:
+    return budget if considered == 1 else max(1, budget // (levels * considered))
+
+
+@compiled
+def _mix_noise(tree: Tree, roots: Roots, game: int, settings: Settings, key: np.uint64) -> None:
+    """Set the root's policy, with Dirichlet noise mixed in where it is wanted."""
+    first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
+    weight = settings.noise_weight if roots.numbers[game, EXPLORE] else 0.0
+    alpha = settings.noise_alpha if settings.noise_alpha > 0.0 else 10.0 / count
+    pure = np.empty(count, dtype=np.float64)
+    noise = roots.noise[game]
+    for at in range(count):
+        pure[at] = tree.edge_worth[game, first + at, LOGIT]
+        noise[at] = log_gamma_sample(key, at, alpha) if weight > 0.0 else 0.0
+    to_probabilities(pure, count)
+    to_probabilities(noise, count)
+    for at in range(count):
+        tree.edge_worth[game, first + at, PRIOR] = pure[at] + weight * (noise[at] - pure[at])
+
+
+@compiled
+def _keep_best(roots: Roots, game: int, scores: Floats64, keep: int) -> None:
+    """Sort the best *keep* of the considered actions to the front, equals by number, and drop the others."""
+    places, noise = roots.places[game], roots.noise[game]
+    for place in range(keep):
+        best = place
+        for other in range(place + 1, roots.numbers[game, CONSIDERED]):
+            this, that = places[best, ORDER], places[other, ORDER]
+            ahead = scores[that] + noise[that] - scores[this] - noise[this]
+            if ahead > 0.0 or (ahead == 0.0 and that < this):
+                best = other
+        places[place, ORDER], places[best, ORDER] = places[best, ORDER], places[place, ORDER]
+    roots.numbers[game, CONSIDERED] = keep
+
+
+@compiled
+def next_round(tree: Tree, roots: Roots, game: int, settings: Settings) -> int:
+    """Halve if it is time; returns how many of the considered actions to try now, the first in order."""
+    considered = roots.numbers[game, CONSIDERED]
+    left = roots.numbers[game, BUDGET] - roots.numbers[game, DONE]
+    halve = roots.numbers[game, ROUNDS_LEFT] == 0 and considered > 2
+    if halve or left < considered:
+        scores = np.empty(tree.node[game, ROOT, EDGES], dtype=np.float64)
+        add_values(tree, game, ROOT, settings, scores)
+        considered = max(2, considered // 2) if halve else considered
+        _keep_best(roots, game, scores, considered)
+    if halve:
+        rounds = rounds_before_halving(roots.numbers[game, BUDGET], roots.numbers[game, LEVELS], considered)
+        roots.numbers[game, ROUNDS_LEFT] = rounds
+    roots.numbers[game, ROUNDS_LEFT] -= 1
+    return min(considered, left)
+
+
+@compiled
+def finish_game(
+    tree: Tree, roots: Roots, game: int, settings: Settings, policy: Floats32, visits: Ints
+) -> int:
+    """Write the policy target and the visits of the root's edges; returns the place of the chosen edge."""
+    first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
+    for at in range(count):
+        visits[at] = tree.edge[game, first + at, EDGE_VISITS]
+    scores = np.empty(count, dtype=np.float64)
+    if settings.gumbel:
+        return _finish_gumbel(tree, roots, game, settings, policy, scores)
+    total = 0
+    for at in range(count):
+        total += visits[at]
+    for at in range(count):
+        policy[at] = visits[at] / total
+    temperature = roots.temperatures[game]
+    if temperature <= 0.0:
+        return _most_visited(tree, game)
+    for at in range(count):
+        scores[at] = math.log(visits[at]) / temperature if visits[at] > 0 else -np.inf
+    to_probabilities(scores, count)
+    drawn = uniform(move_key(roots.numbers[game, SEED], roots.numbers[game, PLY]), CHOICE_DRAW)
+    chosen = _most_visited(tree, game)
+    for at in range(count):
+        drawn -= scores[at]
+        if drawn < 0.0:
+            return at
+    return chosen
+
+
+@compiled
+def _finish_gumbel(
+    tree: Tree, roots: Roots, game: int, settings: Settings, policy: Floats32, scores: Floats64
+) -> int:
+    """The improved policy is the target; of the actions tried most in this search the best is chosen."""
+    first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
+    add_values(tree, game, ROOT, settings, scores)
+    most = 0
+    for at in range(count):
+        most = max(most, tree.edge[game, first + at, EDGE_VISITS] - roots.places[game, at, BEFORE])
+    chosen, best = 0, -np.inf
+    for at in range(count):
+        tried = tree.edge[game, first + at, EDGE_VISITS] - roots.places[game, at, BEFORE]
+        if tried == most and scores[at] + roots.noise[game, at] > best:
+            chosen, best = at, scores[at] + roots.noise[game, at]
+    to_probabilities(scores, count)
+    for at in range(count):
+        policy[at] = scores[at]
+    return chosen
+
+
+@compiled
+def _most_visited(tree: Tree, game: int) -> int:
+    """Place of the root's edge with most visits; of equals the one with the higher prior, then the first."""
+    first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
+    best = 0
+    for at in range(1, count):
+        more = tree.edge[game, first + at, EDGE_VISITS] - tree.edge[game, first + best, EDGE_VISITS]
+        prior = tree.edge_worth[game, first + at, PRIOR] > tree.edge_worth[game, first + best, PRIOR]
+        if more > 0 or (more == 0 and prior):
+            best = at
+    return best
