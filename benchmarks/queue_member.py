@@ -12,7 +12,7 @@ from ringrift.runtime import SystemRuntime
 
 BATCH = 100
 LEASE_S = 30.0
-SLOTS = 2  # claims in flight per worker process; those that wait together share a commit
+SLOTS = 4  # calls in flight per process; those that wait together share a commit
 
 
 async def open_engine():
@@ -24,10 +24,16 @@ async def open_engine():
 async def produce(jobs):
     engine = await open_engine()
     print(time.time(), flush=True)
-    for start in range(0, jobs, BATCH):
-        numbers = range(start, min(start + BATCH, jobs))
-        await engine.queue.add([NewWork(kind="small", payload={"number": n}) for n in numbers])
+    batches = iter([range(start, min(start + BATCH, jobs)) for start in range(0, jobs, BATCH)])
+    async with asyncio.TaskGroup() as group:
+        for _ in range(SLOTS):
+            group.create_task(add_batches(engine, batches))
     await engine.close()
+
+
+async def add_batches(engine, batches):
+    for numbers in batches:
+        await engine.queue.add([NewWork(kind="small", payload={"number": n}) for n in numbers])
 
 
 async def work():
