@@ -14,7 +14,7 @@ from starlette.routing import Route
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.runtime import Runtime
 from ringrift.web import metrics
-from ringrift.web.snapshot import SnapshotBoard, Verdict, liveness, readiness
+from ringrift.web.snapshot import SnapshotBoard, ProbeAnswer, liveness, readiness
 
 EVENT_BODY_BYTES_MAX = 1_000_000
 
@@ -82,7 +82,7 @@ class Probes:
             return _refusal(422, str(error))
         return JSONResponse({"event_id": event_id}, status_code=202)
 
-    def _answer(self, key: str, verdict: Verdict) -> JSONResponse:
+    def _answer(self, key: str, verdict: ProbeAnswer) -> JSONResponse:
         latest = self._board.latest()
         body = {
             key: verdict.yes,

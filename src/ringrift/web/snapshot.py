@@ -47,26 +47,26 @@ class SnapshotBoard:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProbeAnswer:
     """A yes or no with its reason."""
 
     yes: bool
     reason: str
 
 
-def liveness(snapshot: ProbeSnapshot | None, *, now_s: float) -> Verdict:
+def liveness(snapshot: ProbeSnapshot | None, *, now_s: float) -> ProbeAnswer:
     """Alive means: the control loop took a picture lately, and every critical daemon runs."""
     if snapshot is None:
-        return Verdict(False, "the control process has not reported yet")
+        return ProbeAnswer(False, "the control process has not reported yet")
     age_s = now_s - snapshot.taken_s
     if age_s > STALE_S:
-        return Verdict(False, f"the control loop has not reported for {age_s:.0f} s")
-    return Verdict(True, "") if snapshot.alive else Verdict(False, snapshot.reason)
+        return ProbeAnswer(False, f"the control loop has not reported for {age_s:.0f} s")
+    return ProbeAnswer(True, "") if snapshot.alive else ProbeAnswer(False, snapshot.reason)
 
 
-def readiness(snapshot: ProbeSnapshot | None, *, now_s: float) -> Verdict:
+def readiness(snapshot: ProbeSnapshot | None, *, now_s: float) -> ProbeAnswer:
     """Ready means: alive, and everything that was asked for runs."""
     alive = liveness(snapshot, now_s=now_s)
     if not alive.yes or snapshot is None:
         return alive
-    return Verdict(snapshot.ready, "" if snapshot.ready else snapshot.reason)
+    return ProbeAnswer(snapshot.ready, "" if snapshot.ready else snapshot.reason)
