@@ -14,7 +14,7 @@ from starlette.routing import Route
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.runtime import Runtime
 from ringrift.web import metrics
-from ringrift.web.snapshot import SnapshotBoard, ProbeAnswer, liveness, readiness
+from ringrift.web.snapshot import ProbeAnswer, SnapshotBoard, liveness, readiness
 
 EVENT_BODY_BYTES_MAX = 1_000_000
 
