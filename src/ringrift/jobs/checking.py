@@ -11,10 +11,10 @@ import numpy as np
 
 from ringrift.games.contract import ActionArray, Game
 from ringrift.jobs.replaying import BatchReplay, Fault, ReplayStep
-from ringrift.jobs.shards.reader import BrokenGame
+from ringrift.jobs.shards.reader import BrokenGame, GameSummary
 from ringrift.jobs.shards.records import Floats, StoredGame
 
-GAMES_AT_ONCE = 256
+GAMES_AT_ONCE = 64
 RESULT_TOLERANCE = 1e-6
 POLICY_SUM_TOLERANCE = 1e-3
 
@@ -39,14 +39,20 @@ class SeenGames:
 
     def fault_of(self, stored: StoredGame) -> Fault | None:
         """Note the game; a fault if it was there before."""
-        game_id, fingerprint = stored.game.game_id, stored.fingerprint
+        why = self._note(stored.game.game_id, stored.fingerprint, stored.game.rows)
+        return Fault("duplicate", why) if why else None
+
+    def reason_of(self, summary: GameSummary) -> str:
+        """The same for a game whose moves are not at hand."""
+        return "duplicate" if self._note(summary.game_id, summary.fingerprint, summary.rows) else ""
+
+    def _note(self, game_id: str, fingerprint: str, rows: int) -> str:
         if game_id in self.ids:
-            return Fault("duplicate", "a game of this id was there before")
+            return "a game of this id was there before"
         self.ids.add(game_id)
         twin = self.fingerprints.setdefault(fingerprint, game_id)
-        if twin != game_id and stored.game.rows:
-            return Fault("duplicate", f"the same moves and policies as game {twin}")
-        return None
+        # Without policies, two games of the same moves may well be two games.
+        return f"the same moves and policies as game {twin}" if twin != game_id and rows else ""
 
 
 def checked_games(

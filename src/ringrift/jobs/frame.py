@@ -22,7 +22,7 @@ from ringrift.jobs.exit_codes import ExitCode, exit_code_of
 from ringrift.jobs.params import P, params_as_json, parse_params
 from ringrift.jobs.progress import PROTOCOL, Reporter
 from ringrift.jobs.sealing import Artifact
-from ringrift.jobs.stopping import StopRequest, stop_on_signals
+from ringrift.jobs.stopping import StopNow, StopRequest, stop_on_signals
 from ringrift.runtime import Runtime, SystemRuntime
 
 log = structlog.get_logger()
@@ -44,6 +44,11 @@ class Job:
         self.artifacts: list[Artifact] = []
         self.stage, self.progress = reporter.stage, reporter.progress
         self._say = reporter.say
+
+    def stop_point(self) -> None:
+        """Leave the job here if it was asked to stop; for work that is thrown away half-way."""
+        if self.stop.requested:
+            raise StopNow
 
     def sealed(self, artifact: Artifact) -> None:
         """Announce a sealed file; it is listed again in the result."""
@@ -88,6 +93,8 @@ def run_job(
 def _run(spec: JobSpec[P], job: Job, params: P, reporter: Reporter) -> int:
     try:
         outcome = spec.run(job, params)
+    except StopNow:
+        outcome = Outcome(ExitCode.STOPPED)
     except RingRiftError as error:
         return _refuse(reporter, error, job.artifacts)
     except Exception as error:

@@ -12,6 +12,10 @@ import structlog
 log = structlog.get_logger()
 
 
+class StopNow(Exception):
+    """Leaves a job that has nothing to seal half-way; the frame turns it into an exit code."""
+
+
 class StopRequest:
     """Says whether the job should seal what it has and end."""
 

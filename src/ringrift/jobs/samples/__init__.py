@@ -1,0 +1,1 @@
+"""Training samples: NPZ files that load with pickling off."""
