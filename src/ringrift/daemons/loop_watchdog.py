@@ -7,7 +7,9 @@ thread, so the culprit is named in the act and not guessed afterwards.
 from __future__ import annotations
 
 import asyncio
+import selectors
 import sys
+import sysconfig
 import threading
 import traceback
 from collections import deque
@@ -29,6 +31,8 @@ ASKED_EVERY_S = 0.1
 INCIDENTS_MAX = 50
 STACK_LINES_MAX = 40
 DAEMON_TASK_PREFIX = "daemon:"
+NOBODY = "nobody: the loop was not given the processor"
+_STANDARD = sysconfig.get_paths()["stdlib"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +155,25 @@ class LoopWatchdog:
 def _catch(loop: asyncio.AbstractEventLoop, thread_id: int, *, at_s: float) -> Incident:
     """Read off the loop's thread what it is doing."""
     frame = sys._current_frames().get(thread_id)
+    if frame is None or frame.f_code.co_filename == selectors.__file__:
+        return Incident(at_s, 0.0, NOBODY, "", "", "")
     task = asyncio.current_task(loop)
     name = "" if task is None else task.get_name()
     daemon = name.removeprefix(DAEMON_TASK_PREFIX) if name.startswith(DAEMON_TASK_PREFIX) else ""
-    where = "" if frame is None else _innermost(frame)
-    stack = "" if frame is None else "".join(traceback.format_stack(frame)[-STACK_LINES_MAX:])
-    return Incident(at_s, 0.0, daemon or name or where or "unknown", daemon, where, stack)
+    where = _where(frame)
+    stack = "".join(traceback.format_stack(frame)[-STACK_LINES_MAX:])
+    has_name = name and not name.startswith("Task-")  # the names that asyncio itself gives say nothing
+    return Incident(at_s, 0.0, daemon or (name if has_name else where), daemon, where, stack)
 
 
-def _innermost(frame: FrameType) -> str:
-    code = frame.f_code
-    return f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+def _where(innermost: FrameType) -> str:
+    """Name the innermost place outside the standard library: who waits there is to blame."""
+    frame: FrameType | None = innermost
+    while frame is not None and _is_standard(frame.f_code.co_filename):
+        frame = frame.f_back
+    chosen = innermost if frame is None else frame
+    return f"{chosen.f_code.co_filename}:{chosen.f_lineno} in {chosen.f_code.co_qualname}"
+
+
+def _is_standard(filename: str) -> bool:
+    return filename.startswith((_STANDARD, "<frozen")) and "site-packages" not in filename

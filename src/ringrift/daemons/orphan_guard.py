@@ -29,6 +29,10 @@ class OrphanGuard:
         self._finalizer: weakref.finalize[[int, int], OrphanGuard] | None = None
         self._groups: set[int] = set()
 
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
     def add(self, group: int) -> None:
         """Watch over a group from now on."""
         self._groups.add(group)

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from ringrift.daemons import foreign
-from ringrift.daemons.loop_watchdog import Incident
+from ringrift.daemons.loop_watchdog import NOBODY, Incident
 from ringrift.daemons.outbox import EventBus
 from ringrift.daemons.planning import NOT_LEADER, Phase
 from ringrift.daemons.supervisor import Emit, Supervisor
@@ -25,6 +25,9 @@ DISK_PERCENT = 85.0
 # The disk watch repeats itself while the disk is full; silence for this long means that it no longer is.
 DISK_PAUSE_S = 900.0
 HOST_CALL_S_MAX = 10.0
+BLOCK_ALERT_S = 0.5  # shorter blocks are counted, not sent around
+BLOCK_REPEAT_S = 60.0
+CULPRITS_MAX = 100
 
 
 class Reactions:
@@ -34,6 +37,7 @@ class Reactions:
         self._supervisor, self._bus, self._emit, self._node_id = supervisor, bus, emit, node_id
         self._subscribed = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._blocks_told_s: dict[str, float] = {}
         self.handlers: dict[str, Callable[[Any], Any]] = {
             "BACKPRESSURE_ACTIVATED": self.on_backpressure_activated,
             "BACKPRESSURE_RELEASED": self.on_backpressure_released,
@@ -122,8 +126,14 @@ class Reactions:
 
     def loop_was_blocked(self, incident: Incident) -> None:
         """Called in the watchdog's thread; the event goes out from the loop."""
-        if self._loop is None or self._loop.is_closed():
+        if self._loop is None or self._loop.is_closed() or incident.culprit == NOBODY:
             return
+        told_s = self._blocks_told_s.get(incident.culprit, float("-inf"))
+        if incident.blocked_s < BLOCK_ALERT_S or incident.at_s - told_s < BLOCK_REPEAT_S:
+            return
+        if len(self._blocks_told_s) >= CULPRITS_MAX:
+            self._blocks_told_s.clear()
+        self._blocks_told_s[incident.culprit] = incident.at_s
         payload = {
             "alert_type": "event_loop_blocked",
             "severity": "error",

@@ -49,7 +49,7 @@ class DaemonReader:
 
     def get_status(self) -> reports.DaemonStatus:
         """Return all daemons, by type and as a plain document."""
-        units = self._supervisor.units
+        units = self._units()
         document = reports.status_document(units, running=self._running, uptimes=self._uptimes())
         document["circuit_breaker"] = self._supervisor.breaker_status()
         document["loop"] = self.watchdog.status()
@@ -57,11 +57,11 @@ class DaemonReader:
 
     def get_all_daemon_health(self) -> dict[DaemonType, dict[str, Any]]:
         """Return the health of every daemon."""
-        return {t: reports.daemon_health(unit) for t, unit in self._supervisor.units.items()}
+        return {t: reports.daemon_health(unit) for t, unit in self._units().items()}
 
     def get_failed_daemons(self) -> list[tuple[DaemonType, str]]:
         """Return the daemons that stay down, with their errors."""
-        units = self._supervisor.units.items()
+        units = self._units().items()
         return [
             (t, unit.info.last_error or "") for t, unit in units if unit.info.state in reports.DOWN_FOR_GOOD
         ]
@@ -87,7 +87,7 @@ class DaemonReader:
             reason = "there are no daemons to run"
         elif missing:
             reason = f"not running: {', '.join(missing)}"
-        running = [t.value for t in self._supervisor.units if self.is_running(t)]
+        running = [t.value for t in self._units() if self.is_running(t)]
         failed = [daemon_type.value for daemon_type, _ in self.get_failed_daemons()]
         values = {"ready": not reason, "timestamp": self._runtime.now_s(), "reason": reason}
         counts = {"running_count": len(running), "failed_count": len(failed)}
@@ -112,11 +112,9 @@ class DaemonReader:
 
     def get_lifecycle_summary(self) -> dict[str, Any]:
         """Return uptimes and restarts in a few numbers."""
-        restarts = sum(self._ledger.record(t).total for t in self._supervisor.units)
+        restarts = sum(self._ledger.record(t).total for t in self._units())
         uptimes, uptime_s = self._uptimes(), self._uptime_s()
-        return reports.lifecycle_summary(
-            self._supervisor.units, uptimes, uptime_s=uptime_s, restarts=restarts
-        )
+        return reports.lifecycle_summary(self._units(), uptimes, uptime_s=uptime_s, restarts=restarts)
 
     def health_check(self) -> HealthCheckResult:
         """Healthy while running and fewer than a fifth of the wanted daemons are down for good."""
@@ -127,7 +125,7 @@ class DaemonReader:
             "daemons_running": sum(1 for unit in wanted if unit.phase is Phase.UP),
             "daemons_failed": len(failed),
             "uptime_seconds": self._uptime_s(),
-            "leaked": [t.value for t, unit in self._supervisor.units.items() if unit.info.leaked],
+            "leaked": [t.value for t, unit in self._units().items() if unit.info.leaked],
             "loop": self.watchdog.status(),
             "events_dropped": self._outbox.dropped,
         }
@@ -139,14 +137,18 @@ class DaemonReader:
             )
         return HealthCheckResult(True, CoordinatorStatus.RUNNING, "", details)
 
+    def _units(self) -> dict[DaemonType, Unit]:
+        """The daemons of this moment; the loop may register more while another thread reads."""
+        return self._supervisor.units.copy()
+
     def _expected(self) -> list[Unit]:
-        return [unit for unit in list(self._supervisor.units.values()) if reports.expected(unit)]
+        return [unit for unit in self._units().values() if reports.expected(unit)]
 
     def _uptimes(self) -> dict[DaemonType, float]:
         now_s = self._runtime.now_s()
         return {
             daemon_type: now_s - unit.info.start_time if unit.info.state is DaemonState.RUNNING else 0.0
-            for daemon_type, unit in self._supervisor.units.items()
+            for daemon_type, unit in self._units().items()
         }
 
     def _uptime_s(self) -> float:

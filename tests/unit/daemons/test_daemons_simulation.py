@@ -18,7 +18,7 @@ from ringrift.testing.simulation import SimulatedRuntime
 
 COUNT = 10
 TYPES = [own_type(f"SIM_{index}") for index in range(COUNT)]
-SEEDS = range(25)
+SEEDS = range(12)
 
 
 class Faulty:
