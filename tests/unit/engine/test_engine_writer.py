@@ -11,7 +11,7 @@ import pytest
 
 from ringrift.engine.blocking import BackgroundLoop
 from ringrift.engine.ports import Claimant, LogEvent, NewWork
-from ringrift.errors import AlreadyExists, RevisionMismatch, Unavailable
+from ringrift.errors import AlreadyExists, RevisionMismatch, StorageFull, Unavailable
 
 
 def event(number):
@@ -41,7 +41,7 @@ async def test_a_refused_call_harms_no_other_in_its_commit(config, opened):
     calls = []
     for number in range(50):
         calls.append(engine.kv.update("a", b"x", revision=999))
-        calls.append(engine.queue.add([NewWork(kind="k", id=f"{number}"), NewWork(kind="k", id=f"{number}")]))
+        calls.append(engine.queue.add([NewWork(kind="a", id=f"{number}"), NewWork(kind="b", id=f"{number}")]))
         calls.append(engine.events.append([event(number)]))
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(outcome, RevisionMismatch) for outcome in outcomes[0::3])
@@ -50,13 +50,23 @@ async def test_a_refused_call_harms_no_other_in_its_commit(config, opened):
     assert await engine.queue.counts() == {}
 
 
-async def test_a_lane_of_an_undone_call_is_not_remembered(config, opened):
-    engine = await opened(config)
+async def test_a_commit_that_cannot_be_made_fails_all_its_calls_and_no_later_one(config, opened):
+    engine = await opened(replace(config, database_bytes_max=2**20))
     any_one = Claimant(worker="w")
-    await engine.queue.claim(any_one, lease_s=30)
-    undone = engine.queue.add([NewWork(kind="undone", id="x"), NewWork(kind="undone", id="x")])
-    claimed = engine.queue.claim(any_one, lease_s=30)
-    await asyncio.gather(undone, claimed, return_exceptions=True)
+    with held_pen(config):
+        together = [
+            asyncio.create_task(call)
+            for call in (
+                engine.queue.add([NewWork(kind="undone", id="x")]),
+                engine.queue.claim(any_one, lease_s=30),
+                engine.events.append([LogEvent(id=str(n), type="T", body=bytes(400_000)) for n in range(4)]),
+            )
+        ]
+        await asyncio.sleep(0.05)
+    outcomes = await asyncio.gather(*together, return_exceptions=True)
+    assert all(isinstance(outcome, StorageFull) for outcome in outcomes)
+    assert await engine.queue.counts() == {}
+    # The number of the lane that was undone is given again, to another kind.
     await engine.queue.add([NewWork(kind="kept", id="y")])
     (claim,) = await engine.queue.claim(any_one, lease_s=30)
     assert claim.kind == "kept"

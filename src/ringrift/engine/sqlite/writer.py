@@ -222,22 +222,18 @@ class Writer:
             call.error = ours
         if call.error is not None:
             db.execute("ROLLBACK TO one")
-            self._forget()
         db.execute("RELEASE one")
 
     def _undo_all(self, batch: Sequence[Call[Any]], error: sqlite3.Error | RingRiftError) -> None:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
-        self._forget()
+        for forget in self.forget_cached:
+            forget()
         ours = error if isinstance(error, RingRiftError) else from_sqlite(error, self.path)
         if ours is None:
             raise error
         for call in batch:
             call.error = ours
-
-    def _forget(self) -> None:
-        for forget in self.forget_cached:
-            forget()
 
     def _end(self) -> None:
         """Leave nobody waiting, also when a defect ended the thread."""
