@@ -1,0 +1,104 @@
+"""Models on disk: weights as safetensors, the card as JSON beside them. Nothing is ever unpickled.
+
+The weights are written first and the card last, each under a temporary name that is synced and renamed.
+The card carries the digest of the weights, so a model is whole if and only if its card says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ringrift.errors import ArchitectureMismatch, ConfigError, Corrupt, DigestMismatch, GameMismatch
+from ringrift.network.architecture import Architecture, require_same
+from ringrift.network.card import ModelCard, card_path, read_card, write_text
+from ringrift.network.model import ResidualNet
+
+SUFFIX = ".safetensors"
+
+
+def save_model(net: ResidualNet, card: ModelCard, path: Path) -> ModelCard:
+    """Write weights and card; returns the card with the digest of the weights filled in."""
+    if path.suffix != SUFFIX:
+        raise ConfigError(f"{path}: a model's file ends in {SUFFIX}")
+    require_same(str(path), wanted=card.architecture, found=net.architecture)
+    weights = save(
+        {name: tensor.detach().cpu().float().contiguous() for name, tensor in net.state_dict().items()}
+    )
+    card = replace(card, sha256=hashlib.sha256(weights).hexdigest())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_atomically(path, weights)
+    _write_atomically(card_path(path), write_text(card).encode())
+    return card
+
+
+def load_model(
+    path: Path, *, config: str | None = None, architecture: Architecture | None = None
+) -> tuple[ResidualNet, ModelCard]:
+    """Read a model and check it against its card, and against *config* and *architecture* if given.
+
+    Raises `GameMismatch`, `ArchitectureMismatch`, `DigestMismatch`, `SchemaTooNew`, `ForeignFile` or
+    `Corrupt`, whichever comes first.
+    """
+    card = read_card(card_path(path))
+    if config is not None and card.config != config:
+        raise GameMismatch(str(path), wanted=config, found=card.config)
+    if architecture is not None:
+        require_same(str(path), wanted=architecture, found=card.architecture)
+    tensors = _read_weights(path, card)
+    mask = tensors.get("mask")
+    if mask is None or tuple(mask.shape[2:]) != (card.architecture.rows, card.architecture.columns):
+        raise ArchitectureMismatch(str(path), field="mask", wanted="one of the grid's size", found=mask)
+    net = ResidualNet(card.architecture, mask[0, 0].numpy() > 0)
+    _require_tensors(path, net.state_dict(), tensors)
+    net.load_state_dict(tensors)
+    return net, card
+
+
+def _read_weights(path: Path, card: ModelCard) -> dict[str, Tensor]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is a card but no weights") from None
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != card.sha256:
+        found = f"the weights have digest {digest[:12]}…, the card says {card.sha256[:12]}…"
+        raise DigestMismatch(path, found=found, advice="Copy the model again")
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise Corrupt(path, found=f"no safetensors file ({error})", advice="Copy the model again") from error
+
+
+def _require_tensors(path: Path, wanted: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    for name in sorted(wanted.keys() | found.keys()):
+        want = tuple(wanted[name].shape) if name in wanted else None
+        have = tuple(found[name].shape) if name in found else None
+        if want != have:
+            raise ArchitectureMismatch(str(path), field=f"tensor {name}", wanted=want, found=have)
+        if not torch.isfinite(found[name]).all():
+            raise Corrupt(path, found=f"tensor {name} holds numbers not finite", advice="Take an older model")
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

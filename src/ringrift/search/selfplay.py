@@ -1,0 +1,202 @@
+"""Playing whole games by search, many at once, without losing any when asked to stop.
+
+Each slot plays its game at its own pace: when a game ends, the next seed takes its slot. A game depends on
+its seed and on nothing else, so a game that was exported when the loop stopped and imported into another
+one ends the same way (unless trees are reused between moves: a tree is not exported).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ringrift.errors import ConfigError
+from ringrift.games.contract import Game
+from ringrift.search.batch import BatchSearch
+from ringrift.search.contract import Evaluator, Numbers, SearchConfig, SearchResult
+from ringrift.search.records import FinishedGame, Flags, GameInProgress, MoveRecord, finish
+from ringrift.search.schedules import PlayoutCaps, Resignation, TemperatureSchedule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SelfplayConfig:
+    """How to play."""
+
+    search: SearchConfig = field(default_factory=SearchConfig)
+    slots: int = 64
+    temperature: TemperatureSchedule = field(default_factory=TemperatureSchedule)
+    playout_caps: PlayoutCaps | None = None
+    resignation: Resignation | None = None
+    moves_max: int = 100_000  # a game is cut off there, without a result
+
+    def __post_init__(self) -> None:
+        if self.slots < 1 or self.moves_max < 1:
+            raise ConfigError(f"selfplay: slots and moves_max must be at least 1, not {self}")
+
+
+class Selfplay:
+    """The loop over games. Iterate to play; in between or after a stop, take the unfinished games along."""
+
+    def __init__(
+        self,
+        game: Game,
+        evaluator: Evaluator,
+        config: SelfplayConfig,
+        seeds: Iterable[int],
+        *,
+        resume: Sequence[GameInProgress] = (),
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        if config.resignation is not None and game.players != 2:
+            raise ConfigError(f"{game.key}: giving up is defined for two players only")
+        self.game, self.config = game, config
+        self.simulations, self.moves = 0, 0
+        self._search = BatchSearch(game, evaluator, config.search, slots=config.slots)
+        self._seeds, self._stop = iter(seeds), stop
+        self._waiting = deque(resume)
+        self._running: dict[int, GameInProgress] = {}
+        self._finished: deque[FinishedGame] = deque()
+        self._begun = False
+
+    def in_progress(self) -> list[GameInProgress]:
+        """Games begun and not finished, ready to be resumed; the move being searched is searched again."""
+        return [*self._running.values(), *self._waiting]
+
+    def take_finished(self) -> list[FinishedGame]:
+        """Games that ended but were not handed over, because somebody left the loop early."""
+        left, self._finished = list(self._finished), deque()
+        return left
+
+    def __iter__(self) -> Iterator[FinishedGame]:
+        """Play until there are no more seeds, or until told to stop, which is asked between moves.
+
+        Finished games are handed over before the loop ends; iterating again goes on where it ended.
+        """
+        if not self._begun:
+            self._begun = True
+            self._fill(np.arange(self.config.slots))
+        while True:
+            while self._finished:
+                yield self._finished.popleft()
+            if not self._running or self._stop():
+                return
+            done = self._search.wave()
+            if len(done):
+                self._make_moves(done)
+
+    def _fill(self, slots: Numbers) -> None:
+        """Give empty slots the next games and begin to search them."""
+        filled: list[int] = []
+        for slot in slots.tolist():
+            if not self._waiting and (seed := next(self._seeds, None)) is not None:
+                self._waiting.append(GameInProgress(int(seed), self.game.new_states(1)[0]))
+            if not self._waiting:
+                break
+            self._running[slot] = self._waiting.popleft()
+            filled.append(slot)
+        if filled:
+            games = [self._running[slot] for slot in filled]
+            self._search.restart(
+                np.array(filled),
+                np.stack([game.state for game in games]),
+                np.array([game.seed for game in games]),
+                np.array([len(game.moves) for game in games]),
+            )
+            self._begin(np.array(filled))
+
+    def _begin(self, slots: Numbers) -> None:
+        search = self.config.search
+        games = [self._running[slot] for slot in slots.tolist()]
+        full = self._full(games)
+        quick = self.config.playout_caps.quick_simulations if self.config.playout_caps else 0
+        plies = np.array([len(game.moves) for game in games])
+        self._search.begin(
+            slots,
+            simulations=np.where(full, search.simulations, quick),
+            temperatures=self.config.temperature.at(plies),
+            explore=full,
+        )
+
+    def _full(self, games: list[GameInProgress]) -> Flags:
+        """Which games have their next move searched in full."""
+        if self.config.playout_caps is None:
+            return np.ones(len(games), dtype=bool)
+        seeds = np.array([game.seed for game in games])
+        return self.config.playout_caps.full(seeds, np.array([len(game.moves) for game in games]))
+
+    def _make_moves(self, slots: Numbers) -> None:
+        """Play what the searches of *slots* chose, close the games that are over, and search on."""
+        found, movers = self._search.results(slots), self.game.to_move(self._search.states(slots))
+        games = [self._running[slot] for slot in slots.tolist()]
+        full = self._full(games)
+        self._search.advance(slots, found.actions)
+        states = self._search.states(slots)
+        over = self.game.terminal(states)
+        ended = np.zeros(len(slots), dtype=bool)
+        for at, game in enumerate(games):
+            game.moves.append(_record(found, at, int(movers[at]), full=bool(full[at])))
+            game.state = states[at]
+            loser = None if over[at] else self._resigning(game, int(movers[at]))
+            if over[at] or loser is not None or len(game.moves) >= self.config.moves_max:
+                ended[at] = True
+                del self._running[int(slots[at])]
+                self._finished.append(finish(self.game, game, resigned_by=loser))
+        self.moves += len(slots)
+        self.simulations += int(found.simulations.sum())
+        if not ended.all():
+            self._begin(slots[~ended])
+        self._fill(slots[ended])
+
+    def _resigning(self, game: GameInProgress, seat: int) -> int | None:
+        """The seat that gives up after its move, if it does."""
+        rule = self.config.resignation
+        if rule is None or not rule.allowed(game.seed):
+            return None
+        own = [float(move.root_values[seat]) for move in game.moves if move.seat == seat]
+        return seat if rule.gives_up(own) else None
+
+
+def play_games(
+    game: Game,
+    evaluator: Evaluator,
+    config: SelfplayConfig,
+    seeds: Iterable[int],
+    on_game_finished: Callable[[FinishedGame], None] | None = None,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    on_stop: Callable[[list[GameInProgress]], None] | None = None,
+    resume: Sequence[GameInProgress] = (),
+) -> Iterator[FinishedGame]:
+    """Play one game per seed and yield them as they end.
+
+    However the caller leaves the loop, every finished game has gone to *on_game_finished* and every
+    unfinished one to *on_stop*.
+    """
+    selfplay = Selfplay(game, evaluator, config, seeds, resume=resume, stop=stop)
+    try:
+        for finished in selfplay:
+            if on_game_finished is not None:
+                on_game_finished(finished)
+            yield finished
+    finally:
+        if on_game_finished is not None:
+            for finished in selfplay.take_finished():
+                on_game_finished(finished)
+        if on_stop is not None:
+            on_stop(selfplay.in_progress())
+
+
+def _record(found: SearchResult, at: int, seat: int, *, full: bool) -> MoveRecord:
+    here = slice(found.legal.offsets[at], found.legal.offsets[at + 1])
+    return MoveRecord(
+        seat=seat,
+        action=int(found.actions[at]),
+        legal=found.legal.actions[here],
+        policy=found.policy[here],
+        root_values=found.root_values[at],
+        simulations=int(found.simulations[at]),
+        full=full,
+    )
