@@ -77,20 +77,26 @@ def run(quick: bool = False) -> dict[str, Any]:
     return result
 
 
+def table(result: dict[str, Any]) -> str:
+    """Return the numbers for people."""
+    return "\n".join(
+        [
+            f"{result['daemons']} daemons, {result['threads']} threads",
+            f"start     {result['start_s']:>8.3f} s   (limit {START_LIMIT_S:g} s)",
+            f"idle      {result['idle_percent']:>8.2f} %   (limit {IDLE_LIMIT_PERCENT:g} % of a core)",
+            f"shutdown  {result['shutdown_s']:>8.3f} s",
+            "limits met" if result["passed"] else "limits MISSED",
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     result = run(arguments.quick)
-    if arguments.json:
-        print(json.dumps(result, indent=2))
-        return
-    print(f"{result['daemons']} daemons, {result['threads']} threads")
-    print(f"start     {result['start_s']:>8.3f} s   (limit {START_LIMIT_S:g} s)")
-    print(f"idle      {result['idle_percent']:>8.2f} %   (limit {IDLE_LIMIT_PERCENT:g} % of a core)")
-    print(f"shutdown  {result['shutdown_s']:>8.3f} s")
-    print("limits met" if result["passed"] else "limits MISSED")
+    print(json.dumps(result, indent=2) if arguments.json else table(result))
 
 
 if __name__ == "__main__":

@@ -161,20 +161,23 @@ def run(quick: bool = False) -> dict[str, Any]:
     return result
 
 
+def table(result: dict[str, Any]) -> str:
+    """Return the numbers for people."""
+    lines = [f"{'supervisor':<12}  {'kills':>5}  {'p50 ms':>8}  {'max ms':>8}"]
+    for name in ("bare_child", "ringrift", "supervisord"):
+        if row := result.get(name):
+            lines.append(f"{name:<12}  {row['kills']:>5}  {row['p50_ms']:>8.1f}  {row['max_ms']:>8.1f}")
+    lines.append(f"limit: {LIMIT_MS:.0f} ms p50 -> {'met' if result['passed'] else 'MISSED'}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     result = run(arguments.quick)
-    if arguments.json:
-        print(json.dumps(result, indent=2))
-        return
-    print(f"{'supervisor':<12}  {'kills':>5}  {'p50 ms':>8}  {'max ms':>8}")
-    for name in ("bare_child", "ringrift", "supervisord"):
-        if row := result.get(name):
-            print(f"{name:<12}  {row['kills']:>5}  {row['p50_ms']:>8.1f}  {row['max_ms']:>8.1f}")
-    print(f"limit: {LIMIT_MS:.0f} ms p50 -> {'met' if result['passed'] else 'MISSED'}")
+    print(json.dumps(result, indent=2) if arguments.json else table(result))
 
 
 if __name__ == "__main__":

@@ -169,7 +169,8 @@ class ProcessDaemon:
                 done, _ = await asyncio.wait({exit_code}, timeout=BEAT_S if pipe else LOG_CHECK_S)
                 if done:
                     return exit_code.result()
-                await asyncio.to_thread(_keep_log_small, self._output)
+                if self._output is not None:
+                    await asyncio.to_thread(_keep_log_small, self._output)
                 if pipe is not None and not self._paused and pipe.silence_s() > self._limits.silence_s_max:
                     raise ChildHangs(f"{self._name} has been silent for {pipe.silence_s():.0f} s")
         finally:

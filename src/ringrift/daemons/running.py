@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringrift.daemons import foreign
+from ringrift.errors import RingRiftError
 
 Factory = Callable[..., Any]
 
@@ -32,12 +33,16 @@ class RunOutcome:
     cancelled: bool = False  # by somebody other than the supervisor
 
 
+class StartedTooLate(RingRiftError):
+    """A start that outlived its cancellation; raised into the daemon, so that it ends now."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunHooks:
     """What a run reports while it lives."""
 
     made: Callable[[Any], None]
-    ready: Callable[[], None]
+    ready: Callable[[], bool]  # False: nobody waits for this run any more
 
 
 async def run_daemon(factory: Factory, *, ready_timeout_s: float, hooks: RunHooks) -> RunOutcome:
@@ -56,9 +61,9 @@ async def run_daemon(factory: Factory, *, ready_timeout_s: float, hooks: RunHook
 
 async def _live(factory: Factory, limit: asyncio.Timeout, ready_timeout_s: float, hooks: RunHooks) -> None:
     def ready() -> None:
-        if not limit.expired():
-            limit.reschedule(None)
-            hooks.ready()
+        if limit.expired() or not hooks.ready():
+            raise StartedTooLate("it was ready only after it had been given up")
+        limit.reschedule(None)
 
     limit.reschedule(asyncio.get_running_loop().time() + ready_timeout_s)
     made = factory()

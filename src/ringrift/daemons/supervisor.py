@@ -203,10 +203,10 @@ class Supervisor:
             limit_s = info.ready_timeout + self.config.force_kill_timeout
             run.set_timer(self._loop.call_later(limit_s, self._leak, unit, run))
 
-    def ready(self, unit: Unit, run: Run) -> None:
-        """A run says that it is ready. Later calls change nothing."""
+    def ready(self, unit: Unit, run: Run) -> bool:
+        """A run says that it is ready; False when it should not be there any more."""
         if unit.run is not run or unit.phase is not Phase.STARTING:
-            return
+            return unit.run is run and unit.phase is Phase.UP
         was_crashed = unit.ended is Ended.CRASHED
         run.set_timer(None)
         run.settled.set()
@@ -219,6 +219,7 @@ class Supervisor:
         if was_crashed:
             self._bounce_dependents(unit)
         self._note_change()
+        return True
 
     def end(
         self, unit: Unit, reason: str, *, crash_cause: str = "", limits_s: tuple[float, float] | None = None

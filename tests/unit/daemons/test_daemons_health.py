@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from daemons_kit import HOUR_S, Crasher, Steady, in_simulation, make_manager, own_type
+from daemons_kit import HOUR_S, Crasher, Steady, Stubborn, in_simulation, make_manager, own_type
 
 from ringrift.daemons.loop_watchdog import NOBODY, Incident
 from ringrift.daemons.types import DaemonState, DaemonType
@@ -155,5 +155,26 @@ def test_blocks_of_the_loop_are_sent_around_once_a_minute_and_only_long_ones() -
         assert [alert["details"]["daemon"] for alert in alerts] == ["eater", "eater"]
         await manager.shutdown()
         await router.stop()
+
+    in_simulation(main)
+
+
+def test_a_start_that_hangs_and_ignores_cancellation_is_left_behind_at_its_limit() -> None:
+    class HungStart(Stubborn):
+        async def start(self) -> None:
+            await self()
+
+    async def main() -> None:
+        manager, hung, loop = make_manager(force_kill_timeout=2.0), HungStart(), asyncio.get_running_loop()
+        manager.register_factory(MINE, lambda: hung, ready_timeout=10.0)
+        assert not await manager.start(MINE)
+        assert loop.time() == pytest.approx(12.0)
+        assert manager.get_status()[MINE].leaked
+        await asyncio.sleep(HOUR_S)
+        assert hung.lives == 1
+        hung.let_go.set()
+        await asyncio.sleep(0.01)
+        assert not manager.get_status()[MINE].leaked
+        await manager.shutdown()
 
     in_simulation(main)
