@@ -163,6 +163,12 @@ class CrossProcess:
             # An empty context: the reader belongs to no trace and to no event's handler.
             loop = asyncio.get_running_loop()
             self._reader = loop.create_task(self._read_forever(), context=Context())
+            self._reader.add_done_callback(self._reader_ended)
+
+    def _reader_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._degraded = True
+            log.critical("events.reader_crashed", exc_info=error)
 
     async def start(self) -> None:
         """Open the log and start reading. Raises if the log cannot be opened."""
@@ -188,6 +194,18 @@ class CrossProcess:
         book, self._book, self._log = self._book, None, None
         if book is not None:
             await book.pause()
+        self._release()
+
+    def let_go(self) -> None:
+        """Drop the identity at once; what was handled but not recorded stands in the notes."""
+        book, self._book, self._log = self._book, None, None
+        for task in (self._reader, None if book is None else book.recorder):
+            if task is not None and not task.done() and not task.get_loop().is_closed():
+                task.get_loop().call_soon_threadsafe(task.cancel)
+        self._reader = None
+        self._release()
+
+    def _release(self) -> None:
         identity, self._identity = self._identity, None
         if identity is not None and identity.notes is not None:
             identity.notes.close()

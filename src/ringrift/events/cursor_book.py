@@ -22,6 +22,7 @@ log = structlog.get_logger()
 _GROUP_S = 0.02  # positions gathered before one commit; the notes bridge this time
 _LAZY_S = 30.0  # positions that moved only over foreign events
 _RETRY_S = 1.0
+_DONE_MAX = 10_000  # events handled behind one that could be neither handled nor stored as a dead letter
 
 
 class CursorBook:
@@ -38,7 +39,7 @@ class CursorBook:
         self._members: set[Subscription] = set()
         self._stored: dict[str, Position] | None = None
         self._moved = asyncio.Event()
-        self._recorder: asyncio.Task[None] | None = None
+        self.recorder: asyncio.Task[None] | None = None
 
     def cursor(self, subscription: Subscription) -> Cursor | None:
         return self._cursors.get(subscription.name) if subscription in self._members else None
@@ -86,10 +87,11 @@ class CursorBook:
         self.keep_recording()
 
     def keep_recording(self) -> None:
-        if self._recorder is None:
+        if self.recorder is None:
             # An empty context: recording belongs to no trace and to no event's handler.
             recording = self._record_forever()
-            self._recorder = asyncio.get_running_loop().create_task(recording, context=Context())
+            self.recorder = asyncio.get_running_loop().create_task(recording, context=Context())
+            self.recorder.add_done_callback(_recorder_ended)
 
     def skip_gap(self, first: int, hungry: Iterable[tuple[Subscription, Cursor]]) -> None:
         """Say so when retention removed events that a subscription had not seen."""
@@ -105,7 +107,7 @@ class CursorBook:
     def rebind(self) -> set[int]:
         """A new loop took over; return the sequence numbers that have to be looked at again."""
         self._moved = asyncio.Event()
-        self._recorder = None
+        self.recorder = None
         again: set[int] = set()
         for cursor in self._cursors.values():
             again |= cursor.rewind()
@@ -118,8 +120,10 @@ class CursorBook:
             return
         positions = {CursorKey(name, self.instance): c.position() for name, c in moved.items()}
         covered = None if self._notes is None else self._notes.turn()
-        for cursor in moved.values():
+        for name, cursor in moved.items():
             cursor.dirty = False
+            if len(cursor.done) > _DONE_MAX:
+                log.error("events.given_up", subscription=name, seq=cursor.give_up_oldest())
         try:
             await self.log.commit(positions)
         except BaseException:
@@ -131,10 +135,10 @@ class CursorBook:
 
     async def pause(self) -> None:
         """Stop recording, after all positions are recorded once more."""
-        if self._recorder is not None:
-            self._recorder.cancel()
-            await asyncio.wait({self._recorder})
-            self._recorder = None
+        if self.recorder is not None:
+            self.recorder.cancel()
+            await asyncio.wait({self.recorder})
+            self.recorder = None
         try:
             await self.record(everything=True)
         except RingRiftError as error:
@@ -171,3 +175,8 @@ class CursorBook:
                     done = (*position.done_above, seq)
                     stored[note.subscription] = Position(position.floor, done)
         return stored
+
+
+def _recorder_ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("events.recorder_crashed", exc_info=error)

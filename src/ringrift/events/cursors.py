@@ -31,6 +31,13 @@ class Cursor:
     def feed(self, upto: int) -> None:
         self.fed = max(self.fed, upto)
 
+    def give_up_oldest(self) -> int | None:
+        """Stop waiting for the oldest unhandled event; return which one it was."""
+        oldest = min(self.outstanding, default=None)
+        if oldest is not None:
+            self.outstanding.discard(oldest)
+        return oldest
+
     def rewind(self) -> set[int]:
         """What was under way is lost with its loop: look at it again. Returns those sequence numbers."""
         lost, self.outstanding = self.outstanding, set()

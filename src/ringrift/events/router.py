@@ -64,7 +64,7 @@ def reset_router() -> None:
     """Drop the router of this process; the next `get_router` makes a fresh one."""
     router = process_scope().drop(UnifiedEventRouter)
     if router is not None:
-        router.reset()
+        router.let_go()
 
 
 async def publish(

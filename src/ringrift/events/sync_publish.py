@@ -22,6 +22,11 @@ class SyncPublisher(Protocol):
     @property
     def bound_loop(self) -> asyncio.AbstractEventLoop | None: ...
 
+    @property
+    def is_lodging(self) -> bool:
+        """Whether it lives on the background loop of the process, for want of one of its own."""
+        ...
+
     def keep(self, task: asyncio.Task[RouterEvent]) -> None: ...
 
     async def borrowed(self, publish: Publish) -> RouterEvent:
@@ -37,7 +42,7 @@ def publish_from_anywhere(router: SyncPublisher, publish: Publish) -> RouterEven
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:
-        owner = router.bound_loop
+        owner = None if router.is_lodging else router.bound_loop
         if owner is not None and (event := _on_loop(owner, publish)) is not None:
             return event
         return run_blocking(router.borrowed(publish), timeout_s=_PATIENCE_S)

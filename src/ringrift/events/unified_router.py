@@ -304,6 +304,12 @@ class UnifiedEventRouter:
             await self._crossing.close()
         self._home.leave()
 
+    def let_go(self) -> None:
+        """Drop everything at once, from any thread, without waiting for deliveries under way."""
+        self.reset()
+        if self._crossing is not None:
+            self._crossing.let_go()
+
     def reset(self) -> None:
         """Forget subscriptions, history and counts."""
         self.unsubscribe_all()
@@ -330,8 +336,12 @@ class UnifiedEventRouter:
         self._home.borrowers -= 1
         if self._home.borrowers == 0 and self._crossing is not None:
             await self._crossing.pause()
-        if self._home.borrowers == 0:
+        if self._home.borrowers == 0 and not any(item.running or item.mailbox for item in self._table):
             self._home.leave()
+
+    @property
+    def is_lodging(self) -> bool:
+        return self._home.borrowers > 0
 
     def keep(self, task: asyncio.Task[RouterEvent]) -> None:
         """Hold on to a task that publishes, and log its error if nobody asks for it."""

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import CursorKey, Position
 from ringrift.errors import PayloadError, StorageFull
 from ringrift.events.cursors import Cursor
 from ringrift.events.delivery_notes import DeliveryNotes, Note
 from ringrift.events.log_seat import Identity, LogSeat
 from ringrift.events.routed_event import EventSource, RouterEvent
+from ringrift.events.router import get_router, reset_router
 from ringrift.events.surroundings import Surroundings
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
@@ -59,7 +61,7 @@ class Machine:
         crossing = router._crossing
         for subscription in router._table:
             subscription.active = False
-        tasks = [crossing._reader, crossing._book and crossing._book._recorder, *router._dispatcher._tasks]
+        tasks = [crossing._reader, crossing._book and crossing._book.recorder, *router._dispatcher._tasks]
         for task in filter(None, tasks):
             task.cancel()
         await asyncio.gather(*filter(None, tasks), return_exceptions=True)
@@ -395,6 +397,22 @@ async def test_the_log_coming_back_ends_the_degraded_state(machine):
     await until(lambda: seen == [1])
     await until(lambda: not b.get_stats()["cross_process_degraded"])
     assert b.get_stats()["cross_process_failures"] >= 1
+
+
+async def test_dropping_the_router_frees_its_identity_and_repeats_nothing():
+    seen = []
+    get_router().subscribe(CROSSING, collector(seen), "s")
+    for n in range(3):
+        await get_router().publish(CROSSING, {"n": n})
+    name = await get_router().identify()
+    reset_router()
+    get_router().subscribe(CROSSING, collector(seen), "s")
+    await get_router().publish(CROSSING, {"n": 3})
+    assert await get_router().identify() == name
+    await quiet()
+    assert seen == [0, 1, 2, 3]
+    await get_router().stop()
+    await close_engine()
 
 
 # --- bookkeeping ------------------------------------------------------------------------------------------

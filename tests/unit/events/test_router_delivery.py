@@ -1,12 +1,15 @@
 """Who is called, in which order, and what a publisher can rely on."""
 
 import asyncio
+import json
+from types import SimpleNamespace
 
 import pytest
 
 from ringrift.errors import CausalChainTooLong, PayloadError, UnknownEventTypeError
 from ringrift.events.event_types import DataEventType
-from ringrift.events.routed_event import EventSource, RouterEvent
+from ringrift.events.routed_event import EventSource, RouterEvent, get_event_payload
+from ringrift.events.router import get_router, safe_emit_event, safe_emit_event_async
 from ringrift.events.stages import StageEvent
 from ringrift.events.surroundings import Surroundings
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -342,3 +345,69 @@ async def test_history_keeps_the_last_thousand(router):
     assert len(router._event_history) == 1000
     assert [event["n"] for event in router.get_history("MY_EVENT", limit=2)] == [1008, 1009]
     assert router.get_history(origin=EventSource.STAGE_BUS) == []
+
+
+# --- what broke in systems like this one, where no other test names it --------------------------------------
+
+
+async def test_safe_emit_really_emits():
+    seen = []
+    get_router().subscribe("CHECKPOINT_SAVED", seen.append)
+    assert await safe_emit_event_async("CHECKPOINT_SAVED", {"epoch": 1}) is True
+    assert len(seen) == 1
+    assert await asyncio.to_thread(safe_emit_event, "CHECKPOINT_SAVED", {"epoch": 2}) is True
+    assert len(seen) == 2
+    assert await safe_emit_event_async("TRAINING_COMPLETED", {"model": object()}) is False
+
+
+async def test_the_end_of_a_tuning_run_is_not_the_end_of_a_generation(router, calls):
+    router.subscribe("PBT_GENERATION_COMPLETE", recorder(calls, "generation"))
+    event = await router.publish("PBT_COMPLETED", {})
+    assert event.event_type == "PBT_COMPLETED"
+    assert calls == []
+
+
+async def test_an_unknown_name_is_searched_for_once_and_not_on_every_publish(router, monkeypatch):
+    searches = []
+    monkeypatch.setattr("difflib.get_close_matches", lambda *a, **k: searches.append(a) or [])
+    for _ in range(100):
+        await router.publish("TRAINING_COMPLETD", {})
+    assert len(searches) <= 1
+
+
+async def test_a_handler_may_publish_while_it_holds_a_lock_that_another_handler_wants(router, calls):
+    lock = asyncio.Lock()
+
+    async def holder(event):
+        async with lock:
+            await router.publish("INNER", {"n": 1})
+            calls.append(("holder", 1))
+
+    async def wanter(event):
+        async with asyncio.timeout(0.05):
+            async with lock:
+                calls.append(("wanter", 1))
+
+    router.subscribe("OUTER", holder)
+    router.subscribe("INNER", wanter, timeout=1)
+    async with asyncio.timeout(5):
+        await router.publish("OUTER", {})
+    assert calls == [("holder", 1)]
+    assert router.get_stats()["handler_failures"] == 1
+
+
+def test_the_content_hash_survives_json():
+    payload = {"b": (1, 2), "a": {"y": 1, "x": {3: 4}}, "timestamp": 5}
+    event = RouterEvent("MY_EVENT", payload)
+    again = RouterEvent("MY_EVENT", {**json.loads(json.dumps(payload)), "timestamp": 6})
+    assert event.content_hash == again.content_hash
+    assert len(event.content_hash) == 16
+    assert RouterEvent("MY_EVENT", {**payload, "b": (2, 1)}).content_hash != event.content_hash
+
+
+def test_payloads_are_found_in_whatever_a_handler_was_given():
+    assert get_event_payload(RouterEvent("MY_EVENT", {"n": 1})) == {"n": 1}
+    assert get_event_payload({"n": 1}) == {"n": 1}
+    assert get_event_payload({"payload": {"n": 1}}) == {"n": 1}
+    assert get_event_payload(SimpleNamespace(payload={"n": 1})) == {"n": 1}
+    assert get_event_payload(SimpleNamespace(n=1)) == {"n": 1}

@@ -1,0 +1,93 @@
+"""A dead letter belongs to the process that has its subscription, also over `kill -9`."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from ringrift.events.dead_letters import DeadLetterQueue
+
+PROGRAM = textwrap.dedent(
+    """
+    import asyncio, os, sys
+    from pathlib import Path
+    from ringrift.events.dead_letters import run_retry_daemon
+    from ringrift.events.router import get_router
+
+    folder = Path(sys.argv[1])
+
+    async def flaky(event):
+        with (folder / "flaky").open("a") as file:
+            file.write(event.event_id + "\\n")
+        if not (folder / "mended").exists():
+            raise OSError("not yet")
+
+    async def good(event):
+        with (folder / "good").open("a") as file:
+            file.write(event.event_id + "\\n")
+
+    async def main():
+        router = get_router()
+        router.subscribe("TRAINING_PROGRESS", flaky, "flaky")
+        router.subscribe("TRAINING_PROGRESS", good, "good")
+        await router.start()
+        if not (folder / "started").exists():
+            (folder / "started").touch()
+            await router.publish("TRAINING_PROGRESS", {"config_key": "hex8_2p", "epoch": 1})
+        (folder / "ready").touch()
+        await run_retry_daemon(interval_seconds=0.05)
+
+    asyncio.run(main())
+    """
+)
+
+
+def wait_for(condition, timeout_s=20):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "gave up waiting"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def start(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    started = []
+
+    def start():
+        env = {**os.environ, "RINGRIFT_DATA_DIR": str(tmp_path / "data")}
+        (tmp_path / "ready").unlink(missing_ok=True)
+        argv = [sys.executable, str(tmp_path / "program.py"), str(tmp_path)]
+        started.append(subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL))
+        wait_for(lambda: (tmp_path / "ready").exists())
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_letter_survives_its_process_and_is_retried_there_on_request(tmp_path, start):
+    process = start()
+    flaky = tmp_path / "flaky"
+    wait_for(lambda: len(flaky.read_text().split()) == 2)  # the event itself and the first, immediate retry
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    dlq = DeadLetterQueue(tmp_path / "data" / "coordination" / "dead_letter_queue.db")
+    [letter] = dlq.get_pending_events()
+    assert (letter.subscription, letter.retry_count) == ("flaky", 1)
+    start()
+    time.sleep(0.3)
+    assert dlq.get_pending_count() == 1  # in backoff, and not delivered again by the log either
+    assert len(flaky.read_text().split()) == 2
+    (tmp_path / "mended").touch()
+    assert dlq.make_due(letter.event_id)
+    wait_for(lambda: dlq.get_stats()["recovered"] == 1)
+    assert len(flaky.read_text().split()) == 3
+    assert len((tmp_path / "good").read_text().split()) == 1
+    dlq.close()
