@@ -44,7 +44,7 @@ def test_anything_else_is_refused(text):
 
 @pytest.mark.parametrize("key", ["square9_2p", "square8_2p_2p", "chess_2p", "open_chess:blitz"])
 def test_an_unknown_game_says_what_there_is(key):
-    with pytest.raises(ConfigError, match="there are connect_four, hex8, hexagonal, square19, square8"):
+    with pytest.raises(ConfigError, match=r"there are connect_four, hex8, .*square8"):
         load_game(key)
 
 

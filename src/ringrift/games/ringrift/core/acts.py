@@ -17,11 +17,14 @@ from ringrift.games.ringrift.core.layout import (
     CONTROLLED,
     FREE_BELOW,
     HAND,
+    MOVEMENT,
+    PHASE,
     PLACE_PLANES,
     STACK,
     STACK_FROM,
     Actions,
     Words,
+    to_int,
 )
 
 
@@ -46,16 +49,16 @@ def capture_until(s: Words, t: Table, ray: int, stop: int, cap: int) -> int:
 
 
 @compiled
-def act_moves(s: Words, t: Table, cell: int, slides: bool, out: Actions, n: int) -> int:
-    """Append the captures of the stack on *cell*, and its slides if wanted; return the new length."""
+def act_moves(s: Words, t: Table, cell: int, out: Actions, n: int) -> int:
+    """Append the captures of the stack on *cell*, in movement also its slides; return the new length."""
     height, cap = height_at(s, cell), cap_at(s, cell)
     for direction in range(directions(t)):
         ray = ray_from(t, cell, direction)
         if ray_length(t, ray) < height:
             continue
         base = (PLACE_PLANES + direction * farthest(t)) * cells(t) + cell
-        stop = free_until(s, t, ray, 0)
-        if slides:
+        stop = free_until(s, t, ray, to_int(0))
+        if s[PHASE] == MOVEMENT:
             for step in range(height - 1, stop):
                 out[n] = base + step * cells(t)
                 n += 1
@@ -88,7 +91,7 @@ def could_capture(s: Words, t: Table, cell: int, height: int, cap: int) -> bool:
     for direction in range(directions(t)):
         ray = ray_from(t, cell, direction)
         if ray_length(t, ray) >= height:
-            stop = free_until(s, t, ray, 0)
+            stop = free_until(s, t, ray, to_int(0))
             if capture_until(s, t, ray, stop, cap) > max(stop + 1, height - 1):
                 return True
     return False
@@ -143,14 +146,11 @@ def any_placement(s: Words, t: Table, player: int) -> bool:
 @compiled
 def any_act(s: Words, t: Table, player: int) -> bool:
     """Whether some stack that *player* controls can slide or capture."""
-    left = s[CONTROLLED + player]
-    cell = 0
-    while left > 0:
-        if code_at(s, cell) == STACK + player:
-            if could_act(s, t, cell, height_at(s, cell), cap_at(s, cell)):
-                return True
-            left -= 1
-        cell += 1
+    if s[CONTROLLED + player] == 0:
+        return False
+    for cell in range(cells(t)):
+        if code_at(s, cell) == STACK + player and could_act(s, t, cell, height_at(s, cell), cap_at(s, cell)):
+            return True
     return False
 
 

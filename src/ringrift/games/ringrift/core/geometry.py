@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ringrift.games.compiled import compiled
 from ringrift.games.ringrift.boards import Board
-from ringrift.games.ringrift.core.layout import PLACE_PLANES, REGION_PLANES
+from ringrift.games.ringrift.core.layout import PLACE_PLANES, REGION_PLANES, to_int
 
 Table: TypeAlias = npt.NDArray[np.uint16]
 
@@ -78,100 +78,95 @@ def _symmetries(board: Board) -> tuple[list[int], list[int]]:
 
 
 @compiled
-def entry(t: Table, at: int) -> int:
-    return np.int64(t[at])  # type: ignore[return-value]  # compiled code knows one integer type
-
-
-@compiled
 def cells(t: Table) -> int:
-    return entry(t, CELL_COUNT)
+    return to_int(t[CELL_COUNT])
 
 
 @compiled
 def players(t: Table) -> int:
-    return entry(t, PLAYERS)
+    return to_int(t[PLAYERS])
 
 
 @compiled
 def directions(t: Table) -> int:
-    return entry(t, DIRECTIONS)
+    return to_int(t[DIRECTIONS])
 
 
 @compiled
 def axes(t: Table) -> int:
-    return entry(t, AXES)
+    return to_int(t[AXES])
 
 
 @compiled
 def farthest(t: Table) -> int:
-    return entry(t, FARTHEST)
+    return to_int(t[FARTHEST])
 
 
 @compiled
 def rings_each(t: Table) -> int:
-    return entry(t, RINGS_EACH)
+    return to_int(t[RINGS_EACH])
 
 
 @compiled
 def line_length(t: Table) -> int:
-    return entry(t, LINE_LENGTH)
+    return to_int(t[LINE_LENGTH])
 
 
 @compiled
 def elimination_target(t: Table) -> int:
-    return entry(t, ELIMINATION_TARGET)
+    return to_int(t[ELIMINATION_TARGET])
 
 
 @compiled
 def territory_target(t: Table) -> int:
-    return entry(t, TERRITORY_TARGET)
+    return to_int(t[TERRITORY_TARGET])
 
 
 @compiled
 def ray_from(t: Table, cell: int, direction: int) -> int:
     """Where the ray from *cell* in *direction* starts in the table."""
-    return entry(t, RAYS_AT) + (cell * DIRECTIONS_MAX + direction) * (entry(t, FARTHEST) + 1)
+    return to_int(t[RAYS_AT]) + (cell * DIRECTIONS_MAX + direction) * (to_int(t[FARTHEST]) + 1)
 
 
 @compiled
 def ray_length(t: Table, ray: int) -> int:
-    return entry(t, ray)
+    return to_int(t[ray])
 
 
 @compiled
 def on_ray(t: Table, ray: int, step: int) -> int:
     """The cell *step* + 1 steps along *ray*; `PAD` beyond the edge."""
-    return entry(t, ray + 1 + step)
+    return to_int(t[ray + 1 + step])
 
 
 @compiled
 def territory_neighbour(t: Table, cell: int, side: int) -> int:
-    return entry(t, entry(t, TERRITORY_AT) + cell * TERRITORY_SIDES + side)
+    return to_int(t[to_int(t[TERRITORY_AT]) + cell * TERRITORY_SIDES + side])
 
 
 @compiled
 def border_neighbour(t: Table, cell: int, side: int) -> int:
-    return entry(t, entry(t, BORDER_AT) + cell * BORDER_SIDES + side)
+    return to_int(t[to_int(t[BORDER_AT]) + cell * BORDER_SIDES + side])
 
 
 @compiled
 def grid_row(t: Table, cell: int) -> int:
-    return entry(t, entry(t, ROWS_AT) + cell)
+    return to_int(t[to_int(t[ROWS_AT]) + cell])
 
 
 @compiled
 def grid_column(t: Table, cell: int) -> int:
-    return entry(t, entry(t, COLUMNS_AT) + cell)
+    return to_int(t[to_int(t[COLUMNS_AT]) + cell])
 
 
 @compiled
 def turned_cell(t: Table, symmetry: int, cell: int) -> int:
-    return entry(t, entry(t, TURNED_CELL_AT) + symmetry * cells(t) + cell)
+    return to_int(t[to_int(t[TURNED_CELL_AT]) + symmetry * cells(t) + cell])
 
 
 @compiled
 def turned_direction(t: Table, symmetry: int, direction: int) -> int:
-    return entry(t, entry(t, TURNED_DIRECTION_AT) + symmetry * directions(t) + direction)
+    return to_int(t[to_int(t[TURNED_DIRECTION_AT]) + symmetry * directions(t) + direction])
 
 
 @compiled

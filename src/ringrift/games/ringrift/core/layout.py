@@ -12,11 +12,18 @@ direction and distance; line by axis (whole run, or minimum, starting here); reg
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.int64]
 Actions = npt.NDArray[np.int32]
+
+# The one integer type of compiled code. Around a constant it also keeps the compiler from making a version
+# of the called function for just that constant.
+to_int: Callable[[Any], int] = np.int64  # type: ignore[assignment]
 
 # Codes of a cell: code - base = owner.
 MARKER, COLLAPSED, STACK = 0, 4, 8

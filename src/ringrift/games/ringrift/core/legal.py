@@ -39,6 +39,7 @@ from ringrift.games.ringrift.core.layout import (
     WINNER,
     Actions,
     Words,
+    to_int,
 )
 from ringrift.games.ringrift.core.markers import (
     any_line,
@@ -64,15 +65,15 @@ def legal_moves(s: Words, t: Table, out: Actions, work: Words) -> int:
     skippable = False
     n = 0
     if phase == PLACEMENT:
-        n = place_moves(s, t, player, out, 0)
+        n = place_moves(s, t, player, out, to_int(0))
         skippable = _may_skip_placement(s, t, player)
     elif phase == MOVEMENT:
         n = _movement_moves(s, t, player, out)
     elif phase == CAPTURE or phase == CHAIN:
-        n = act_moves(s, t, s[ACTIVE], False, out, 0)
+        n = act_moves(s, t, s[ACTIVE], out, to_int(0))
         skippable = phase == CAPTURE
     elif phase == LINES:
-        n = line_moves(s, t, player, out, 0)
+        n = line_moves(s, t, player, out, to_int(0))
     elif phase == TERRITORY:
         n = region_moves(s, t, out, work)
         skippable = True
@@ -87,13 +88,13 @@ def legal_moves(s: Words, t: Table, out: Actions, work: Words) -> int:
 @compiled
 def _movement_moves(s: Words, t: Table, player: int, out: Actions) -> int:
     if s[MUST] != NO_CELL:
-        return act_moves(s, t, s[MUST], True, out, 0)
-    n = 0
+        return act_moves(s, t, s[MUST], out, to_int(0))
+    n = to_int(0)
     for cell in range(cells(t)):
         if code_at(s, cell) == STACK + player:
-            n = act_moves(s, t, cell, True, out, n)
+            n = act_moves(s, t, cell, out, n)
     if n == 0:
-        n = recovery_moves(s, t, player, out, 0)
+        n = recovery_moves(s, t, player, out, to_int(0))
         out[n] = pass_action(t)
         n += 1
     return n
@@ -108,12 +109,12 @@ def _may_skip_placement(s: Words, t: Table, player: int) -> bool:
 def _debt_moves(s: Words, t: Table, out: Actions) -> int:
     player = s[CUR]
     if s[DEBT] == RECOVERY_LINE:
-        axis = recovery_axis(s, t, NO_CELL, s[ACTIVE], player)
-        return line_moves_from(s, t, run_start(s, t, s[ACTIVE], axis, player), axis, out, 0)
+        axis = recovery_axis(s, t, to_int(NO_CELL), s[ACTIVE], player)
+        return line_moves_from(s, t, run_start(s, t, s[ACTIVE], axis, player), axis, out, to_int(0))
     if s[DEBT] == RECOVERY_DEBT:
-        return _ring_holders(s, t, player, False, out)
+        return _ring_holders(s, t, player, out)
     if s[DEBT] == TERRITORY_DEBT and pays_buried(s, t):
-        return _ring_holders(s, t, player, True, out)
+        return _ring_holders(s, t, player, out)
     return _controlled_cells(s, t, player, out)
 
 
@@ -129,13 +130,13 @@ def pays_buried(s: Words, t: Table) -> bool:
 
 
 @compiled
-def _ring_holders(s: Words, t: Table, player: int, buried: bool, out: Actions) -> int:
-    """Stacks that hold a ring of *player*, anywhere or *buried*."""
+def _ring_holders(s: Words, t: Table, player: int, out: Actions) -> int:
+    """Stacks to extract a ring of *player* from; for territory it must lie buried."""
     n = 0
     for cell in range(cells(t)):
         if code_at(s, cell) < STACK_FROM or lowest_ring(s, cell, player) < 0:
             continue
-        if not buried or holds_buried(s, cell, player):
+        if s[DEBT] != TERRITORY_DEBT or holds_buried(s, cell, player):
             out[n] = eliminate_plane(t) * cells(t) + cell
             n += 1
     return n

@@ -77,17 +77,13 @@ def line_moves(s: Words, t: Table, player: int, out: Actions, n: int) -> int:
 
 @compiled
 def any_line(s: Words, t: Table, player: int) -> bool:
-    left = s[MARKS + player]
-    cell = 0
-    while left >= line_length(t):  # a line's first marker leaves enough others for its rest
+    if s[MARKS + player] < line_length(t):
+        return False
+    for cell in range(cells(t)):
         if code_at(s, cell) == MARKER + player:
-            left -= 1
             for axis in range(axes(t)):
-                if run_ahead(s, t, cell, axis, player) + run_ahead(
-                    s, t, cell, axis + axes(t), player
-                ) + 1 >= line_length(t):
+                if run_ahead(s, t, cell, axis, player) + 1 >= line_length(t):
                     return True
-        cell += 1
     return False
 
 

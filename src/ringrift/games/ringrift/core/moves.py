@@ -61,6 +61,7 @@ from ringrift.games.ringrift.core.layout import (
     TERRITORY,
     TERRITORY_DEBT,
     Words,
+    to_int,
 )
 from ringrift.games.ringrift.core.legal import pays_buried
 from ringrift.games.ringrift.core.markers import recovery_axis, run_ahead, run_start
@@ -155,7 +156,7 @@ def _move_stack(s: Words, t: Table, start: int, direction: int, last: int) -> No
     landed_on_marker = clear_marker(s, end)
     stand_stack(s, end, rings, height)
     if landed_on_marker:
-        eliminate_top(s, end, 1, player)
+        eliminate_top(s, end, to_int(1), player)
     if code_at(s, end) == STACK + player and could_capture(s, t, end, height_at(s, end), cap_at(s, end)):
         s[PHASE] = CHAIN if captured else CAPTURE
         s[ACTIVE] = end
@@ -208,10 +209,10 @@ def _recover(s: Words, t: Table, start: int, end: int) -> None:
     s[RECOVERED] = 1
     s[DEBT] = RECOVERY_DEBT
     if code_at(s, end) >= STACK_FROM:
-        eliminate_top(s, end, 1, player)
+        eliminate_top(s, end, to_int(1), player)
         return
     set_marker(s, end, player)
-    axis = recovery_axis(s, t, NO_CELL, end, player)
+    axis = recovery_axis(s, t, to_int(NO_CELL), end, player)
     if axis < 0:
         return
     first = run_start(s, t, end, axis, player)

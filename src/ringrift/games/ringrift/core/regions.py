@@ -33,6 +33,7 @@ from ringrift.games.ringrift.core.layout import (
     TERR,
     Actions,
     Words,
+    to_int,
 )
 
 WORK_PER_CELL = 2
@@ -129,14 +130,14 @@ def collapsed_cells(s: Words, t: Table) -> int:
 
 @compiled
 def any_region(s: Words, t: Table, work: Words) -> bool:
-    return next_region(s, t, 0, work) >= 0
+    return next_region(s, t, to_int(0), work) >= 0
 
 
 @compiled
 def region_moves(s: Words, t: Table, out: Actions, work: Words) -> int:
     """Write the regions that the player on turn may process; return their number."""
     n = 0
-    at = next_region(s, t, 0, work)
+    at = next_region(s, t, to_int(0), work)
     while at >= 0:
         border, cell = at // cells(t), at % cells(t)
         relative = 0 if border == 0 else 1 + (border - s[CUR]) % players(t)

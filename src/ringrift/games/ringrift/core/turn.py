@@ -40,6 +40,7 @@ from ringrift.games.ringrift.core.layout import (
     TERRITORY,
     WINNER,
     Words,
+    to_int,
 )
 from ringrift.games.ringrift.core.legal import any_decision
 
@@ -64,8 +65,8 @@ def judge(s: Words, t: Table) -> None:
     """End the game if somebody has won by the last change of the board."""
     for player in range(1, players(t) + 1):
         if s[ELIM + player] >= elimination_target(t):
-            return end_game(s, player, BY_ELIMINATION)
-    collapsed, live, controllers, last = 0, 0, 0, 0
+            return end_game(s, player, to_int(BY_ELIMINATION))
+    collapsed, live, controllers, last = 0, 0, 0, to_int(0)
     for player in range(1, players(t) + 1):
         collapsed += s[TERR + player]
         live += is_live(s, player)
@@ -74,11 +75,11 @@ def judge(s: Words, t: Table) -> None:
             last = player
     for player in range(1, players(t) + 1):
         if s[TERR + player] >= territory_target(t) and 2 * s[TERR + player] > collapsed:
-            return end_game(s, player, BY_TERRITORY)
+            return end_game(s, player, to_int(BY_TERRITORY))
     if controllers == 1 and live == 1:
-        return end_game(s, last, BY_LAST_STANDING)
+        return end_game(s, last, to_int(BY_LAST_STANDING))
     if controllers == 0 and not _anybody_can_place(s, t):
-        return end_game(s, _stalemate_winner(s, t), BY_STALEMATE)
+        return end_game(s, _stalemate_winner(s, t), to_int(BY_STALEMATE))
     return None
 
 
@@ -166,7 +167,7 @@ def _record_turn_start(s: Words, t: Table, player: int) -> None:
     for other in range(1, players(t) + 1):
         if other != player and is_live(s, other) and real_action(s, t, other):
             return
-    end_game(s, player, BY_LAST_STANDING)
+    end_game(s, player, to_int(BY_LAST_STANDING))
 
 
 @compiled
