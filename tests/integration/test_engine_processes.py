@@ -238,3 +238,28 @@ async def test_a_claimant_here_is_not_woken_by_other_topics(tmp_path, engine):
     await asyncio.sleep(0.05)
     await asyncio.gather(*(engine.kv.put(str(n), b"") for n in range(50)))
     assert await waiting == []
+
+
+async def test_a_forked_child_opens_its_own_and_keeps_no_lock(tmp_path, engine):
+    forking = """
+    engine = opened()
+    asyncio.run(engine.kv.put("parent", b""))
+    turnstile = Turnstile(config.database)
+    turnstile._pen.lock()
+    if os.fork() == 0:
+        try:
+            asyncio.run(engine.kv.get("parent"))
+        except Exception as error:
+            say(type(error).__name__)
+        sys.stdin.read()
+        os._exit(0)
+    sys.stdin.readline()
+    """
+    with child(tmp_path, forking) as parent:
+        assert await heard(parent) == ["ConfigError"]
+        with pytest.raises(Unavailable):
+            await engine.kv.put("a", b"1")
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        # The child lives on, and the lock of its parent is free all the same.
+        await engine.kv.put("b", b"1")

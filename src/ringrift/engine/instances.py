@@ -7,13 +7,12 @@ time never share one.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringrift.engine.lock_files import LockFile
 from ringrift.errors import StorageReadOnly, Unavailable
 from ringrift.settings import Settings
 
@@ -21,18 +20,16 @@ _FOLDER = "instances"
 _SLOTS_MAX = 1_000
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class InstanceSlot:
-    """A held identity; the lock lasts until `close` or the end of the process."""
+    """A held identity; it lasts until `close` or the end of the process. A forked child has none of it."""
 
     name: str
-    _descriptor: int | None
+    _lock: LockFile
 
     def close(self) -> None:
         """Let another process have this identity. Safe to call twice."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._lock.close()
 
 
 def base_name(settings: Settings, argv: Sequence[str]) -> str:
@@ -60,13 +57,11 @@ def take_instance_slot(settings: Settings, argv: Sequence[str]) -> InstanceSlot:
 
 
 def _try_slot(folder: Path, name: str, number: int) -> InstanceSlot | None:
-    descriptor = os.open(folder / f"{name}.{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return InstanceSlot(f"{name}:{number}", descriptor)
+    lock = LockFile(folder / f"{name}.{number}.lock")
+    if lock.try_lock():
+        return InstanceSlot(f"{name}:{number}", lock)
+    lock.close()
+    return None
 
 
 def _file_safe(text: str) -> str:

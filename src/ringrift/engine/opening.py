@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 from ringrift.engine.memory import memory_engine
@@ -26,6 +27,15 @@ class SharedEngine:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._engine: Engine | None = None
+        self._inherited: list[Engine] = []
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        """A child opens its own. It must not close the parent's, so it keeps it out of the way."""
+        self._lock = threading.Lock()
+        if self._engine is not None:
+            self._inherited.append(self._engine)
+            self._engine = None
 
     def get(self) -> Engine:
         with self._lock:

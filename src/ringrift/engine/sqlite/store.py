@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from ringrift.engine.sqlite.files import connect
 from ringrift.engine.sqlite.wakeups import Wakeups
 from ringrift.engine.sqlite.writer import Operation, Writer
 from ringrift.engine.waiting import Look, wait_for_change
-from ringrift.errors import Unavailable
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.runtime import Runtime
 
 T = TypeVar("T")
@@ -33,9 +34,16 @@ class Store:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="ringrift-reader")
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
+        self._pid = os.getpid()
         self._closed = False
 
+    def check_process(self) -> None:
+        """A forked child has neither the threads nor the locks of its parent."""
+        if os.getpid() != self._pid:
+            raise ConfigError(f"{self.config.database} was opened before a fork; open it again in the child")
+
     async def write(self, operation: Operation[T]) -> T:
+        self.check_process()
         return await self.writer.call(operation)
 
     async def read(self, query: Query[T]) -> T:
@@ -49,6 +57,7 @@ class Store:
             ) from None
 
     def begin_read(self, query: Query[T]) -> Future[T]:
+        self.check_process()
         if self._closed:
             raise Unavailable(f"the engine on {self.config.database} is closed")
         return self._readers.submit(self._read, query)

@@ -8,13 +8,12 @@ the writer have a deadline of their own, and leave with `Unavailable` when a sto
 
 from __future__ import annotations
 
-import fcntl
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ringrift.engine.lock_files import LockFile
 from ringrift.errors import Unavailable
 
 _RETRY_S = 0.02
@@ -25,43 +24,37 @@ class Turnstile:
 
     def __init__(self, database: Path) -> None:
         self._database = database
-        self._turn = _open(database.with_name(database.name + ".turn"))
-        self._pen = _open(database.with_name(database.name + ".pen"))
+        self._turn = LockFile(database.with_name(database.name + ".turn"))
+        self._pen = LockFile(database.with_name(database.name + ".pen"))
 
     @contextmanager
     def passed(self) -> Iterator[None]:
         """Wait for the turn, and hold the pen."""
-        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        self._turn.lock()
         try:
-            fcntl.flock(self._pen, fcntl.LOCK_EX)
+            self._pen.lock()
         finally:
-            fcntl.flock(self._turn, fcntl.LOCK_UN)
+            self._turn.unlock()
         try:
             yield
         finally:
-            fcntl.flock(self._pen, fcntl.LOCK_UN)
+            self._pen.unlock()
 
     @contextmanager
     def passed_within(self, wait_s: float) -> Iterator[None]:
         """As `passed`, with an end to the waiting: `Unavailable`. For the rare moments outside the writer."""
         pause, tries = threading.Event(), max(1, int(wait_s / _RETRY_S))
         for _ in range(tries):
-            try:
-                fcntl.flock(self._pen, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._pen.try_lock():
                 break
-            except BlockingIOError:
-                pause.wait(_RETRY_S)
+            pause.wait(_RETRY_S)
         else:
             raise Unavailable(f"another process has held {self._database} for {wait_s:g} s")
         try:
             yield
         finally:
-            fcntl.flock(self._pen, fcntl.LOCK_UN)
+            self._pen.unlock()
 
     def close(self) -> None:
-        os.close(self._turn)
-        os.close(self._pen)
-
-
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._turn.close()
+        self._pen.close()

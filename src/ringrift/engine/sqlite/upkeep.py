@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.events import forget_old_positions, trim_some
 from ringrift.engine.sqlite.kv import drop_old_tombstones, expire_some
@@ -27,8 +26,7 @@ class DatabaseUpkeep:
         self._config, self._runtime, self._sweep_blobs = config, runtime, sweep_blobs
         self._work = WorkSweep(config.limits)
         self._rounds = 0
-        lock = config.database.with_name(config.database.name + ".upkeep")
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = LockFile(config.database.with_name(config.database.name + ".upkeep"))
         self._next_s = self._schedule()
 
     def wait_s(self) -> float:
@@ -36,7 +34,8 @@ class DatabaseUpkeep:
 
     def operations(self) -> Sequence[Operation[Any]]:
         self._next_s = self._schedule()
-        if not self._is_mine():
+        # Whoever comes first keeps the task for its life.
+        if not self._lock.try_lock():
             return ()
         self._rounds += 1
         limits = self._config.limits
@@ -53,19 +52,11 @@ class DatabaseUpkeep:
         return steps
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._lock.close()
 
     def _schedule(self) -> float:
         # Spread out, so that processes that started together do not meet at each round.
         return self._runtime.monotonic_s() + self._config.upkeep_s * self._runtime.rng.uniform(0.5, 1.5)
-
-    def _is_mine(self) -> bool:
-        """Whoever comes first keeps the task for its life; the kernel frees it at the end of that."""
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 def _vacuum_some(tx: Transaction) -> None:

@@ -11,7 +11,6 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,6 +20,7 @@ import structlog
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import from_sqlite
 from ringrift.engine.sqlite.schema import schema_too_new, schema_version
+from ringrift.engine.sqlite.turnstile import Turnstile
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.runtime import Runtime
 
@@ -70,7 +70,7 @@ class Writer:
     def __init__(
         self,
         db: sqlite3.Connection,
-        turnstile: AbstractTurnstile,
+        turnstile: Turnstile,
         *,
         config: SqliteConfig,
         runtime: Runtime,
@@ -244,12 +244,6 @@ class Writer:
         for call in left:
             call.error = Unavailable(f"the engine on {self.path} is closed")
         _answer(left)
-
-
-class AbstractTurnstile(Protocol):
-    """Keeps other processes from writing."""
-
-    def passed(self) -> AbstractContextManager[None]: ...
 
 
 def _answer(batch: Sequence[Call[Any]]) -> None:
