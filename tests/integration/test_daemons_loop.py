@@ -64,7 +64,7 @@ async def test_12_a_health_check_that_blocks_holds_up_neither_loop_nor_exit() ->
 
         def health_check(self) -> bool:
             Blocking.asked = True
-            time.sleep(2.0)
+            time.sleep(5.0)
             return True
 
     manager.register_factory(mine, Blocking, health_check_interval=0.1)
@@ -78,7 +78,7 @@ async def test_12_a_health_check_that_blocks_holds_up_neither_loop_nor_exit() ->
     assert longest_s < 1.0
     began_s = time.monotonic()
     await manager.shutdown()
-    assert time.monotonic() - began_s < 1.5
+    assert time.monotonic() - began_s < 3.0
 
 
 async def test_16_a_guard_that_was_killed_is_replaced_and_knows_the_groups() -> None:

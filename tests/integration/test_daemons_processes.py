@@ -137,7 +137,7 @@ async def test_a_child_that_ignores_term_is_killed_with_everything_it_started(tm
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert 0.15 < time.monotonic() - began_s < 2.0
+    assert 0.15 < time.monotonic() - began_s < 5.0
     await eventually(lambda: not any(is_alive(pid) for pid in pids))
 
 

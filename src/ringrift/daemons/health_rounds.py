@@ -68,8 +68,10 @@ async def in_thread(function: Callable[[], Any]) -> Any:
 
     def work() -> None:
         called = foreign.call(function)
-        if not loop.is_closed():
+        try:
             loop.call_soon_threadsafe(report, called)
+        except RuntimeError:  # the loop was closed meanwhile; nobody waits for the answer
+            return
 
     threading.Thread(target=work, name="daemon-health", daemon=True).start()
     return await answer

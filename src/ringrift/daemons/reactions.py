@@ -126,7 +126,7 @@ class Reactions:
 
     def loop_was_blocked(self, incident: Incident) -> None:
         """Called in the watchdog's thread; the event goes out from the loop."""
-        if self._loop is None or self._loop.is_closed() or incident.culprit == NOBODY:
+        if self._loop is None or incident.culprit == NOBODY:
             return
         told_s = self._blocks_told_s.get(incident.culprit, float("-inf"))
         if incident.blocked_s < BLOCK_ALERT_S or incident.at_s - told_s < BLOCK_REPEAT_S:
@@ -141,7 +141,10 @@ class Reactions:
             "node_id": self._node_id,
             "details": {"culprit": incident.culprit, "daemon": incident.daemon, "where": incident.where},
         }
-        self._loop.call_soon_threadsafe(self._emit, "HEALTH_ALERT", payload)
+        try:
+            self._loop.call_soon_threadsafe(self._emit, "HEALTH_ALERT", payload)
+        except RuntimeError:  # the loop was closed meanwhile
+            return
 
     def _change(self, chosen: Callable[[Unit], bool], apply: Callable[[Unit], Any]) -> None:
         for unit in self._supervisor.units.values():

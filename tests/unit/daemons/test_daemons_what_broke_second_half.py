@@ -81,7 +81,7 @@ async def test_12_the_loop_watchdog_names_the_daemon_that_blocks_the_loop() -> N
     assert incidents[0].daemon == "game_eater"
     assert "culprit" in incidents[0].where
     assert "time.sleep(0.25)" in incidents[0].stack
-    assert 0.1 < incidents[0].blocked_s < 2.0
+    assert 0.1 < incidents[0].blocked_s < 10.0
     assert watchdog.status()["incidents"] >= 1
 
 
