@@ -8,11 +8,12 @@ from itertools import islice
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ringrift.games.contract import ActionArray, Game
 from ringrift.jobs.replaying import BatchReplay, Fault, ReplayStep
 from ringrift.jobs.shards.reader import BrokenGame, GameSummary
-from ringrift.jobs.shards.records import Floats, StoredGame
+from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
 
 GAMES_AT_ONCE = 64
 RESULT_TOLERANCE = 1e-6
@@ -101,20 +102,39 @@ def replay_faults(game: Game, stored: Sequence[StoredGame]) -> list[Fault | None
     replay = BatchReplay(game, [each.game.actions for each in stored])
     for step in replay.steps():
         _check_step(game, replay, step, stored)
+    faults: list[Fault | None] = []
     results, rankings = game.results(replay.finals), game.rankings(replay.finals)
     for row, each in enumerate(stored):
-        recorded = [seat.ranking for seat in each.game.seats]
-        if not np.allclose(results[row], each.game.results, atol=RESULT_TOLERANCE):
-            told = f"recorded {each.game.results.tolist()}, by the rules {results[row].tolist()}"
-            replay.refuse(row, Fault("wrong_result", told))
-        elif recorded != rankings[row].tolist():
-            told = f"recorded ranks {recorded}, by the rules {rankings[row].tolist()}"
-            replay.refuse(row, Fault("wrong_result", told))
-        elif each.winner != each.game.winner:
-            replay.refuse(
-                row, Fault("wrong_result", f"winner {each.winner}, by the ranks {each.game.winner}")
-            )
-    return [replay.faults.get(row) for row in range(len(stored))]
+        if each.game.termination == RESIGNATION:
+            fault = _resignation_fault(replay, row, each)
+        else:
+            fault = replay.faults.get(row) or _end_fault(each, results[row], rankings[row])
+        if fault is None and each.winner != each.game.winner:
+            fault = Fault("wrong_result", f"winner {each.winner}, by the ranks {each.game.winner}")
+        faults.append(fault)
+    return faults
+
+
+def _end_fault(each: StoredGame, results: Floats, rankings: npt.NDArray[np.int64]) -> Fault | None:
+    recorded = [seat.ranking for seat in each.game.seats]
+    if not np.allclose(results, each.game.results, atol=RESULT_TOLERANCE):
+        told = f"recorded {each.game.results.tolist()}, by the rules {results.tolist()}"
+        return Fault("wrong_result", told)
+    if recorded != rankings.tolist():
+        return Fault("wrong_result", f"recorded ranks {recorded}, by the rules {rankings.tolist()}")
+    return None
+
+
+def _resignation_fault(replay: BatchReplay, row: int, each: StoredGame) -> Fault | None:
+    """Who gave up is believed; that the game was still running is not."""
+    fault = replay.faults.get(row)
+    if fault is None:
+        return Fault("wrong_result", "recorded as given up, but the game was over")
+    if fault.reason != "unfinished":
+        return fault
+    if sorted(each.game.results.tolist()) != [-1.0, 1.0]:
+        return Fault("wrong_result", f"a game given up cannot end {each.game.results.tolist()}")
+    return None
 
 
 def _check_step(game: Game, replay: BatchReplay, step: ReplayStep, stored: Sequence[StoredGame]) -> None:

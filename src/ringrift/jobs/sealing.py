@@ -8,6 +8,7 @@ the same job removes.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from ringrift.errors import ConfigError, Corrupt, StorageFull, StorageReadOnly
+from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, StorageReadOnly
 
 PART = ".part"
 _CHUNK_BYTES = 2**20
@@ -100,6 +101,28 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold the lock file *path*; raises `Conflict` if another process has it. The dead hold nothing."""
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                raise Conflict(f"another process works on {path.with_suffix('')}") from None
+            if os.fstat(descriptor).st_nlink:
+                break
+            os.close(descriptor)  # its holder removed it between our opening and locking it
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
         os.close(descriptor)
 
 

@@ -27,7 +27,7 @@ from ringrift.jobs.shards.reader import open_shard
 
 REPORT_SUFFIX = ".report.json"
 REPORT_VERSION = 1
-KNOWN_MODES = ("heuristic", "mcts", "random")  # ways to play that need no model to be known
+KNOWN_SOURCES = ("selfplay", "evaluation", "tournament")
 
 log = structlog.get_logger()
 
@@ -160,7 +160,7 @@ class _Findings:
             decisive=played.winner is not None,
             actions=played.actions,
             kinds=tuple(phase or kind for phase, kind in zip(moves.phases, moves.types, strict=True)),
-            source_known=played.generator_sha256 is not None or played.engine_mode in KNOWN_MODES,
+            source_known=played.source in KNOWN_SOURCES,
         )
         self.fine.append((checked.game_id, played.rows, traits))
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ringrift.games.contract import ActionArray, Game
 
 Floats = npt.NDArray[np.float32]
+RESIGNATION = "resignation"  # the one end of a game that the rules do not see
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,19 @@
+"""Who judges positions in self-play: a model from a file. Apart from the job, since torch takes seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ringrift.games.contract import Game
+from ringrift.network.evaluator import NetEvaluator
+from ringrift.network.storage import load_model
+from ringrift.search.contract import Evaluator
+
+
+def model_generator(path: Path, game: Game, *, threads: int, batch: int) -> tuple[Evaluator, str]:
+    """The model in *path* and its digest; raises if it was made for another game."""
+    torch.set_num_threads(threads)
+    net, card = load_model(path, config=game.key)
+    return NetEvaluator(net, game, batch=batch), card.sha256
