@@ -318,10 +318,7 @@ class CrossProcess:
         takers = [
             (item, cursor)
             for item, cursor in hungry
-            if record.seq > cursor.fed
-            and record.seq not in cursor.done
-            and item.active
-            and item.wants(record.type)
+            if cursor.is_new(record.seq) and item.active and item.wants(record.type)
         ]
         if not takers:
             return

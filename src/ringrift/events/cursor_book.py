@@ -37,6 +37,7 @@ class CursorBook:
         self._notes, self._runtime, self._backlog_s = identity.notes, runtime, backlog_s
         self._cursors: dict[str, Cursor] = {}
         self._members: set[Subscription] = set()
+        self._left: dict[str, Subscription] = {}
         self._stored: dict[str, Position] | None = None
         self._moved = asyncio.Event()
         self.recorder: asyncio.Task[None] | None = None
@@ -57,7 +58,7 @@ class CursorBook:
             start = await self.log.seq_at(since_s=self._runtime.now_s() - self._backlog_s)
         for item in absent:
             if item.name in self._cursors:  # back after it had left
-                again |= self._cursors[item.name].rewind()
+                again |= self._cursors[item.name].rewind(still_running=self._running_seq(item.name))
             elif item.name in self._stored:
                 self._cursors[item.name] = Cursor(self._stored[item.name], restored=True)
             else:
@@ -70,6 +71,12 @@ class CursorBook:
     def leave(self, subscription: Subscription) -> None:
         """The cursor stays: a handler that is started again goes on where it stopped."""
         self._members.discard(subscription)
+        self._left[subscription.name] = subscription
+
+    def _running_seq(self, name: str) -> int:
+        """Return which event a subscription of this name, ended since, is still busy with; 0 if none."""
+        left = self._left.pop(name, None)
+        return 0 if left is None or left.waiting_in is None else left.waiting_in._seq
 
     def expect(self, targets: Iterable[Subscription], seq: int) -> None:
         for item in targets:

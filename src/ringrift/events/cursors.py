@@ -38,12 +38,21 @@ class Cursor:
             self.outstanding.discard(oldest)
         return oldest
 
-    def rewind(self) -> set[int]:
-        """What was under way is lost with its loop: look at it again. Returns those sequence numbers."""
-        lost, self.outstanding = self.outstanding, set()
+    def rewind(self, *, still_running: int = 0) -> set[int]:
+        """Look again at what was under way and is lost now, all but one that still runs.
+
+        Returns the sequence numbers.
+        """
+        kept = self.outstanding & {still_running}
+        lost = self.outstanding - kept
+        self.outstanding = kept
         if lost:
             self.fed = min(self.fed, min(lost) - 1)
         return lost
+
+    def is_new(self, seq: int) -> bool:
+        """Whether this event was neither looked at nor handled."""
+        return seq > self.fed and seq not in self.done and seq not in self.outstanding
 
     def position(self) -> Position:
         """Return what may be recorded now, and forget what the floor covers."""

@@ -200,6 +200,7 @@ class Dispatcher:
         """Await a started handler within its time."""
         limit_s = subscription.timeout_s or self.timeout_s
         scope = asyncio.timeout(limit_s)
+        subscription.waiting_in = event
         try:
             async with scope:
                 await waiting
@@ -224,6 +225,7 @@ class Dispatcher:
 
     def _free(self, subscription: Subscription) -> None:
         subscription.running = False
+        subscription.waiting_in = None
         if subscription.mailbox:
             self._pass_turn(subscription)
 

@@ -40,6 +40,7 @@ class Subscription:
     crosses: bool = True  # may hear of events of other processes
     active: bool = True
     running: bool = False
+    waiting_in: RouterEvent | None = None  # the event whose handler has not returned at its first step
     mailbox: deque[Delivery] = field(default_factory=deque)
 
     def wants(self, event_type: str) -> bool:

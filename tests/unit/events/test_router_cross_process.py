@@ -330,6 +330,62 @@ async def test_a_handler_that_is_stopped_and_started_again_misses_nothing_and_re
     assert seen == list(range(11))
 
 
+async def test_a_handler_that_is_restarted_while_busy_gets_what_was_queued_and_not_what_still_runs(machine):
+    seen, gate = [], asyncio.Event()
+    a, b = machine.process("a"), machine.process("b")
+
+    async def slow(event):
+        if event["n"] == 0:
+            await gate.wait()
+        seen.append(event["n"])
+
+    await b.start()
+    handle = b.subscribe(CROSSING, slow, "daemon")
+    for n in range(3):
+        await a.publish(CROSSING, {"n": n})
+    await until(lambda: handle.subscription.mailbox)
+    handle()
+    b.subscribe(CROSSING, slow, "daemon")
+    await until(lambda: seen == [1, 2])
+    gate.set()
+    await until(lambda: 0 in seen)
+    await quiet()
+    assert seen == [1, 2, 0]
+    await b.stop()
+    assert machine.store.events.positions[CursorKey("daemon", "b")] == Position(3)
+
+
+async def test_an_own_event_that_the_reader_meets_before_its_publisher_returns_is_not_passed_over(machine):
+    class SlowToReturn:
+        def __init__(self, log):
+            self._log = log
+
+        def __getattr__(self, name):
+            return getattr(self._log, name)
+
+        async def append(self, events):
+            stored = await self._log.append(events)
+            await asyncio.sleep(60)
+            return stored
+
+    seen = []
+    log = SlowToReturn(memory_engine(system_runtime(), machine.store).events)
+    a = machine.process("a", log=log)
+    a.subscribe(CROSSING, collector(seen), "s")
+    await a.start()
+    publishing = asyncio.create_task(a.publish(CROSSING, {"n": 1}))
+    await until(lambda: machine.records)
+    await quiet()
+    await a._crossing._book.record(everything=True)
+    await machine.kill(a)
+    again = machine.process("a")
+    again.subscribe(CROSSING, collector(seen), "s")
+    await again.start()
+    await until(lambda: seen == [1])
+    publishing.cancel()
+    await asyncio.gather(publishing, *a._crossing._adopting, return_exceptions=True)
+
+
 async def test_events_lost_to_retention_are_reported(tmp_path):
     machine = Machine(tmp_path, EngineLimits(event_retention_rows=5))
     seen = []
