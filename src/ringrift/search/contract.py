@@ -88,5 +88,5 @@ class SearchResult:
     legal: LegalActions
     policy: Floats  # target of training, aligned with `legal.actions`, sums to 1 in each running game
     visits: npt.NDArray[np.int32]  # aligned with `legal.actions`
-    root_values: Floats  # games x players: mean over the simulations, per seat
+    root_values: Floats  # games x players: what the position is worth to each seat, by this search
     simulations: npt.NDArray[np.int32]  # made in this search, per game

@@ -17,6 +17,7 @@ from ringrift.search.core.rooting import (
     begin_game,
     finish_game,
     next_round,
+    root_values,
 )
 from ringrift.search.core.selection import Settings, best_by_gumbel, best_by_puct, to_probabilities
 from ringrift.search.core.tree import (
@@ -36,9 +37,7 @@ from ringrift.search.core.tree import (
     PRIOR,
     RAW,
     ROOT,
-    TOTAL,
     UNKNOWN,
-    VISITS,
     WAITING,
     Floats32,
     Floats64,
@@ -239,16 +238,14 @@ def finish_games(tree: Tree, roots: Roots, games: Longs, settings: Settings, out
     chosen = np.empty(games.shape[0], dtype=np.int32)
     for at in range(games.shape[0]):
         game, start, end = games[at], out.offsets[at], out.offsets[at + 1]
-        for seat in range(out.values.shape[1]):
-            out.values[at, seat] = tree.worth[game, ROOT, TOTAL, seat] / tree.node[game, ROOT, VISITS]
-        if end == start:
-            chosen[at] = NONE
-            continue
+        chosen[at] = NONE
         for edge in range(end - start):
             action = tree.edge[game, tree.node[game, ROOT, FIRST_EDGE] + edge, ACTION]
             out.actions[start + edge] = action
-        place = finish_game(tree, roots, game, settings, out.policy[start:end], out.visits[start:end])
-        chosen[at] = out.actions[start + place]
+        if end > start:
+            place = finish_game(tree, roots, game, settings, out.policy[start:end], out.visits[start:end])
+            chosen[at] = out.actions[start + place]
+        root_values(tree, game, settings, out.policy[start:end], out.values[at])
     return chosen
 
 

@@ -14,14 +14,17 @@ import numpy as np
 
 from ringrift.games.compiled import compiled
 from ringrift.search.core.randomness import gumbel, log_gamma_sample, move_key, uniform
-from ringrift.search.core.selection import Settings, add_values, to_probabilities
+from ringrift.search.core.selection import TINY, Settings, add_values, to_probabilities
 from ringrift.search.core.tree import (
+    CHILD,
     EDGE_VISITS,
     EDGES,
     FIRST_EDGE,
     LOGIT,
     PRIOR,
     ROOT,
+    TOTAL,
+    VISITS,
     Floats32,
     Floats64,
     Ints,
@@ -186,6 +189,32 @@ def _finish_gumbel(
     for at in range(count):
         policy[at] = scores[at]
     return chosen
+
+
+@compiled
+def root_values(tree: Tree, game: int, settings: Settings, policy: Floats32, values: Floats32) -> None:
+    """Write what the root is worth to each seat.
+
+    PUCT visits what it believes in, so the mean over all simulations serves. Halving tries bad actions as
+    often as good ones, so there it is the improved policy that weighs the tried actions.
+    """
+    first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
+    weight = 0.0
+    for seat in range(values.shape[0]):
+        values[seat] = tree.worth[game, ROOT, TOTAL, seat] / tree.node[game, ROOT, VISITS]
+    for at in range(count):
+        if tree.edge[game, first + at, EDGE_VISITS] > 0:
+            weight += policy[at]
+    if not settings.gumbel or weight < TINY:
+        return
+    for seat in range(values.shape[0]):
+        value = 0.0
+        for at in range(count):
+            made = tree.edge[game, first + at, EDGE_VISITS]
+            if made > 0:
+                child = tree.edge[game, first + at, CHILD]
+                value += policy[at] / weight * tree.worth[game, child, TOTAL, seat] / made
+        values[seat] = value
 
 
 @compiled
