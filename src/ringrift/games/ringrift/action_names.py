@@ -8,7 +8,7 @@ from ringrift.games.contract import State
 from ringrift.games.ringrift.boards import Board
 from ringrift.games.ringrift.core import layout as at
 from ringrift.games.ringrift.reference.moves import Move
-from ringrift.games.ringrift.reference.position import Position
+from ringrift.games.ringrift.reference.position import BoardPosition
 from ringrift.games.ringrift.rows import read_position
 
 _SKIPS = {at.PLACEMENT: "SP", at.MOVEMENT: "SR", at.CAPTURE: "SC", at.TERRITORY: "ST"}
@@ -25,7 +25,7 @@ class _ActionReader:
 
     def __init__(self, board: Board, state: State) -> None:
         self._board = board
-        self._position: Position = read_position(board, state)
+        self._position: BoardPosition = read_position(board, state)
         self._player, self._phase = int(state[at.CUR]), int(state[at.PHASE])
         self._lines = at.PLACE_PLANES + len(board.directions) * board.farthest
         self._regions = self._lines + 2 * board.axes

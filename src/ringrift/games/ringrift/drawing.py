@@ -9,7 +9,7 @@ from __future__ import annotations
 from ringrift.games.contract import State
 from ringrift.games.ringrift.boards import Board
 from ringrift.games.ringrift.core import layout as at
-from ringrift.games.ringrift.reference.position import Position, cap
+from ringrift.games.ringrift.reference.position import BoardPosition, cap
 from ringrift.games.ringrift.rows import read_position
 
 LEGEND = ". empty   oP marker   #P collapsed   P:H stack of height H   P:H/C with a cap of C   (P = player)"
@@ -25,7 +25,7 @@ def draw_state(board: Board, state: State) -> str:
     return "\n".join([_heading(board, state), "", *lines, "", *_seats(board, state), LEGEND])
 
 
-def _mark(position: Position, cell: int) -> str:
+def _mark(position: BoardPosition, cell: int) -> str:
     if cell in position.stacks:
         stack = position.stacks[cell]
         mixed = f"/{cap(stack)}" if cap(stack) < len(stack) else ""

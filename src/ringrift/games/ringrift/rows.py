@@ -11,14 +11,14 @@ from ringrift.errors import ConfigError
 from ringrift.games.contract import State
 from ringrift.games.ringrift.boards import Board
 from ringrift.games.ringrift.core import layout as at
-from ringrift.games.ringrift.reference.position import Position, Stack, cap
+from ringrift.games.ringrift.reference.position import BoardPosition, Stack, cap
 
 Named = TypeVar("Named")
 
 
-def read_position(board: Board, state: State) -> Position:
+def read_position(board: Board, state: State) -> BoardPosition:
     """The cells of a row."""
-    position = Position(board)
+    position = BoardPosition(board)
     for cell, word in enumerate(int(word) for word in state[at.CELLS :]):
         code = word & at.CODE_MASK
         if code > at.STACK:

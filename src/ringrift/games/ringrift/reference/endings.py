@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ringrift.games.ringrift.reference.position import Position
+from ringrift.games.ringrift.reference.position import BoardPosition
 
 
 @dataclass(slots=True)
@@ -21,12 +21,12 @@ class Seat:
 Seats = Mapping[int, Seat]
 
 
-def live_seats(position: Position, seats: Seats) -> list[int]:
+def live_seats(position: BoardPosition, seats: Seats) -> list[int]:
     """Players with any ring: in hand, on top or buried."""
     return [player for player, seat in seats.items() if seat.hand or position.rings_of(player)]
 
 
-def judge(position: Position, seats: Seats, *, last_mover: int) -> tuple[int, str] | None:
+def judge(position: BoardPosition, seats: Seats, *, last_mover: int) -> tuple[int, str] | None:
     """Winner and reason if the game is over after a change of the board."""
     board = position.board
     for player, seat in seats.items():
@@ -44,11 +44,11 @@ def judge(position: Position, seats: Seats, *, last_mover: int) -> tuple[int, st
     return None
 
 
-def _can_place(position: Position, player: int, seat: Seat) -> bool:
+def _can_place(position: BoardPosition, player: int, seat: Seat) -> bool:
     return any(True for _ in position.placements(player, seat.hand))
 
 
-def _stalemate_winner(position: Position, seats: Seats, *, last_mover: int) -> int:
+def _stalemate_winner(position: BoardPosition, seats: Seats, *, last_mover: int) -> int:
     """Rings in hand count as eliminated; without any they add nothing."""
 
     def standing(player: int) -> tuple[int, int, int, bool, int]:
@@ -58,7 +58,7 @@ def _stalemate_winner(position: Position, seats: Seats, *, last_mover: int) -> i
     return max(seats, key=standing)
 
 
-def ranking(position: Position, seats: Seats, winner: int) -> tuple[int, ...]:
+def ranking(position: BoardPosition, seats: Seats, winner: int) -> tuple[int, ...]:
     """Rank of each seat in seat order; the winner is first, equal seats share a rank."""
     markers = list(position.markers.values())
 

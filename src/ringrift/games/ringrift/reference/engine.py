@@ -12,7 +12,7 @@ from ringrift.games.ringrift.boards import Board
 from ringrift.games.ringrift.reference.endings import Seat, judge, live_seats, ranking
 from ringrift.games.ringrift.reference.last_standing import LastStanding
 from ringrift.games.ringrift.reference.moves import Move
-from ringrift.games.ringrift.reference.position import Position, Segment, cap
+from ringrift.games.ringrift.reference.position import BoardPosition, Segment, cap
 
 PLACEMENT, MOVEMENT, CAPTURE, CHAIN = "ring_placement", "movement", "capture", "chain_capture"
 LINES, TERRITORY, FORCED = "line_processing", "territory_processing", "forced_elimination"
@@ -25,7 +25,7 @@ class ReferenceGame:
 
     def __init__(self, board: Board) -> None:
         self.board = board
-        self.position = Position(board)
+        self.position = BoardPosition(board)
         self.seats = {player: Seat(hand=board.rings) for player in range(1, board.players + 1)}
         self.gone = dict.fromkeys(self.seats, 0)  # rings eliminated, by their own colour
         self.player, self.phase = 1, PLACEMENT

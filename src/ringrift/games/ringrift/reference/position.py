@@ -33,7 +33,7 @@ class Segment:
 
 
 @dataclass(slots=True)
-class Position:
+class BoardPosition:
     """The cells. Each is in at most one of the three tables; in none it is empty."""
 
     board: Board
