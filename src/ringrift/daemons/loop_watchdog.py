@@ -113,7 +113,8 @@ class LoopWatchdog:
                 loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # the loop is closed; there is nothing left to watch
                 return
-            if not answered.wait(self._noted_s):
+            # The thread that stops us is the loop's own: it waits for us then, and that is no fault.
+            if not answered.wait(self._noted_s) and not stop.is_set():
                 self._loop_is_blocked(loop, thread_id, answered, stop, asked_s)
 
     def _loop_is_blocked(
