@@ -9,7 +9,7 @@ from ringrift.games.contract import ActionArray, Game, LegalActions, States
 from ringrift.players.contract import Seeds
 from ringrift.players.seeds import derived
 from ringrift.players.uct_tree import (
-    Tree,
+    UctTree,
     Words,
     add_nodes,
     back_up,
@@ -54,7 +54,7 @@ class _Search:
         self._roots = np.arange(games, dtype=np.int64) * (simulations + 1)
         self._states = np.empty((games * (simulations + 1), game.words), dtype=np.int64)
         self._states[self._roots] = states
-        self._tree: Tree = make_tree(len(self._states), 0)
+        self._tree: UctTree = make_tree(len(self._states), 0)
         self._edges = 0
         self._playouts, self._shuffles = derived(seeds, PLAYOUT), derived(seeds, SHUFFLE)
         self._add(self._roots, game.legal(states), self._shuffles)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.games.ringrift.game import RingRiftGame
@@ -10,7 +13,12 @@ from ringrift.players.random import RandomPlayer
 from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
 from ringrift.players.rollout import RolloutPlayer
 
-FORMS = "random, heuristic, heuristic:PLIES, mcts:SIMULATIONS"
+FORMS = (
+    "random, heuristic, heuristic:PLIES, mcts:SIMULATIONS, "
+    "model:PATH@SIMULATIONS, untrained:PRESET@SIMULATIONS"
+)
+# Players with a network live in a module of their own, because it takes seconds to import torch.
+NETWORK_PLAYERS = "ringrift.players.network_players"
 
 
 def parse_player(text: str, game: Game) -> Player:
@@ -21,10 +29,25 @@ def parse_player(text: str, game: Game) -> Player:
     if kind == "mcts" and rest:
         return RolloutPlayer(game, simulations=_whole_number(rest, text))
     if kind == "heuristic" and bool(colon) == bool(rest):
-        if not isinstance(game, RingRiftGame):
-            raise ConfigError(f"{text!r}: there is no heuristic player for {game.key}")
-        return HeuristicPlayer(game, plies=_whole_number(rest, text) if rest else 1)
+        return _heuristic(text, game, plies=_whole_number(rest, text) if rest else 1)
+    if kind in ("model", "untrained") and rest:
+        return _with_network(kind, rest, text, game)
     raise ConfigError(f"{text!r} names no player; there are {FORMS}")
+
+
+def _heuristic(text: str, game: Game, *, plies: int) -> Player:
+    if not isinstance(game, RingRiftGame):
+        raise ConfigError(f"{text!r}: there is no heuristic player for {game.key}")
+    return HeuristicPlayer(game, plies=plies)
+
+
+def _with_network(kind: str, rest: str, text: str, game: Game) -> Player:
+    source, at, simulations = rest.rpartition("@")
+    if not at or not source:
+        raise ConfigError(f"{text!r}: say how many simulations, such as {kind}:{rest or 'PATH'}@32")
+    count = _whole_number(simulations, text)
+    make: Callable[..., Player] = getattr(importlib.import_module(NETWORK_PLAYERS), f"{kind}_player")
+    return make(source, game, simulations=count)
 
 
 def _whole_number(digits: str, text: str) -> int:

@@ -21,7 +21,7 @@ FINGERPRINT = source_fingerprint(Path(__file__))
 NO_NODE = -1
 
 
-class Tree(NamedTuple):
+class UctTree(NamedTuple):
     """Per node: first edge, number of edges, edges tried, seat on turn, visits. Per edge: the rest."""
 
     first: Words
@@ -35,8 +35,8 @@ class Tree(NamedTuple):
     edge_sum: npt.NDArray[np.float64]
 
 
-def make_tree(nodes: int, edges: int) -> Tree:
-    return Tree(
+def make_tree(nodes: int, edges: int) -> UctTree:
+    return UctTree(
         first=np.zeros(nodes, dtype=np.int64),
         edges=np.zeros(nodes, dtype=np.int64),
         tried=np.zeros(nodes, dtype=np.int64),
@@ -49,7 +49,7 @@ def make_tree(nodes: int, edges: int) -> Tree:
     )
 
 
-def with_room(tree: Tree, edges: int) -> Tree:
+def with_room(tree: UctTree, edges: int) -> UctTree:
     """The same tree with room for at least *edges* edges."""
     room = tree.action.shape[0]
     if room >= edges:
@@ -64,7 +64,7 @@ def with_room(tree: Tree, edges: int) -> Tree:
 
 
 @compiled
-def best_edge(tree: Tree, node: int, explore: float) -> int:
+def best_edge(tree: UctTree, node: int, explore: float) -> int:
     """The first edge not yet tried, else the one with the highest upper confidence bound."""
     first = tree.first[node]
     if tree.tried[node] < tree.edges[node]:
@@ -80,7 +80,7 @@ def best_edge(tree: Tree, node: int, explore: float) -> int:
 
 
 @cached_kernel(FINGERPRINT)
-def descend(tree: Tree, roots: Words, explore: float, paths: Words, lengths: Words) -> None:
+def descend(tree: UctTree, roots: Words, explore: float, paths: Words, lengths: Words) -> None:
     """Write each tree's path of edges down to an edge without a child, or to a finished game."""
     for game in range(roots.shape[0]):
         node, length = roots[game], 0
@@ -93,7 +93,7 @@ def descend(tree: Tree, roots: Words, explore: float, paths: Words, lengths: Wor
 
 
 @cached_kernel(FINGERPRINT)
-def add_nodes(tree: Tree, nodes: Words, start: int, offsets: Words, actions: Any, random: Words) -> None:
+def add_nodes(tree: UctTree, nodes: Words, start: int, offsets: Words, actions: Any, random: Words) -> None:
     """Give *nodes* their legal actions as edges from *start* on, in random order."""
     for at in range(nodes.shape[0]):
         node, count = nodes[at], offsets[at + 1] - offsets[at]
@@ -112,7 +112,7 @@ def add_nodes(tree: Tree, nodes: Words, start: int, offsets: Words, actions: Any
 
 
 @cached_kernel(FINGERPRINT)
-def back_up(tree: Tree, roots: Words, paths: Words, lengths: Words, results: Any) -> None:
+def back_up(tree: UctTree, roots: Words, paths: Words, lengths: Words, results: Any) -> None:
     """Count a visit along each path and add the result of the seat that chose each edge."""
     for game in range(roots.shape[0]):
         node = roots[game]
@@ -127,7 +127,7 @@ def back_up(tree: Tree, roots: Words, paths: Words, lengths: Words, results: Any
 
 
 @cached_kernel(FINGERPRINT)
-def most_visited(tree: Tree, roots: Words, out: Any) -> None:
+def most_visited(tree: UctTree, roots: Words, out: Any) -> None:
     """Each root's action with most visits; the better result decides between equals."""
     for game in range(roots.shape[0]):
         first = tree.first[roots[game]]

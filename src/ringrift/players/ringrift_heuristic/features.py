@@ -63,7 +63,11 @@ FEATURE_NAMES = (
     "caps",
     "captives",  # rings under a cap the player controls
     "buried",  # own rings that are not in an own cap
-    "no_stack",  # controls nothing
+    "tallest_cap",
+    "lone",  # nearly out of stacks: 1 without any, ½ with one, a third with two
+    "fuel",  # rings in hand and in controlled stacks, per ring still to be eliminated, up to 2
+    "idle",  # no placement left and no stack that can act
+    "win_threat",  # the best region, its payment or a single shot would reach a target
     "markers",
     "line_ready",  # windows of a line's length, by own markers in them; the rest can still become one
     "line_but_one",
@@ -100,7 +104,11 @@ FEATURE_COUNT = len(FEATURE_NAMES)
     CAPS,
     CAPTIVES,
     BURIED,
-    NO_STACK,
+    TALLEST_CAP,
+    LONE,
+    FUEL,
+    IDLE,
+    WIN_THREAT,
     MARKERS,
     LINE_READY,
     LINE_BUT_ONE,
@@ -149,9 +157,10 @@ def _scale(s: Words, t: Table, player: int, row: Features) -> None:
     row[IN_HAND] = s[HAND + player] / rings
     row[STACKS] = s[CONTROLLED + player] / rings
     row[BURIED] = (s[ON_BOARD + player] - row[CAPS]) / rings
-    row[NO_STACK] = 1.0 if s[CONTROLLED + player] == 0 else 0.0
+    row[LONE] = 1.0 / (1 + s[CONTROLLED + player])
+    _judge_reserves(s, t, player, row)
     row[MARKERS] = s[MARKS + player] / most
-    for feature in (CAPS, CAPTIVES, STUCK_STACKS, SHOTS, ATTACKS, ATTACKED):
+    for feature in (CAPS, CAPTIVES, TALLEST_CAP, STUCK_STACKS, SHOTS, ATTACKS, ATTACKED):
         row[feature] /= rings
     for feature in (LINE_READY, LINE_BUT_ONE, LINE_BUT_TWO, SLIDES):
         row[feature] /= most
@@ -159,6 +168,20 @@ def _scale(s: Words, t: Table, player: int, row: Features) -> None:
         row[feature] /= elimination_target(t)
     for feature in (SWEEP, ENCLOSED_CELLS):
         row[feature] /= territory_target(t)
+
+
+@compiled
+def _judge_reserves(s: Words, t: Table, player: int, row: Features) -> None:
+    """Whether the rings at hand can still win, or win at once; *row* still holds counts."""
+    needed = elimination_target(t) - s[ELIM + player]
+    rings = s[HAND + player] + row[CAPS] + row[CAPTIVES]
+    row[FUEL] = min(2.0, rings / max(1, needed))
+    row[IDLE] = 1.0 if s[HAND + player] == 0 and row[STUCK_STACKS] == s[CONTROLLED + player] else 0.0
+    at_once = 1.0 if row[SHOTS] > 0 else 0.0
+    if row[ENCLOSED_CELLS] > 0:
+        at_once = max(at_once, row[ENCLOSED_RINGS] + row[TALLEST_CAP])
+    enough_cells = s[TERR + player] + row[ENCLOSED_CELLS] >= territory_target(t)
+    row[WIN_THREAT] = 1.0 if at_once >= needed or (row[ENCLOSED_CELLS] > 0 and enough_cells) else 0.0
 
 
 @compiled
@@ -188,6 +211,7 @@ def _count_stacks(s: Words, t: Table, out: Features) -> None:
         if code >= STACK_FROM:
             row = out[code - STACK]
             row[CAPS] += cap_at(s, cell)
+            row[TALLEST_CAP] = max(row[TALLEST_CAP], cap_at(s, cell))
             row[CAPTIVES] += height_at(s, cell) - cap_at(s, cell)
             _count_reach(s, t, cell, row, out)
 

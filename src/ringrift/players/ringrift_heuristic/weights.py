@@ -24,7 +24,11 @@ class Weights:
     caps: float = 1.0
     captives: float = 1.0
     buried: float = -0.5
-    no_stack: float = -1.0
+    tallest_cap: float = 0.0
+    lone: float = -2.0
+    fuel: float = 1.0
+    idle: float = -1.0
+    win_threat: float = 1.0
     markers: float = 1.0
     line_ready: float = 2.0
     line_but_one: float = 1.0
