@@ -34,6 +34,7 @@ from ringrift.health.health_manager import (
 )
 from ringrift.health.history import BoundedHistory
 from ringrift.health.ledger import HealthLevel, RecoveryAction
+from ringrift.health.rules import says_trouble
 from ringrift.health.snapshots import SnapshotStore
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
@@ -56,6 +57,7 @@ log = structlog.get_logger()
 INTERVAL_S = 30.0
 CHECK_TIMEOUT_S = 10.0
 ALERTS_KEPT = 500
+_QUIET = frozenset({"debug", "info"})
 
 
 class CoordinatorHealthMonitor(HandlerBase):
@@ -188,10 +190,13 @@ class SystemHealthMonitor(HandlerBase):
     def _on_event(self, event: RouterEvent) -> None:
         spec = CATALOG[event.event_type]
         severity = str(event.payload.get("severity") or spec.severity)
+        if not says_trouble(event.event_type, event.payload):
+            return
         words = (event.payload.get(key) for key in ("message", "reason", "error"))
         text = next((str(word) for word in words if word), event.event_type.lower().replace("_", " "))
         self.alerts.append(Alert(self._runtime.now_s(), event.event_type, severity, text[:500]))
-        log.warning("health.alert", event_type=event.event_type, severity=severity, text=text[:500])
+        tell = log.info if severity in _QUIET else log.warning
+        tell("health.alert", event_type=event.event_type, severity=severity, text=text[:500])
 
     async def _on_start(self) -> None:
         """Take over the ledger of the last run. One that cannot be read is told and left alone."""

@@ -294,3 +294,17 @@ async def test_the_system_monitor_alerts_on_a_change_and_remembers_over_a_restar
     await asyncio.wait({running})
     assert not router.has_subscribers("HEALTH_ALERT")
     await manager.stop()
+
+
+async def test_a_daemon_that_comes_up_is_no_alert_and_one_that_fails_is(router):
+    runtime = ManualRuntime()
+    manager = UnifiedHealthManager(router=router, runtime=runtime)
+    store = SnapshotStore(memory_engine(runtime).kv, runtime=runtime)
+    monitor = SystemHealthMonitor(router=router, runtime=runtime, health_manager=manager, store=store)
+    monitor._subscribe()
+    change = {"daemon_name": "auto_sync", "node_id": "a", "old_status": "starting"}
+    await router.publish("DAEMON_STATUS_CHANGED", {**change, "new_status": "running", "reason": "ready"})
+    assert list(monitor.alerts) == []
+    await router.publish("DAEMON_STATUS_CHANGED", {**change, "new_status": "failed", "reason": "gave up"})
+    assert [alert.text for alert in monitor.alerts] == ["gave up"]
+    monitor._unsubscribe()
