@@ -15,7 +15,7 @@ from ringrift.engine.sqlite.writer import Operation, Transaction
 from ringrift.runtime import Runtime
 
 _VACUUM_PAGES = 256
-_TRIM_STEPS = 20
+_TRIM_STEPS = 50
 _RARELY = 60  # rounds between two looks at what changes slowly
 
 
