@@ -14,5 +14,6 @@ def _compiled_rules():
         game.apply(states.copy(), legal.actions[:1])
         game.play_random(states.copy(), seed=0)
         game.observe(states)
+        game.from_json(game.to_json(states[0]))
         game.turned(states, 1)
         game.turned_actions(states, legal, 1)

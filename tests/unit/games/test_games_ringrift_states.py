@@ -104,6 +104,19 @@ def winner_of_a_running_game(fields):
     fields["winner"] = 1
 
 
+def movement_without_a_stack(fields):
+    fields["phase"] = "movement"
+
+
+def debt_without_a_stack(fields):
+    fields["turn"]["debt"] = "territory"
+
+
+def recovery_line_without_a_line(fields):
+    fields["markers"]["2,2"] = 1
+    fields["turn"].update(active="2,2", debt="recovery_line")
+
+
 def other_board(fields):
     fields["config"] = "hex8_2p"
 
@@ -129,6 +142,9 @@ def empty_stack(fields):
         no_stack_to_chain,
         foreign_phase,
         winner_of_a_running_game,
+        movement_without_a_stack,
+        debt_without_a_stack,
+        recovery_line_without_a_line,
         other_board,
         no_stacks,
         empty_stack,

@@ -183,7 +183,13 @@ class RingRiftGame:
         return state_to_json(self.board, state)
 
     def from_json(self, fields: Mapping[str, Any]) -> State:
-        return state_from_json(self.board, fields)
+        state = state_from_json(self.board, fields)
+        if not state[at.WINNER] and not self._decidable(state):
+            raise ConfigError(f"{self.key}: nobody has anything to decide in {fields['phase']}")
+        return state
+
+    def _decidable(self, state: State) -> bool:
+        return kernels.at_decision(state, self._table) and len(self.legal(state[None, :]).actions) > 0
 
     def draw(self, state: State) -> str:
         return draw_state(self.board, state)

@@ -159,12 +159,20 @@ def _check_turn(board: Board, state: State) -> None:
         acting.append((at.ACTIVE, at.MARKER))
     if phase == at.MOVEMENT and debt == at.NO_DEBT and state[at.MUST] != at.NO_CELL:
         acting.append((at.MUST, at.STACK))
+    if debt == at.RECOVERY_LINE and not _completed_line(board, state):
+        raise ConfigError(f"{board.key}: a recovery line is owed, but there is no line")
     for word, base in acting:
         cell = state[word]
         if cell == at.NO_CELL or state[at.CELLS + cell] & at.CODE_MASK != base + state[at.CUR]:
             raise ConfigError(
                 f"{board.key}: the cell that must act in {at.PHASE_NAMES[phase]} is not the player's"
             )
+
+
+def _completed_line(board: Board, state: State) -> bool:
+    position, cell, player = read_position(board, state), int(state[at.ACTIVE]), int(state[at.CUR])
+    runs = (position.run_through(cell, axis, player) for axis in range(board.axes))
+    return cell != at.NO_CELL and any(len(run) >= board.line_length for run in runs)
 
 
 def _fresh_cell(board: Board, name: str, used: set[int]) -> int:

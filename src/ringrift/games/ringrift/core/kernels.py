@@ -9,7 +9,7 @@ import numpy as np
 from ringrift.games.compiled import cached_kernel, source_fingerprint
 from ringrift.games.ringrift.core.geometry import Table, cells, directions, farthest
 from ringrift.games.ringrift.core.layout import WINNER, Actions, Words
-from ringrift.games.ringrift.core.legal import legal_moves
+from ringrift.games.ringrift.core.legal import any_decision, legal_moves
 from ringrift.games.ringrift.core.moves import make_move, start_game
 from ringrift.games.ringrift.core.observe import Planes, observe_state
 from ringrift.games.ringrift.core.random_choice import next_random, seed_random
@@ -35,6 +35,12 @@ def legal_batch(states: Words, t: Table, first: int, offsets: Words, out: Action
             return game
         offsets[game + 1] = at + legal_moves(states[game], t, out[at:], work)
     return states.shape[0]
+
+
+@cached_kernel(FINGERPRINT)
+def at_decision(state: Words, t: Table) -> bool:
+    """Whether a running game stands where somebody has to decide, as after every `apply_batch`."""
+    return any_decision(state, t, np.empty(3 * cells(t), dtype=np.int64))
 
 
 @cached_kernel(FINGERPRINT)
