@@ -137,7 +137,7 @@ def best_of(rounds: int, measures: dict[str, Measure]) -> dict[str, dict[str, fl
 
 def run(quick: bool = False) -> dict[str, Any]:
     """Measure all three; the result says for each target whether it is met."""
-    events, slow_events, rounds = (5_000, 50, 4) if quick else (20_000, 200, 6)
+    events, slow_events, rounds = (4_000, 40, 8) if quick else (10_000, 100, 15)
     result: dict[str, Any] = {"ours": {}, "pyee": {}, "bubus": {}, "ratios": {}}
     for handlers in HANDLERS:
         best = best_of(

@@ -24,6 +24,15 @@ class BusFlags(NamedTuple):
 ALL_BUSES = BusFlags(True, True, True)
 
 
+def flags_of(data_bus: bool, stage_bus: bool, cross_process: bool, /) -> BusFlags:  # noqa: FBT001 - as published
+    """The usual case is one object, so that it is recognised by identity."""
+    return (
+        ALL_BUSES
+        if data_bus and stage_bus and cross_process
+        else BusFlags(data_bus, stage_bus, cross_process)
+    )
+
+
 def as_router_event(found: Any, source: str = "") -> RouterEvent:
     """Take a RouterEvent as it is, and anything with a type and a payload as an event of the data bus."""
     if isinstance(found, RouterEvent):

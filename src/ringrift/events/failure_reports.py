@@ -33,9 +33,9 @@ class FailureReports:
 
     def __init__(
         self,
-        *,
         counters: RouterCounters,
         dead_letters: DeadLetterSink | None,
+        *,
         publish: Callable[[str, dict[str, Any], str], Awaitable[Any]],
         timeout_s: float,
     ) -> None:

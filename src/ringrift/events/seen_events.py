@@ -41,6 +41,11 @@ class SeenEvents:
             return True
         return False
 
+    def forget(self, event: RouterEvent) -> None:
+        self._ids.pop(event.event_id, None)
+        if self.by_content:
+            self._contents.pop(event.content_hash, None)
+
     def clear(self) -> None:
         self._ids.clear()
         self._contents.clear()

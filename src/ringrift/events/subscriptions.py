@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,6 +134,21 @@ class SubscriptionTable:
 
     def named(self, name: str) -> Subscription | None:
         return next((item for item in self._all if item.name == name), None)
+
+    def asking_for(self, event_types: Sequence[str]) -> list[Subscription]:
+        """Those who asked for one of these very types; each once, in order of registration."""
+        return [
+            item
+            for item in self._all
+            if item.event_types and not set(event_types).isdisjoint(item.event_types)
+        ]
+
+    def describe(self, event_types: Sequence[str] | None) -> list[dict[str, Any]]:
+        """Describe those who would get one of these events (None: all), global ones first."""
+        if event_types is None:
+            return [item.describe() for item in self._all]
+        every = [item for item in self._all if item.event_types is None]
+        return [item.describe() for item in every + self.asking_for(event_types)]
 
     def by_type(self) -> dict[str, int]:
         counts: Counter[str] = Counter()

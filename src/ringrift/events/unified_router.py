@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import structlog
 
-from ringrift.events.bus_flags import ALL_BUSES, BusFlags, as_router_event
+from ringrift.errors import RingRiftError
+from ringrift.events.bus_flags import ALL_BUSES, BusFlags, as_router_event, flags_of
 from ringrift.events.causality import descend
 from ringrift.events.cross_process import CrossProcess
 from ringrift.events.dispatch import Dispatcher
@@ -40,6 +41,7 @@ log = structlog.get_logger()
 
 HISTORY_MAX = 1000
 MAILBOX_MAX = 10_000
+_ROUTER = EventSource.ROUTER
 
 
 class UnifiedEventRouter:
@@ -61,14 +63,10 @@ class UnifiedEventRouter:
         self._seen = SeenEvents(events_max=max_seen_events, ttl_s=dedup_ttl_seconds, by_content=content_dedup)
         self._table = SubscriptionTable()
         self._counters = RouterCounters()
-        self._max_history = HISTORY_MAX
         self._event_history: deque[RouterEvent] = deque(maxlen=HISTORY_MAX)
         timeout_s = around.settings.event_handler_timeout
         self._failures = FailureReports(
-            counters=self._counters,
-            dead_letters=around.dead_letters,
-            publish=self.publish,
-            timeout_s=timeout_s,
+            self._counters, around.dead_letters, publish=self.publish, timeout_s=timeout_s
         )
         self._dispatcher = Dispatcher(
             timeout_s=timeout_s,
@@ -116,9 +114,7 @@ class UnifiedEventRouter:
         *event_type* is a name in any spelling, an enum member, or a ready event. The flags can only
         switch off: an event that its catalog entry keeps in the process stays there.
         """
-        flags = ALL_BUSES
-        if not (route_to_data_bus and route_to_stage_bus and route_to_cross_process):
-            flags = BusFlags(route_to_data_bus, route_to_stage_bus, route_to_cross_process)
+        flags = flags_of(route_to_data_bus, route_to_stage_bus, route_to_cross_process)
         if payload is None and hasattr(event_type, "event_type"):
             return await self.publish_event(as_router_event(event_type, source), flags)
         runtime = self._runtime
@@ -129,14 +125,19 @@ class UnifiedEventRouter:
             content,
             runtime.now_s(),
             source,
-            EventSource.ROUTER,
+            _ROUTER,
             event_id,
             current_trace_id() or event_id.replace("-", ""),
         )
         if "success" in content:
             event.success = bool(content["success"])
         self._seen.note(event_id, runtime.monotonic_s())
-        await self._deliver(event, route, flags)
+        if route.crosses or asyncio.get_running_loop() is not self._home.current:
+            await self._deliver(event, route, flags)
+        else:  # most events are done with at once: no coroutine in between
+            rest = self._dispatch(event, route, self._targets(event, flags))
+            if rest is not None:
+                await rest
         return event
 
     async def publish_event(self, event: RouterEvent, flags: BusFlags | None = None) -> RouterEvent:
@@ -144,10 +145,15 @@ class UnifiedEventRouter:
         route, event.payload = self._routes.find(event.event_type, dict(event.payload))
         event.event_type = route.name
         event.trace_id = event.trace_id or current_trace_id() or event.event_id.replace("-", "")
-        if not self._seen.is_duplicate(event, self._runtime.monotonic_s()):
-            if event.origin is not EventSource.ROUTER:
-                self._counters.by_origin[event.origin] += 1
+        if self._seen.is_duplicate(event, self._runtime.monotonic_s()):
+            return event
+        try:
             await self._deliver(event, route, flags or ALL_BUSES)
+        except RingRiftError:
+            self._seen.forget(event)  # it was not delivered, and may be published again
+            raise
+        if event.origin is not _ROUTER:
+            self._counters.by_origin[event.origin] += 1
         return event
 
     def publish_sync(
@@ -168,20 +174,27 @@ class UnifiedEventRouter:
             moved = asyncio.run_coroutine_threadsafe(self._deliver(event, route, flags), owner)
             await asyncio.wrap_future(moved)
             return
-        if (parent := current_event.get()) is not None:
-            descend(event, parent)
-        targets = self._table.targets(route.name)
-        if flags is not ALL_BUSES:
-            targets = flags.allow(targets)
+        targets = self._targets(event, flags)
         crossing = self._crossing if route.crosses and flags.cross_process else None
         if crossing is not None and not await crossing.append(event, targets):
             self._seen.duplicates += 1
             return
-        self._event_history.append(event)
-        route.count += 1
-        rest = self._dispatcher.begin(event, targets)
+        rest = self._dispatch(event, route, targets)
         if rest is not None:
             await rest
+
+    def _targets(self, event: RouterEvent, flags: BusFlags) -> Sequence[Subscription]:
+        if (parent := current_event.get()) is not None:
+            descend(event, parent)
+        targets = self._table.targets(event.event_type)
+        return targets if flags is ALL_BUSES else flags.allow(targets)
+
+    def _dispatch(
+        self, event: RouterEvent, route: Route, targets: Sequence[Subscription]
+    ) -> Awaitable[None] | None:
+        self._event_history.append(event)
+        route.count += 1
+        return self._dispatcher.begin(event, targets)
 
     def _arrive(self, event: RouterEvent) -> None:
         """Count an event of another process (or of an earlier run of this one)."""
@@ -227,12 +240,7 @@ class UnifiedEventRouter:
 
     def unsubscribe_all(self, event_type: Any = None) -> int:
         """End every subscription to a type (None: all there are, global ones too); return how many."""
-        types = None if event_type is None else set(delivered_as(event_type))
-        ended = [
-            item
-            for item in self._table
-            if types is None or (item.event_types and types & {*item.event_types})
-        ]
+        ended = list(self._table) if event_type is None else self.subscriptions_to(event_type)
         return sum(self._end_subscription(item) for item in ended)
 
     def has_subscribers(self, event_type: Any) -> bool:
@@ -241,10 +249,7 @@ class UnifiedEventRouter:
 
     def list_subscribers(self, event_type: Any = None) -> list[dict[str, Any]]:
         """Describe the subscriptions (to one type), global ones first."""
-        if event_type is None:
-            return [item.describe() for item in self._table]
-        found = {id(i): i for name in delivered_as(event_type) for i in self._table.targets(name)}
-        return [item.describe() for item in found.values()]
+        return self._table.describe(None if event_type is None else delivered_as(event_type))
 
     def find_subscription(self, name: str) -> Subscription | None:
         return self._table.named(name)
@@ -257,8 +262,7 @@ class UnifiedEventRouter:
 
     def subscriptions_to(self, event_type: Any) -> list[Subscription]:
         """Return those who asked for this very type."""
-        found = [i for name in delivered_as(event_type) for i in self._table.targets(name)]
-        return [item for item in found if item.event_types is not None]
+        return self._table.asking_for(delivered_as(event_type))
 
     # --- failures -------------------------------------------------------------------------------------
 

@@ -163,6 +163,10 @@ async def test_an_event_that_cannot_be_stored_is_not_delivered(machine):
     with pytest.raises(StorageFull):
         await a.publish(CROSSING, {"n": 1})
     assert seen == []
+    event = RouterEvent(CROSSING, {"n": 2})
+    for _ in range(2):  # an event that was refused may be published again
+        with pytest.raises(StorageFull):
+            await a.publish(event)
 
 
 async def test_the_same_id_is_stored_and_handled_once(machine):
