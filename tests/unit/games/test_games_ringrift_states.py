@@ -53,7 +53,9 @@ def test_a_stack_as_tall_as_the_largest_board_allows_keeps_every_ring():
         fields["players"][seat - 1][0] -= rings.count(seat)
     state = game.from_json(fields)
     assert game.to_json(state) == fields
-    assert "4:25/2" in game.draw(state)
+    drawn = game.draw(state)
+    assert "4:25" in drawn
+    assert f"mixed stacks, bottom ring first: 0,0,0 {''.join(map(str, rings))}" in drawn
 
 
 def test_wrong_text_is_refused_with_examples():

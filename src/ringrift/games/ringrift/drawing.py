@@ -1,7 +1,8 @@
 """A position drawn with characters.
 
 `.` empty, `o2` marker and `#2` collapsed cell of player 2, `2:5` a stack of height 5 that player 2
-controls, `2:5/3` if only the 3 top rings are of its colour.
+controls, on small boards `2:5/3` if only the 3 top rings are of its colour. Stacks of several colours are
+listed ring by ring below the board.
 """
 
 from __future__ import annotations
@@ -12,23 +13,27 @@ from ringrift.games.ringrift.core import layout as at
 from ringrift.games.ringrift.reference.position import BoardPosition, cap
 from ringrift.games.ringrift.rows import read_position
 
+WIDE_FROM = 12  # side of a board that leaves no room for caps
 LEGEND = ". empty   oP marker   #P collapsed   P:H stack of height H   P:H/C with a cap of C   (P = player)"
 
 
 def draw_state(board: Board, state: State) -> str:
     """Counters, board and legend, ready to print."""
     position = read_position(board, state)
-    marks = [_mark(position, cell) for cell in range(board.cells)]
+    caps = board.grid_side < WIDE_FROM
+    marks = [_mark(position, cell, caps=caps) for cell in range(board.cells)]
     width = max(4, *(len(mark) + 1 for mark in marks))
     width += width % 2  # half a cell of indentation per row of hexes
     lines = _square(board, marks, width) if not board.shape.hexagonal else _hexagon(board, marks, width)
-    return "\n".join([_heading(board, state), "", *lines, "", *_seats(board, state), LEGEND])
+    return "\n".join(
+        [_heading(board, state), "", *lines, "", *_seats(board, state), *_mixed(board, position), LEGEND]
+    )
 
 
-def _mark(position: BoardPosition, cell: int) -> str:
+def _mark(position: BoardPosition, cell: int, *, caps: bool) -> str:
     if cell in position.stacks:
         stack = position.stacks[cell]
-        mixed = f"/{cap(stack)}" if cap(stack) < len(stack) else ""
+        mixed = f"/{cap(stack)}" if caps and cap(stack) < len(stack) else ""
         return f"{stack[-1]}:{len(stack)}{mixed}"
     if cell in position.markers:
         return f"o{position.markers[cell]}"
@@ -67,6 +72,12 @@ def _heading(board: Board, state: State) -> str:
     return (
         f"{board.key}: player {state[at.CUR]} to decide, {phase}{owed} (decision {state[at.DECISIONS] + 1})"
     )
+
+
+def _mixed(board: Board, position: BoardPosition) -> list[str]:
+    stacks = [(cell, stack) for cell, stack in sorted(position.stacks.items()) if cap(stack) < len(stack)]
+    listed = "; ".join(f"{board.names[cell]} {''.join(map(str, stack))}" for cell, stack in stacks)
+    return [f"mixed stacks, bottom ring first: {listed}"] if stacks else []
 
 
 def _seats(board: Board, state: State) -> list[str]:
