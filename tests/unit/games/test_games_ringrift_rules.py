@@ -10,6 +10,7 @@ from ringrift.games.perft import count_leaves
 from ringrift.games.ringrift.boards import board_for
 from ringrift.games.ringrift.core import layout as at
 from ringrift.games.ringrift.game import RingRiftGame, make_game
+from ringrift.games.ringrift.reference.states import reference_from_json, reference_to_json
 from ringrift.games.ringrift.rows import read_position
 
 CONFIGS = [f"{board}_{players}p" for board in ("square8", "hex8") for players in (2, 3, 4)]
@@ -147,6 +148,28 @@ def test_a_batch_of_the_wrong_shape_is_refused():
         game.legal(game.new_states(4)[::2])
     with pytest.raises(ConfigError, match="as many actions"):
         game.apply(game.new_states(2), np.array([0], dtype=np.int32))
+
+
+def recovering_player(game):
+    """Player 1 controls nothing, holds one buried ring and is one ring short of the elimination target."""
+    fields = game.to_json(game.new_states(1)[0])
+    fields |= {"phase": "movement", "stacks": {"3,3": [1, 2], "6,6": [2]}, "markers": {"3,2": 1}}
+    fields["players"] = [[0, 17, 0], [16, 0, 0]]
+    return fields
+
+
+def test_a_recovery_is_judged_when_it_is_paid_for():
+    """The strike reaches the target, but the slide and its cost are one move: both are credited."""
+    game = GAMES["square8_2p"]
+    fields = recovering_player(game)
+    state, reference = game.from_json(fields), reference_from_json(game.board, fields)
+    for text in ("R stack_strike 3,2>3,3", "E 3,3"):
+        assert state[at.WINNER] == 0
+        assert text in reference.legal_texts()
+        game.apply(state[None, :], np.array([game.parse_action(state, text)], dtype=np.int32))
+        reference.apply_text(text)
+        assert game.to_json(state) == reference_to_json(reference)
+    assert (state[at.WINNER], state[at.ELIM + 1]) == (1, 19)
 
 
 def finished(game, **seats):
