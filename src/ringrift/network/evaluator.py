@@ -1,32 +1,41 @@
 """A network as the evaluator of a search.
 
-Positions are judged in batches of one fixed size, the last one filled up: then what the network says of a
-position is the same number to the last bit, whatever stands beside it.
+What it says of a position is the same to the last bit, whatever stands beside it in a batch: positions are
+judged in batches of one size, or of smaller sizes that were seen to give the same bits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 import torch
 
 from ringrift.errors import ConfigError
-from ringrift.games.compiled import cached_kernel, source_fingerprint
-from ringrift.games.contract import ActionArray, Game, LegalActions, States
+from ringrift.games.contract import ActionArray, Game, LegalActions, Planes, States
 from ringrift.network.architecture import Preset, architecture_for, require_same
 from ringrift.network.cache import EvaluationCache
+from ringrift.network.engines import Engine, ModuleEngine, Precision
 from ringrift.network.model import ResidualNet
+from ringrift.network.onednn import OneDnnEngine
+from ringrift.network.packing import RawOutput, Request, write_others, write_placed
+from ringrift.network.quantised import QuantisedEngine
+from ringrift.network.samples import sample_positions
 from ringrift.search.contract import Evaluation
 
-Longs = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+log = structlog.get_logger()
 
-FINGERPRINT = source_fingerprint(Path(__file__))
+Longs = npt.NDArray[np.int64]
+
 BATCH = 64
+SMALLER_BATCHES = (8, 16, 32)
 CACHE_BYTES = 64 << 20
+SAMPLES = 256
+VALUE_TOLERANCE = 0.1
 
 
 @dataclass(slots=True)
@@ -36,6 +45,7 @@ class EvaluatorCounts:
     asked: int = 0
     judged: int = 0  # by the network; the others were known or stood twice in a batch
     batches: int = 0
+    rows: int = 0  # judged and filled up
 
 
 class NetEvaluator:
@@ -47,7 +57,8 @@ class NetEvaluator:
         game: Game,
         *,
         batch: int = BATCH,
-        dtype: torch.dtype | None = None,
+        precision: Precision | Literal["auto"] = "auto",
+        device: str = "cpu",
         cache_bytes_max: int = CACHE_BYTES,
     ) -> None:
         if batch < 1:
@@ -56,10 +67,12 @@ class NetEvaluator:
         size = Preset(channels=a.channels, blocks=a.blocks, neck=a.neck, hidden=a.hidden)
         require_same("model", wanted=architecture_for(game, size), found=a)
         self.game, self.batch, self.counts = game, batch, EvaluatorCounts()
-        self._dtype = best_dtype() if dtype is None else dtype
-        self._engine = _engine(model, self._dtype)
-        layout = game.action_layout
-        self._slots = layout.slots
+        self.engine = make_engine(model, game, batch=batch, precision=precision, device=device)
+        self._sizes = [batch]
+        if device == "cpu":
+            smaller = [size for size in SMALLER_BATCHES if size < batch]
+            self._sizes = [*_same_to_the_bit(self.engine, game, batch, smaller), batch]
+        self._places = _places(game)
         self._cache = EvaluationCache(game, size_bytes_max=cache_bytes_max) if cache_bytes_max else None
 
     def evaluate(self, states: States, legal: LegalActions) -> Evaluation:
@@ -82,66 +95,85 @@ class NetEvaluator:
         for start in range(0, len(missing), self.batch):
             part = missing[start : start + self.batch]
             rows = states[part]
-            planes = np.zeros((self.batch, *self.game.observation_shape), dtype=np.float32)
-            planes[: len(part)] = self.game.observe(rows)
-            logits, values = self._engine(torch.from_numpy(planes))
+            output = self._judge_rows(self.game.observe(rows))
             movers = np.asarray(self.game.to_move(rows), dtype=np.int64)
-            write_evaluations(
-                part,
-                movers,
-                legal.offsets,
-                legal.actions,
-                self._slots,
-                (logits, values),
-                (out.logits, out.values),
-            )
-            self.counts.batches += 1
+            asked = Request(part, movers, legal.offsets, legal.actions)
+            if output.planes.shape[1]:
+                write_placed(asked, self._places, output.planes, out.logits.view(np.uint32))
+            write_others(asked, self._places, output, out.logits, out.values)
         self.counts.judged += len(missing)
 
-
-@cached_kernel(FINGERPRINT)
-def write_evaluations(
-    part: Longs,
-    movers: Longs,
-    offsets: Longs,
-    actions: ActionArray,
-    slots: ActionArray,
-    judged: tuple[Floats, Floats],
-    out: tuple[Floats, Floats],
-) -> None:
-    """Pick the legal actions' logits, and turn values from the player on turn to seats."""
-    players = judged[1].shape[1]
-    for number in range(part.shape[0]):
-        state = part[number]
-        for at in range(offsets[state], offsets[state + 1]):
-            out[0][at] = judged[0][number, slots[actions[at]]]
-        for ahead in range(players):
-            out[1][state, (movers[number] + ahead) % players] = judged[1][number, ahead]
+    def _judge_rows(self, planes: Planes) -> RawOutput:
+        """Fill up to the next size of a batch."""
+        count = len(planes)
+        size = next(size for size in self._sizes if size >= count)
+        if size > count:
+            planes = np.concatenate((planes, np.zeros((size - count, *planes.shape[1:]), dtype=np.float32)))
+        self.counts.batches += 1
+        self.counts.rows += size
+        return self.engine.judge(planes)
 
 
-def best_dtype() -> torch.dtype:
-    """bfloat16 where the processor multiplies it natively."""
+def make_engine(
+    model: ResidualNet, game: Game, *, batch: int, precision: Precision | Literal["auto"], device: str
+) -> Engine:
+    """The fastest engine for what is asked; on a GPU that is bfloat16 unless float32 is asked for."""
+    where = torch.device(device)
+    if where.type != "cpu":
+        if precision == "int8":
+            raise ConfigError("network: int8 is for processors; use bfloat16 on a GPU")
+        dtype = torch.float32 if precision == "float32" else torch.bfloat16
+        return ModuleEngine(model, dtype=dtype, device=where)
+    samples = game.observe(sample_positions(game, SAMPLES))
+    if precision == "int8":
+        return _checked(QuantisedEngine(model, batch=batch, samples=samples), model, samples)
+    if precision == "bfloat16" or (precision == "auto" and has_bfloat16()):
+        return _checked(OneDnnEngine(model, batch=batch), model, samples)
+    return ModuleEngine(model, dtype=torch.float32, device=where)
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 natively."""
     flags = Path("/proc/cpuinfo")
-    if flags.exists() and "avx512_bf16" in flags.read_text(encoding="ascii", errors="replace"):
-        return torch.bfloat16
-    return torch.float32
+    return flags.exists() and "avx512_bf16" in flags.read_text(encoding="ascii", errors="replace")
 
 
-class _Engine:
-    def __init__(self, model: ResidualNet, dtype: torch.dtype) -> None:
-        self._model = ResidualNet(model.architecture, model.mask[0, 0].numpy() > 0)
-        self._model.load_state_dict(model.state_dict())
-        self._model = self._model.to(dtype=dtype).eval()
-        for parameter in self._model.parameters():
-            if parameter.ndim == 4:
-                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-        self._dtype = dtype
-
-    @torch.inference_mode()
-    def __call__(self, planes: torch.Tensor) -> tuple[Floats, Floats]:
-        judged = self._model(planes.to(dtype=self._dtype, memory_format=torch.channels_last))
-        return judged.logits().float().numpy(), judged.values.float().numpy()
+def _checked(engine: Engine, model: ResidualNet, samples: Planes) -> Engine:
+    """Refuse an engine whose values are not the model's: its operators are not ours to trust."""
+    plain = ModuleEngine(model, dtype=torch.float32, device=torch.device("cpu")).judge(samples)
+    error = float(np.abs(engine.judge(samples).values - plain.values).mean())
+    if not error <= VALUE_TOLERANCE:
+        raise ConfigError(f"network: {engine.name} is off by {error:.3f} on average; use precision float32")
+    log.debug("network.engine.checked", engine=engine.name, mean_value_error=error)
+    return engine
 
 
-def _engine(model: ResidualNet, dtype: torch.dtype) -> _Engine:
-    return _Engine(model, dtype)
+def _same_to_the_bit(engine: Engine, game: Game, batch: int, sizes: list[int]) -> list[int]:
+    """The *sizes* of batches that give every sample the same bits as a full batch."""
+    planes = game.observe(sample_positions(game, batch))
+    whole = engine.judge(planes)
+    same = []
+    for size in sizes:
+        parts = [engine.judge(planes[at : at + size]) for at in range(0, batch - size + 1, size)]
+        if all(_equal_bits(part, whole, at * size) for at, part in enumerate(parts)):
+            same.append(size)
+    return same
+
+
+def _equal_bits(part: RawOutput, whole: RawOutput, start: int) -> bool:
+    end = start + len(part.values)
+    return (
+        np.array_equal(part.planes, whole.planes[start:end])
+        and np.array_equal(part.placeless, whole.placeless[start:end])
+        and np.array_equal(part.values, whole.values[start:end])
+    )
+
+
+def _places(game: Game) -> ActionArray:
+    """Where each action's logit lies: cell by cell, all planes of a cell together; -1 - k without a place."""
+    layout = game.action_layout
+    cells = layout.rows * layout.columns
+    plane, cell = layout.slots // cells, layout.slots % cells
+    placed = layout.slots < layout.planes * cells
+    off_board = -1 - (layout.slots - layout.planes * cells)
+    return np.where(placed, cell * layout.planes + plane, off_board).astype(np.int32)

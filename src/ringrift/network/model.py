@@ -82,10 +82,10 @@ class ResidualNet(nn.Module):
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         shape = (1, 1, a.rows, a.columns)
         self.register_buffer("mask", torch.from_numpy(mask.reshape(shape).astype(np.float32)))
-        self._masked = not bool(mask.all())
+        self.masked = not bool(mask.all())
 
     def forward(self, planes: Tensor) -> Judged:
-        mask = self.mask.to(planes.dtype) if self._masked else None
+        mask = self.mask.to(planes.dtype) if self.masked else None
         x = functional.relu(self.stem(planes))
         if mask is not None:
             x = x * mask
@@ -107,6 +107,10 @@ class ResidualNet(nn.Module):
             value = torch.tanh(outcome[:, 0] - outcome[:, 1])
             return torch.stack((value, -value), dim=1)
         return torch.tanh(outcome)
+
+    @property
+    def residual_blocks(self) -> list[ResidualBlock]:
+        return [block for block in self.blocks if isinstance(block, ResidualBlock)]
 
     @property
     def parameter_count(self) -> int:
