@@ -101,10 +101,10 @@ class EntryPoint:
 
     async def _load_and_call(self) -> Any:
         module_name, _, attribute = self._entry_point.partition(":")
-        module = sys.modules.get(module_name)
-        if module is None:
+        if not _is_imported(module_name):
             # An import may read hundreds of files; the loop must not wait for them.
-            module = await asyncio.to_thread(importlib.import_module, module_name)
+            await asyncio.to_thread(importlib.import_module, module_name)
+        module = sys.modules[module_name]
         try:
             factory = getattr(module, attribute)
         except AttributeError:
@@ -113,6 +113,12 @@ class EntryPoint:
         if inspect.iscoroutinefunction(factory):
             return _AsyncFunction(functools.partial(factory, **given))
         return factory(**given)
+
+
+def _is_imported(module_name: str) -> bool:
+    """Return whether a module is there to its last line; one that another thread imports is not yet."""
+    module = sys.modules.get(module_name)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
 class _AsyncFunction:
