@@ -1,0 +1,1 @@
+"""Training: from positions with their targets to weights."""

@@ -1,0 +1,66 @@
+"""All that a resume needs of a learner, as one sealed file of tensors with its facts in the header."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from ringrift.errors import Corrupt
+from ringrift.jobs.sealing import sealing
+from ringrift.jobs.training.learner import Learner
+
+FACTS = "facts"
+_OPTIMISER = ("step", "exp_avg", "exp_avg_sq")
+
+
+def learner_tensors(learner: Learner) -> dict[str, Tensor]:
+    """Weights, averaged weights and the optimiser's moments, by name."""
+    tensors = {f"net.{name}": value for name, value in learner.net.state_dict().items()}
+    tensors |= {f"average.{name}": value for name, value in learner.average.items()}
+    state = learner.optimiser.state_dict()["state"]
+    for number, moments in state.items():
+        tensors |= {f"optimiser.{number}.{name}": moments[name] for name in _OPTIMISER}
+    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def restore_learner(learner: Learner, tensors: Mapping[str, Tensor], *, steps: int) -> None:
+    """Put a learner of the same architecture where the tensors were taken."""
+    learner.net.load_state_dict(_under("net.", tensors))
+    for name, value in _under("average.", tensors).items():
+        learner.average[name].copy_(value)
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in _under("optimiser.", tensors).items():
+        number, _, which = name.partition(".")
+        moments.setdefault(int(number), {})[which] = value
+    state = learner.optimiser.state_dict()
+    learner.optimiser.load_state_dict({**state, "state": moments})
+    learner.steps = steps
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Replace the checkpoint at *path* at once."""
+    content = save(dict(tensors), metadata={FACTS: json.dumps(facts)})
+    with sealing(path) as part:
+        part.write_bytes(content)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and facts of a checkpoint; raises `Corrupt` if it is none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()[FACTS])
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118  not a mapping
+    except (SafetensorError, KeyError, TypeError, ValueError) as fault:
+        raise Corrupt(
+            path, found=f"no checkpoint ({fault})", advice="Remove it to start this training anew"
+        ) from fault
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
