@@ -6,17 +6,17 @@ runs too, as it does in production.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import structlog
 
+from benchmark import command
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.status import HealthCheckResult
@@ -69,7 +69,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     result = asyncio.run(measure(idle_s=3.0 if quick else 15.0))
     result["start_limit_s"], result["idle_limit_percent"] = START_LIMIT_S, IDLE_LIMIT_PERCENT
-    result["passed"] = (
+    result["met"] = (
         result["daemons"] == DAEMONS
         and result["start_s"] < START_LIMIT_S
         and result["idle_percent"] < IDLE_LIMIT_PERCENT
@@ -85,19 +85,10 @@ def table(result: dict[str, Any]) -> str:
             f"start     {result['start_s']:>8.3f} s   (limit {START_LIMIT_S:g} s)",
             f"idle      {result['idle_percent']:>8.2f} %   (limit {IDLE_LIMIT_PERCENT:g} % of a core)",
             f"shutdown  {result['shutdown_s']:>8.3f} s",
-            "limits met" if result["passed"] else "limits MISSED",
+            "limits met" if result["met"] else "limits MISSED",
         ]
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    result = run(arguments.quick)
-    print(json.dumps(result, indent=2) if arguments.json else table(result))
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(command(run, table, __doc__))

@@ -6,8 +6,6 @@ process, measured in the same run, as the floor.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -15,8 +13,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from benchmark import command
 
 IMPORT_MS_MAX = 150.0
 RESIDENT_MB_MAX = 80.0
@@ -80,30 +81,29 @@ def bare_python_mb() -> float:
     return resident_mb
 
 
-def run(quick: bool) -> dict[str, object]:
+def run(quick: bool) -> dict[str, Any]:
     times = {name: import_ms(statement, times=3 if quick else 11) for name, statement in IMPORTS.items()}
-    for name, ms in times.items():
-        print(f"import, {name:<18} {ms:8.1f} ms")
     rest = control_process_at_rest(settle_s=1 if quick else 5, watch_s=2 if quick else 20)
-    floor_mb = bare_python_mb()
-    print(f"control process up in    {rest['up_s']:8.2f} s")
-    print(f"control process at rest  {rest['resident_mb']:8.1f} MB, limit {RESIDENT_MB_MAX:g}")
-    print(f"bare Python              {floor_mb:8.1f} MB")
-    print(f"control process at rest  {rest['cpu_percent']:8.2f} % of a core")
     return {
         "import_ms": times,
-        "import_ok": times["ringrift"] < IMPORT_MS_MAX,
         **rest,
-        "resident_ok": rest["resident_mb"] < RESIDENT_MB_MAX,
-        "bare_python_mb": floor_mb,
+        "bare_python_mb": bare_python_mb(),
+        "met": times["ringrift"] < IMPORT_MS_MAX and rest["resident_mb"] < RESIDENT_MB_MAX,
     }
 
 
+def table(result: dict[str, Any]) -> str:
+    lines = [f"import, {name:<18} {ms:8.1f} ms" for name, ms in result["import_ms"].items()]
+    return "\n".join(
+        [
+            *lines,
+            f"control process up in    {result['up_s']:8.2f} s",
+            f"control process at rest  {result['resident_mb']:8.1f} MB, limit {RESIDENT_MB_MAX:g}",
+            f"bare Python              {result['bare_python_mb']:8.1f} MB",
+            f"control process at rest  {result['cpu_percent']:8.2f} % of a core",
+        ]
+    )
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    result = run(options.quick)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    sys.exit(command(run, table, __doc__))

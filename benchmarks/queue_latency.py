@@ -4,7 +4,6 @@ The producer adds one job about every 30 ms; the worker waits for it in `claim`.
 while, and the processor time of a process that waits for work and for events is measured.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -15,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmark import command
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.engine.sqlite import SqliteConfig, open_sqlite
 from ringrift.runtime import SystemRuntime
@@ -89,8 +89,7 @@ def run(quick: bool) -> dict:
                 producer.wait()
         with member("idle", idle_s) as waiting:
             idle_cpu = float(waiting.stdout.readline())
-    outcome = {
-        "benchmark": "queue_latency",
+    return {
         "jobs": jobs,
         "p50_ms": statistics.median(delays),
         "p99_ms": delays[int(len(delays) * 0.99)],
@@ -98,33 +97,23 @@ def run(quick: bool) -> dict:
         "idle_cpu": idle_cpu,
         "met": statistics.median(delays) < TARGET_P50_MS and idle_cpu < TARGET_IDLE_CPU,
     }
-    show(outcome)
-    return outcome
 
 
-def show(outcome):
-    print(f"add to claim between two processes, {outcome['jobs']} jobs at low load")
-    print(f"  p50 {outcome['p50_ms']:.2f} ms (target {TARGET_P50_MS:g}), p99 {outcome['p99_ms']:.2f} ms")
-    print(f"  a waiting process uses {outcome['idle_cpu']:.2%} of a core (target {TARGET_IDLE_CPU:.0%})")
+def table(result: dict) -> str:
+    return "\n".join(
+        [
+            f"add to claim between two processes, {result['jobs']} jobs at low load",
+            f"  p50 {result['p50_ms']:.2f} ms (target {TARGET_P50_MS:g}), p99 {result['p99_ms']:.2f} ms",
+            f"  a waiting process uses {result['idle_cpu']:.2%} of a core (target {TARGET_IDLE_CPU:.0%})",
+        ]
+    )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("role", nargs="?", choices=["work", "produce", "idle"], help=argparse.SUPPRESS)
-    parser.add_argument("amount", nargs="?", type=float, help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    if arguments.role is not None:
-        roles = {"work": work, "produce": produce, "idle": idle}
-        amount = arguments.amount if arguments.role == "idle" else int(arguments.amount)
-        asyncio.run(roles[arguments.role](amount))
-        return 0
-    outcome = run(arguments.quick)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(outcome, indent=2))
-    return 0 if outcome["met"] else 1
-
+ROLES = {"work": work, "produce": produce, "idle": idle}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if len(sys.argv) == 3 and sys.argv[1] in ROLES:
+        role, amount = sys.argv[1:]
+        asyncio.run(ROLES[role](float(amount) if role == "idle" else int(float(amount))))
+    else:
+        sys.exit(command(run, table, __doc__))

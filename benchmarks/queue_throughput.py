@@ -5,8 +5,6 @@ producer's first job to the last byte. Python start-up is not counted: each cont
 per worker.
 """
 
-import argparse
-import json
 import os
 import shutil
 import signal
@@ -17,6 +15,8 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
+
+from benchmark import command
 
 HERE = Path(__file__).parent
 JOBS = 20_000
@@ -139,38 +139,20 @@ def run(quick: bool) -> dict:
         if name in TARGETS and "jobs_per_s" in found
     }
     met = all(ratio["ratio"] >= ratio["target"] for ratio in ratios.values())
-    outcome = {
-        "benchmark": "queue_throughput",
-        "jobs": jobs,
-        "results": results,
-        "ratios": ratios,
-        "met": met,
-    }
-    show(outcome)
-    return outcome
+    return {"jobs": jobs, "results": results, "ratios": ratios, "met": met}
 
 
-def show(outcome):
-    print(f"{outcome['jobs']} small jobs, 1 producer and {WORKERS} worker processes")
-    for name, found in outcome["results"].items():
+def table(result: dict) -> str:
+    lines = [f"{result['jobs']} small jobs, 1 producer and {WORKERS} worker processes"]
+    for name, found in result["results"].items():
         if "missing" in found:
-            print(f"  {name:<10} {found['missing']}")
+            lines.append(f"  {name:<10} {found['missing']}")
             continue
-        ratio = outcome["ratios"].get(name)
+        ratio = result["ratios"].get(name)
         beside = "" if ratio is None else f"   ours is {ratio['ratio']:.2f} x (target {ratio['target']:g} x)"
-        print(f"  {name:<10} {found['jobs_per_s']:>9,.0f} jobs/s{beside}")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    outcome = run(arguments.quick)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(outcome, indent=2))
-    return 0 if outcome["met"] else 1
+        lines.append(f"  {name:<10} {found['jobs_per_s']:>9,.0f} jobs/s{beside}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(run, table, __doc__))

@@ -13,6 +13,8 @@ import os
 import platform
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 HERE = Path(__file__).parent
 
@@ -24,7 +26,7 @@ def benchmarks(names: list[str]) -> list[Path]:
     return [p for p in found if not names or p.stem in names]
 
 
-def machine() -> dict[str, object]:
+def machine() -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -37,14 +39,14 @@ def machine() -> dict[str, object]:
     }
 
 
-def load_and_run(path: Path, *, quick: bool) -> object:
+def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # so that child processes started by multiprocessing find it
     spec.loader.exec_module(module)
-    return module.run(quick)
+    return module
 
 
 def main() -> None:
@@ -54,12 +56,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
     sys.path.insert(0, str(HERE))
-    results: dict[str, object] = {"machine": machine()}
+    results: dict[str, dict[str, Any]] = {"machine": machine()}
     for path in benchmarks(options.names):
         print(f"\n== {path.stem}", flush=True)
-        results[path.stem] = load_and_run(path, quick=options.quick)
+        benchmark = load(path)
+        result = benchmark.run(options.quick)
+        print(benchmark.table(result), flush=True)
+        results[path.stem] = result
     if options.json:
         options.json.write_text(json.dumps(results, indent=2, default=str) + "\n")
+    missed = [name for name, result in results.items() if not result.get("met", True)]
+    if missed:
+        sys.exit(f"targets missed: {', '.join(missed)}")
 
 
 if __name__ == "__main__":
