@@ -28,6 +28,7 @@ import torch
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
+from ringrift.jobs.frame import log_to_stderr
 from ringrift.jobs.plotting import line_plot
 from ringrift.jobs.samples.window import PowerWindow
 from ringrift.jobs.sealing import read_json, seal_json
@@ -53,6 +54,7 @@ DRAWS_LOTS = ("random", "mcts")
 def main(argv: Sequence[str]) -> int:
     options = parser().parse_args(argv)
     torch.set_num_threads(1)
+    log_to_stderr("warning")
     run = {"train": train, "evaluate": evaluate, "plot": plot}[options.command]
     try:
         return run(options)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game, LegalActions
-from ringrift.jobs.training.rows import Floats, Numbers, TrainingRows, ragged_index
+from ringrift.jobs.training.rows import Numbers, TrainingRows, joined, ragged_index, some_rows
 from ringrift.search.records import FinishedGame
 
 
@@ -52,7 +52,7 @@ class ReplayWindow:
         ends = np.append(firsts[1:], firsts[0] + len(rows.states)) - firsts[0]
         spans = [np.arange(first - firsts[0], end) for first, end in zip(firsts, ends, strict=True)]
         games = zip(spans, firsts.tolist(), strict=True)
-        self._games = deque(_GameRows(_some(rows, span), first) for span, first in games)
+        self._games = deque(_GameRows(some_rows(rows, span), first) for span, first in games)
         self._firsts = firsts
         self.added = int(firsts[0]) + len(rows.states)
 
@@ -72,8 +72,8 @@ class ReplayWindow:
         order = np.argsort(owners, kind="stable")
         for owner, places in _runs(owners[order]):
             held = self._games[owner]
-            parts.append(_some(held.rows, numbers[order[places]] - held.first))
-        return _joined(parts)
+            parts.append(some_rows(held.rows, numbers[order[places]] - held.first))
+        return joined(parts)
 
     def draw(self, rng: np.random.Generator, count: int) -> TrainingRows:
         """*count* rows, uniformly."""
@@ -108,29 +108,3 @@ def _runs(owners: Numbers) -> list[tuple[int, slice]]:
     starts = np.flatnonzero(np.diff(owners, prepend=-1))
     ends = np.append(starts[1:], len(owners))
     return [(int(owners[start]), slice(start, end)) for start, end in zip(starts, ends, strict=True)]
-
-
-def _some(rows: TrainingRows, places: Numbers) -> TrainingRows:
-    flat, offsets = ragged_index(rows.legal.offsets, places)
-    return TrainingRows(
-        states=rows.states[places],
-        legal=LegalActions(offsets, rows.legal.actions[flat]),
-        policy=rows.policy[flat],
-        seats=rows.seats[places],
-        values=rows.values[places],
-        weights=rows.weights[places],
-    )
-
-
-def _joined(parts: list[TrainingRows]) -> TrainingRows:
-    counts = np.concatenate([part.legal.counts for part in parts])
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-    weights: Floats = np.concatenate([part.weights for part in parts])
-    return TrainingRows(
-        states=np.concatenate([part.states for part in parts]),
-        legal=LegalActions(offsets, np.concatenate([part.legal.actions for part in parts])),
-        policy=np.concatenate([part.policy for part in parts]),
-        seats=np.concatenate([part.seats for part in parts]),
-        values=np.concatenate([part.values for part in parts]),
-        weights=weights,
-    )

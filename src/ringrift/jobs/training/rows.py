@@ -6,6 +6,7 @@ used; nothing is stored eight times.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,3 +90,30 @@ def ragged_index(offsets: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
     taken = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
     flat = np.arange(taken[-1]) + np.repeat(starts - taken[:-1], counts)
     return flat, taken
+
+
+def some_rows(rows: TrainingRows, places: Numbers) -> TrainingRows:
+    """The rows at *places*."""
+    flat, offsets = ragged_index(rows.legal.offsets, places)
+    return TrainingRows(
+        states=rows.states[places],
+        legal=LegalActions(offsets, rows.legal.actions[flat]),
+        policy=rows.policy[flat],
+        seats=rows.seats[places],
+        values=rows.values[places],
+        weights=rows.weights[places],
+    )
+
+
+def joined(parts: Sequence[TrainingRows]) -> TrainingRows:
+    """All rows of *parts*, one part after the other."""
+    counts = np.concatenate([part.legal.counts for part in parts])
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    return TrainingRows(
+        states=np.concatenate([part.states for part in parts]),
+        legal=LegalActions(offsets, np.concatenate([part.legal.actions for part in parts])),
+        policy=np.concatenate([part.policy for part in parts]),
+        seats=np.concatenate([part.seats for part in parts]),
+        values=np.concatenate([part.values for part in parts]),
+        weights=np.concatenate([part.weights for part in parts]),
+    )

@@ -1,0 +1,295 @@
+"""The `train` job: samples to a model.
+
+Stopped and started again, or killed and started again, it ends with the same weights as a run that was
+left alone (on a CPU, with the same number of threads). The model is the average of the weights at the best
+look at the held-out games; its card names its parent, its data and the rows that it has seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import structlog
+import torch
+
+from ringrift.errors import AlreadyExists, ConfigError
+from ringrift.games.contract import Game
+from ringrift.games.registry import load_game
+from ringrift.jobs.exit_codes import ExitCode
+from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
+from ringrift.jobs.params import Params, params_as_json
+from ringrift.jobs.plotting import line_plot
+from ringrift.jobs.sealing import alone, describe, file_sha256, sealing
+from ringrift.jobs.training.checkpoints import (
+    learner_tensors,
+    read_checkpoint,
+    restore_learner,
+    write_checkpoint,
+)
+from ringrift.jobs.training.epochs import Epochs, EpochsConfig, EpochsState, state_facts
+from ringrift.jobs.training.learner import Learner, LearnerConfig
+from ringrift.jobs.training.sample_files import SampleFile, SampleSet
+from ringrift.jobs.training.schedule import LearningRate
+from ringrift.network.card import ModelCard, card_path, read_card
+from ringrift.network.model import ResidualNet, build
+from ringrift.network.storage import SUFFIX, load_model, save_model
+
+# What has no influence on the weights.
+NOT_IDENTITY = {
+    *("out", "samples", "parent", "threads", "loaders"),
+    *("checkpoint_s", "heartbeat_s", "log_level"),
+}
+BEST = "best."
+
+log = structlog.get_logger()
+
+
+class TrainParams(Params, frozen=True, kw_only=True):
+    """Parameters of `train`."""
+
+    config: Annotated[str, msgspec.Meta(description="Game and players, such as square8_2p.")]
+    samples: Annotated[tuple[Path, ...], msgspec.Meta(min_length=1, description="NPZ files of `export`.")]
+    out: Annotated[Path, msgspec.Meta(description="The model to write, ending in .safetensors.")]
+    parent: Annotated[Path | None, msgspec.Meta(description="Model to start from; from nothing if none.")] = (
+        None
+    )
+    preset: Annotated[str, msgspec.Meta(description="Size, without a parent: small, medium, large.")] = (
+        "small"
+    )
+    seed: Annotated[int, msgspec.Meta(ge=0, description="Seed of weights, order and symmetries.")] = 0
+    epochs: Annotated[float, msgspec.Meta(gt=0, description="Passes over the rows.")] = 4.0
+    steps: Annotated[int, msgspec.Meta(ge=0, description="Steps in all; 0: as the epochs say.")] = 0
+    batch: Annotated[int, msgspec.Meta(ge=1, le=65536, description="Rows of a step.")] = 256
+    lr: Annotated[float, msgspec.Meta(gt=0, description="Highest learning rate.")] = 2e-3
+    lr_end: Annotated[float, msgspec.Meta(ge=0, description="Learning rate of the last step.")] = 2e-4
+    warmup_steps: Annotated[int, msgspec.Meta(ge=0, description="Steps up to the highest rate.")] = 100
+    weight_decay: Annotated[float, msgspec.Meta(ge=0, description="Pull of all weights to zero.")] = 1e-4
+    clip_norm: Annotated[float, msgspec.Meta(gt=0, description="Largest norm of a gradient.")] = 1.0
+    value_weight: Annotated[float, msgspec.Meta(gt=0, description="Weight of values beside policies.")] = 1.0
+    average_decay: Annotated[
+        float, msgspec.Meta(ge=0, lt=1, description="Memory of the averaged weights.")
+    ] = 0.999
+    hold_out: Annotated[float, msgspec.Meta(ge=0, le=0.5, description="Share of games held out.")] = 0.05
+    check_every: Annotated[int, msgspec.Meta(ge=0, description="Steps between looks; 0: an epoch.")] = 0
+    patience: Annotated[
+        int, msgspec.Meta(ge=0, description="Looks without gain before the end; 0: never.")
+    ] = 5
+    augment: Annotated[bool, msgspec.Meta(description="Turn every sample at random.")] = True
+    device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="Where to compute.")] = "auto"
+    bf16: Annotated[bool | None, msgspec.Meta(description="Compute in bfloat16; on a GPU if not said.")] = (
+        None
+    )
+    compile: Annotated[
+        bool | None, msgspec.Meta(description="Compile the network; on a GPU if not said.")
+    ] = None
+    threads: Annotated[int, msgspec.Meta(ge=1, le=1024, description="Threads on a CPU.")] = 1
+    loaders: Annotated[int, msgspec.Meta(ge=0, le=64, description="Batches made ahead; for GPUs.")] = 0
+    checkpoint_s: Annotated[float, msgspec.Meta(gt=0, description="Save a checkpoint so often.")] = 300.0
+
+
+def run_train(job: Job, params: TrainParams) -> Outcome:
+    if params.out.suffix != SUFFIX:
+        raise ConfigError(f"--out {params.out}: a model's file ends in {SUFFIX}")
+    game = load_game(params.config)
+    set_up_torch(params)
+    with (
+        alone(params.out.with_suffix(".lock")),
+        tempfile.TemporaryDirectory(prefix=".train-", dir=_made(params.out.parent)) as scratch,
+    ):
+        job.stage("reading", total=len(params.samples))
+        files = []
+        for number, path in enumerate(params.samples):
+            files.append(SampleFile(path, game, Path(scratch) / str(number)))
+            job.progress(number + 1)
+        run = _Run(job, params, game, SampleSet(files))
+        if run.is_done():
+            return run.finished()
+        return run.train()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def device_of(params: TrainParams) -> str:
+    if params.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if params.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: this machine has no GPU that PyTorch can use")
+    return params.device
+
+
+def set_up_torch(params: TrainParams) -> None:
+    torch.set_num_threads(params.threads)
+    if device_of(params) == "cpu":
+        torch.use_deterministic_algorithms(True)
+    else:
+        torch.set_float32_matmul_precision("high")
+
+
+class _Run:
+    """One training run and its files."""
+
+    def __init__(self, job: Job, params: TrainParams, game: Game, rows: SampleSet) -> None:
+        self._job, self._params, self._game = job, params, game
+        self._net, self._parent = _starting_network(params, game)
+        self._data = [file_sha256(path) for path in params.samples]
+        self._identity = self._fingerprint()
+        self._checkpoint = params.out.with_suffix(".checkpoint")
+        split = rows.split(params.hold_out)
+        device = device_of(params)
+        on_gpu = device != "cpu"
+        config = LearnerConfig(
+            weight_decay=params.weight_decay,
+            clip_norm=params.clip_norm,
+            value_weight=params.value_weight,
+            average_decay=params.average_decay,
+            bf16=on_gpu if params.bf16 is None else params.bf16,
+            compile=on_gpu if params.compile is None else params.compile,
+        )
+        per_epoch = max(1, len(split[0]) // params.batch)
+        steps = params.steps or max(1, round(params.epochs * per_epoch))
+        self._epochs = Epochs(
+            game,
+            rows,
+            Learner(self._net, config, device=device),
+            EpochsConfig(
+                seed=params.seed,
+                batch=params.batch,
+                steps=steps,
+                check_every=params.check_every or per_epoch,
+                patience=params.patience,
+                augment=params.augment,
+                batches_ahead=params.loaders,
+            ),
+            LearningRate(params.lr, min(params.lr_end, params.lr), min(params.warmup_steps, 1 + steps // 10), steps),
+            split=split,
+        )
+        self._rows, self._held = len(split[0]), len(split[1])
+
+    def _fingerprint(self) -> str:
+        """The same for two runs that end with the same weights."""
+        fields = {
+            name: value for name, value in params_as_json(self._params).items() if name not in NOT_IDENTITY
+        }
+        parent = self._parent.sha256 if self._parent is not None else None
+        text = msgspec.json.encode({**fields, "data": self._data, "parent": parent}, order="sorted")
+        return hashlib.sha256(text).hexdigest()
+
+    def is_done(self) -> bool:
+        """Whether this very run has written its model; raises if another one has."""
+        if not card_path(self._params.out).exists():
+            return False
+        card = read_card(card_path(self._params.out))
+        if card.notes.get("run") != self._identity:
+            raise AlreadyExists(str(self._params.out))
+        return True
+
+    def train(self) -> Outcome:
+        epochs, job = self._epochs, self._job
+        self._resume()
+        job.stage("training", total=epochs.config.steps, done=epochs.state.step)
+        saved_s = job.runtime.monotonic_s()
+        line: dict[str, Any] = {}
+        first, began_s = epochs.state.step, job.runtime.monotonic_s()
+        try:
+            while not epochs.done:
+                line = epochs.step() or line
+                now_s = job.runtime.monotonic_s()
+                rate = (epochs.state.step - first) * self._params.batch / max(now_s - began_s, 1e-9)
+                job.progress(epochs.state.step, samples_per_s=round(rate, 1), **line)
+                if job.stop.requested or now_s - saved_s >= self._params.checkpoint_s:
+                    self._save()
+                    saved_s = now_s
+                if job.stop.requested:
+                    return Outcome(ExitCode.STOPPED, {"steps": epochs.state.step})
+        finally:
+            epochs.close()
+        self._write()
+        return self.finished()
+
+    def _resume(self) -> None:
+        if not self._checkpoint.exists():
+            return
+        tensors, facts = read_checkpoint(self._checkpoint)
+        if facts["run"] != self._identity:
+            raise ConfigError(
+                f"{self._checkpoint} is of a training with other data or parameters; finish it, or remove it"
+            )
+        epochs = self._epochs
+        epochs.state = EpochsState(**facts["state"])
+        restore_learner(epochs.learner, tensors, steps=epochs.state.step)
+        for name, value in epochs.best.items():
+            value.copy_(tensors[BEST + name])
+        log.info("train.resumed", step=epochs.state.step)
+
+    def _save(self) -> None:
+        epochs = self._epochs
+        tensors = learner_tensors(epochs.learner)
+        tensors |= {BEST + name: value.cpu().contiguous() for name, value in epochs.best.items()}
+        write_checkpoint(
+            self._checkpoint, tensors, {"run": self._identity, "state": state_facts(epochs.state)}
+        )
+
+    def _write(self) -> None:
+        params, state = self._params, self._epochs.state
+        net = self._epochs.best_network()
+        before = self._parent.rows_seen if self._parent is not None else 0
+        card = ModelCard(
+            config=self._game.key,
+            architecture=net.architecture,
+            parent=self._parent.sha256 if self._parent is not None else None,
+            rows_seen=before + state.best_step * params.batch,
+            notes={"run": self._identity, "data": self._data, **self._told()},
+        )
+        self._write_curve(state)
+        save_model(net, card, params.out)
+        self._checkpoint.unlink(missing_ok=True)
+
+    def _write_curve(self, state: EpochsState) -> None:
+        with sealing(self._params.out.with_suffix(".curve.jsonl")) as part:
+            part.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in state.curve))
+        names = [name for name in state.curve[-1] if name.partition("_")[0] in ("train", "held")]
+        lines = {name: [(line["step"], line[name]) for line in state.curve] for name in names}
+        with sealing(self._params.out.with_suffix(".curve.svg")) as part:
+            title = f"{self._params.out.stem}: losses"
+            part.write_text(line_plot(title, lines, x_label="step", y_label="loss"), encoding="utf8")
+
+    def _told(self) -> dict[str, Any]:
+        state = self._epochs.state
+        return {
+            "steps": state.step,
+            "best_step": state.best_step,
+            "best_loss": state.best_loss,
+            "ended": state.ended or "all steps made",
+            "rows": self._rows,
+            "held_rows": self._held,
+        }
+
+    def finished(self) -> Outcome:
+        """The result, read from what is on disk."""
+        card = read_card(card_path(self._params.out))
+        self._job.sealed(describe(self._params.out, "model", config=card.config, rows_seen=card.rows_seen))
+        for suffix in (".curve.jsonl", ".curve.svg"):
+            self._job.sealed(describe(self._params.out.with_suffix(suffix), "curve"))
+        told = {name: card.notes[name] for name in self._told()}
+        return Outcome(ExitCode.DONE, {"model_sha256": card.sha256, "rows_seen": card.rows_seen, **told})
+
+
+def _starting_network(params: TrainParams, game: Game) -> tuple[ResidualNet, ModelCard | None]:
+    if params.parent is None:
+        return build(game, params.preset, seed=params.seed), None
+    return load_model(params.parent, config=game.key)
+
+
+TRAIN = JobSpec("train", "Train a network from samples.", TrainParams, run_train)
+
+
+def main(argv: Sequence[str]) -> int:
+    return run_job(TRAIN, argv)

@@ -1,0 +1,109 @@
+"""Sample files as something to learn from: checked, of one config, split by game, and never whole in memory.
+
+The arrays that training needs are unpacked into a scratch folder and mapped from there. Whether a game is
+held out follows from the game itself, so that it stays held out in every later file and window.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ringrift.errors import ConfigError, Corrupt, GameMismatch
+from ringrift.games.contract import Game, LegalActions
+from ringrift.jobs.samples.npz_check import check_samples
+from ringrift.jobs.training.rows import Numbers, TrainingRows, joined, ragged_index
+
+WANTED = (
+    *("states", "policy_offsets", "policy_indices", "policy_values"),
+    *("seats", "values_mp", "sample_weights", "game_hashes"),
+)
+_COPY_BYTES = 2**20
+_HOLD_OUT_PARTS = 10_000
+
+
+class SampleFile:
+    """One opened file."""
+
+    def __init__(self, path: Path, game: Game, scratch: Path) -> None:
+        check_config(path, game)
+        found = check_samples(path, game=game)
+        if not found.valid:
+            raise Corrupt(path, found="; ".join(found.errors), advice="Export the samples again")
+        missing = [name for name in WANTED if name not in found.array_shapes]
+        if missing:
+            raise Corrupt(path, found=f"no {', '.join(missing)}", advice="Export the samples again")
+        scratch.mkdir(parents=True)
+        with zipfile.ZipFile(path) as archive:
+            for name in WANTED:
+                with archive.open(f"{name}.npy") as member, (scratch / f"{name}.npy").open("wb") as file:
+                    shutil.copyfileobj(member, file, _COPY_BYTES)
+        arrays = {
+            name: np.load(scratch / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in WANTED
+        }
+        self._players = game.players
+        self._states, self._values = arrays["states"], arrays["values_mp"]
+        self._indices, self._policy = arrays["policy_indices"], arrays["policy_values"]
+        self._offsets = np.array(arrays["policy_offsets"])
+        self._seats, self._weights = (
+            np.array(arrays["seats"], dtype=np.int64),
+            np.array(arrays["sample_weights"]),
+        )
+        self.game_hashes = np.array(arrays["game_hashes"])
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def take(self, rows: Numbers) -> TrainingRows:
+        flat, offsets = ragged_index(self._offsets, rows)
+        return TrainingRows(
+            states=np.ascontiguousarray(self._states[rows]),
+            legal=LegalActions(offsets, np.asarray(self._indices[flat])),
+            policy=np.asarray(self._policy[flat]),
+            seats=self._seats[rows],
+            values=np.asarray(self._values[rows, : self._players]),
+            weights=self._weights[rows],
+        )
+
+
+def check_config(path: Path, game: Game) -> None:
+    """Raise `GameMismatch` if the file says that it is of another game."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            config = str(arrays["config_key"]) if "config_key" in arrays.files else game.key
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, ValueError, zipfile.BadZipFile) as fault:
+        raise Corrupt(path, found=f"unreadable: {fault}", advice="Export the samples again") from fault
+    if config != game.key:
+        raise GameMismatch(str(path), wanted=game.key, found=config)
+
+
+class SampleSet:
+    """Several files as one source, in a fixed order."""
+
+    def __init__(self, files: Sequence[SampleFile]) -> None:
+        self._files = files
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(file) for file in files])])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def take(self, rows: Numbers) -> TrainingRows:
+        """The rows, in the order of the files rather than that of *rows*."""
+        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        parts = [
+            self._files[owner].take(rows[owners == owner] - self._starts[owner])
+            for owner in np.unique(owners)
+        ]
+        return joined(parts)
+
+    def split(self, hold_out: float) -> tuple[Numbers, Numbers]:
+        """Rows to train on, and rows of games that are held out."""
+        hashes = np.concatenate([file.game_hashes for file in self._files])
+        held = (hashes % np.uint64(_HOLD_OUT_PARTS)) < np.uint64(round(hold_out * _HOLD_OUT_PARTS))
+        return np.flatnonzero(~held), np.flatnonzero(held)
