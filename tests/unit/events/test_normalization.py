@@ -46,9 +46,9 @@ def test_normalising_twice_changes_nothing(text):
     assert normalize_event_type(once) == once
 
 
-@pytest.mark.parametrize("member", DataEventType)
-def test_enum_and_name_are_one_event(member):
-    assert normalize_event_type(member) == member.name == normalize_event_type(member.name)
+def test_enum_and_name_are_one_event():
+    for member in DataEventType:
+        assert normalize_event_type(member) == member.name == normalize_event_type(member.name)
 
 
 @pytest.mark.parametrize("name", ["test_event", "custom_event_type", "MY_EVENT", "Mixed_Case", "", "func"])

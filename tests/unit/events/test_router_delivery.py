@@ -59,22 +59,24 @@ async def test_global_subscribers_come_first_then_typed_ones_in_order_of_registr
     assert [label for label, _ in calls] == ["all 1", "all 2", "typed 1", "typed 2"]
 
 
-@pytest.mark.parametrize("published", list(DataEventType), ids=lambda e: e.name)
-async def test_an_event_published_by_enum_reaches_every_spelling_exactly_once(router, calls, published):
-    router.subscribe(published, recorder(calls, "enum"))
-    router.subscribe(published.name, recorder(calls, "name"))
-    router.subscribe(published.value, recorder(calls, "value"))
-    router.subscribe(published.name.lower(), recorder(calls, "lower"))
-    event = await router.publish(published, {"n": 1})
-    assert [label for label, _ in calls] == ["enum", "name", "value", "lower"]
-    assert event.event_type == published.name
+async def test_an_event_published_by_enum_reaches_every_spelling_exactly_once():
+    for published in DataEventType:
+        router, calls = make_router(), []
+        router.subscribe(published, recorder(calls, "enum"))
+        router.subscribe(published.name, recorder(calls, "name"))
+        router.subscribe(published.value, recorder(calls, "value"))
+        router.subscribe(published.name.lower(), recorder(calls, "lower"))
+        event = await router.publish(published, {"n": 1})
+        assert [label for label, _ in calls] == ["enum", "name", "value", "lower"], published
+        assert event.event_type == published.name
 
 
-@pytest.mark.parametrize("stage", list(StageEvent), ids=lambda e: e.name)
-async def test_a_stage_reaches_its_event_once(router, calls, stage):
-    router.subscribe(stage, recorder(calls, "stage"))
-    await router.publish(stage, {"n": 1, "success": True})
-    assert [label for label, _ in calls] == ["stage"]
+async def test_a_stage_reaches_its_event_once():
+    for stage in StageEvent:
+        router, calls = make_router(), []
+        router.subscribe(stage, recorder(calls, "stage"))
+        await router.publish(stage, {"n": 1, "success": True})
+        assert [label for label, _ in calls] == ["stage"], stage
 
 
 async def test_a_failed_promotion_is_not_published_as_a_promotion(router, calls):
