@@ -152,6 +152,20 @@ def test_killed_with_9_and_started_again_nothing_has_to_be_cleaned_up(start):
     assert second.end() == 0
 
 
+def test_started_again_in_another_way_it_hears_what_was_said_meanwhile(start, monkeypatch):
+    monkeypatch.setenv("RINGRIFT_EVENT_BACKLOG", "0")
+    first = start()
+    first.wait_until_ready()
+    assert first.end() == 0
+    say = "import ringrift; ringrift.get_router().publish_sync('HOST_ONLINE', {'node_id': 'a'}, 'test')"
+    subprocess.run([sys.executable, "-c", say], env=environment(first.data), check=True, timeout=DEADLINE_S)
+    second = start("--for", "60s")
+    url, end_s = second.wait_until_ready(), time.monotonic() + DEADLINE_S
+    while 'routed_total{event="HOST_ONLINE"} 1.0' not in second.get(f"{url}/metrics")[1]:
+        assert time.monotonic() < end_s, "the event was not delivered"
+        time.sleep(0.05)
+
+
 def test_it_stops_by_itself_after_the_given_time(start):
     run = start("--for", "1s")
     assert run.process.wait(DEADLINE_S) == 0

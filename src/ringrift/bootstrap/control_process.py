@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
@@ -18,8 +18,10 @@ from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import AlreadyExists, Conflict
 from ringrift.events.router import get_router
-from ringrift.settings import get_settings
+from ringrift.process import process_scope
+from ringrift.settings import Settings, get_settings
 
+CONTROL_NAME = "control"
 SHUTDOWN_S_MAX = 30.0
 
 
@@ -48,6 +50,7 @@ async def run_control_process(
         except AlreadyExists:
             raise Conflict(_already_running(guard)) from None
         stack.callback(guard.release)
+        _be_known_as_control()
         await get_engine()
         stack.push_async_callback(close_engine)
         router = get_router()
@@ -68,6 +71,13 @@ async def run_control_process(
         )
         # Ends with the user's wish or with the task's cancellation; there is no time limit to a run.
         await stop.wait()
+
+
+def _be_known_as_control() -> None:
+    """Hear on from where the last run stopped, also when this one was started with other arguments."""
+    settings = get_settings()
+    if settings.process_name is None:
+        process_scope().put(Settings, replace(settings, process_name=CONTROL_NAME))
 
 
 def _already_running(guard: MasterLoopGuard) -> str:
