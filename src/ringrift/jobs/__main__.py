@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ringrift.errors import ConfigError
@@ -15,12 +16,19 @@ def main(argv: list[str]) -> int:
         lines = [f"  {kind:<{width}}  {summary}" for kind, summary in KINDS.items()]
         sys.stdout.write("Jobs (`KIND --help` for the parameters of one):\n" + "\n".join(lines) + "\n")
         return ExitCode.DONE
+    one_thread_per_process()
     try:
         run = job_main(argv[0])
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.WRONG_INPUT
     return run(argv[1:])
+
+
+def one_thread_per_process() -> None:
+    """Read by the libraries that compute when they are loaded; jobs share the cores by processes."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 if __name__ == "__main__":

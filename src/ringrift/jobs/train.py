@@ -168,7 +168,9 @@ class _Run:
                 augment=params.augment,
                 batches_ahead=params.loaders,
             ),
-            LearningRate(params.lr, min(params.lr_end, params.lr), min(params.warmup_steps, 1 + steps // 10), steps),
+            LearningRate(
+                params.lr, min(params.lr_end, params.lr), min(params.warmup_steps, 1 + steps // 10), steps
+            ),
             split=split,
         )
         self._rows, self._held = len(split[0]), len(split[1])

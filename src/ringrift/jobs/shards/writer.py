@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import structlog
@@ -18,8 +18,8 @@ from ringrift.errors import Corrupt
 from ringrift.games.contract import Game
 from ringrift.jobs.sealing import Artifact, describe, sealing, storage_errors, sync_folder
 from ringrift.jobs.shards.encoding import game_row, move_rows, player_rows
-from ringrift.jobs.shards.reader import open_shard
-from ringrift.jobs.shards.records import PlayedGame, describe_moves
+from ringrift.jobs.shards.reader import ShardReader, open_shard
+from ringrift.jobs.shards.records import PlayedGame, StoredGame, describe_moves
 from ringrift.jobs.shards.schema import check_header, create_tables
 
 SHARD_SUFFIX = ".shard.db"
@@ -51,6 +51,14 @@ class ShardWriter:
             with open_shard(path) as shard:
                 done |= {summary.run_index for summary in shard.summaries()}
         return done
+
+    def games(self) -> Iterator[StoredGame]:
+        """Every game of the run so far, sealed or gathered."""
+        for path in self.sealed:
+            with open_shard(path) as shard:
+                yield from (found for found in shard.games() if isinstance(found, StoredGame))
+        gathered = ShardReader(self._db, self.open_path).games()
+        yield from (found for found in gathered if isinstance(found, StoredGame))
 
     def add(self, played: PlayedGame) -> Artifact | None:
         """Commit one game; returns the shard if this one filled it."""
