@@ -30,7 +30,7 @@ class RestartLedger:
         self._writer = None
 
     def record(self, daemon_type: DaemonType) -> RestartRecord:
-        return self._loaded().get(daemon_type.value, RestartRecord())
+        return self._loaded().get(str(daemon_type), RestartRecord())
 
     def crashed(
         self, daemon_type: DaemonType, policy: RestartPolicy, *, ran_s: float, error: str
@@ -49,7 +49,7 @@ class RestartLedger:
 
     def clear(self, daemon_type: DaemonType) -> None:
         """Forget the crashes of a daemon."""
-        if daemon_type.value in self._loaded():
+        if str(daemon_type) in self._loaded():
             self._keep(daemon_type, clear(self.record(daemon_type)))
 
     def failed_for_good(self, daemon_type: DaemonType) -> bool:
@@ -72,11 +72,12 @@ class RestartLedger:
         return self._records
 
     def _keep(self, daemon_type: DaemonType, record: RestartRecord) -> None:
-        self._loaded()[daemon_type.value] = record
+        self._loaded()[str(daemon_type)] = record
         self._changed = True
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # cleared from outside a loop; written with the next change
+        except RuntimeError:  # cleared from outside a loop, where nobody would come back to write it
+            asyncio.run(self._write())
             return
         if self._writer is None or self._writer.done():
             self._writer = loop.create_task(self._write(), name="daemon-ledger")

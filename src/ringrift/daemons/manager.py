@@ -141,7 +141,8 @@ class DaemonManager(DaemonReader):
         if not reason:
             reason = await self._starter.start(daemon_type, wait_for_deps=wait_for_deps)
         if reason:
-            self._refused(daemon_type, reason)
+            log.warning("daemons.not_started", daemon=str(daemon_type), reason=reason)
+            self._starter.note_refusal(daemon_type, reason)
         return not reason
 
     async def stop(self, daemon_type: DaemonType) -> bool:
@@ -198,6 +199,7 @@ class DaemonManager(DaemonReader):
         """Stop everything within *timeout*; with *force* all at once and without a second wait."""
         if self._opened_on is None:
             return
+        self._open()  # a closed loop leaves something to clear up; a live one is not for us to stop
         limit_s = self.config.shutdown_timeout if timeout is None else timeout
         self._running = False
         if self._auto_start is not None:
@@ -342,11 +344,6 @@ class DaemonManager(DaemonReader):
             forced_s=forced_s,
             ordered=ordered,
         )
-
-    def _refused(self, daemon_type: DaemonType, reason: str) -> None:
-        log.warning("daemons.not_started", daemon=daemon_type.value, reason=reason)
-        if unit := self._supervisor.units.get(daemon_type):
-            unit.info.last_error = reason
 
     def _check_registry(self) -> None:
         wrong = validate_registry(self._registry)

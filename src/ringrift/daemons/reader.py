@@ -79,7 +79,7 @@ class DaemonReader:
     def readiness_probe(self, required: Iterable[DaemonType] | None = None) -> reports.ProbeReport:
         """True once everything that ought to run (or *required*) does."""
         asked = [unit.daemon_type for unit in self._expected()] if required is None else list(required)
-        missing = [daemon_type.value for daemon_type in asked if not self.is_running(daemon_type)]
+        missing = [str(daemon_type) for daemon_type in asked if not self.is_running(daemon_type)]
         reason = ""
         if not self._running:
             reason = "the daemon manager is not started"

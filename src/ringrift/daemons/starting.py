@@ -84,7 +84,7 @@ class Starter:
             reason = self._profile_refusal(daemon_type, reasons)
             if reason:
                 reasons[daemon_type] = reason
-                self._supervisor.units[daemon_type].info.last_error = reason
+                self.note_refusal(daemon_type, reason)
             else:
                 accepted.append(daemon_type)
                 self._want(self._supervisor.units[daemon_type])
@@ -97,6 +97,14 @@ class Starter:
         if reasons:
             log.info("daemons.not_started", count=len(reasons), reasons=_short(reasons))
         return StartResult(results, reasons)
+
+    def note_refusal(self, daemon_type: DaemonType, reason: str) -> None:
+        """Remember why a daemon was not started, unless it is down for an error that says more."""
+        unit = self._supervisor.units.get(daemon_type)
+        if unit is None or unit.ended in (Ended.CRASHED, Ended.GIVEN_UP):
+            return
+        if not self._supervisor.ledger.failed_for_good(daemon_type):
+            unit.info.last_error = reason
 
     def _profile_refusal(self, daemon_type: DaemonType, refused: dict[DaemonType, str]) -> str:
         unit = self._supervisor.units[daemon_type]

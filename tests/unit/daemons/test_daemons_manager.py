@@ -13,9 +13,29 @@ from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.errors import ConfigError
 from ringrift.events.router import UnifiedEventRouter
 from ringrift.events.unified_router import Surroundings
+from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime
 
 MINE, NEEDED, OTHER = own_type("MINE"), own_type("NEEDED"), own_type("OTHER")
+
+
+def test_a_name_stands_for_its_daemon_and_an_unknown_one_for_none() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(MINE, Steady())
+        assert await manager.start("mine")  # type: ignore[arg-type]
+        assert manager.is_running(MINE)
+        for unknown in ("nonsense", own_type("NEVER_REGISTERED")):
+            assert not await manager.start(unknown)  # type: ignore[arg-type]
+            assert not await manager.stop(unknown)  # type: ignore[arg-type]
+            assert not manager.is_running(unknown)  # type: ignore[arg-type]
+            assert not manager.is_permanently_failed(unknown)  # type: ignore[arg-type]
+            assert not manager.readiness_probe([unknown])  # type: ignore[list-item]
+            assert not await manager.restart_failed_daemon(unknown)  # type: ignore[arg-type]
+            manager.clear_permanently_failed(unknown)  # type: ignore[arg-type]
+        await manager.shutdown()
+
+    in_simulation(main)
 
 
 def test_a_start_without_its_dependency_is_refused_with_the_reason() -> None:
@@ -32,6 +52,41 @@ def test_a_start_without_its_dependency_is_refused_with_the_reason() -> None:
         await manager.shutdown()
 
     in_simulation(main)
+
+
+def test_a_refused_start_keeps_the_error_that_led_to_it() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(MINE, Crasher(), max_restarts=1)
+        await manager.start(MINE)
+        await asyncio.sleep(HOUR_S)
+        assert manager.is_permanently_failed(MINE)
+        for _ in range(3):
+            assert not await manager.start(MINE)
+            assert not (await manager.start_all([MINE]))[MINE]
+        assert manager.get_status()[MINE].last_error == "RuntimeError: broken"
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_manager_left_on_a_closed_loop_can_still_be_shut_down() -> None:
+    manager = make_manager(runtime=system_runtime())
+    manager.register_factory(MINE, Steady())
+    assert asyncio.run(manager.start(MINE))
+    asyncio.run(manager.shutdown())
+    assert not manager.is_running(MINE)
+    assert manager.get_status()["running"] is False
+
+
+def test_a_manager_on_another_live_loop_is_not_shut_down_behind_its_back() -> None:
+    manager = make_manager(runtime=system_runtime())
+    manager.register_factory(MINE, Steady())
+    with asyncio.Runner() as runner:
+        runner.run(manager.start(MINE))
+        with pytest.raises(ConfigError, match="another event loop"):
+            asyncio.run(manager.shutdown())
+        runner.run(manager.shutdown())
 
 
 def test_a_start_can_wait_for_its_dependency() -> None:

@@ -182,6 +182,25 @@ def test_17_a_budget_that_was_spent_stays_spent_over_a_restart_of_the_manager(tm
         asyncio.run(life())
 
 
+def test_17_a_budget_cleared_by_a_script_without_a_loop_is_cleared_for_the_next_process(
+    tmp_path: Path,
+) -> None:
+    store = JsonLedger(tmp_path / "restarts.json")
+
+    async def spend() -> None:
+        manager = make_manager(runtime=SystemRuntime(), ledger=store)
+        manager.register_factory(MINE, Crasher(), max_restarts=0)
+        await manager.start(MINE)
+        while not manager.is_permanently_failed(MINE):
+            await asyncio.sleep(0.001)
+        await manager.shutdown()
+
+    asyncio.run(spend())
+    assert make_manager(ledger=store, runtime=SystemRuntime()).is_permanently_failed(MINE)
+    make_manager(ledger=store, runtime=SystemRuntime()).clear_permanently_failed(MINE)
+    assert not make_manager(ledger=store, runtime=SystemRuntime()).is_permanently_failed(MINE)
+
+
 def test_17_a_deprecated_face_is_refused_beside_its_successor_and_left_out_of_profiles() -> None:
     async def main() -> None:
         manager, new, old = make_manager(), Steady(), Steady()
