@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 import torch
 
 from ringrift.errors import ConfigError
@@ -26,8 +25,6 @@ from ringrift.network.packing import RawOutput, Request, write_others, write_pla
 from ringrift.network.quantised import QuantisedEngine
 from ringrift.network.samples import sample_positions
 from ringrift.search.contract import Evaluation
-
-log = structlog.get_logger()
 
 Longs = npt.NDArray[np.int64]
 
@@ -144,7 +141,6 @@ def _checked(engine: Engine, model: ResidualNet, samples: Planes) -> Engine:
     error = float(np.abs(engine.judge(samples).values - plain.values).mean())
     if not error <= VALUE_TOLERANCE:
         raise ConfigError(f"network: {engine.name} is off by {error:.3f} on average; use precision float32")
-    log.debug("network.engine.checked", engine=engine.name, mean_value_error=error)
     return engine
 
 
