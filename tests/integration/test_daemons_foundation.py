@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,17 @@ async def test_the_coordinator_profile_runs_what_is_built_and_says_why_not_the_r
     assert manager.liveness_probe()
     assert manager.readiness_probe()
     status = manager.get_status()
+    assert isinstance(status, dict)
     assert isinstance(status[DaemonType.EVENT_ROUTER], DaemonInfo)
+    assert status.get(DaemonType.EVENT_ROUTER) is status["event_router"]
+    assert set(status) == set(DaemonType)
+    assert all(isinstance(info, DaemonInfo) for info in status.values())
+    assert status.get("summary") == status["summary"]
+    assert status.get("nonsense") is None
+    assert "nonsense" not in status
+    with pytest.raises(KeyError):
+        status["nonsense"]
+    assert json.loads(json.dumps(status.to_dict()))["running"] is True
     assert status["running"] is True
     assert status["daemons"]["event_router"]["state"] == "running"
     assert status["summary"]["running"] == len(FOUNDATION)

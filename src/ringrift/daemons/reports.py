@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast, overload
 
 from ringrift.daemons.planning import Ended, Phase
 from ringrift.daemons.types import DaemonInfo, DaemonState, DaemonType
@@ -13,29 +13,33 @@ from ringrift.daemons.unit import Unit
 DOWN_FOR_GOOD = (DaemonState.FAILED, DaemonState.IMPORT_FAILED)
 
 
-class DaemonStatus(Mapping[str, Any]):
+class DaemonStatus(dict[DaemonType, DaemonInfo]):
     """One answer in both documented shapes.
 
-    By `DaemonType` it gives the `DaemonInfo` of each daemon, and iterates over the types; the keys
-    "running", "daemons", "summary" and "circuit_breaker" give the plain document.
+    It is a dict from each `DaemonType` to its `DaemonInfo`; beyond that the keys "running", "daemons",
+    "summary", "circuit_breaker" and "loop" give the plain document, without being counted or iterated.
     """
 
     def __init__(self, infos: Mapping[DaemonType, DaemonInfo], document: Mapping[str, Any]) -> None:
-        self._infos: dict[str, DaemonInfo] = dict(infos.items())
-        self._types = tuple(infos)
+        super().__init__(infos)
         self._document = dict(document)
 
+    @overload
+    def __getitem__(self, key: DaemonType) -> DaemonInfo: ...
+
+    @overload
+    def __getitem__(self, key: str) -> Any: ...
+
     def __getitem__(self, key: str) -> Any:
-        return self._document[key] if key in self._document else self._infos[key]
+        return self._document[key] if key in self._document else super().__getitem__(cast("DaemonType", key))
 
     def __contains__(self, key: object) -> bool:
-        return key in self._document or key in self._infos
+        return key in self._document or super().__contains__(key)
 
-    def __iter__(self) -> Iterator[DaemonType]:
-        return iter(self._types)
-
-    def __len__(self) -> int:
-        return len(self._types)
+    def get(self, key: str, default: Any = None) -> Any:
+        if key in self._document:
+            return self._document[key]
+        return super().get(cast("DaemonType", key), default)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain document."""
