@@ -1,6 +1,7 @@
 """Every test has a data folder and process-wide objects of its own."""
 
 import pytest
+import structlog
 
 from ringrift.process import process_scope
 
@@ -13,3 +14,4 @@ def own_process_scope(tmp_path_factory, monkeypatch):
     process_scope().clear()
     yield
     process_scope().clear()
+    structlog.reset_defaults()  # a command under test may have led the log to a file of its own

@@ -66,7 +66,9 @@ class CausalChainTooLong(ConfigError):
     """An event is published inside so many nested handlers that they must be going in circles."""
 
     def __init__(self, event_type: str, *, depth: int) -> None:
-        super().__init__(f"{event_type} is {depth} events deep in one causal chain; do handlers go in circles?")
+        super().__init__(
+            f"{event_type} is {depth} events deep in one causal chain; do handlers go in circles?"
+        )
         self.event_type, self.depth = event_type, depth
 
 
@@ -136,7 +138,10 @@ class StorageFull(Unavailable):
 
 
 class StorageReadOnly(Unavailable):
-    """The folder or file cannot be written; nothing was changed."""
+    """The folder or file cannot be written; nothing was changed. It passes only if a person sees to it."""
+
+    def __str__(self) -> str:
+        return self.what
 
 
 class Corrupt(RingRiftError):

@@ -17,7 +17,7 @@ from typing import IO, Self
 import psutil
 import structlog
 
-from ringrift.errors import AlreadyExists, Unavailable
+from ringrift.errors import AlreadyExists, StorageReadOnly
 from ringrift.settings import get_settings
 
 log = structlog.get_logger()
@@ -92,7 +92,7 @@ class MasterLoopGuard:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.open("a+", encoding="utf-8")
         except OSError as error:
-            raise Unavailable(f"{self.path} cannot be written: {error.strerror}") from None
+            raise StorageReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -21,6 +21,7 @@ def daemons(
     with plain_errors():
         status = running_status()
         rows = [_row(spec, status) for spec in product_registry()]
+    able, known = sum(row["available"] for row in rows), len(rows)
     if available:
         rows = [row for row in rows if row["available"]]
     if as_json:
@@ -28,9 +29,8 @@ def daemons(
         return
     shown = [(row["name"], row["state"], row["capability"], row["reason"] or row["about"]) for row in rows]
     print_table("Daemons", ("daemon", "state", "capability", "what it does, or why it can't"), shown)
-    able = sum(row["available"] for row in rows)
     where = "" if status else "; no control process runs here, start one with `ringrift run`"
-    console().print(f"\n{able} of {len(rows)} can run in this version{where}.")
+    console().print(f"\n{able} of {known} can run in this version{where}.")
 
 
 def _row(spec: DaemonSpec, status: dict[str, Any] | None) -> dict[str, Any]:

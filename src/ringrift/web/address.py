@@ -9,13 +9,27 @@ import msgspec
 import psutil
 
 FILE = "probes.json"
+START_TOLERANCE_S = 2.0  # the system rounds, and reckons start times from a clock that may be set
 
 
 class Address(msgspec.Struct, frozen=True):
-    """The probes' URL and the process that serves it."""
+    """The probes' URL and the process that serves it. Its start tells it from a later one of its number."""
 
     url: str
     pid: int
+    began_s: float = 0.0
+
+    @classmethod
+    def of_this_process(cls, url: str) -> Address:
+        process = psutil.Process()
+        return cls(url=url, pid=process.pid, began_s=process.create_time())
+
+    @property
+    def is_alive(self) -> bool:
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.began_s) <= START_TOLERANCE_S
+        except psutil.NoSuchProcess:
+            return False
 
 
 def write_address(folder: Path, address: Address) -> None:
@@ -32,7 +46,7 @@ def read_address(folder: Path) -> Address | None:
         address = msgspec.json.decode((folder / FILE).read_bytes(), type=Address)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-    return address if psutil.pid_exists(address.pid) else None
+    return address if address.is_alive else None
 
 
 def forget_address(folder: Path, address: Address) -> None:

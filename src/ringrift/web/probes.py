@@ -87,7 +87,7 @@ class HealthServerDaemon:
         app = Probes(self._board, self._publish, self._runtime).app()
         server = ProbeServer(app, host=self._settings.health_host, port=self._settings.health_port)
         folder = self._settings.coordination_dir
-        address = Address(url=server.url, pid=self._runtime.pid)
+        address = Address.of_this_process(server.url)
         try:
             server.start()
             self._server = server
