@@ -1,8 +1,14 @@
 """Real games, played at random with made-up policies, and shards of them."""
 
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 
 from ringrift.games.registry import load_game
+from ringrift.jobs.frame import run_job
 from ringrift.jobs.shards.records import PlayedGame, SeatRecord, SoftPolicies, termination_of
 from ringrift.jobs.shards.writer import ShardWriter
 
@@ -59,3 +65,33 @@ def write_shard(folder, games, *, name="games", games_per_shard=10_000, key=CONF
     artifact = writer.seal()
     writer.close()
     return artifact
+
+
+def run(spec, *argv):
+    """Run a job in this process; returns its exit code and its result line."""
+    out = io.StringIO()
+    code = run_job(spec, [str(each) for each in argv], out=out)
+    return code, json.loads(out.getvalue().splitlines()[-1])
+
+
+def stopping_after(spec, lines):
+    """The same job, asked to stop after so many lines of progress."""
+
+    def work(job, params):
+        said = []
+        tell = job.progress
+
+        def progress(*args, **fields):
+            said.append(args)
+            if len(said) >= lines:
+                job.stop.request("the test")
+            tell(*args, **fields)
+
+        job.progress = progress
+        return spec.run(job, params)
+
+    return replace(spec, run=work)
+
+
+def artifacts_of(result, kind):
+    return [Path(each["path"]) for each in result["artifacts"] if each["artifact"] == kind]

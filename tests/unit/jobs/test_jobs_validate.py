@@ -125,6 +125,22 @@ def test_games_written_wrong_are_refused(tmp_path, made, reason):
     assert (code, result["reasons"]) == (4, {reason: 1})
 
 
+def given_up(results=(1.0, -1.0)):
+    seats = tuple(
+        replace(seat, result=result, ranking=1 if result > 0 else 2)
+        for seat, result in zip(random_game(seed=99).seats, results, strict=True)
+    )
+    return replace(shortened(), termination="resignation", seats=seats)
+
+
+def test_a_game_given_up_is_right_only_if_it_was_running(tmp_path):
+    assert validate(write_shard(tmp_path / "a", [given_up()]).path)[0] == 0
+    over = replace(random_game(seed=3), termination="resignation")
+    for number, wrong in enumerate([over, given_up((1.0, 1.0))]):
+        code, result = validate(write_shard(tmp_path / str(number), [wrong]).path)
+        assert (code, result["reasons"]) == (4, {"wrong_result": 1})
+
+
 def test_an_illegal_move_is_named_with_its_number(tmp_path):
     shard = write_shard(tmp_path, [random_game(seed=0)]).path
     change(shard, "UPDATE game_moves SET action = 77 WHERE move_number = 4")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -40,6 +41,10 @@ def restore_learner(learner: Learner, tensors: Mapping[str, Tensor], *, steps: i
         moments.setdefault(int(number), {})[which] = value
     state = learner.optimiser.state_dict()
     learner.optimiser.load_state_dict({**state, "state": moments})
+    # The fused step walks weights and moments side by side in memory, so they must lie there alike.
+    for weights, kept in learner.optimiser.state.items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            kept[name] = torch.empty_like(weights).copy_(kept[name])
     learner.steps = steps
 
 

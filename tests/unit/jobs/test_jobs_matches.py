@@ -1,0 +1,121 @@
+"""Evaluation and tournaments: decided by the test, every game kept, and resumable."""
+
+import json
+
+import pytest
+from jobs_samples import artifacts_of, run, stopping_after
+
+from ringrift.jobs.evaluate import EVALUATE
+from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.tournament import TOURNAMENT
+from ringrift.jobs.validate import VALIDATE
+
+GAME = ("--config", "connect_four_2p")
+
+
+def games_in(result):
+    games = []
+    for path in artifacts_of(result, "shard"):
+        with open_shard(path) as shard:
+            games += list(shard.games())
+    return games
+
+
+def evaluate(out, *more, spec=EVALUATE):
+    return run(spec, *GAME, "--out", out, "--batch", 16, *more)
+
+
+def test_a_clear_difference_ends_the_match_early(tmp_path):
+    code, result = evaluate(tmp_path, "--candidate", "mcts:40", "--opponents", "random", "--elo1", 200)
+    (match,) = result["matches"]
+    assert (code, match["verdict"], match["decided_by"]) == (0, "stronger", "bound")
+    assert match["games"] < 100
+    assert match["llr"] >= match["upper"]
+
+
+def test_a_weaker_candidate_fails(tmp_path):
+    _, result = evaluate(tmp_path, "--candidate", "random", "--opponents", "mcts:40", "--elo1", 200)
+    assert result["matches"][0]["verdict"] == "not_stronger"
+
+
+def test_without_a_test_all_games_are_played_from_both_seats(tmp_path):
+    argv = ("--candidate", "mcts:5", "--opponents", "random", "mcts:2", "--games", 12, "--test", "none")
+    code, result = evaluate(tmp_path, *argv)
+    assert (code, [match["games"] for match in result["matches"]]) == (0, [12, 12])
+    games = games_in(result)
+    assert len(games) == 24
+    first_seats = [each.game.seats[0].name for each in games[:12]]
+    assert first_seats.count("mcts:5") == 6
+    for one, other in zip(games[0::2], games[1::2], strict=True):
+        plies = one.game.metadata["opening_plies"]
+        assert one.game.actions[:plies].tolist() == other.game.actions[:plies].tolist()
+    assert run(VALIDATE, "--shards", *artifacts_of(result, "shard"))[0] == 0
+    written = json.loads(artifacts_of(result, "evaluation")[0].read_text())
+    assert written["matches"] == result["matches"]
+
+
+def test_a_stopped_evaluation_continues_to_the_same_result(tmp_path):
+    argv = ("--candidate", "mcts:5", "--opponents", "mcts:4", "random", "--games", 40, "--test", "none")
+    _, straight = evaluate(tmp_path / "a", *argv)
+    code, stopped = evaluate(tmp_path / "b", *argv, spec=stopping_after(EVALUATE, 11))
+    assert code == 3
+    assert stopped["matches"][0]["games"] < 40
+    code, continued = evaluate(tmp_path / "b", *argv)
+    assert code == 0
+    assert continued["matches"] == straight["matches"]
+    assert {g.fingerprint for g in games_in(continued)} == {g.fingerprint for g in games_in(straight)}
+
+
+def test_the_same_seed_gives_the_same_games(tmp_path):
+    argv = ("--candidate", "mcts:5", "--opponents", "random", "--games", 8, "--test", "none")
+    one, other = evaluate(tmp_path / "a", *argv)[1], evaluate(tmp_path / "b", *argv)[1]
+    assert one["matches"] == other["matches"]
+    different = evaluate(tmp_path / "c", *argv, "--seed", 5)[1]
+    prints = [{g.fingerprint for g in games_in(result)} for result in (one, different)]
+    assert prints[0] != prints[1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("--candidate", "chess", "--opponents", "random"), "names no player"),
+        (("--candidate", "model:none.safetensors@4", "--opponents", "random"), "no card"),
+        (("--candidate", "random", "--opponents", "random", "--elo0", 50), "elo0"),
+    ],
+)
+def test_wrong_input_is_named(tmp_path, argv, told):
+    code, result = evaluate(tmp_path, *argv)
+    assert code == 2
+    assert told in result["error"]
+
+
+def test_every_pair_meets(tmp_path):
+    argv = ("--players", "random", "mcts:3", "mcts:30", "--games", 8, "--out", tmp_path)
+    code, result = run(TOURNAMENT, *GAME, *argv)
+    assert code == 0
+    assert [pair["players"] for pair in result["pairs"]] == [
+        ["mcts:3", "random"],
+        ["mcts:30", "random"],
+        ["mcts:30", "mcts:3"],
+    ]
+    assert result["pairs"][1]["score"] > 0.8
+    games = games_in(result)
+    assert len(games) == 24
+    assert {each.game.source for each in games} == {"tournament"}
+
+
+def test_a_stopped_tournament_continues(tmp_path):
+    argv = ("--players", "random", "mcts:3", "mcts:10", "--games", 12, "--batch", 4, "--out")
+    _, straight = run(TOURNAMENT, *GAME, *argv, tmp_path / "a")
+    assert run(stopping_after(TOURNAMENT, 8), *GAME, *argv, tmp_path / "b")[0] == 3
+    code, continued = run(TOURNAMENT, *GAME, *argv, tmp_path / "b")
+    assert (code, continued["pairs"]) == (0, straight["pairs"])
+
+
+def test_three_players_take_every_seat(tmp_path):
+    argv = ("--candidate", "heuristic", "--opponents", "random", "--games", 3, "--test", "none")
+    code, result = run(EVALUATE, "--config", "square8_3p", *argv, "--out", tmp_path)
+    games = games_in(result)
+    assert code == 0
+    assert [each.game.metadata["seats"].index(0) for each in games] == [0, 1, 2]
+    assert run(VALIDATE, "--shards", *artifacts_of(result, "shard"))[0] == 0

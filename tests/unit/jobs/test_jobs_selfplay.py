@@ -1,0 +1,122 @@
+"""Self-play as a job: the same games for the same seed, however often it was stopped."""
+
+import json
+
+import numpy as np
+import pytest
+from jobs_samples import artifacts_of, run, stopping_after
+
+from ringrift.jobs.selfplay import SELFPLAY
+from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.validate import VALIDATE
+
+FEW = ("--config", "connect_four_2p", "--simulations", 8, "--slots", 6)
+
+
+def played(paths):
+    games = {}
+    for path in paths:
+        with open_shard(path) as shard:
+            for stored in shard.games():
+                games[stored.game.game_id] = stored
+    return games
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    for name, stored in one.items():
+        assert stored.fingerprint == other[name].fingerprint
+        np.testing.assert_array_equal(stored.game.root_values, other[name].game.root_values)
+
+
+def test_games_are_written_with_what_made_them(tmp_path):
+    code, result = run(SELFPLAY, *FEW, "--games", 7, "--out", tmp_path, "--games-per-shard", 3)
+    assert (code, result["games"], result["unfinished"]) == (0, 7, 0)
+    shards = artifacts_of(result, "shard")
+    assert len(shards) == 3
+    games = played(shards)
+    assert len(games) == 7
+    for stored in games.values():
+        game = stored.game
+        assert (game.engine_mode, game.search_budget, game.source) == ("gumbel", 8, "selfplay")
+        assert game.rows == len(game.actions)
+        assert game.completed_s >= game.started_s > 1.6e9
+    assert run(VALIDATE, "--shards", *shards)[0] == 0
+    assert {path.suffix for path in tmp_path.iterdir()} == {".db", ".json"}
+
+
+def test_a_stopped_run_continues_to_the_same_games(tmp_path):
+    _, straight = run(SELFPLAY, *FEW, "--games", 9, "--out", tmp_path / "a")
+    code, stopped = run(stopping_after(SELFPLAY, 2), *FEW, "--games", 9, "--out", tmp_path / "b")
+    assert (code, stopped["status"]) == (3, "stopped")
+    assert 0 < stopped["games"] < 9
+    assert stopped["unfinished"] > 0
+    code, continued = run(SELFPLAY, *FEW, "--games", 9, "--out", tmp_path / "b")
+    assert (code, continued["games"]) == (0, 9)
+    assert continued["moves"] < straight["moves"]
+    same(played(artifacts_of(straight, "shard")), played(artifacts_of(continued, "shard")))
+    assert not list((tmp_path / "b").glob("*.unfinished.json"))
+
+
+def test_a_finished_run_has_nothing_to_do_and_says_the_same(tmp_path):
+    _, first = run(SELFPLAY, *FEW, "--games", 3, "--out", tmp_path)
+    code, again = run(SELFPLAY, *FEW, "--games", 3, "--out", tmp_path)
+    assert (code, again["moves"]) == (0, 0)
+    assert [each["sha256"] for each in again["artifacts"]] == [each["sha256"] for each in first["artifacts"]]
+
+
+def test_more_games_of_a_run_are_new_games(tmp_path):
+    run(SELFPLAY, *FEW, "--games", 3, "--out", tmp_path)
+    _, more = run(SELFPLAY, *FEW, "--games", 5, "--out", tmp_path)
+    _, all_at_once = run(SELFPLAY, *FEW, "--games", 5, "--out", tmp_path / "x")
+    same(played(artifacts_of(more, "shard")), played(artifacts_of(all_at_once, "shard")))
+
+
+def test_another_seed_makes_other_games(tmp_path):
+    _, one = run(SELFPLAY, *FEW, "--games", 3, "--out", tmp_path)
+    _, other = run(SELFPLAY, *FEW, "--games", 3, "--out", tmp_path, "--seed", 1)
+    assert one["run_id"] != other["run_id"]
+    lines = [
+        [each.game.actions.tolist() for each in played(artifacts_of(r, "shard")).values()]
+        for r in (one, other)
+    ]
+    assert lines[0] != lines[1]
+
+
+def test_slots_and_shards_do_not_change_the_games(tmp_path):
+    _, one = run(SELFPLAY, *FEW, "--games", 5, "--out", tmp_path / "a")
+    _, other = run(SELFPLAY, *FEW[:-1], 2, "--games", 5, "--out", tmp_path / "b", "--games-per-shard", 2)
+    assert one["run_id"] == other["run_id"]
+    same(played(artifacts_of(one, "shard")), played(artifacts_of(other, "shard")))
+
+
+def test_quick_moves_teach_no_policy(tmp_path):
+    code, result = run(SELFPLAY, *FEW, "--games", 4, "--out", tmp_path, "--quick-simulations", 2)
+    rows = [each.game.rows for each in played(artifacts_of(result, "shard")).values()]
+    assert code == 0
+    assert 0 < sum(rows) < result["moves"] / 2
+
+
+def test_notes_of_unfinished_games_that_make_no_sense_are_refused(tmp_path):
+    run(stopping_after(SELFPLAY, 1), *FEW, "--games", 9, "--out", tmp_path)
+    (side,) = tmp_path.glob("*.unfinished.json")
+    noted = json.loads(side.read_text())
+    noted["games"][0]["moves"][0]["action"] = 77
+    side.write_text(json.dumps(noted))
+    code, result = run(SELFPLAY, *FEW, "--games", 9, "--out", tmp_path)
+    assert code == 4
+    assert "Remove it" in result["error"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("--config", "square8", "--games", 1), "no config key"),
+        (("--config", "nowhere_2p", "--games", 1), "nowhere"),
+        ((*FEW, "--games", 1, "--model", "/no/model.safetensors"), "no card"),
+    ],
+)
+def test_wrong_input_is_named(tmp_path, argv, told):
+    code, result = run(SELFPLAY, *argv, "--out", tmp_path)
+    assert code == 2
+    assert told in result["error"]

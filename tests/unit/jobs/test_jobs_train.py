@@ -1,0 +1,235 @@
+"""Training: it learns, it resumes to the same weights, and it refuses what does not fit."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs_samples import random_game, run, stopping_after, write_shard
+
+from ringrift.games.registry import load_game
+from ringrift.jobs.export import EXPORT
+from ringrift.jobs.train import TRAIN
+from ringrift.jobs.training.learner import Learner, LearnerConfig
+from ringrift.jobs.training.replay_window import ReplayWindow
+from ringrift.jobs.training.rows import make_batch
+from ringrift.jobs.training.sample_files import SampleFile, SampleSet
+from ringrift.jobs.training.schedule import LearningRate
+from ringrift.network.card import card_path, read_card
+from ringrift.network.model import build
+from ringrift.network.storage import load_model
+from ringrift.search.contract import SearchConfig
+from ringrift.search.evaluators import UniformEvaluator
+from ringrift.search.selfplay import SelfplayConfig, play_games
+
+TINY = ("--config", "connect_four_2p", "--batch", 16, "--hold-out", 0.2, "--warmup-steps", 5)
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("samples")
+    shard = write_shard(folder, [random_game(seed=seed) for seed in range(24)]).path
+    assert run(EXPORT, "--shards", shard, "--out", folder / "x.npz")[0] == 0
+    return folder / "x.npz"
+
+
+def train(samples, out, *more):
+    return run(TRAIN, *TINY, "--samples", samples, "--out", out, *more)
+
+
+def test_it_writes_a_model_with_its_card_and_curves(tmp_path, samples):
+    code, result = train(samples, tmp_path / "m.safetensors", "--epochs", 3)
+    assert code == 0
+    _, card = load_model(tmp_path / "m.safetensors", config="connect_four_2p")
+    assert (card.sha256, card.parent) == (result["model_sha256"], None)
+    assert card.rows_seen == result["best_step"] * 16
+    lines = [json.loads(line) for line in (tmp_path / "m.curve.jsonl").read_text().splitlines()]
+    assert len(lines) >= 3
+    assert {"train_policy", "train_value", "held_policy", "held_value", "lr"} <= lines[0].keys()
+    assert (tmp_path / "m.curve.svg").read_text().startswith("<svg")
+    assert not list(tmp_path.glob("*.checkpoint")) + list(tmp_path.glob(".train-*"))
+
+
+@pytest.mark.parametrize("hold_out", [0, 0.2])
+@pytest.mark.parametrize("stops", [(1,), (4, 3), (9,)])
+def test_a_resumed_run_ends_with_the_same_bytes(tmp_path, samples, stops, hold_out):
+    more = ("--steps", 12, "--check-every", 5, "--hold-out", hold_out)
+    straight, out = tmp_path / "straight.safetensors", tmp_path / "resumed.safetensors"
+    assert train(samples, straight, *more)[0] == 0
+    for stop in stops:
+        stopped = stopping_after(TRAIN, stop + 1)  # the first line is about reading the samples
+        code, result = run(stopped, *TINY, "--samples", samples, "--out", out, *more)
+        assert (code, result["status"]) == (3, "stopped")
+        assert out.with_suffix(".checkpoint").exists()
+        assert not out.exists()
+    assert train(samples, out, *more)[0] == 0
+    assert out.read_bytes() == straight.read_bytes()
+    assert out.with_suffix(".curve.jsonl").read_bytes() == straight.with_suffix(".curve.jsonl").read_bytes()
+
+
+def test_another_seed_or_order_gives_other_weights(tmp_path, samples):
+    digests = {
+        train(samples, tmp_path / f"{number}.safetensors", "--steps", 3, *more)[1]["model_sha256"]
+        for number, more in enumerate([(), ("--seed", 1), ("--lr", 0.01), ("--no-augment",)])
+    }
+    assert len(digests) == 4
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, samples):
+    out = tmp_path / "m.safetensors"
+    run(stopping_after(TRAIN, 3), *TINY, "--samples", samples, "--out", out)
+    code, result = train(samples, out, "--lr", 0.5)
+    assert code == 2
+    assert "other data or parameters" in result["error"]
+
+
+def test_a_finished_run_is_not_trained_again_and_never_overwritten(tmp_path, samples):
+    out = tmp_path / "m.safetensors"
+    first = train(samples, out, "--steps", 3)[1]
+    code, again = train(samples, out, "--steps", 3)
+    assert (code, again["model_sha256"]) == (0, first["model_sha256"])
+    code, other = train(samples, out, "--steps", 4)
+    assert (code, other["error_type"]) == (5, "AlreadyExists")
+
+
+def test_a_child_starts_from_its_parent(tmp_path, samples):
+    parent, child = tmp_path / "p.safetensors", tmp_path / "c.safetensors"
+    before = train(samples, parent, "--steps", 5)[1]
+    after = train(samples, child, "--steps", 5, "--parent", parent)[1]
+    card = read_card(card_path(child))
+    assert card.parent == before["model_sha256"]
+    assert card.rows_seen == before["rows_seen"] + after["best_step"] * 16
+
+
+def test_it_stops_when_the_hold_out_gets_no_better(tmp_path, samples):
+    more = ("--lr", 0.03, "--lr-end", 0.03, "--check-every", 4, "--patience", 3, "--average-decay", 0.2)
+    code, result = train(samples, tmp_path / "m.safetensors", "--steps", 4000, *more)
+    assert code == 0
+    assert result["steps"] < 4000
+    assert result["best_step"] < result["steps"]
+    assert "hold-out" in result["ended"]
+
+
+def test_data_of_another_game_is_refused(tmp_path, samples):
+    code, result = run(
+        TRAIN, "--config", "square8_2p", "--samples", samples, "--out", tmp_path / "m.safetensors"
+    )
+    assert code == 2
+    assert "connect_four_2p" in result["error"]
+    assert "square8_2p" in result["error"]
+
+
+def test_damaged_data_is_refused(tmp_path, samples):
+    bad = tmp_path / "bad.npz"
+    with np.load(samples, allow_pickle=False) as arrays:
+        content = dict(arrays)
+    content["values"][3] = np.nan
+    np.savez(bad, **content)
+    code, result = train(bad, tmp_path / "m.safetensors")
+    assert code == 4
+    assert "values" in result["error"]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--out", "m.pth"), "safetensors"),
+        (("--out", "m.safetensors", "--preset", "giant"), "giant"),
+        (("--out", "m.safetensors", "--batch", 5000), "do not fill a batch"),
+        (("--out", "m.safetensors", "--samples", "none.npz"), "no such file"),
+    ],
+)
+def test_wrong_input_is_named(tmp_path, monkeypatch, samples, more, told):
+    monkeypatch.chdir(tmp_path)
+    code, result = run(TRAIN, "--config", "connect_four_2p", "--samples", samples, *more)
+    assert code == 2
+    assert told in result["error"]
+
+
+def test_whole_games_are_held_out_and_stay_so(tmp_path, samples):
+    game = load_game("connect_four_2p")
+    file = SampleFile(samples, game, tmp_path / "scratch")
+    rows, held = SampleSet([file]).split(0.3)
+    assert len(rows) + len(held) == len(file)
+    assert not set(file.game_hashes[rows]) & set(file.game_hashes[held])
+    assert len(held) > 0
+    _, more_held = SampleSet([file, file]).split(0.3)
+    assert set(file.game_hashes[held]) == {file.game_hashes[row % len(file)] for row in more_held}
+
+
+# The parts.
+
+
+def finished_games(key, count):
+    game = load_game(key)
+    config = SelfplayConfig(search=SearchConfig(simulations=4), slots=4)
+    return game, list(play_games(game, UniformEvaluator(game), config, range(count)))
+
+
+@pytest.mark.parametrize("key", ["connect_four_2p", "square8_2p", "hex8_3p"])
+def test_a_turned_batch_is_the_turned_position(key):
+    game, games = finished_games(key, 2)
+    window = ReplayWindow(game)
+    for each in games:
+        window.add(each)
+    rows = window.take(np.arange(min(40, len(window))))
+    turns = np.arange(len(rows.states)) % game.symmetries
+    batch = make_batch(game, rows, turns)
+    slots = game.action_layout.slots
+    for row, turn in enumerate(turns):
+        state = game.turned(rows.states[row : row + 1], int(turn))
+        np.testing.assert_array_equal(batch.planes[row], game.observe(state)[0])
+        taken = batch.legal[row]
+        assert set(batch.slots[row][taken]) == set(slots[game.legal(state).actions])
+        assert batch.policy[row].sum() == pytest.approx(1, abs=1e-4)
+        seat = int(rows.seats[row])
+        assert batch.values[row].tolist() == np.roll(rows.values[row], -seat).tolist()
+
+
+def test_the_window_forgets_the_oldest_games_only():
+    game, games = finished_games("connect_four_2p", 6)
+    window = ReplayWindow(game)
+    sizes = [window.add(each) for each in games]
+    window.forget(sum(sizes[3:]) + 1)
+    assert len(window) == sum(sizes[3:])
+    assert window.added == sum(sizes)
+    rows = window.take(np.array([0, len(window) - 1]))
+    np.testing.assert_array_equal(rows.values[0], games[3].results)
+    np.testing.assert_array_equal(rows.values[1], games[5].results)
+    other = ReplayWindow(game)
+    other.restore(*window.contents())
+    assert (len(other), other.added) == (len(window), window.added)
+    every = np.arange(len(window))
+    np.testing.assert_array_equal(other.take(every).states, window.take(every).states)
+
+
+def test_the_loss_falls_to_what_can_be_learned():
+    game, games = finished_games("connect_four_2p", 3)
+    window = ReplayWindow(game)
+    for each in games:
+        window.add(each)
+    torch.manual_seed(0)
+    learner = Learner(build(game, "small", seed=0), LearnerConfig(average_decay=0.5))
+    batch = make_batch(game, window.take(np.arange(len(window))))
+    first = learner.step(batch, 3e-3)
+    for _ in range(150):
+        last = learner.step(batch, 3e-3)
+    assert last[0] - last[2] < 0.5 * (first[0] - first[2])
+    assert last[1] < 0.3 * first[1]
+    averaged = learner.judge(learner.averaged(), batch)
+    assert averaged[1] < 0.4 * first[1]
+
+
+@given(st.integers(0, 50), st.integers(60, 500))
+def test_the_rate_rises_then_falls(warmup, steps):
+    rate = LearningRate(1.0, 0.1, warmup, steps)
+    rates = [rate.at(step) for step in range(steps + 10)]
+    assert max(rates) == pytest.approx(1.0, abs=0.01)
+    assert all(0 < each <= 1 + 1e-9 for each in rates)
+    assert rates[-1] == pytest.approx(0.1)
+    falling = rates[warmup:]
+    assert falling == sorted(falling, reverse=True)
+    assert math.isclose(rates[-5], rates[-1])
