@@ -25,6 +25,7 @@ from ringrift.events.log_seat import Identity, LogSeat
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Delivery, Subscription, SubscriptionTable
 from ringrift.runtime import Runtime
+from ringrift.settings import Settings
 
 log = structlog.get_logger()
 
@@ -45,12 +46,12 @@ class CrossProcess:
         dispatcher: Dispatcher,
         arrive: Callable[[RouterEvent], None],
         runtime: Runtime,
-        backlog_s: float,
+        settings: Settings,
         retry_s: float,
     ) -> None:
         self._seat, self._table, self._dispatcher = seat, table, dispatcher
         self._arrive, self._runtime, self._retry_s = arrive, runtime, retry_s
-        self._backlog_s = backlog_s
+        self._backlog_s, self._strict = settings.event_backlog, settings.event_validation_strict
         self._session = runtime.new_id()
         self._log: EventLog | None = None
         self._identity: Identity | None = None
@@ -88,7 +89,7 @@ class CrossProcess:
 
     async def append(self, event: RouterEvent, targets: Sequence[Subscription]) -> bool:
         """Store an event durably; False if its id was stored before. Raises if it cannot be stored."""
-        entry = to_log(event, session=self._session)
+        entry = to_log(event, session=self._session, strict=self._strict)
         event_log = await self._open()
         if self._table.crossing():
             await self._ready(event_log)

@@ -140,7 +140,11 @@ class DeadLetterQueue:
         """Return pending letters, oldest first."""
         return self._store.find(status=PENDING, event_type=event_type, limit=limit)
 
-    def get_failed_events(self, limit: int = 100, *, include_abandoned: bool = False) -> list[dict[str, Any]]:
+    def get_failed_events(
+        self,
+        limit: int = 100,
+        include_abandoned: bool = False,  # noqa: FBT001, FBT002 - in the published order
+    ) -> list[dict[str, Any]]:
         """Return pending letters (or those of every status), newest first."""
         status = None if include_abandoned else PENDING
         return [

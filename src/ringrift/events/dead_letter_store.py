@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent
 from ringrift.engine.sqlite.schema import Migration, migrate
 from ringrift.errors import ForeignFile
+from ringrift.events.plain_values import to_json
 
 T = TypeVar("T")
 
@@ -87,6 +89,19 @@ class FailedEvent:
         return cls(**values)
 
 
+def _storable(payload: Mapping[str, Any]) -> str:
+    """Return JSON text whatever the payload is: a letter that cannot be kept is an event lost."""
+    try:
+        return _writable(to_json(payload).text)
+    except (ValueError, RecursionError):
+        return _writable(to_json({"unreadable_payload": reprlib.repr(payload)}).text)
+
+
+def _writable(text: str) -> str:
+    """SQLite takes no half of a surrogate pair."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def iso_of(seconds: float) -> str:
     """Local time with its offset, as people read it."""
     return datetime.fromtimestamp(seconds, tz=UTC).astimezone().isoformat()
@@ -131,14 +146,14 @@ class DeadLetterStore:
                 (
                     letter.event_id,
                     letter.event_type,
-                    json.dumps(letter.payload, default=repr),
+                    _storable(letter.payload),
                     letter.handler_name,
-                    letter.error,
+                    _writable(letter.error),
                     letter.created_at,
                     letter.source,
                     letter.subscription,
                     letter.instance,
-                    json.dumps(letter.routed_event, default=repr) if letter.routed_event else None,
+                    _storable(letter.routed_event) if letter.routed_event else None,
                 ),
             )
         )

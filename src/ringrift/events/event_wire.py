@@ -5,28 +5,41 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import structlog
+
 from ringrift.engine.ports import LogEvent, LogRecord
 from ringrift.errors import Corrupt, PayloadError
+from ringrift.events.plain_values import to_json
 from ringrift.events.routed_event import EventSource, RouterEvent
+
+log = structlog.get_logger()
 
 # Left out because the log stores them itself, or because every reader sets its own.
 _CARRIED = ("payload", "timestamp", "source", "trace_id", "correlation_id", "parent_event_id")
 _CARRIED_IF_SET = {"success": True, "iteration": 0}
 
 
-def to_log(event: RouterEvent, *, session: str) -> LogEvent:
-    """Encode an event. Raises `PayloadError` when its payload is not JSON."""
+def to_log(event: RouterEvent, *, session: str, strict: bool = False) -> LogEvent:
+    """Encode an event. Raises `PayloadError` when that cannot be done.
+
+    An object that JSON has no form for is described in words to other processes; strict: refused.
+    """
     body: dict[str, Any] = {name: getattr(event, name) for name in _CARRIED if getattr(event, name)}
     for name, usual in _CARRIED_IF_SET.items():
         if getattr(event, name) != usual:
             body[name] = getattr(event, name)
     body["session"] = session
     try:
-        encoded = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
-    except (TypeError, ValueError, UnicodeEncodeError, RecursionError) as error:
+        text, foreign = to_json(body)
+    except (ValueError, RecursionError) as error:
         problem = f"it crosses processes, so it must be JSON: {error}"
         raise PayloadError(event.event_type, problems=(problem,)) from error
-    return LogEvent(id=event.event_id, type=event.event_type, body=encoded)
+    if foreign:
+        problem = f"it crosses processes, so it must be JSON, which has no {', '.join(foreign)}"
+        if strict:
+            raise PayloadError(event.event_type, problems=(problem,))
+        log.warning("events.payload_described", event_type=event.event_type, types=foreign)
+    return LogEvent(id=event.event_id, type=event.event_type, body=text.encode(errors="surrogatepass"))
 
 
 def session_of(body: dict[str, Any]) -> str:

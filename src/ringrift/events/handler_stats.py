@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ringrift.events.plain_values import digest_of
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 ERROR_SHARE_MAX = 0.5
@@ -79,8 +78,7 @@ class EventDeduplicator:
     ) -> bool:
         """Whether an equal payload (in *key_fields*, if given) came within the time; remembers it."""
         content = dict(payload) if key_fields is None else {name: payload.get(name) for name in key_fields}
-        text = json.dumps(content, sort_keys=True, default=repr)
-        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        key = digest_of(content)
         known_s = self._seen_s.pop(key, None)
         duplicate = known_s is not None and now_s - known_s < self._ttl_s
         self._seen_s[key] = known_s if duplicate and known_s is not None else now_s

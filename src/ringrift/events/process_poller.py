@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from ringrift.engine.blocking import run_blocking
+from ringrift.events.process_queue import CrossProcessEventQueue
 from ringrift.events.process_subscribers import CrossProcessEvent
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.router import get_router
@@ -22,7 +24,8 @@ _START_S = 30.0
 class CrossProcessEventPoller:
     """Subscribes its handlers at the router and, if no loop runs, keeps one running for them.
 
-    Order, isolation, time limits, dead letters and the position after a restart are the router's.
+    Order, isolation, time limits, dead letters and the position after a restart are the router's: that
+    of this process, or with *db_path* one of its own on the log in that file.
     """
 
     def __init__(
@@ -30,13 +33,15 @@ class CrossProcessEventPoller:
         process_name: str,
         event_types: Sequence[Any] | None = None,
         poll_interval: float = 1.0,
+        db_path: Path | str | None = None,
+        stable: bool = True,  # noqa: FBT001, FBT002 - in the published order
         *,
         router: UnifiedEventRouter | None = None,
-        stable: bool = True,
     ) -> None:
         self.process_name, self.poll_interval, self.stable = process_name, poll_interval, stable
         self._event_types = None if event_types is None else tuple(event_types)
-        self._own_router = router
+        self._own_log = None if db_path is None else CrossProcessEventQueue(db_path)
+        self._own_router = router if self._own_log is None else self._own_log.router()
         self._handlers: list[tuple[Any, PollHandler]] = []
         self._handles: list[SubscriptionHandle] = []
         self._borrowing = False
@@ -75,6 +80,9 @@ class CrossProcessEventPoller:
             if self._borrowing:
                 self._borrowing = False
                 run_blocking(_within(self.router.vacate(), timeout), timeout_s=timeout + 1.0)
+            if self._own_log is not None:
+                self.router.let_go()
+                self._own_log.close()
 
     def _subscribe(self, event_type: Any, handler: PollHandler) -> None:
         types = [event_type] if event_type is not None else self._event_types or [None]

@@ -12,12 +12,16 @@ from typing import Any, TypeVar
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine, open_engine
-from ringrift.engine.ports import CursorKey, Engine, LogRecord, Position
-from ringrift.errors import StorageReadOnly
+from ringrift.engine.ports import CursorKey, Engine, EventLog, LogEvent, LogRecord, Position
+from ringrift.errors import StorageFull, StorageReadOnly, Unavailable
 from ringrift.events.event_wire import decode_body, to_log
+from ringrift.events.log_seat import LogSeat, process_seat
 from ringrift.events.normalization import normalize_event_type
+from ringrift.events.process_dead_letters import ProcessDeadLetters
 from ringrift.events.process_subscribers import CrossProcessEvent, Subscriber, Subscribers, settle
 from ringrift.events.routed_event import RouterEvent
+from ringrift.events.surroundings import Surroundings
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
@@ -28,6 +32,7 @@ _INSTANCE = "queue"  # acknowledgements are kept by subscriber id, whoever polls
 _SESSION = "queue"
 _SCAN = 1000
 _CALL_S = 60.0
+_RETRY_S, _RETRY_S_MAX = 0.1, 1.6
 
 
 class CrossProcessEventQueue:
@@ -35,16 +40,33 @@ class CrossProcessEventQueue:
 
     def __init__(self, db_path: Path | str | None = None, *, settings: Settings | None = None) -> None:
         self._path = None if db_path is None else Path(db_path)
-        self._settings = settings or get_settings()
+        given = settings or get_settings()
+        self._settings = given if self._path is None else _at(given, self._path)
         self._engine: Engine | None = None
 
-    def publish(self, event_type: Any, payload: Mapping[str, Any] | None = None, source: str = "") -> int:
-        """Store an event; return its number, or -1 where nothing can be written."""
+    def publish(
+        self,
+        event_type: Any,
+        payload: Mapping[str, Any] | None = None,
+        source: str = "",
+        max_retries: int = 5,
+    ) -> int:
+        """Store an event; return its number, or -1 where nothing can be written.
+
+        While the log cannot be reached it tries again, *max_retries* times; the event is stored once.
+        """
         event = RouterEvent(normalize_event_type(event_type), dict(payload or {}), source=source)
+        entry = to_log(event, session=_SESSION)
 
         async def append() -> int:
-            [appended] = await (await self._open()).events.append([to_log(event, session=_SESSION)])
-            return appended.seq
+            for attempt in range(max_retries):
+                try:
+                    return await self._append(entry)
+                except (StorageFull, StorageReadOnly):
+                    raise
+                except Unavailable:
+                    await system_runtime().sleep(min(_RETRY_S * 2.0**attempt, _RETRY_S_MAX))
+            return await self._append(entry)
 
         try:
             return _run(append())
@@ -52,7 +74,10 @@ class CrossProcessEventQueue:
             return -1
 
     def subscribe(
-        self, process_name: str, event_types: Sequence[Any] | None = None, *, stable: bool = False
+        self,
+        process_name: str,
+        event_types: Sequence[Any] | None = None,
+        stable: bool = False,  # noqa: FBT001, FBT002 - in the published order
     ) -> str:
         """Return the id to poll with. A stable one goes on after a restart; one process should have it."""
         runtime = system_runtime()
@@ -121,15 +146,28 @@ class CrossProcessEventQueue:
             _run(self._engine.close())
         self._engine = None
 
+    def router(self) -> UnifiedEventRouter:
+        """Make a router on this log, for those who want handlers called instead of polling."""
+
+        async def open_log() -> EventLog:
+            return (await self._open()).events
+
+        seat = LogSeat(open_log=open_log, claim=process_seat(self._settings).claim)
+        around = Surroundings(settings=self._settings, seat=seat, dead_letters=ProcessDeadLetters())
+        return UnifiedEventRouter(surroundings=around)
+
     # --- on the engine --------------------------------------------------------------------------------
 
     async def _open(self) -> Engine:
         if self._path is None:
             return await get_engine()
         if self._engine is None:
-            own = _at(self._settings, self._path)
-            self._engine = await open_engine(own, system_runtime())
+            self._engine = await open_engine(self._settings, system_runtime())
         return self._engine
+
+    async def _append(self, entry: LogEvent) -> int:
+        [appended] = await (await self._open()).events.append([entry])
+        return appended.seq
 
     async def _position(self, engine: Engine, subscriber_id: str) -> Position:
         return (await engine.events.positions(_INSTANCE)).get(subscriber_id, Position(0))
@@ -230,15 +268,20 @@ def bridge_to_cross_process(
 
 
 def subscribe_process(
-    process_name: str, event_types: Sequence[Any] | None = None, *, stable: bool = False
+    process_name: str,
+    event_types: Sequence[Any] | None = None,
+    stable: bool = False,  # noqa: FBT001, FBT002 - in the published order
 ) -> str:
-    return get_event_queue().subscribe(process_name, event_types, stable=stable)
+    return get_event_queue().subscribe(process_name, event_types, stable)
 
 
 def poll_events(
-    subscriber_id: str, event_types: Sequence[Any] | None = None, limit: int = 100
+    subscriber_id: str,
+    event_types: Sequence[Any] | None = None,
+    limit: int = 100,
+    since_event_id: int | None = None,
 ) -> list[CrossProcessEvent]:
-    return get_event_queue().poll(subscriber_id, event_types, limit)
+    return get_event_queue().poll(subscriber_id, event_types, limit, since_event_id)
 
 
 def ack_event(subscriber_id: str, event_id: int) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Iterator, KeysView, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import StrEnum
 from typing import Any
 
+from ringrift.events.plain_values import digest_of
 from ringrift.runtime import system_runtime
 
 # What a repeated or forwarded event may differ in and still say the same.
@@ -72,8 +71,7 @@ class RouterEvent:
     def content_hash(self) -> str:
         """16 hex digits over type and payload; nested order, tuple or list make no difference."""
         content = {k: v for k, v in self.payload.items() if k not in _VOLATILE_KEYS}
-        text = json.dumps(_canonical(content), separators=(",", ":"), default=repr)
-        return hashlib.sha256(f"{self.event_type}:{text}".encode()).hexdigest()[:16]
+        return digest_of([self.event_type, content])
 
     def get(self, key: str, default: Any = None) -> Any:
         if key in self.payload:
@@ -135,13 +133,3 @@ def get_event_payload(event: Any) -> dict[str, Any]:
     if is_dataclass(event) and not isinstance(event, type):
         return asdict(event)
     return dict(getattr(event, "__dict__", {}))
-
-
-def _canonical(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _canonical(value[raw]) for key, raw in sorted((str(raw), raw) for raw in value)}
-    if isinstance(value, list | tuple):
-        return [_canonical(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted((_canonical(item) for item in value), key=repr)
-    return value

@@ -71,19 +71,13 @@ async def publish(
     event_type: Any,
     payload: Mapping[str, Any] | None = None,
     source: str = "",
-    *,
-    route_to_data_bus: bool = True,
-    route_to_stage_bus: bool = True,
-    route_to_cross_process: bool = True,
+    route_to_data_bus: bool = True,  # noqa: FBT001, FBT002 - the flags in the published order
+    route_to_stage_bus: bool = True,  # noqa: FBT001, FBT002
+    route_to_cross_process: bool = True,  # noqa: FBT001, FBT002
 ) -> RouterEvent:
     """Publish at the router of this process; see `UnifiedEventRouter.publish`."""
     return await get_router().publish(
-        event_type,
-        payload,
-        source,
-        route_to_data_bus=route_to_data_bus,
-        route_to_stage_bus=route_to_stage_bus,
-        route_to_cross_process=route_to_cross_process,
+        event_type, payload, source, route_to_data_bus, route_to_stage_bus, route_to_cross_process
     )
 
 
@@ -95,10 +89,15 @@ def publish_sync(
 
 
 def subscribe(
-    event_type: Any, callback: Callback, subscriber_name: str | None = None, *, timeout: float | None = None
+    event_type: Any,
+    callback: Callback,
+    subscriber_name: str | None = None,
+    persist: bool = False,  # noqa: FBT001, FBT002 - in the published order
+    *,
+    timeout: float | None = None,
 ) -> SubscriptionHandle:
     """Subscribe at the router of this process; see `UnifiedEventRouter.subscribe`."""
-    return get_router().subscribe(event_type, callback, subscriber_name, timeout=timeout)
+    return get_router().subscribe(event_type, callback, subscriber_name, persist, timeout=timeout)
 
 
 def unsubscribe(event_type: Any, callback: Callback) -> bool:
@@ -121,8 +120,11 @@ def validate_event_flow() -> dict[str, Any]:
     return get_router().validate_event_flow()
 
 
-def validate_event_wiring(*, raise_on_error: bool = False, log_warnings: bool = True) -> dict[str, Any]:
-    return get_router().validate_event_wiring(raise_on_error=raise_on_error, log_warnings=log_warnings)
+def validate_event_wiring(
+    raise_on_error: bool = False,  # noqa: FBT001, FBT002 - in the published order
+    log_warnings: bool = True,  # noqa: FBT001, FBT002
+) -> dict[str, Any]:
+    return get_router().validate_event_wiring(raise_on_error, log_warnings)
 
 
 async def emit_event(

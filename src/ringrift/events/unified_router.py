@@ -49,11 +49,11 @@ class UnifiedEventRouter:
 
     def __init__(
         self,
-        *,
-        enable_cross_process_polling: bool = True,
+        enable_cross_process_polling: bool = True,  # noqa: FBT001, FBT002 - in the published order
         poll_interval: float = 1.0,
         max_seen_events: int = 10_000,
         dedup_ttl_seconds: float = 30.0,
+        *,
         content_dedup: bool = False,
         surroundings: Surroundings | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class UnifiedEventRouter:
                 dispatcher=self._dispatcher,
                 arrive=self._arrive,
                 runtime=around.runtime,
-                backlog_s=around.settings.event_backlog,
+                settings=around.settings,
                 retry_s=poll_interval,
             )
         self._failures.attach(self._crossing)
@@ -104,10 +104,9 @@ class UnifiedEventRouter:
         event_type: Any,
         payload: Mapping[str, Any] | None = None,
         source: str = "",
-        *,
-        route_to_data_bus: bool = True,
-        route_to_stage_bus: bool = True,
-        route_to_cross_process: bool = True,
+        route_to_data_bus: bool = True,  # noqa: FBT001, FBT002
+        route_to_stage_bus: bool = True,  # noqa: FBT001, FBT002
+        route_to_cross_process: bool = True,  # noqa: FBT001, FBT002
     ) -> RouterEvent:
         """Deliver an event; return when it, and all that its handlers published in turn, is handled.
 
@@ -209,8 +208,8 @@ class UnifiedEventRouter:
         event_type: Any,
         callback: Callback,
         subscriber_name: str | None = None,
+        persist: bool = False,  # noqa: FBT001, FBT002
         *,
-        persist: bool = False,
         timeout: float | None = None,
         bus: EventSource = EventSource.ROUTER,
     ) -> SubscriptionHandle:
@@ -386,7 +385,9 @@ class UnifiedEventRouter:
         return self._reports.flow()
 
     def validate_event_wiring(
-        self, *, raise_on_error: bool = False, log_warnings: bool = True
+        self,
+        raise_on_error: bool = False,  # noqa: FBT001, FBT002
+        log_warnings: bool = True,  # noqa: FBT001, FBT002
     ) -> dict[str, Any]:
         return self._reports.wiring(raise_on_error=raise_on_error, log_warnings=log_warnings)
 

@@ -258,3 +258,32 @@ def test_a_poller_delivers_in_a_program_without_a_loop():
     assert seen == [("CUSTOM", n) for n in range(3)]
     assert failing == [0, 1, 2]  # a failed event does not hold up, and is not forgotten for, a later one
     assert not poller.is_running
+
+
+def test_a_poller_on_a_database_of_its_own_goes_on_after_it_was_stopped(tmp_path):
+    seen, path = [], tmp_path / "events.db"
+    queue = CrossProcessEventQueue(path)
+    poller = CrossProcessEventPoller("worker", ["CUSTOM"], 0.1, path, True)
+    poller.register_handler("CUSTOM", lambda event: seen.append(event.payload["n"]))
+    for n in range(3):
+        poller.start()
+        assert queue.publish("CUSTOM", {"n": n}, "test", max_retries=2) > 0
+        deadline = 200
+        while len(seen) <= n and deadline:
+            deadline -= 1
+            asyncio.run(asyncio.sleep(0.02))
+        poller.stop()
+    queue.close()
+    assert seen == [0, 1, 2]
+
+
+async def test_a_poller_on_a_database_of_its_own_runs_on_the_loop_that_is_there(tmp_path):
+    seen, path = asyncio.Queue(), tmp_path / "events.db"
+    poller = CrossProcessEventPoller("worker", ["CUSTOM"], 0.1, path, True)
+    poller.register_handler("CUSTOM", lambda event: seen.put_nowait(event.payload["n"]))
+    poller.start()
+    queue = CrossProcessEventQueue(path)
+    assert await asyncio.to_thread(queue.publish, "CUSTOM", {"n": 1}) > 0
+    assert await asyncio.wait_for(seen.get(), 5) == 1
+    poller.stop()
+    queue.close()

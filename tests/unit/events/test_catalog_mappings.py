@@ -1,6 +1,5 @@
 """Stages, events and the log between processes agree, and what matters crosses."""
 
-
 from ringrift.events.event_types import DataEventType
 from ringrift.events.mappings import (
     DATA_TO_CROSS_PROCESS_MAP,

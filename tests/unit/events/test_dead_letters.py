@@ -167,6 +167,23 @@ async def test_the_payload_may_be_anything(router, dlq):
     assert (await dlq.retry_all())["recovered"] == 1
 
 
+async def test_a_letter_is_kept_however_odd_its_payload_and_error_are(router, dlq):
+    circular = {"n": 1}
+    circular["self"] = circular
+
+    def broken(event):
+        raise ValueError("half a pair: \ud800")
+
+    router.subscribe("CHECKPOINT_SAVED", broken, "broken")
+    for payload in ({("a", 1): 2}, circular, {"text": "\ud800"}, {"bytes": b"\xff"}):
+        await router.publish("CHECKPOINT_SAVED", payload)
+    kept = [letter.payload for letter in dlq.get_pending_events()]
+    assert kept[0] == {"('a', 1)": 2}
+    assert "..." in kept[1]["unreadable_payload"]
+    assert len(kept) == 4
+    assert router.get_stats()["dead_letters_lost"] == 0
+
+
 async def test_registered_handlers_get_the_payload_and_the_first_success_wins(dlq):
     given = []
 

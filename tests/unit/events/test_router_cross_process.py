@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +39,7 @@ class Machine:
     def records(self):
         return self.store.events.records
 
-    def process(self, instance, *, notes=False, log=None, backlog=60):
+    def process(self, instance, *, notes=False, log=None, backlog=60, **env):
         engine = memory_engine(system_runtime(), self.store)
 
         async def open_log():
@@ -49,7 +51,7 @@ class Machine:
             )
 
         around = Surroundings(
-            settings=load_settings({"RINGRIFT_EVENT_BACKLOG": str(backlog)}).settings,
+            settings=load_settings({"RINGRIFT_EVENT_BACKLOG": str(backlog), **env}).settings,
             seat=LogSeat(open_log=open_log, claim=claim),
         )
         router = UnifiedEventRouter(surroundings=around)
@@ -135,14 +137,57 @@ async def test_local_events_and_the_flag_keep_events_in_their_process(machine):
     assert [record.type for record in machine.records] == ["CUSTOM_EVENT"]
 
 
-async def test_a_payload_that_is_not_json_is_refused_before_anything_happens(machine):
-    seen = []
+async def test_a_payload_that_cannot_be_written_is_refused_before_anything_happens(machine):
+    seen, circular = [], {}
+    circular["n"] = circular
     a = machine.process("a")
     a.subscribe(CROSSING, collector(seen))
     with pytest.raises(PayloadError, match="must be JSON"):
-        await a.publish(CROSSING, {"n": object()})
+        await a.publish(CROSSING, {"n": circular})
     assert (seen, machine.records) == ([], [])
     assert a.get_stats()["total_events_routed"] == 0
+
+
+async def test_a_strict_router_refuses_objects_that_json_has_no_form_for(machine):
+    seen = []
+    strict = machine.process("a", RINGRIFT_EVENT_VALIDATION_STRICT="true")
+    strict.subscribe(CROSSING, collector(seen))
+    with pytest.raises(PayloadError, match=r"JSON, which has no object"):
+        await strict.publish(CROSSING, {"extra": object()})
+    assert (seen, machine.records) == ([], [])
+
+
+async def test_common_python_values_cross_in_their_plain_form_and_others_as_words(machine):
+    here, there = [], []
+    a, b = machine.process("a"), machine.process("b")
+    b.subscribe(CROSSING, lambda event: there.append(event.payload))
+    await b.start()
+    a.subscribe(CROSSING, lambda event: here.append(event.payload))
+    given_payload = {
+        "model_path": Path("models/m.pth"),
+        "origin": EventSource.ROUTER,
+        "at": datetime(2030, 1, 2, tzinfo=UTC),
+        "boards": {"hex8", "square8"},
+        "by_pair": {("a", 1): 2, 3: 4},
+        "where": Position(7),
+        "half a pair": "\ud800",
+        "odd": object(),
+    }
+    await a.publish(CROSSING, given_payload)
+    await until(lambda: there)
+    [local], [remote] = here, there
+    assert local["odd"] is given_payload["odd"]
+    assert local["model_path"] == Path("models/m.pth")
+    assert remote.pop("odd").startswith("<object object")
+    assert remote == {
+        "model_path": "models/m.pth",
+        "origin": "router",
+        "at": "2030-01-02T00:00:00+00:00",
+        "boards": ["hex8", "square8"],
+        "by_pair": {"('a', 1)": 2, "3": 4},
+        "where": {"floor": 7, "done_above": []},
+        "half a pair": "\ud800",
+    }
 
 
 async def test_an_event_that_cannot_be_stored_is_not_delivered(machine):

@@ -273,6 +273,19 @@ async def test_a_wrong_payload_is_counted_or_refused(calls):
     assert strict.get_stats()["total_events_routed"] == 0
 
 
+async def test_strict_takes_the_examples_of_the_documents_though_they_leave_fields_out():
+    strict = make_router(event_validation_strict="true")
+    for name, payload in (
+        ("TRAINING_COMPLETED", {"config": "hex8_2p", "success": True, "epochs": 50}),
+        (DataEventType.TRAINING_COMPLETED, {"config": "square8_2p"}),
+        (DataEventType.MODEL_PROMOTED, {"model_path": "models/canonical_hex8_2p.pth"}),
+        ("DATA_SYNC_COMPLETED", {"games_synced": 150, "duration": 12.5}),
+    ):
+        await strict.publish(name, payload)
+    assert strict.get_stats()["total_events_routed"] == 4
+    assert strict.get_stats()["payload_problems"] > 0
+
+
 async def test_handlers_may_treat_the_event_as_its_payload(router):
     found = []
 
@@ -359,7 +372,9 @@ async def test_safe_emit_really_emits():
     assert len(seen) == 1
     assert await asyncio.to_thread(safe_emit_event, "CHECKPOINT_SAVED", {"epoch": 2}) is True
     assert len(seen) == 2
-    assert await safe_emit_event_async("TRAINING_COMPLETED", {"model": object()}) is False
+    circular = {}
+    circular["self"] = circular
+    assert await safe_emit_event_async("TRAINING_COMPLETED", circular) is False
 
 
 async def test_the_end_of_a_tuning_run_is_not_the_end_of_a_generation(router, calls):

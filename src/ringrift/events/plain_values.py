@@ -1,0 +1,89 @@
+"""Payloads as JSON: what a program puts into an event is often a little more than JSON knows.
+
+Paths, enums, dates, sets and dataclasses have an obvious plain form. Any other object can only be described;
+whoever asks is told which types that happened to, and decides whether it may.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
+from datetime import date, datetime
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+
+class PlainJson(NamedTuple):
+    """JSON text, and the types whose values are only described in it."""
+
+    text: str
+    foreign: tuple[str, ...]
+
+
+def to_json(value: Any) -> PlainJson:
+    """Encode *value*. Raises `ValueError` or `RecursionError` for one that contains itself or is too deep."""
+    foreign: dict[str, None] = {}
+
+    def plain(found: Any) -> Any:
+        known = _plain_form(found)
+        if known is not None:
+            return known
+        foreign[type(found).__qualname__] = None
+        return repr(found)
+
+    try:
+        text = _dump(value, plain)
+    except TypeError:
+        text = _dump(_with_text_keys(value), plain)  # the only thing that `plain` is not asked about
+    return PlainJson(text, tuple(foreign))
+
+
+def digest_of(value: Any) -> str:
+    """Return 16 hex digits that are the same for the same content, in whatever order it is written."""
+    text = _dump(_sorted(value), repr)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _sorted(item) for key, item in sorted(value.items(), key=lambda pair: str(pair[0]))}
+    if isinstance(value, list | tuple):
+        return [_sorted(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_sorted(item) for item in value), key=repr)
+    return value
+
+
+def _dump(value: Any, plain: Callable[[Any], Any]) -> str:
+    return json.dumps(value, default=plain, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain_form(found: Any) -> Any:
+    if isinstance(found, Enum):
+        return found.value
+    if isinstance(found, PurePath):
+        return str(found)
+    if isinstance(found, datetime | date):
+        return found.isoformat()
+    if isinstance(found, set | frozenset):
+        return sorted(found, key=repr)
+    if isinstance(found, Mapping):
+        return dict(found)
+    if is_dataclass(found) and not isinstance(found, type):
+        return asdict(found)
+    return None
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key if _is_key(key) else str(key): _with_text_keys(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(item) for item in value]
+    return value
+
+
+def _is_key(key: Any) -> bool:
+    return key is None or isinstance(key, str | int | float)
