@@ -82,8 +82,8 @@ class HealthCheckResult:
 
     @property
     def health_score(self) -> float:
-        """1.0 is well, 0.0 is down."""
-        return _SCORES[self.status] if self.healthy else min(_SCORES[self.status], 0.1)
+        """1.0 is well, 0.0 is unhealthy or down."""
+        return _SCORES[self.status] if self.healthy else 0.0
 
     def with_details(self, **details: Any) -> HealthCheckResult:
         return replace(self, details={**self.details, **details})

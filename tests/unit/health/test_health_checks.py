@@ -135,3 +135,20 @@ async def test_one_directory_serves_every_view():
     assert get_coordinator("scheduler") is None
     with pytest.raises(TypeError, match="no name"):
         register_coordinator(object())
+
+
+@pytest.mark.parametrize(
+    ("result", "score"),
+    [
+        (HealthCheckResult(True), 1.0),
+        (HealthCheckResult.ok("fine"), 1.0),
+        (HealthCheckResult.degraded("slow"), 0.7),
+        (HealthCheckResult(True, CoordinatorStatus.PAUSED), 0.5),
+        (HealthCheckResult(True, CoordinatorStatus.ERROR), 0.1),
+        (HealthCheckResult(True, CoordinatorStatus.STOPPED), 0.0),
+        (HealthCheckResult(False, CoordinatorStatus.RUNNING), 0.0),
+        (HealthCheckResult.unhealthy("down"), 0.0),
+    ],
+)
+def test_a_result_has_the_score_of_its_status_and_none_when_unhealthy(result, score):
+    assert result.health_score == pytest.approx(score)

@@ -235,7 +235,7 @@ async def test_every_change_of_a_coordinator_is_told_once(router):
         "ERROR",
     ]
     assert monitor.coordinators()["patient"]["state"] == "unhealthy"
-    assert monitor.health_check().details["coordinators"]["patient"]["health_score"] == pytest.approx(0.1)
+    assert monitor.health_check().details["coordinators"]["patient"]["health_score"] == 0.0
 
 
 def test_a_coordinator_of_another_process_that_falls_silent_is_told_once():
