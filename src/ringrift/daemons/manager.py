@@ -119,13 +119,14 @@ class DaemonManager(DaemonReader):
     ) -> None:
         """Say how a daemon is made: an async function that runs it, or anything that returns one.
 
+        It needs what *depends_on* names and nothing else, also when a daemon of the product has its name.
         Further keywords set fields of its registry row (`DaemonSpec`) and of its restart policy
         (`RestartPolicy`). Registering again replaces what was there, from the next start on.
         """
         self._registrar.register(
             daemon_type,
             factory,
-            depends_on=None if depends_on is None else tuple(depends_on),
+            depends_on=tuple(depends_on or ()),
             health_check_interval=health_check_interval,
             auto_restart=auto_restart,
             max_restarts=max_restarts,

@@ -45,7 +45,7 @@ class Registrar:
         daemon_type: DaemonType,
         factory: Factory,
         *,
-        depends_on: tuple[DaemonType, ...] | None,
+        depends_on: tuple[DaemonType, ...],
         health_check_interval: float | None,
         auto_restart: bool,
         max_restarts: int | None,
@@ -62,7 +62,7 @@ class Registrar:
             "health_check_interval": health_check_interval,
             "auto_restart": auto_restart,
             "max_restarts": max_restarts if max_restarts is not None else base.max_restarts,
-            **({} if depends_on is None else {"depends_on": depends_on}),
+            "depends_on": depends_on,
         }
         policy = {name: row.pop(name) for name in list(row) if name in _POLICY_FIELDS}
         info = {name: row.pop(name) for name in list(row) if name in _INFO_FIELDS}

@@ -54,6 +54,17 @@ def test_a_start_without_its_dependency_is_refused_with_the_reason() -> None:
     in_simulation(main)
 
 
+def test_a_daemon_of_your_own_needs_only_what_you_say_also_under_a_name_of_the_product() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(DaemonType.AUTO_SYNC, Steady())
+        assert await manager.start(DaemonType.AUTO_SYNC)
+        assert manager.get_status()[DaemonType.AUTO_SYNC].depends_on == []
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
 def test_a_refused_start_keeps_the_error_that_led_to_it() -> None:
     async def main() -> None:
         manager = make_manager()
