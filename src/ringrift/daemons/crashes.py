@@ -56,7 +56,7 @@ class CrashDesk:
 
     def _apply(self, unit: Unit, verdict: RestartVerdict, *, now_s: float, set_state: SetState) -> None:
         record = self._ledger.record(unit.daemon_type)
-        unit.info.restart_count, unit.tier = record.in_a_row, verdict.tier
+        unit.info.restart_count, unit.tier = record.restarts_in_a_row, verdict.tier
         if verdict.crash_loop:
             self._tell("DAEMON_CRASH_LOOP_DETECTED", unit, self._crash_loop(unit))
         if verdict.restart_after_s is None:

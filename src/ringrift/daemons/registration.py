@@ -111,7 +111,7 @@ class Registrar:
             auto_restart=spec.auto_restart,
             max_restarts=max_restarts,
             restart_delay=merged.delay_s,
-            restart_count=record.in_a_row,
+            restart_count=record.restarts_in_a_row,
             last_error=record.last_error or None,
             startup_grace_period=config.default_startup_grace_period,
             depends_on=list(spec.depends_on),

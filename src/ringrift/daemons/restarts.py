@@ -46,11 +46,16 @@ class RestartPolicy:
 class RestartRecord:
     """What is remembered of one daemon's crashes. Times are wall-clock: the record outlives the process."""
 
-    in_a_row: int = 0
+    in_a_row: int = 0  # crashes without a stable run between them
     recent_s: tuple[float, ...] = ()  # restarts of the last hour
     failed_for_good_s: float | None = None
     total: int = 0
     last_error: str = ""
+
+    @property
+    def restarts_in_a_row(self) -> int:
+        """The restarts that answered those crashes; the one that ended it all was not answered."""
+        return self.in_a_row if self.failed_for_good_s is None else self.in_a_row - 1
 
     def within(self, seconds: float, *, now_s: float) -> int:
         """Return how many restarts the last *seconds* saw."""

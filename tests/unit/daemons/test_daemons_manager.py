@@ -72,6 +72,7 @@ def test_a_refused_start_keeps_the_error_that_led_to_it() -> None:
         await manager.start(MINE)
         await asyncio.sleep(HOUR_S)
         assert manager.is_permanently_failed(MINE)
+        assert manager.get_status()[MINE].restart_count == 1
         for _ in range(3):
             assert not await manager.start(MINE)
             assert not (await manager.start_all([MINE]))[MINE]
