@@ -138,3 +138,9 @@ def test_one_name_one_class():
 def test_test_files_have_unique_names():
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_the_architecture_page_shows_every_room():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8")
+    rooms = {path.parent.name for path in (SOURCE / "ringrift").glob("*/__init__.py")}
+    assert sorted(room for room in rooms if f"  {room}/ " not in page) == []
