@@ -48,7 +48,7 @@ class LearningConfig:
     window: PowerWindow = field(default_factory=lambda: PowerWindow(c=10_000.0))
     samples_per_row: float = 4.0
     batch: int = 256
-    steps_at_once: int = 16
+    steps_at_once: int = 32
     rows_first: int = 2_000  # before the first step
     lr: float = 2e-3
     lr_steps: int = 1_000  # after so many steps the rate falls with the root of the steps
