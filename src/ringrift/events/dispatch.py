@@ -300,7 +300,7 @@ class Dispatcher:
 
     async def _run_posted(self, delivery: Delivery) -> None:
         event = delivery.event
-        token = current_event.set(event)
+        current_event.set(event)  # in the context of this task alone
         event._open += 1
         try:
             failures = await self._run(event, delivery.subscription)
@@ -312,14 +312,15 @@ class Dispatcher:
             raise
         finally:
             event._open -= 1
-            current_event.reset(token)
             self._settle(event._root or event)
         await self._report_all(failures)
 
     def _settle(self, root: RouterEvent) -> None:
         root._queued -= 1
-        if root._queued == 0 and root._settled is not None and not root._settled.done():
-            root._settled.set_result(None)
+        waiting = root._settled
+        if root._queued or waiting is None or waiting.done() or waiting.get_loop().is_closed():
+            return
+        waiting.set_result(None)
 
     async def _report_all(self, failures: Sequence[Failure]) -> None:
         for failure in failures:

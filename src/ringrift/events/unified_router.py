@@ -95,7 +95,7 @@ class UnifiedEventRouter:
             counters=self._counters,
             crossing=self._crossing,
         )
-        self._home = RouterLoop(self._taken_over)
+        self._home = RouterLoop(self._taken_over, around.runtime)
 
     # --- publishing -----------------------------------------------------------------------------------
 
@@ -169,9 +169,8 @@ class UnifiedEventRouter:
     emit_sync = publish_sync
 
     async def _deliver(self, event: RouterEvent, route: Route, flags: BusFlags) -> None:
-        if asyncio.get_running_loop() is not self._home.current and (owner := self._home.bind()) is not None:
-            moved = asyncio.run_coroutine_threadsafe(self._deliver(event, route, flags), owner)
-            await asyncio.wrap_future(moved)
+        if asyncio.get_running_loop() is not self._home.current:
+            await self._home.at_home(lambda: self._deliver(event, route, flags))
             return
         targets = self._targets(event, flags)
         crossing = self._crossing if route.crosses and flags.cross_process else None
@@ -274,10 +273,7 @@ class UnifiedEventRouter:
 
     async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
         """Deliver an event again to one subscription only; return how it failed, if it did."""
-        if (owner := self._home.bind()) is None:
-            return await self._dispatcher.redeliver(event, subscription)
-        moved = asyncio.run_coroutine_threadsafe(self._dispatcher.redeliver(event, subscription), owner)
-        return await asyncio.wrap_future(moved)
+        return await self._home.at_home(lambda: self._dispatcher.redeliver(event, subscription))
 
     def _note_handled(self, event: RouterEvent, subscription: Subscription) -> None:
         if self._crossing is not None:
@@ -291,9 +287,10 @@ class UnifiedEventRouter:
 
     async def start(self) -> None:
         """Read the log of other processes from now on. A router that is only used locally needs none."""
-        self._home.bind()
-        if self._crossing is not None:
-            await self._crossing.start()
+        if self._crossing is None:
+            self._home.bind()
+        else:
+            await self._home.at_home(self._crossing.start)
 
     async def stop(self) -> None:
         """Finish the deliveries under way, record positions and end the router's tasks."""

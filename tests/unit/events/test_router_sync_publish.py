@@ -2,7 +2,10 @@
 
 import asyncio
 import threading
+from collections import Counter
 
+from ringrift.errors import Unavailable
+from ringrift.events.dead_letters import get_dead_letter_queue
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router, publish_sync, reset_router, subscribe
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -102,3 +105,37 @@ async def test_module_functions_use_the_one_router():
     first = get_router()
     reset_router()
     assert get_router() is not first
+
+
+def test_threads_that_each_run_a_short_loop_of_their_own_lose_and_repeat_nothing():
+    """The router lives on one of these loops at a time, and each of them ends at once."""
+    seen, refused = Counter(), set()
+
+    async def handle(event):
+        await asyncio.sleep(0)
+        seen[event["n"]] += 1
+
+    def run(n):
+        try:
+            asyncio.run(get_router().publish("TRAINING_COMPLETED", {"n": n}))
+        except Unavailable:
+            refused.add(n)
+
+    get_router().subscribe("TRAINING_COMPLETED", handle)
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+
+    async def until_all_are_there():
+        await get_router().publish("TRAINING_COMPLETED", {"n": 20})
+        async with asyncio.timeout(10):
+            while not seen.keys() >= set(range(21)) - refused:
+                await get_dead_letter_queue().retry_all()  # those whose loop ended under their handler
+                await asyncio.sleep(0.01)
+        await get_router().stop()
+
+    asyncio.run(until_all_are_there())
+    assert set(seen.values()) == {1}
