@@ -39,20 +39,21 @@ RULES = ("new_states", "legal", "apply", "terminal", "to_move", "results", "rank
 
 
 class Clock:
-    """Processor time by part, counted for the innermost part only."""
+    """Time by part, counted for the innermost part only; processor time if nothing else is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.process_time) -> None:
+        self._now = now
         self.spent: dict[str, float] = {"network": 0.0, "rules": 0.0, "cache": 0.0}
         self._inner = 0.0
 
     def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             outer, self._inner = self._inner, 0.0
-            begun = time.process_time()
+            begun = self._now()
             try:
                 return call(*args, **kwargs)
             finally:
-                taken = time.process_time() - begun
+                taken = self._now() - begun
                 self.spent[part] += taken - self._inner
                 self._inner = outer + taken
 
@@ -71,9 +72,9 @@ class TimedGame:
         return getattr(self._game, name)
 
 
-def random_net(game: Game) -> ResidualNet:
+def random_net(game: Game, preset: Preset | str = NET) -> ResidualNet:
     """A new net says nothing; small random weights make it prefer some moves, as a young net does."""
-    net = build(game, NET, seed=1)
+    net = build(game, preset, seed=1)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(1)
         for parameter in net.parameters():
