@@ -32,10 +32,10 @@ from ringrift.jobs.frame import log_to_stderr
 from ringrift.jobs.plotting import line_plot
 from ringrift.jobs.samples.window import PowerWindow
 from ringrift.jobs.sealing import read_json, seal_json
-from ringrift.jobs.training.learner import LearnerConfig, has_fast_bf16
+from ringrift.jobs.training.learner import LearnerConfig
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
 from ringrift.network.card import ModelCard
-from ringrift.network.evaluator import NetEvaluator
+from ringrift.network.evaluator import NetEvaluator, has_bfloat16
 from ringrift.network.model import build
 from ringrift.network.storage import load_model, save_model
 from ringrift.players.contract import Player
@@ -109,7 +109,7 @@ def learning_config(options: argparse.Namespace) -> LearningConfig:
             slots=options.slots,
             temperature=TemperatureSchedule(plies=options.temperature_plies),
         ),
-        learner=LearnerConfig(bf16=has_fast_bf16(), average_decay=options.average_decay),
+        learner=LearnerConfig(bf16=has_bfloat16(), average_decay=options.average_decay),
         preset=options.preset,
         window=PowerWindow(c=options.window_rows),
         samples_per_row=options.samples_per_row,

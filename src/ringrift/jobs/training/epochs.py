@@ -6,8 +6,7 @@ makes the same steps as one that was never interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -17,12 +16,12 @@ from torch import Tensor
 
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.contract import Game
+from ringrift.jobs.training.batches_ahead import BatchesAhead
 from ringrift.jobs.training.learner import LOSSES, Learner, net_with
 from ringrift.jobs.training.rows import Numbers, RowSource, TrainingBatch, make_batch
 from ringrift.jobs.training.schedule import LearningRate
 from ringrift.network.model import ResidualNet
 
-LOADERS_MAX = 8
 DIVERGED = 3.0  # times the training loss: the hold-out is forgotten, more steps make it worse
 
 
@@ -164,27 +163,6 @@ class Epochs:
 
     def best_network(self) -> ResidualNet:
         return net_with(self.learner.net, self.best)
-
-
-class BatchesAhead:
-    """Batches by the number of their step, some of them made before they are asked for."""
-
-    def __init__(self, make: Callable[[int], TrainingBatch], *, last: int, ahead: int) -> None:
-        self._make, self._last, self._ahead = make, last, ahead
-        self._pool = ThreadPoolExecutor(min(ahead, LOADERS_MAX), "batches") if ahead else None
-        self._coming: dict[int, Future[TrainingBatch]] = {}
-
-    def at(self, step: int) -> TrainingBatch:
-        if self._pool is None:
-            return self._make(step)
-        for number in range(step, min(step + self._ahead + 1, self._last)):
-            if number not in self._coming:
-                self._coming[number] = self._pool.submit(self._make, number)
-        return self._coming.pop(step).result()
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
 
 
 def state_facts(state: EpochsState) -> dict[str, Any]:

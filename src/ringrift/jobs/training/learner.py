@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -111,9 +110,3 @@ def net_with(net: ResidualNet, weights: Mapping[str, Tensor]) -> ResidualNet:
     copy = ResidualNet(net.architecture, net.mask[0, 0].cpu().numpy() > 0)
     copy.load_state_dict({name: value.detach().cpu() for name, value in weights.items()})
     return copy
-
-
-def has_fast_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 natively."""
-    flags = Path("/proc/cpuinfo")
-    return flags.exists() and "avx512_bf16" in flags.read_text(encoding="ascii", errors="replace")
