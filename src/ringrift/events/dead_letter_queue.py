@@ -1,7 +1,8 @@
 """Failed deliveries, one per event and subscription, kept until they succeed or are given up.
 
 A retry runs only the subscription that failed. A letter whose subscription does not live in this process
-stays pending: the process that has it retries it.
+stays pending: the process that has it retries it. One that was captured by hand belongs to none, and goes to
+whoever handles its type.
 """
 
 from __future__ import annotations
@@ -224,7 +225,8 @@ class DeadLetterQueue:
         if last_retry_at is None:
             return True
         backoff_s = min(self.base_backoff * 2.0 ** min(retries, 60), self.max_backoff)
-        return self._runtime.now_s() - seconds_of(last_retry_at) >= backoff_s
+        waited_s = self._runtime.now_s() - seconds_of(last_retry_at)
+        return waited_s >= backoff_s or waited_s < 0  # the clock was set back
 
     async def _attempt(self, letter_id: str) -> RetryOutcome:
         letter = await asyncio.to_thread(self._store.get, letter_id)
@@ -272,16 +274,16 @@ class DeadLetterQueue:
         if handlers := self._handlers.get(letter.event_type):
             return lambda: _first_success(handlers, letter.payload)
         router = self._router or process_scope().peek(UnifiedEventRouter)
-        if router is None or (letter.instance and letter.instance != await router.identify()):
-            return None
-        name = letter.subscription or letter.handler_name
-        if (found := router.find_subscription(name)) is not None:
-            targets = [found]
-        elif letter.subscription:
-            return None
-        else:
-            targets = router.subscriptions_to(letter.event_type)
-        return (lambda: self._redeliver(router, letter, targets)) if targets else None
+        if letter.subscription:
+            if router is None or (letter.instance and letter.instance != await router.identify()):
+                return None
+            found = router.find_subscription(letter.subscription)
+            return None if found is None else lambda: self._redeliver(router, letter, [found])
+        if router is None:
+            return lambda: _nobody(letter)
+        named = router.find_subscription(letter.handler_name)
+        targets = router.subscriptions_to(letter.event_type) if named is None else [named]
+        return (lambda: self._redeliver(router, letter, targets)) if targets else lambda: _nobody(letter)
 
     async def _redeliver(self, router: UnifiedEventRouter, letter: FailedEvent, targets: Any) -> str | None:
         event = self._live.get(letter.event_id) or _rebuild(letter)
@@ -328,15 +330,25 @@ class DeadLetterQueue:
         return [key for key, made in self._store.ages(pending=pending) if seconds_of(made) < limit_s]
 
 
+async def _nobody(letter: FailedEvent) -> str:
+    """A letter captured by hand belongs to no subscription, so there is nobody to wait for."""
+    return (
+        f"nobody handles {letter.event_type}; captured with: {letter.error.rpartition('captured with: ')[2]}"
+    )
+
+
 async def _first_success(handlers: list[LetterHandler], payload: dict[str, Any]) -> str | None:
-    error = "no handler"
+    error, limit_s = "no handler", get_settings().event_handler_timeout
     for handler in handlers:
+        scope = asyncio.timeout(limit_s)
         try:
             result = handler(dict(payload))
             if inspect.isawaitable(result):
-                await result
+                async with scope:
+                    await result
         except Exception as raised:  # noqa: BLE001 - somebody else's handler; its error is kept with the letter
-            error = f"{type(raised).__name__}: {raised}"
+            expired = f"timed out after {limit_s:g} s"
+            error = expired if scope.expired() else f"{type(raised).__name__}: {raised}"
         else:
             return None
     return error

@@ -53,8 +53,10 @@ _MIGRATIONS = (
 
 _FIND_OLDEST = """SELECT * FROM dead_letter
     WHERE (:status IS NULL OR status = :status) AND (:event_type IS NULL OR event_type = :event_type)
-    ORDER BY rowid LIMIT :limit"""
-_FIND_NEWEST = _FIND_OLDEST.replace("ORDER BY rowid", "ORDER BY rowid DESC")
+    ORDER BY julianday(created_at), rowid LIMIT :limit"""
+_FIND_NEWEST = _FIND_OLDEST.replace(
+    "ORDER BY julianday(created_at), rowid", "ORDER BY julianday(created_at) DESC, rowid DESC"
+)
 
 
 @dataclass(slots=True)
@@ -184,20 +186,23 @@ class DeadLetterStore:
             lambda db: db.execute(
                 """SELECT event_id, retry_count, last_retry_at FROM dead_letter
                    WHERE status = 'pending' AND (:event_type IS NULL OR event_type = :event_type)
-                   ORDER BY rowid""",
+                   ORDER BY julianday(created_at), rowid""",
                 {"event_type": event_type},
             ).fetchall()
         )
         return [(row["event_id"], row["retry_count"], row["last_retry_at"]) for row in rows]
 
     def claim(self, letter_id: str, *, now_s: float, until_s: float) -> bool:
-        """Keep other processes off a pending letter; False if one of them has it."""
+        """Keep other processes off a pending letter; False if one of them has it.
+
+        A claim that ends later than ours would was made before the clock was set back, and is void.
+        """
         done = self._do(
             lambda db: (
                 db.execute(
                     """UPDATE dead_letter SET claimed_until_s = ?
-                   WHERE event_id = ? AND status = 'pending' AND claimed_until_s <= ?""",
-                    (until_s, letter_id, now_s),
+                   WHERE event_id = ? AND status = 'pending' AND NOT claimed_until_s BETWEEN ? AND ?""",
+                    (until_s, letter_id, now_s, until_s),
                 ).rowcount
             )
         )

@@ -13,7 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
 from ringrift.errors import Unavailable
+
+log = structlog.get_logger()
 
 
 class Note(NamedTuple):
@@ -36,6 +40,7 @@ class DeliveryNotes:
         except OSError as error:
             raise Unavailable(f"{folder}: delivery notes cannot be kept: {error.strerror}") from error
         self._side = 0
+        self._failing = False
 
     def read(self) -> Iterator[Note]:
         """Yield what an earlier run left; a line cut off by a crash is not a note."""
@@ -46,7 +51,14 @@ class DeliveryNotes:
                     yield Note(int(parts[0]), parts[1], parts[2])
 
     def write(self, note: Note) -> None:
-        os.write(self._files[self._side], f"{note.seq} {note.event_id} {note.subscription}\n".encode())
+        """Write one note. Without room for it the event may be handled again after a crash, no more."""
+        line = f"{note.seq} {note.event_id} {note.subscription}\n".encode()
+        try:
+            os.write(self._files[self._side], line)
+        except OSError as error:
+            self._tell(error)
+        else:
+            self._failing = False
 
     def turn(self) -> int:
         """Write to the other file from now on; return the side that positions taken now will cover."""
@@ -55,7 +67,15 @@ class DeliveryNotes:
         return covered
 
     def empty(self, side: int) -> None:
-        os.ftruncate(self._files[side], 0)
+        try:
+            os.ftruncate(self._files[side], 0)
+        except OSError as error:
+            self._tell(error)  # notes that stay repeat what the positions say
+
+    def _tell(self, error: OSError) -> None:
+        if not self._failing:
+            self._failing = True
+            log.error("events.notes_not_kept", path=str(self._paths[0]), error=error.strerror)
 
     def close(self) -> None:
         for file in self._files:

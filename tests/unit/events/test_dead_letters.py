@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -207,6 +208,52 @@ async def test_a_letter_captured_by_hand_goes_to_the_subscribers_of_its_type(rou
     router.subscribe("MY_EVENT", seen.append)
     assert await dlq.retry_event(letter)
     assert seen[0].payload == {"n": 1}
+
+
+async def test_a_letter_captured_by_hand_that_nobody_handles_is_given_up_at_the_limit(router, dlq):
+    dlq.max_retries = 2
+    letter = dlq.capture("MY_EVENT", {"n": 1}, "some code", "failed")
+    assert await dlq.retry_failed_events() == {"recovered": 0, "failed": 1, "skipped": 0}
+    assert dlq.get_event(letter).retry_count == 1
+    assert not await dlq.retry_event(letter)
+    assert (dlq.get_event(letter).status, dlq.get_stats()["session_abandoned"]) == ("abandoned", 1)
+    assert "nobody" in dlq.get_event(letter).error
+
+
+async def test_a_registered_handler_that_hangs_is_a_failed_attempt(dlq, monkeypatch):
+    monkeypatch.setenv("RINGRIFT_EVENT_HANDLER_TIMEOUT", "0.01")
+    letter = dlq.capture("MY_EVENT", {"n": 1}, "some code", "failed")
+    dlq.register_handler("MY_EVENT", lambda payload: asyncio.Event().wait())
+    assert not await asyncio.wait_for(dlq.retry_event(letter), 5)
+    assert "timed out after 0.01 s" in dlq.get_event(letter).error
+
+
+async def test_a_clock_that_was_set_back_keeps_no_letter_waiting(router, dlq, clock):
+    flaky = Flaky()
+    router.subscribe("MY_EVENT", flaky, "flaky")
+    await router.publish("MY_EVENT", {})
+    assert (await dlq.retry_failed_events())["failed"] == 1
+    [letter] = dlq.get_pending_events()
+    assert dlq._store.claim(letter.event_id, now_s=clock.now, until_s=clock.now + 1200)  # its process dies
+    clock.now -= 30 * 86_400
+    flaky.broken = False
+    assert (await dlq.retry_failed_events())["recovered"] == 1
+
+
+def test_rows_written_and_edited_by_other_programs_are_taken_as_they_are(dlq):
+    """Times without an offset are local, and the oldest is the one with the oldest time."""
+    recent = dlq.capture("MY_EVENT", {}, "h", "e")
+    old = (datetime.now() - timedelta(days=3)).isoformat()  # noqa: DTZ005 - as other programs write it
+    with sqlite3.connect(dlq.db_path) as db:
+        db.execute(
+            "INSERT INTO dead_letter(event_id, event_type, payload, handler_name, error, created_at)"
+            " VALUES ('old', 'MY_EVENT', '{\"n\": 1}', 'h', 'e', ?)",
+            (old,),
+        )
+    db.close()
+    assert [letter.event_id for letter in dlq.get_pending_events()] == ["old", recent]
+    assert [row["event_id"] for row in dlq.get_failed_events()] == [recent, "old"]
+    assert dlq.get_pending_events(limit=1)[0].payload == {"n": 1}
 
 
 def test_upkeep_removes_only_what_is_settled_and_old(dlq, clock):

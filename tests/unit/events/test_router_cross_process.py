@@ -1,6 +1,7 @@
 """Events between routers on one log: once per subscription, in order, also over restarts."""
 
 import asyncio
+import os
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -562,3 +563,22 @@ async def test_notes_of_a_deleted_log_do_not_hide_events_of_the_new_one(machine)
     b.subscribe(CROSSING, collector(seen), "s")
     await b.start()
     await until(lambda: seen == [1])
+
+
+async def test_a_full_disk_under_the_notes_does_not_stop_deliveries(machine):
+    """A note only saves repeating an event after a crash; without room for one the event is still handled."""
+    seen = []
+    a = machine.process("a", notes=True)
+    a.subscribe(CROSSING, collector(seen))
+    await a.publish(CROSSING, {"n": 0})
+    notes = a._crossing._identity.notes
+    notes._files = [os.open("/dev/full", os.O_WRONLY), os.open("/dev/full", os.O_WRONLY)]
+    for n in (1, 2):
+        await asyncio.wait_for(a.publish(CROSSING, {"n": n}), 5)
+    assert seen == [0, 1, 2]
+    await a.stop()
+    again = machine.process("a", notes=True)
+    again.subscribe(CROSSING, collector(seen))
+    await again.start()
+    await quiet()
+    assert seen == [0, 1, 2]
