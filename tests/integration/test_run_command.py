@@ -118,6 +118,18 @@ def test_a_user_starts_watches_and_stops_it(start):
     assert not after["control_process"]
 
 
+def test_a_control_process_without_probes_is_seen_and_nothing_is_made_up_about_it(start):
+    run, end_s = start("--profile", "minimal"), time.monotonic() + DEADLINE_S
+    while "run.started" not in run.log.read_text():
+        assert time.monotonic() < end_s, run.log.read_text()
+        time.sleep(0.05)
+    listed = json.loads(ringrift("daemons", "--json", data=run.data).stdout)
+    assert listed["control_process"]
+    assert listed["daemons"]["event_router"]["state"] == "unknown"
+    assert "answers no probes" in ringrift("daemons", data=run.data).stdout
+    assert run.end() == 0
+
+
 def test_an_event_posted_over_http_is_seen_by_events_tail(start):
     run = start()
     url = run.wait_until_ready()

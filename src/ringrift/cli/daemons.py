@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.cli.control import running_status
 from ringrift.cli.terminal import console, plain_errors, print_json, print_table
 from ringrift.daemons.registry import DaemonSpec, product_registry
 
-UNAVAILABLE = "unavailable"
+UNAVAILABLE, UNKNOWN, STOPPED = "unavailable", "unknown", "stopped"
 
 
 def daemons(
@@ -20,26 +21,31 @@ def daemons(
     """List all daemon types: state, capability, and why one is unavailable."""
     with plain_errors():
         status = running_status()
-        rows = [_row(spec, status) for spec in product_registry()]
+        runs = status is not None or is_master_loop_running()
+        rows = [_row(spec, status, unseen=UNKNOWN if runs else STOPPED) for spec in product_registry()]
     able, known = sum(row["available"] for row in rows), len(rows)
     if available:
         rows = [row for row in rows if row["available"]]
     if as_json:
-        print_json({"control_process": status is not None, "daemons": {row["name"]: row for row in rows}})
+        print_json({"control_process": runs, "daemons": {row["name"]: row for row in rows}})
         return
     shown = [(row["name"], row["state"], row["capability"], row["reason"] or row["about"]) for row in rows]
     print_table("Daemons", ("daemon", "state", "capability", "what it does, or why it can't"), shown)
-    where = "" if status else "; no control process runs here, start one with `ringrift run`"
+    where = ""
+    if not runs:
+        where = "; no control process runs here, start one with `ringrift run`"
+    elif status is None:
+        where = "; the control process answers no probes, for its health_server does not run"
     console().print(f"\n{able} of {known} can run in this version{where}.")
 
 
-def _row(spec: DaemonSpec, status: dict[str, Any] | None) -> dict[str, Any]:
+def _row(spec: DaemonSpec, status: dict[str, Any] | None, *, unseen: str) -> dict[str, Any]:
     name = spec.daemon_type.value
     live = {} if status is None else status["daemons"].get(name, {})
     reason = spec.unavailable_reason
     return {
         "name": name,
-        "state": UNAVAILABLE if reason else live.get("state", "stopped"),
+        "state": UNAVAILABLE if reason else live.get("state", unseen),
         "available": not reason,
         "reason": reason or live.get("last_error") or "",
         "capability": spec.capability,

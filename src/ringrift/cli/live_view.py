@@ -62,7 +62,7 @@ class PlainView:
         log.info(
             "run.started",
             running=[daemon.value for daemon in news.running],
-            left_out=len(news.left_out),
+            not_running=len(news.left_out),
             probes=None if address is None else address.url,
         )
 
@@ -81,14 +81,14 @@ class LiveView:
 
     def __init__(self, screen: Live, data_dir: Path, log_path: Path) -> None:
         self._screen, self._data_dir, self._log_path = screen, data_dir, log_path
-        self._left_out: dict[str, int] = {}
+        self._not_built = 0
 
     def starting(self) -> None:
         self._screen.update(Text("starting…", style="dim"), refresh=True)
 
     def started(self, news: Started) -> None:
-        for reason in news.left_out.values():
-            self._left_out[reason] = self._left_out.get(reason, 0) + 1
+        status = news.manager.get_status()
+        self._not_built = sum(bool(status[daemon].unavailable_reason) for daemon in news.left_out)
 
     def refresh(self, manager: DaemonManager) -> None:
         self._screen.update(
@@ -112,9 +112,9 @@ class LiveView:
             f"probes {address.url if address else 'not listening'}   "
             f"events {get_router().get_stats()['total_events_routed']}",
         ]
-        if waiting := sum(self._left_out.values()):
+        if self._not_built:
             lines.append(
-                f"[dim]{waiting} daemons wait for parts that are not built yet: `ringrift daemons`[/]"
+                f"[dim]{self._not_built} daemons wait for parts that are not built yet: `ringrift daemons`[/]"
             )
         return Text.from_markup("\n".join(lines))
 

@@ -94,9 +94,17 @@ class Starter:
         for daemon_type, up in results:
             if not up and daemon_type not in reasons:
                 reasons[daemon_type] = self._supervisor.why(daemon_type)
-        if reasons:
-            log.info("daemons.not_started", count=len(reasons), reasons=_short(reasons))
+        self._log_the_rest(reasons)
         return StartResult(results, reasons)
+
+    def _log_the_rest(self, reasons: dict[DaemonType, str]) -> None:
+        """Faults one by one; what this version does not have only as a number, for it is no news."""
+        units = self._supervisor.units
+        faults = {t: reason for t, reason in reasons.items() if not units[t].info.unavailable_reason}
+        if not_built := len(reasons) - len(faults):
+            log.info("daemons.left_out", count=not_built, reason="not built yet; see `ringrift daemons`")
+        for daemon_type, reason in faults.items():
+            log.warning("daemons.not_started", daemon=daemon_type.value, reason=reason)
 
     def note_refusal(self, daemon_type: DaemonType, reason: str) -> None:
         """Remember why a daemon was not started, unless it is down for an error that says more."""
@@ -166,7 +174,3 @@ class Starter:
         constraint = {"resource_type": "memory", "usage_percent": used, "threshold": limit}
         self._emit("RESOURCE_CONSTRAINT", {"node_id": self._supervisor.node_id, **constraint})
         return f"memory is {used:.0f} % used; the limit is {limit:.0f} %"
-
-
-def _short(reasons: dict[DaemonType, str]) -> dict[str, str]:
-    return {daemon_type.value: reason for daemon_type, reason in list(reasons.items())[:10]}
