@@ -91,7 +91,7 @@ class HealthCheckResult:
     def to_dict(self) -> dict[str, Any]:
         return {
             "healthy": self.healthy,
-            "status": self.status.value,
+            "status": str(self.status),
             "message": self.message,
             "timestamp": self.timestamp,
             "details": dict(self.details),

@@ -152,3 +152,11 @@ async def test_one_directory_serves_every_view():
 )
 def test_a_result_has_the_score_of_its_status_and_none_when_unhealthy(result, score):
     assert result.health_score == pytest.approx(score)
+
+
+def test_a_status_given_as_text_is_as_good_as_the_member():
+    result = HealthCheckResult(healthy=True, status="degraded", message="slow", details={"depth": 9})
+    assert result.health_score == pytest.approx(0.7)
+    said = result.to_dict()
+    assert (said["healthy"], said["status"], said["message"]) == (True, "degraded", "slow")
+    assert said["details"] == {"depth": 9}
