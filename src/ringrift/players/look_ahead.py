@@ -1,7 +1,8 @@
-"""A short search over somebody's judgement of positions: every seat maximises its own value.
+"""A short search over somebody's judgement of positions.
 
-The first ply judges the position after each action. The second judges every reply to the most promising
-actions and takes the reply that is best for whoever makes it, which may be the same seat again.
+It judges the position after each action. Where a turn takes several decisions, that compares a turn half
+made with one that is over; so the most promising actions can be followed to the end of the turn, each
+further decision made by the same judgement, and compared there, where everybody's turn is over.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Values: TypeAlias = npt.NDArray[np.float64]  # games x players
 Judge: TypeAlias = Callable[[States], Values]
 Indices: TypeAlias = npt.NDArray[np.int64]
 
-PLIES_MAX = 2
+TURN_DECISIONS_MAX = 64  # a longer turn is judged where it stands
 CHILD_BYTES_MAX = 64 << 20
 OPTIONS_GUESS = 64  # legal actions per game, to size the parts of a batch
 TIE_BREAK = 1e-6
@@ -29,13 +30,12 @@ OUT_OF_QUESTION = -2.0  # below every value
 
 
 class LookAhead:
-    """Chooses actions by a judge; *followed* actions are looked at more closely by a second ply."""
+    """Chooses actions by a judge; *followed* of them, if any, are followed to the end of the turn."""
 
-    def __init__(self, game: Game, judge: Judge, *, plies: int, followed: int) -> None:
-        if not 1 <= plies <= PLIES_MAX:
-            raise ConfigError(f"heuristic: plies must be 1 to {PLIES_MAX}, not {plies}")
-        self._game, self._judge = game, judge
-        self._plies, self._followed = plies, followed
+    def __init__(self, game: Game, judge: Judge, *, followed: int) -> None:
+        if followed < 0:
+            raise ConfigError(f"look-ahead: the actions followed must not be negative: {followed}")
+        self._game, self._judge, self._followed = game, judge, followed
         self._games_max = max(1, CHILD_BYTES_MAX // (8 * game.words * OPTIONS_GUESS))
 
     def choose(self, states: States, seeds: Seeds) -> ActionArray:
@@ -53,26 +53,28 @@ class LookAhead:
         places = np.arange(len(parents)) - legal.offsets[parents]
         scores = values[np.arange(len(parents)), seats]
         scores = scores + TIE_BREAK * (derived(seeds[parents], places) / 2.0**63)
-        if self._plies > 1:
+        if self._followed:
             top = _highest(scores, legal.offsets, self._followed)
-            running = top[~self._game.terminal(children[top])]
             after = np.full(len(scores), OUT_OF_QUESTION)
-            after[top] = scores[top]
-            after[running] = self._reply_values(children[running])[np.arange(running.size), seats[running]]
-            after[running] += scores[running] * TIE_BREAK
+            after[top] = self._follow(children[top], scores[top], seats[top])
             scores = after
         return legal.actions[_best(scores, legal.offsets)]
 
-    def _reply_values(self, states: States) -> Values:
-        """The value of each state after the reply that is best for the seat on turn."""
-        out = np.empty((len(states), self._game.players))
-        for start in range(0, len(states), self._games_max):
-            part = states[start : start + self._games_max]
-            legal, _, values = self._judge_children(part)
-            seats = np.repeat(self._game.to_move(part), legal.counts)
-            best = _best(values[np.arange(len(seats)), seats], legal.offsets)
-            out[start : start + self._games_max] = values[best]
-        return out
+    def _follow(self, states: States, scores: Values, seats: Indices) -> Values:
+        """What each seat's best further decisions of this turn make of its score."""
+        states, scores = states.copy(), scores.copy()
+        for _ in range(TURN_DECISIONS_MAX):
+            same_turn = (self._game.to_move(states) == seats) & ~self._game.terminal(states)
+            rows = np.flatnonzero(same_turn)
+            if not rows.size:
+                break
+            for start in range(0, rows.size, self._games_max):
+                part = rows[start : start + self._games_max]
+                legal, children, values = self._judge_children(states[part])
+                own = values[np.arange(len(children)), np.repeat(seats[part], legal.counts)]
+                best = _best(own, legal.offsets)
+                states[part], scores[part] = children[best], own[best]
+        return scores
 
     def _judge_children(self, states: States) -> tuple[LegalActions, States, Values]:
         """Every position that one action leads to, and its value; the result where the game is over."""

@@ -1,8 +1,9 @@
-"""Plain Monte Carlo tree search: UCT, each simulation ended by one random playout."""
+"""Plain Monte Carlo tree search: UCT, one random playout per simulation, and proofs where games end."""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import ActionArray, Game, LegalActions, States
@@ -13,9 +14,10 @@ from ringrift.players.uct_tree import (
     Words,
     add_nodes,
     back_up,
+    best_actions,
     descend,
     make_tree,
-    most_visited,
+    prove,
     with_room,
 )
 
@@ -25,7 +27,7 @@ PLAYOUT, SHUFFLE = 0, 1  # streams of a game's seed
 
 
 class RolloutPlayer:
-    """Searches *simulations* per decision and plays the most visited action; a forced one at once."""
+    """Searches *simulations* per decision and plays a proven win, or the most visited action."""
 
     def __init__(self, game: Game, *, simulations: int, explore: float = 1.4) -> None:
         if not 1 <= simulations <= SIMULATIONS_MAX:
@@ -54,7 +56,7 @@ class _Search:
         self._roots = np.arange(games, dtype=np.int64) * (simulations + 1)
         self._states = np.empty((games * (simulations + 1), game.words), dtype=np.int64)
         self._states[self._roots] = states
-        self._tree: UctTree = make_tree(len(self._states), 0)
+        self._tree: UctTree = make_tree(len(self._states), game.players)
         self._edges = 0
         self._playouts, self._shuffles = derived(seeds, PLAYOUT), derived(seeds, SHUFFLE)
         self._add(self._roots, game.legal(states), self._shuffles)
@@ -63,7 +65,7 @@ class _Search:
         for simulation in range(1, self._simulations + 1):
             self._simulate(simulation, explore)
         chosen = np.empty(len(self._roots), dtype=np.int32)
-        most_visited(self._tree, self._roots, chosen)
+        best_actions(self._tree, self._roots, chosen)
         return chosen
 
     def _add(self, nodes: Words, legal: LegalActions, shuffles: Seeds) -> None:
@@ -77,18 +79,18 @@ class _Search:
         lengths = np.empty(len(self._roots), dtype=np.int64)
         descend(self._tree, self._roots, explore, paths, lengths)
         last = paths[np.arange(len(paths)), lengths - 1]
-        leaves = self._tree.child[last]
-        fresh = np.flatnonzero(leaves < 0)
+        results = self._tree.outcome[last]
+        fresh = np.flatnonzero(~self._tree.proven[last])
         if fresh.size:
-            leaves[fresh] = self._roots[fresh] + simulation
-            self._grow(paths, lengths, last, fresh, simulation)
-            self._tree.child[last[fresh]] = leaves[fresh]
-        ends = self._states[leaves]
-        self._play_out(ends, simulation)
-        back_up(self._tree, self._roots, paths, lengths, self._game.results(ends))
+            ends = self._grow(paths, lengths, last, fresh, simulation)
+            over = self._game.terminal(ends)
+            self._play_out(ends, over, derived(self._playouts[fresh], simulation))
+            results[fresh] = self._game.results(ends)
+            prove(self._tree, fresh[over], paths, lengths, results)
+        back_up(self._tree, self._roots, paths, lengths, results)
 
-    def _grow(self, paths: Words, lengths: Words, last: Words, fresh: Words, simulation: int) -> None:
-        """Make the nodes that the last edges of the *fresh* games lead to."""
+    def _grow(self, paths: Words, lengths: Words, last: Words, fresh: Words, simulation: int) -> States:
+        """Make the nodes that the last edges of the *fresh* games lead to; returns their states."""
         parents = self._roots[fresh].copy()
         deeper = np.flatnonzero(lengths[fresh] > 1)
         games = fresh[deeper]
@@ -98,9 +100,10 @@ class _Search:
         nodes = self._roots[fresh] + simulation
         self._states[nodes] = states
         self._add(nodes, self._game.legal(states), derived(self._shuffles[fresh], simulation))
+        self._tree.child[last[fresh]] = nodes
+        return states
 
-    def _play_out(self, ends: States, simulation: int) -> None:
+    def _play_out(self, states: States, over: npt.NDArray[np.bool_], seeds: Seeds) -> None:
         """Random games to the end, each from its own seed, so that the batch does not matter."""
-        seeds = derived(self._playouts, simulation)
-        for game in np.flatnonzero(~self._game.terminal(ends)):
-            self._game.play_random(ends[game : game + 1], seed=int(seeds[game]))
+        for game in np.flatnonzero(~over):
+            self._game.play_random(states[game : game + 1], seed=int(seeds[game]))

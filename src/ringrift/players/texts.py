@@ -1,4 +1,4 @@
-"""Players by name: `random`, `heuristic[:plies]`, `mcts:100`, `model:PATH@32`, `untrained:PRESET@32`."""
+"""Players by name: `random`, `heuristic[:quick]`, `mcts:100`, `model:PATH@32`, `untrained:PRESET@32`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
 from ringrift.players.rollout import RolloutPlayer
 
 FORMS = (
-    "random, heuristic, heuristic:PLIES, mcts:SIMULATIONS, "
+    "random, heuristic, heuristic:quick, mcts:SIMULATIONS, "
     "model:PATH@SIMULATIONS, untrained:PRESET@SIMULATIONS"
 )
 # Players with a network live in a module of their own, because it takes seconds to import torch.
@@ -28,17 +28,17 @@ def parse_player(text: str, game: Game) -> Player:
         return RandomPlayer(game)
     if kind == "mcts" and rest:
         return RolloutPlayer(game, simulations=_whole_number(rest, text))
-    if kind == "heuristic" and bool(colon) == bool(rest):
-        return _heuristic(text, game, plies=_whole_number(rest, text) if rest else 1)
+    if text.strip() in ("heuristic", "heuristic:quick"):
+        return _heuristic(text, game, quick=rest == "quick")
     if kind in ("model", "untrained") and rest:
         return _with_network(kind, rest, text, game)
     raise ConfigError(f"{text!r} names no player; there are {FORMS}")
 
 
-def _heuristic(text: str, game: Game, *, plies: int) -> Player:
+def _heuristic(text: str, game: Game, *, quick: bool) -> Player:
     if not isinstance(game, RingRiftGame):
         raise ConfigError(f"{text!r}: there is no heuristic player for {game.key}")
-    return HeuristicPlayer(game, plies=plies)
+    return HeuristicPlayer(game, quick=quick)
 
 
 def _with_network(kind: str, rest: str, text: str, game: Game) -> Player:

@@ -3,6 +3,9 @@
 Node `game * nodes + k` is the k-th of its game. A node's edges are shuffled when it is made, so that the
 first unvisited one is a random one. Edges hold the sum of results for the seat that chooses among them;
 with more than two players every seat so maximises its own result.
+
+What is certain is not sampled: an edge into a finished game is proven, and so is an edge into a node where
+the seat on turn has a proven win, or only proven edges to choose from.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from ringrift.games.compiled import cached_kernel, compiled, source_fingerprint
 Words = npt.NDArray[np.int64]
 FINGERPRINT = source_fingerprint(Path(__file__))
 NO_NODE = -1
+WIN = 1.0
 
 
 class UctTree(NamedTuple):
@@ -33,19 +37,24 @@ class UctTree(NamedTuple):
     child: Words
     edge_visits: Words
     edge_sum: npt.NDArray[np.float64]
+    proven: npt.NDArray[np.bool_]
+    outcome: npt.NDArray[np.float32]  # edges x players, where proven
 
 
-def make_tree(nodes: int, edges: int) -> UctTree:
+def make_tree(nodes: int, players: int) -> UctTree:
+    """Room for *nodes*, and for no edge yet."""
     return UctTree(
         first=np.zeros(nodes, dtype=np.int64),
         edges=np.zeros(nodes, dtype=np.int64),
         tried=np.zeros(nodes, dtype=np.int64),
         seat=np.zeros(nodes, dtype=np.int64),
         visits=np.zeros(nodes, dtype=np.int64),
-        action=np.zeros(edges, dtype=np.int32),
-        child=np.full(edges, NO_NODE, dtype=np.int64),
-        edge_visits=np.zeros(edges, dtype=np.int64),
-        edge_sum=np.zeros(edges),
+        action=np.zeros(0, dtype=np.int32),
+        child=np.full(0, NO_NODE, dtype=np.int64),
+        edge_visits=np.zeros(0, dtype=np.int64),
+        edge_sum=np.zeros(0),
+        proven=np.zeros(0, dtype=np.bool_),
+        outcome=np.zeros((0, players), dtype=np.float32),
     )
 
 
@@ -60,6 +69,8 @@ def with_room(tree: UctTree, edges: int) -> UctTree:
         child=np.append(tree.child, np.full(more, NO_NODE, dtype=np.int64)),
         edge_visits=np.append(tree.edge_visits, np.zeros(more, dtype=np.int64)),
         edge_sum=np.append(tree.edge_sum, np.zeros(more)),
+        proven=np.append(tree.proven, np.zeros(more, dtype=np.bool_)),
+        outcome=np.pad(tree.outcome, ((0, more), (0, 0))),
     )
 
 
@@ -70,10 +81,13 @@ def best_edge(tree: UctTree, node: int, explore: float) -> int:
     if tree.tried[node] < tree.edges[node]:
         return first + tree.tried[node]
     best, best_bound = first, -1e30
-    logarithm = log(tree.visits[node])
+    logarithm, seat = log(tree.visits[node]), tree.seat[node]
     for edge in range(first, first + tree.edges[node]):
-        visits = tree.edge_visits[edge]
-        bound = tree.edge_sum[edge] / visits + explore * sqrt(logarithm / visits)
+        if tree.proven[edge]:
+            bound = np.float64(tree.outcome[edge, seat])
+        else:
+            visits = tree.edge_visits[edge]
+            bound = tree.edge_sum[edge] / visits + explore * sqrt(logarithm / visits)
         if bound > best_bound:
             best, best_bound = edge, bound
     return best
@@ -81,14 +95,14 @@ def best_edge(tree: UctTree, node: int, explore: float) -> int:
 
 @cached_kernel(FINGERPRINT)
 def descend(tree: UctTree, roots: Words, explore: float, paths: Words, lengths: Words) -> None:
-    """Write each tree's path of edges down to an edge without a child, or to a finished game."""
+    """Write each tree's path of edges down to one that is proven or has no child yet."""
     for game in range(roots.shape[0]):
         node, length = roots[game], 0
-        while node != NO_NODE and tree.edges[node] > 0:
+        while node != NO_NODE:
             edge = best_edge(tree, node, explore)
             paths[game, length] = edge
             length += 1
-            node = tree.child[edge]
+            node = NO_NODE if tree.proven[edge] else tree.child[edge]
         lengths[game] = length
 
 
@@ -111,6 +125,21 @@ def add_nodes(tree: UctTree, nodes: Words, start: int, offsets: Words, actions: 
             tree.action[other] = actions[offsets[at] + place]
 
 
+@compiled
+def proven_choice(tree: UctTree, node: int) -> int:
+    """The edge that decides *node*: a proven win, else the best if all are proven; -1 if it is open."""
+    first, seat = tree.first[node], tree.seat[node]
+    best, open_edges = -1, False
+    for edge in range(first, first + tree.edges[node]):
+        if not tree.proven[edge]:
+            open_edges = True
+        elif best < 0 or tree.outcome[edge, seat] > tree.outcome[best, seat]:
+            best = edge
+    if best >= 0 and (not open_edges or tree.outcome[best, seat] >= WIN):
+        return best
+    return -1
+
+
 @cached_kernel(FINGERPRINT)
 def back_up(tree: UctTree, roots: Words, paths: Words, lengths: Words, results: Any) -> None:
     """Count a visit along each path and add the result of the seat that chose each edge."""
@@ -127,13 +156,41 @@ def back_up(tree: UctTree, roots: Words, paths: Words, lengths: Words, results: 
 
 
 @cached_kernel(FINGERPRINT)
-def most_visited(tree: UctTree, roots: Words, out: Any) -> None:
-    """Each root's action with most visits; the better result decides between equals."""
+def prove(tree: UctTree, games: Words, paths: Words, lengths: Words, results: Any) -> None:
+    """Note the outcome of the finished *games* at the ends of their paths, and what follows from it."""
+    for game in games:
+        step = lengths[game] - 1
+        edge = paths[game, step]
+        tree.proven[edge] = True
+        tree.outcome[edge] = results[game]
+        while step > 0:
+            above = paths[game, step - 1]
+            decisive = proven_choice(tree, tree.child[above])
+            if decisive < 0:
+                break
+            tree.proven[above] = True
+            tree.outcome[above] = tree.outcome[decisive]
+            step -= 1
+
+
+@cached_kernel(FINGERPRINT)
+def best_actions(tree: UctTree, roots: Words, out: Any) -> None:
+    """Each root's action: a proven win, then most visits, then the better result; proven losses last."""
     for game in range(roots.shape[0]):
-        first = tree.first[roots[game]]
-        best = first
-        for edge in range(first + 1, first + tree.tried[roots[game]]):
-            more = tree.edge_visits[edge] - tree.edge_visits[best]
-            if more > 0 or (more == 0 and tree.edge_sum[edge] > tree.edge_sum[best]):
+        node = roots[game]
+        best = tree.first[node]
+        for edge in range(best + 1, best + tree.tried[node]):
+            if _is_better(tree, edge, best, tree.seat[node]):
                 best = edge
         out[game] = tree.action[best]
+
+
+@compiled
+def _is_better(tree: UctTree, edge: int, other: int, seat: int) -> bool:
+    outcome = tree.outcome[edge, seat] - tree.outcome[other, seat]  # 0 where nothing is proven
+    visits = tree.edge_visits[edge] - tree.edge_visits[other]
+    if outcome != 0:
+        return outcome > 0
+    if visits != 0:
+        return visits > 0
+    return tree.edge_sum[edge] > tree.edge_sum[other]

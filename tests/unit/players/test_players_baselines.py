@@ -69,11 +69,15 @@ def test_the_heuristic_plays_on_large_boards(key):
     game.apply(states, chosen)  # refuses what is not legal
 
 
-def test_two_plies_beat_one():
-    assert score("square8_2p", "heuristic:2", "heuristic", openings=20) > 0.55
+def test_a_turn_thought_to_its_end_beats_a_quick_look():
+    assert score("square8_2p", "heuristic", "heuristic:quick", openings=20) > 0.6
 
 
-@pytest.mark.parametrize("text", ["random", "mcts:12", "heuristic", "heuristic:2"])
+def test_the_heuristic_beats_plain_search():
+    assert score("square8_2p", "heuristic", "mcts:16", openings=10) > 0.7
+
+
+@pytest.mark.parametrize("text", ["random", "mcts:12", "heuristic", "heuristic:quick"])
 def test_a_choice_depends_on_the_game_and_its_seed_alone(text):
     game = load_game("square8_2p")
     player = parse_player(text, game)
@@ -121,7 +125,7 @@ def test_only_what_is_weighed_counts():
     blind = HeuristicPlayer(game, weights=nothing)
     states = positions(game, plies=20)
     assert (blind.judge(states) == 0).all()
-    greedy = HeuristicPlayer(game, weights=Weights.from_array(np.eye(FEATURE_COUNT)[2]))
+    greedy = HeuristicPlayer(game, quick=True, weights=Weights.from_array(np.eye(FEATURE_COUNT)[2]))
     legal = game.legal(states)
     chosen = greedy.choose(states, np.zeros(len(states), dtype=np.int64))
     for at, action in enumerate(chosen):
@@ -148,7 +152,7 @@ def test_only_what_is_weighed_counts():
         ("mcts:-5", "'-5' is no whole number"),
         ("mcts:0", "1 to 1000000 simulations"),
         ("heuristic:", "names no player"),
-        ("heuristic:7", "plies must be 1 to 2"),
+        ("heuristic:7", "names no player"),
         ("model:somewhere", "say how many simulations"),
         ("untrained:@32", "say how many simulations"),
         ("untrained:small@x", "'x' is no whole number"),
@@ -167,7 +171,7 @@ def test_a_game_without_a_heuristic_says_so():
 
 def test_names_are_the_texts():
     game = load_game("square8_2p")
-    for text in ("random", "heuristic", "heuristic:2", "mcts:100"):
+    for text in ("random", "heuristic", "heuristic:quick", "mcts:100"):
         assert parse_player(text, game).name == text
 
 

@@ -66,6 +66,7 @@ FEATURE_NAMES = (
     "tallest_cap",
     "lone",  # nearly out of stacks: 1 without any, ½ with one, a third with two
     "fuel",  # rings in hand and in controlled stacks, per ring still to be eliminated, up to 2
+    "shortage",  # rings still to be eliminated beyond those, of the target
     "idle",  # no placement left and no stack that can act
     "win_threat",  # the best region, its payment or a single shot would reach a target
     "markers",
@@ -107,6 +108,7 @@ FEATURE_COUNT = len(FEATURE_NAMES)
     TALLEST_CAP,
     LONE,
     FUEL,
+    SHORTAGE,
     IDLE,
     WIN_THREAT,
     MARKERS,
@@ -176,6 +178,7 @@ def _judge_reserves(s: Words, t: Table, player: int, row: Features) -> None:
     needed = elimination_target(t) - s[ELIM + player]
     rings = s[HAND + player] + row[CAPS] + row[CAPTIVES]
     row[FUEL] = min(2.0, rings / max(1, needed))
+    row[SHORTAGE] = max(0.0, needed - rings) / elimination_target(t)
     row[IDLE] = 1.0 if s[HAND + player] == 0 and row[STUCK_STACKS] == s[CONTROLLED + player] else 0.0
     at_once = 1.0 if row[SHOTS] > 0 else 0.0
     if row[ENCLOSED_CELLS] > 0:
