@@ -8,16 +8,20 @@ records that several processes share, and for expiry that must survive a restart
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import structlog
 
 from ringrift.process import process_scope
 
@@ -150,4 +154,19 @@ class _SystemChild:
 
 def system_runtime() -> Runtime:
     """Return the runtime that this process's shared objects use."""
-    return process_scope().get(SystemRuntime, SystemRuntime)
+    return process_scope().get(SystemRuntime, _system_runtime)
+
+
+def _system_runtime() -> SystemRuntime:
+    if not structlog.is_configured():
+        _log_to_stderr()
+    return SystemRuntime()
+
+
+def _log_to_stderr() -> None:
+    """Stdout belongs to the program. One that configures structlog, before or later, has its own way."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        # Looked up for each line, because programs and tests exchange `sys.stderr`.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
