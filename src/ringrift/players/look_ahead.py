@@ -52,12 +52,13 @@ class LookAhead:
         seats = self._game.to_move(states)[parents]
         places = np.arange(len(parents)) - legal.offsets[parents]
         scores = values[np.arange(len(parents)), seats]
-        scores = scores + TIE_BREAK * (derived(seeds[parents], places) / 2.0**63)
+        tie_break = TIE_BREAK * (derived(seeds[parents], places) / 2.0**63)
         if self._followed:
-            top = _highest(scores, legal.offsets, self._followed)
+            top = _highest(scores + tie_break, legal.offsets, self._followed)
             after = np.full(len(scores), OUT_OF_QUESTION)
             after[top] = self._follow(children[top], scores[top], seats[top])
             scores = after
+        scores = scores + tie_break
         return legal.actions[_best(scores, legal.offsets)]
 
     def _follow(self, states: States, scores: Values, seats: Indices) -> Values:
