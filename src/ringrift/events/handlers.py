@@ -151,6 +151,8 @@ class HandlerBase(ABC):
         done, _ = await asyncio.wait({task}, timeout=_STOP_S)
         if not done:
             log.error("handler.stuck_in_stop", handler=self._name, waited_s=_STOP_S)
+            self._running = False
+            self._unsubscribe()  # a handler that was told to stop hears nothing more, stuck or not
         elif not task.cancelled() and (error := task.exception()) is not None:
             self._record_error(error, "stop")
             log.error("handler.stop_failed", handler=self._name, exc_info=error)

@@ -1,6 +1,7 @@
 """HandlerBase: its life, what it counts, and that it really lets go."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -80,6 +81,26 @@ async def test_start_and_stop_are_idempotent(worker):
     await worker.wait_until_stopped()
     assert worker.story == ["start", "stop"]
     assert not worker.is_running
+
+
+async def test_a_cycle_that_ignores_its_end_hears_no_more_events(router, worker, monkeypatch):
+    monkeypatch.setattr(handlers, "_STOP_S", 0.01)
+
+    async def stubborn():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await asyncio.sleep(60)  # only the second request ends it
+
+    worker._run_cycle = stubborn
+    await worker.start()
+    await asyncio.sleep(0)
+    task = worker._task
+    await worker.stop()
+    running, subscribed = worker.is_running, worker.is_subscribed
+    await router.publish("MY_EVENT", {"n": 1})
+    task.cancel()
+    await asyncio.wait({task}, timeout=5)
+    assert (running, subscribed, worker.seen) == (False, False, [])
 
 
 async def test_a_failing_start_hook_keeps_it_from_starting(router, worker):
