@@ -16,6 +16,7 @@ from jobs_samples import random_game, write_shard
 from ringrift.games.registry import load_game
 from ringrift.jobs.export import EXPORT
 from ringrift.jobs.frame import run_job
+from ringrift.jobs.samples import npz_check
 from ringrift.jobs.samples.npz_check import check_samples, quick_check
 from ringrift.jobs.samples.window import PlannedGame, PowerWindow, freshness, game_weights, newest
 from ringrift.jobs.validate import VALIDATE
@@ -162,7 +163,9 @@ def test_search_values_mix_into_the_target(tmp_path):
     np.testing.assert_allclose(arrays["values_mp"][0][:2], wanted, rtol=1e-6)
 
 
-def test_memory_does_not_grow_with_the_number_of_games(tmp_path):
+def test_memory_does_not_grow_with_the_number_of_games(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz_check, "_PIECE_BYTES", 2**16)  # so that few games fill the pieces of the check
+
     def peak(count):
         played = (random_game(seed=seed) for seed in range(count))
         shard = write_shard(tmp_path / str(count), played).path

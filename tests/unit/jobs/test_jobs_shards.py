@@ -52,6 +52,17 @@ def test_players_alternate_and_moves_are_readable(shard):
     assert all(stored.moves.texts)
 
 
+def test_the_phase_is_that_before_the_move(tmp_path):
+    played = random_game("square8_2p", 3)
+    stored = games_of(write_shard(tmp_path, [played], key="square8_2p").path)[0]
+    game = load_game("square8_2p")
+    state = game.new_states(1)
+    for action, phase in zip(played.actions, stored.moves.phases, strict=True):
+        assert phase == game.to_json(state[0])["phase"]
+        game.apply(state, np.array([action], dtype=np.int32))
+    assert len(set(stored.moves.phases)) > 2
+
+
 def test_shards_rotate_by_count_and_the_open_file_goes_away(tmp_path):
     write_shard(tmp_path, [random_game(seed=seed) for seed in range(7)], games_per_shard=3)
     counts = []

@@ -132,6 +132,10 @@ class RingRiftGame:
         """How each game ended."""
         return [at.REASON_NAMES[reason] for reason in states[:, at.REASON]]
 
+    def phases(self, states: States) -> list[str]:
+        """The part of the turn that each game is in."""
+        return [at.PHASE_NAMES[phase] for phase in states[:, at.PHASE]]
+
     def observe(self, states: States) -> Planes:
         check_batch(self, states)
         planes = np.empty((states.shape[0], *self.observation_shape), dtype=np.float32)
