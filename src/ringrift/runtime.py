@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO, cast
 
 import structlog
 
@@ -152,6 +152,26 @@ class _SystemChild:
             return
 
 
+class LogStderr:
+    """Stderr as a place for log lines: whoever logs is not stopped because nobody reads any more.
+
+    It is looked up for each line, because programs and tests exchange `sys.stderr`.
+    """
+
+    def __init__(self) -> None:
+        self.lines_lost = 0
+
+    def write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except (OSError, ValueError):  # the reader is gone, the disk is full, the file is closed
+            self.lines_lost += 1
+
+    def flush(self) -> None:
+        """Every line is written at once."""
+
+
 def system_runtime() -> Runtime:
     """Return the runtime that this process's shared objects use."""
     return process_scope().get(SystemRuntime, _system_runtime)
@@ -167,6 +187,5 @@ def _log_to_stderr() -> None:
     """Stdout belongs to the program. One that configures structlog, before or later, has its own way."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        # Looked up for each line, because programs and tests exchange `sys.stderr`.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", LogStderr())),
     )

@@ -178,6 +178,17 @@ def test_started_again_in_another_way_it_hears_what_was_said_meanwhile(start, mo
         time.sleep(0.05)
 
 
+def test_it_goes_on_and_stops_as_asked_when_nobody_reads_its_log_any_more(tmp_path):
+    command = [sys.executable, "-m", "ringrift.cli", "run", "--plain", "--for", "1s"]
+    with subprocess.Popen(command, env=environment(tmp_path), stderr=subprocess.PIPE) as process:
+        try:
+            process.stderr.readline()
+            process.stderr.close()
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+
+
 def test_it_stops_by_itself_after_the_given_time(start):
     run = start("--for", "1s")
     assert run.process.wait(DEADLINE_S) == 0

@@ -6,10 +6,10 @@ Everything is undone in the reverse order, each step under a deadline, whatever 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
 from ringrift.bootstrap.master_loop import MasterLoopGuard, read_master_loop
@@ -23,6 +23,9 @@ from ringrift.settings import Settings, get_settings
 
 CONTROL_NAME = "control"
 SHUTDOWN_S_MAX = 30.0
+CANCEL_S_MAX = 1.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,9 @@ async def run_control_process(
         stack.push_async_callback(shutdown_all_coordinators, timeout_seconds=SHUTDOWN_S_MAX)
         manager = get_daemon_manager()
         stack.push_async_callback(manager.shutdown)
-        results = await manager.start_profile(profile)
+        results = await _unless_stopped(manager.start_profile(profile), stop)
+        if results is None:
+            return
         on_started(
             Started(
                 manager,
@@ -71,6 +76,19 @@ async def run_control_process(
         )
         # Ends with the user's wish or with the task's cancellation; there is no time limit to a run.
         await stop.wait()
+
+
+async def _unless_stopped(starting: Coroutine[Any, Any, T], stop: asyncio.Event) -> T | None:
+    """Wait for a start, but not beyond the wish to stop; None if that came first."""
+    start = asyncio.ensure_future(starting)
+    both = (start, asyncio.ensure_future(stop.wait()))
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        return start.result() if start.done() else None
+    finally:
+        for task in both:
+            task.cancel()
+        await asyncio.wait(both, timeout=CANCEL_S_MAX)
 
 
 def _be_known_as_control() -> None:

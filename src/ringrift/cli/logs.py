@@ -5,30 +5,64 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO, cast
 
 import structlog
 
 from ringrift.errors import StorageReadOnly
+from ringrift.runtime import LogStderr
+
+LOG_BYTES_MAX = 10_000_000
 
 
 def log_to_stderr(level: int = logging.WARNING) -> None:
     """Readable lines for a person at a terminal."""
-    _configure(level, sys.stderr, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+    _configure(level, LogStderr(), structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
 
 
-def log_to_file(path: Path, level: int = logging.INFO) -> TextIO:
+def log_to_file(path: Path, level: int = logging.INFO) -> BoundedFile:
     """One JSON object a line; the caller closes the file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a", encoding="utf-8", buffering=1)
+        file = BoundedFile(path, bytes_max=LOG_BYTES_MAX)
     except OSError as error:
         raise StorageReadOnly(f"the log {path} cannot be written: {error.strerror}") from None
     _configure(level, file, structlog.processors.JSONRenderer(default=str))
     return file
 
 
-def _configure(level: int, file: TextIO, renderer: structlog.typing.Processor) -> None:
+class BoundedFile:
+    """A text file that is moved aside when it is full, in the place of its one predecessor.
+
+    A line that cannot be written, perhaps because the disk is full, is counted and does not stop whoever
+    logs; the next one is tried again.
+    """
+
+    def __init__(self, path: Path, *, bytes_max: int) -> None:
+        self._path, self._bytes_max, self.lines_lost = path, bytes_max, 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._open()
+
+    def write(self, text: str) -> None:
+        try:
+            if self._file.tell() >= self._bytes_max:
+                self._file.close()
+                self._path.replace(self._path.with_suffix(f"{self._path.suffix}.1"))
+                self._file = self._open()
+            self._file.write(text.encode())
+        except (OSError, ValueError):  # ValueError: closed, because it could not be opened again
+            self.lines_lost += 1
+
+    def flush(self) -> None:
+        """Every line is written at once."""
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _open(self) -> BinaryIO:
+        return self._path.open("ab", buffering=0)
+
+
+def _configure(level: int, file: LogStderr | BoundedFile, renderer: structlog.typing.Processor) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -38,6 +72,6 @@ def _configure(level: int, file: TextIO, renderer: structlog.typing.Processor) -
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=file),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", file)),
         cache_logger_on_first_use=False,
     )

@@ -1,0 +1,29 @@
+"""The control process where something on its way up does not come."""
+
+import asyncio
+
+from ringrift.bootstrap.control_process import run_control_process
+from ringrift.bootstrap.master_loop import is_master_loop_running
+from ringrift.daemons.manager import get_daemon_manager
+from ringrift.daemons.types import DaemonType
+
+
+class NeverReady:
+    async def run(self, *, on_ready):
+        await asyncio.Event().wait()
+
+
+async def test_a_stop_while_a_daemon_hangs_in_its_start_does_not_wait_for_it():
+    get_daemon_manager().register_factory(DaemonType.HEALTH_SERVER, NeverReady)
+    stop, started = asyncio.Event(), []
+    running = asyncio.create_task(
+        run_control_process(profile="standard", stop=stop, on_started=started.append)
+    )
+    async with asyncio.timeout(10):
+        while not get_daemon_manager().is_running(DaemonType.EVENT_ROUTER):
+            await asyncio.sleep(0.01)
+        stop.set()
+        await running
+    assert started == []
+    assert not any(get_daemon_manager().is_running(daemon) for daemon in DaemonType)
+    assert not is_master_loop_running()
