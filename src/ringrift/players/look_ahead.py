@@ -2,7 +2,8 @@
 
 It judges the position after each action. Where a turn takes several decisions, that compares a turn half
 made with one that is over; so the most promising actions can be followed to the end of the turn, each
-further decision made by the same judgement, and compared there, where everybody's turn is over.
+further decision made by the same judgement, and compared there; and the best of those through the turn of
+the next seat, which decides by its own value.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ OUT_OF_QUESTION = -2.0  # below every value
 
 
 class LookAhead:
-    """Chooses actions by a judge; *followed* of them, if any, are followed to the end of the turn."""
+    """Chooses actions by a judge.
 
-    def __init__(self, game: Game, judge: Judge, *, followed: int) -> None:
-        if followed < 0:
-            raise ConfigError(f"look-ahead: the actions followed must not be negative: {followed}")
+    *followed* says how many are followed to the end of the turn, how many of those through the next turn,
+    which is another seat's, and so on; none if it is empty.
+    """
+
+    def __init__(self, game: Game, judge: Judge, *, followed: tuple[int, ...]) -> None:
+        if any(count < 1 for count in followed):
+            raise ConfigError(f"look-ahead: at least one action must be followed, not {followed}")
         self._game, self._judge, self._followed = game, judge, followed
         self._games_max = max(1, CHILD_BYTES_MAX // (8 * game.words * OPTIONS_GUESS))
 
@@ -53,17 +58,21 @@ class LookAhead:
         places = np.arange(len(parents)) - legal.offsets[parents]
         scores = values[np.arange(len(parents)), seats]
         tie_break = TIE_BREAK * (derived(seeds[parents], places) / 2.0**63)
-        if self._followed:
-            top = _highest(scores + tie_break, legal.offsets, self._followed)
-            after = np.full(len(scores), OUT_OF_QUESTION)
-            after[top] = self._follow(children[top], scores[top], seats[top])
-            scores = after
         scores = scores + tie_break
+        left = np.arange(len(scores))
+        for turn, keep in enumerate(self._followed):
+            left = left[_highest(scores[left], parents[left], keep)]
+            movers = self._game.to_move(children[left]) if turn else seats[left]
+            children[left], values[left] = self._follow(children[left], values[left], movers)
+            scores[left] = values[left, seats[left]] + tie_break[left]
+        dropped = np.ones(len(scores), dtype=bool)
+        dropped[left] = False
+        scores[dropped] = OUT_OF_QUESTION
         return legal.actions[_best(scores, legal.offsets)]
 
-    def _follow(self, states: States, scores: Values, seats: Indices) -> Values:
-        """What each seat's best further decisions of this turn make of its score."""
-        states, scores = states.copy(), scores.copy()
+    def _follow(self, states: States, values: Values, seats: Indices) -> tuple[States, Values]:
+        """Play on by each seat's best decisions until its turn is over, at once where it is over already."""
+        states, values = states.copy(), values.copy()
         for _ in range(TURN_DECISIONS_MAX):
             same_turn = (self._game.to_move(states) == seats) & ~self._game.terminal(states)
             rows = np.flatnonzero(same_turn)
@@ -71,11 +80,11 @@ class LookAhead:
                 break
             for start in range(0, rows.size, self._games_max):
                 part = rows[start : start + self._games_max]
-                legal, children, values = self._judge_children(states[part])
-                own = values[np.arange(len(children)), np.repeat(seats[part], legal.counts)]
+                legal, children, judged = self._judge_children(states[part])
+                own = judged[np.arange(len(children)), np.repeat(seats[part], legal.counts)]
                 best = _best(own, legal.offsets)
-                states[part], scores[part] = children[best], own[best]
-        return scores
+                states[part], values[part] = children[best], judged[best]
+        return states, values
 
     def _judge_children(self, states: States) -> tuple[LegalActions, States, Values]:
         """Every position that one action leads to, and its value; the result where the game is over."""
@@ -97,9 +106,8 @@ def _best(scores: Values, offsets: Indices) -> Indices:
     return np.minimum.reduceat(first, offsets[:-1])
 
 
-def _highest(scores: Values, offsets: Indices, count: int) -> Indices:
-    """Indices of the *count* highest scores of each game."""
-    games = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+def _highest(scores: Values, games: Indices, count: int) -> Indices:
+    """Indices of the *count* highest scores of each game; *games* says whose score each is, in order."""
     order = np.lexsort((-scores, games))
-    rank = np.arange(len(scores)) - offsets[games]
-    return order[rank < count]
+    rank = np.arange(len(scores)) - np.searchsorted(games, games)
+    return np.sort(order[rank < count])

@@ -12,18 +12,19 @@ from ringrift.players.look_ahead import LookAhead, Values
 from ringrift.players.ringrift_heuristic.judgement import judge_batch
 from ringrift.players.ringrift_heuristic.weights import Weights
 
-FOLLOWED = 16  # actions that are followed to the end of the turn
+# Actions that are followed to the end of the turn, and on through the next one.
+FOLLOWED = (16, 5)
 
 
 class HeuristicPlayer:
-    """Plays the action with the best value at the end of the turn, or if *quick* right after the action."""
+    """Plays the action with the best value after this turn and the next, or if *quick* after the action."""
 
     def __init__(self, game: RingRiftGame, *, quick: bool = False, weights: Weights | None = None) -> None:
         self.name = "heuristic:quick" if quick else "heuristic"
         self._game = game
         self._table = make_table(game.board)
         self._weights = (weights or Weights()).array()
-        self._search = LookAhead(game, self.judge, followed=0 if quick else FOLLOWED)
+        self._search = LookAhead(game, self.judge, followed=() if quick else FOLLOWED)
 
     def choose(self, states: States, seeds: Seeds) -> ActionArray:
         return self._search.choose(states, seeds)
