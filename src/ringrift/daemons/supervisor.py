@@ -271,7 +271,17 @@ class Supervisor:
             return
         unit.run, unit.phase, unit.info.task, unit.info.instance = None, Phase.ABSENT, None, None
         unit.info.paused = False
-        outcome = _outcome_of(task)
+        unit.ended = (
+            Ended.GIVEN_UP
+        )  # unless what follows says otherwise; if it raises, nothing storms or waits
+        try:
+            self._judge_end(unit, run, _outcome_of(task))
+        finally:
+            run.settled.set()
+            run.over.set()
+            self._note_change()
+
+    def _judge_end(self, unit: Unit, run: Run, outcome: RunOutcome) -> None:
         if run.stop_reason and not run.crash_cause:
             self._stopped(unit, run, outcome)
         elif run.crash_cause:
@@ -282,9 +292,6 @@ class Supervisor:
             unit.ended, unit.info.completed, unit.restart_at_s = Ended.COMPLETED, True, None
             self.set_state(unit, DaemonState.STOPPED, "completed")
             self._tell("DAEMON_STOPPED", unit, {"reason": "completed"})
-        run.settled.set()
-        run.over.set()
-        self._note_change()
 
     def _stopped(self, unit: Unit, run: Run, outcome: RunOutcome) -> None:
         if outcome.error and not outcome.cancelled:

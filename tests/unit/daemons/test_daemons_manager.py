@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import structlog
 from daemons_kit import HOUR_S, Crasher, Steady, in_simulation, make_manager, own_type
 
 from ringrift.daemons.graph import DependencyValidationError
@@ -77,6 +78,34 @@ def test_a_refused_start_keeps_the_error_that_led_to_it() -> None:
             assert not await manager.start(MINE)
             assert not (await manager.start_all([MINE]))[MINE]
         assert manager.get_status()[MINE].last_error == "RuntimeError: broken"
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_log_that_raises_leaves_nobody_waiting_and_starts_no_storm() -> None:
+    def refuse(*_: Any) -> str:
+        raise OSError("no space left")
+
+    class Broken:
+        lives = 0
+
+        async def run(self, *, on_ready: Any) -> None:
+            Broken.lives += 1
+            raise RuntimeError("broken")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        manager = make_manager()
+        manager.register_factory(MINE, Broken)
+        task = asyncio.create_task(manager.start(MINE))
+        await asyncio.sleep(0)
+        structlog.configure(processors=[refuse])
+        await asyncio.wait({task}, timeout=HOUR_S)
+        structlog.reset_defaults()
+        assert task.done()
+        assert task.exception() is not None or task.result() is False
+        assert Broken.lives == 1
         await manager.shutdown()
 
     in_simulation(main)
