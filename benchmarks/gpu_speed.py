@@ -29,6 +29,7 @@ from selfplay_speed import Clock, TimedGame, multiplications, random_net
 KEY, PRESET, SIMULATIONS = "square8_2p", "medium", 64
 SLOTS, BATCH = 256, 1024
 TRAINING_BATCH = 4096
+WARM_MOVES = 3  # per game
 
 
 def play(number: int, barrier: Any, seconds: float, slots: int, batch: int) -> dict[str, Any]:
@@ -43,11 +44,15 @@ def play(number: int, barrier: Any, seconds: float, slots: int, batch: int) -> d
     evaluator.engine.judge = clock.timed("network", evaluator.engine.judge)  # type: ignore[method-assign]
     evaluator.evaluate = clock.timed("cache", evaluator.evaluate)  # type: ignore[method-assign]
     config = SelfplayConfig(search=SearchConfig(simulations=SIMULATIONS), slots=slots)
-    deadline = time.perf_counter() + seconds / 2
+    deadline = 0.0
     loop = Selfplay(
-        timed, evaluator, config, range(number << 40, 1 << 60), stop=lambda: time.perf_counter() > deadline
+        timed,
+        evaluator,
+        config,
+        range(number << 40, 1 << 60),
+        stop=lambda: time.perf_counter() > deadline if deadline else loop.moves >= WARM_MOVES * slots,
     )
-    list(loop)
+    list(loop)  # until everything is compiled
     barrier.wait(timeout=300)
     moves, simulations, judged = loop.moves, loop.simulations, evaluator.counts.judged
     clock.spent = dict.fromkeys(clock.spent, 0.0)

@@ -33,6 +33,7 @@ NET = Preset(channels=64, blocks=4, neck=16, hidden=64)
 SIMULATIONS, SLOTS = 50, 128
 OPENSPIEL_CPP = 4420.0  # simulations per core-second, 8 actors, batch 8, with its cache
 PEER_FACTOR = 1.5
+WARM_MOVES = 4  # per game
 GAMES = ("connect_four_2p", "square8_2p", "hex8_2p")
 PEER = Path(__file__).with_name("selfplay_peer_pgx.py")
 RULES = ("new_states", "legal", "apply", "terminal", "to_move", "results", "rankings", "observe")
@@ -126,9 +127,15 @@ def measure(key: str, precision: str, *, cached: bool, seconds: float) -> dict[s
     evaluator.engine.judge = clock.timed("network", evaluator.engine.judge)  # type: ignore[method-assign]
     evaluator.evaluate = clock.timed("cache", evaluator.evaluate)  # type: ignore[method-assign]
     config = SelfplayConfig(search=SearchConfig(simulations=SIMULATIONS), slots=SLOTS)
-    deadline = time.process_time() + seconds / 4
-    loop = Selfplay(timed, evaluator, config, range(1 << 40), stop=lambda: time.process_time() > deadline)
-    list(loop)  # until compiled code is loaded and games are in the middle
+    deadline = 0.0
+    loop = Selfplay(
+        timed,
+        evaluator,
+        config,
+        range(1 << 40),
+        stop=lambda: time.process_time() > deadline if deadline else loop.moves >= WARM_MOVES * SLOTS,
+    )
+    list(loop)  # until everything is compiled and games have left the opening
     counts, simulations, moves = replace(evaluator.counts), loop.simulations, loop.moves
     clock.spent = dict.fromkeys(clock.spent, 0.0)
     begun = time.process_time()
