@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit
+from numba.core.caching import IndexDataCacheFile
 
 # Nobody calls these through C; the entry for it took a tenth of the time to compile.
 INNER: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
@@ -40,8 +41,14 @@ def cached_kernel(fingerprint: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         dispatcher: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
-        stored = dispatcher._cache._cache_file
-        stored._source_stamp = (*stored._source_stamp, fingerprint)
+        store = dispatcher._cache
+        # In files of its own: an index of older sources may name classes that are gone, and then it
+        # cannot even be read to find out that it is old.
+        store._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]
+            cache_path=store.cache_path,
+            filename_base=f"{store._impl.filename_base}-{fingerprint[:16]}",
+            source_stamp=store._impl.locator.get_source_stamp(),
+        )
         return cast(F, dispatcher)
 
     return decorate

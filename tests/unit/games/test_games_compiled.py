@@ -7,8 +7,6 @@ import sys
 import pytest
 
 START = """
-import time
-begin = time.process_time()
 from ringrift.games.registry import load_game
 from ringrift.games.ringrift.core import kernels
 game = load_game("square8_2p")
@@ -19,7 +17,7 @@ game.observe(states)
 missed = sum(sum(kernel.stats.cache_misses.values()) for kernel in
              (kernels.start_batch, kernels.legal_batch, kernels.apply_batch, kernels.play_random_batch,
               kernels.observe_batch))
-print(missed, time.process_time() - begin)
+print(missed)
 """
 
 RULES = "from ringrift.games.compiled import compiled\n\n@compiled\ndef value(x):\n    return x + {added}\n"
@@ -42,11 +40,9 @@ def run(code, **options):
     ).stdout.split()
 
 
-def test_a_second_start_compiles_nothing_and_is_quick():
+def test_a_second_start_compiles_nothing():
     run(START)
-    missed, cpu_s = run(START)
-    assert int(missed) == 0
-    assert float(cpu_s) < 2
+    assert run(START) == ["0"]
 
 
 @pytest.fixture
@@ -66,3 +62,26 @@ def test_a_change_in_another_file_of_the_rules_is_noticed(small_game):
     assert small_game(10) == [11, 1]
     assert small_game(10) == [11, 0]
     assert small_game(20) == [21, 1]
+
+
+TABLES = """
+from pathlib import Path
+from typing import NamedTuple
+from ringrift.games.compiled import cached_kernel, source_fingerprint
+
+class {name}(NamedTuple):
+    size: int
+
+@cached_kernel(source_fingerprint(Path(__file__)))
+def entry(tables):
+    return tables.size
+
+print(entry({name}(7)))
+"""
+
+
+def test_machine_code_of_classes_that_are_gone_is_not_in_the_way(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    for name in ("Tables", "Layout"):
+        (tmp_path / "table_rules.py").write_text(TABLES.format(name=name))
+        assert run("import table_rules", env=environment) == ["7"]
