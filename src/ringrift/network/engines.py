@@ -18,7 +18,7 @@ from ringrift.network.packing import Halves, RawOutput, pack_halves
 Precision = Literal["float32", "bfloat16", "int8"]
 
 
-class Engine(Protocol):
+class InferenceEngine(Protocol):
     """Runs one network."""
 
     @property

@@ -18,7 +18,7 @@ from ringrift.errors import ConfigError
 from ringrift.games.contract import ActionArray, Game, LegalActions, Planes, States
 from ringrift.network.architecture import Preset, architecture_for, require_same
 from ringrift.network.cache import EvaluationCache
-from ringrift.network.engines import Engine, ModuleEngine, Precision
+from ringrift.network.engines import InferenceEngine, ModuleEngine, Precision
 from ringrift.network.model import ResidualNet
 from ringrift.network.onednn import OneDnnEngine
 from ringrift.network.packing import RawOutput, Request, write_others, write_placed
@@ -113,7 +113,7 @@ class NetEvaluator:
 
 def make_engine(
     model: ResidualNet, game: Game, *, batch: int, precision: Precision | Literal["auto"], device: str
-) -> Engine:
+) -> InferenceEngine:
     """The fastest engine for what is asked; on a GPU that is bfloat16 unless float32 is asked for."""
     where = torch.device(device)
     if where.type != "cpu":
@@ -135,7 +135,7 @@ def has_bfloat16() -> bool:
     return flags.exists() and "avx512_bf16" in flags.read_text(encoding="ascii", errors="replace")
 
 
-def _checked(engine: Engine, model: ResidualNet, samples: Planes) -> Engine:
+def _checked(engine: InferenceEngine, model: ResidualNet, samples: Planes) -> InferenceEngine:
     """Refuse an engine whose values are not the model's: its operators are not ours to trust."""
     plain = ModuleEngine(model, dtype=torch.float32, device=torch.device("cpu")).judge(samples)
     error = float(np.abs(engine.judge(samples).values - plain.values).mean())
@@ -144,7 +144,7 @@ def _checked(engine: Engine, model: ResidualNet, samples: Planes) -> Engine:
     return engine
 
 
-def _same_to_the_bit(engine: Engine, game: Game, batch: int, sizes: list[int]) -> list[int]:
+def _same_to_the_bit(engine: InferenceEngine, game: Game, batch: int, sizes: list[int]) -> list[int]:
     """The *sizes* of batches that give every sample the same bits as a full batch."""
     planes = game.observe(sample_positions(game, batch))
     whole = engine.judge(planes)

@@ -26,7 +26,7 @@ from ringrift.search.core.rooting import (
     SEED,
     Roots,
 )
-from ringrift.search.core.selection import Settings
+from ringrift.search.core.selection import Selection
 from ringrift.search.core.tree import (
     EDGES,
     NODES,
@@ -242,8 +242,8 @@ def search_positions(
     return search.search(slots, temperatures=temperatures, explore=explore)
 
 
-def _settings(config: SearchConfig) -> Settings:
-    return Settings(
+def _settings(config: SearchConfig) -> Selection:
+    return Selection(
         gumbel=config.root == "gumbel",
         considered=int(config.considered),
         c_visit=float(config.c_visit),

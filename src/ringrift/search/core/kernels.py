@@ -19,7 +19,7 @@ from ringrift.search.core.rooting import (
     next_round,
     root_values,
 )
-from ringrift.search.core.selection import Settings, best_by_gumbel, best_by_puct, to_probabilities
+from ringrift.search.core.selection import Selection, best_by_gumbel, best_by_puct, to_probabilities
 from ringrift.search.core.tree import (
     ACTION,
     ALL_EDGES,
@@ -93,14 +93,14 @@ def plant_roots(tree: Tree, games: Longs, states: Longs) -> None:
 
 
 @cached_kernel(FINGERPRINT)
-def begin_games(tree: Tree, roots: Roots, games: Longs, settings: Settings) -> None:
+def begin_games(tree: Tree, roots: Roots, games: Longs, settings: Selection) -> None:
     for at in range(games.shape[0]):
         if tree.node[games[at], ROOT, EDGES] > 0:
             begin_game(tree, roots, games[at], settings)
 
 
 @compiled
-def _descend(tree: Tree, game: int, edge: int, settings: Settings, work: Floats64) -> tuple[int, int]:
+def _descend(tree: Tree, game: int, edge: int, settings: Selection, work: Floats64) -> tuple[int, int]:
     """Follow *edge* of the root, or the best edge if it is NONE, to a new node or to a finished game.
 
     Returns the node and the edge that leads to it. The node is NONE where a simulation of the same wave
@@ -138,7 +138,7 @@ def _retreat(tree: Tree, game: int, node: int) -> None:
 
 @compiled
 def _gather_of_game(
-    tree: Tree, roots: Roots, game: int, settings: Settings, leaves: Leaves, found: int, work: Floats64
+    tree: Tree, roots: Roots, game: int, settings: Selection, leaves: Leaves, found: int, work: Floats64
 ) -> int:
     """Start one game's simulations of this wave; returns the number of leaves so far."""
     first = tree.node[game, ROOT, FIRST_EDGE]
@@ -165,7 +165,7 @@ def _gather_of_game(
 
 
 @cached_kernel(FINGERPRINT)
-def gather_leaves(tree: Tree, roots: Roots, games: Longs, settings: Settings, leaves: Leaves) -> int:
+def gather_leaves(tree: Tree, roots: Roots, games: Longs, settings: Selection, leaves: Leaves) -> int:
     """Start the next simulations of *games*; those that end in finished games are done at once."""
     found = 0
     widest = 0
@@ -233,7 +233,7 @@ def root_offsets(tree: Tree, games: Longs) -> Longs:
 
 
 @cached_kernel(FINGERPRINT)
-def finish_games(tree: Tree, roots: Roots, games: Longs, settings: Settings, out: Findings) -> Ints:
+def finish_games(tree: Tree, roots: Roots, games: Longs, settings: Selection, out: Findings) -> Ints:
     """Write what was found at the roots; returns the chosen actions, -1 for finished games."""
     chosen = np.empty(games.shape[0], dtype=np.int32)
     for at in range(games.shape[0]):

@@ -14,7 +14,7 @@ import numpy as np
 
 from ringrift.games.compiled import compiled
 from ringrift.search.core.randomness import gumbel, log_gamma_sample, move_key, uniform
-from ringrift.search.core.selection import TINY, Settings, add_values, to_probabilities
+from ringrift.search.core.selection import TINY, Selection, add_values, to_probabilities
 from ringrift.search.core.tree import (
     CHILD,
     EDGE_VISITS,
@@ -53,7 +53,7 @@ class Roots(NamedTuple):
 
 
 @compiled
-def begin_game(tree: Tree, roots: Roots, game: int, settings: Settings) -> None:
+def begin_game(tree: Tree, roots: Roots, game: int, settings: Selection) -> None:
     """Draw the noise of this search; the root has been judged."""
     count = tree.node[game, ROOT, EDGES]
     key = move_key(roots.numbers[game, SEED], roots.numbers[game, PLY])
@@ -69,7 +69,7 @@ def begin_game(tree: Tree, roots: Roots, game: int, settings: Settings) -> None:
 
 
 @compiled
-def _begin_halving(tree: Tree, roots: Roots, game: int, settings: Settings) -> None:
+def _begin_halving(tree: Tree, roots: Roots, game: int, settings: Selection) -> None:
     count = tree.node[game, ROOT, EDGES]
     considered = max(1, min(settings.considered, count, roots.numbers[game, BUDGET]))
     levels = 0
@@ -90,7 +90,7 @@ def rounds_before_halving(budget: int, levels: int, considered: int) -> int:
 
 
 @compiled
-def _mix_noise(tree: Tree, roots: Roots, game: int, settings: Settings, key: np.uint64) -> None:
+def _mix_noise(tree: Tree, roots: Roots, game: int, settings: Selection, key: np.uint64) -> None:
     """Set the root's policy, with Dirichlet noise mixed in where it is wanted."""
     first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
     weight = settings.noise_weight if roots.numbers[game, EXPLORE] else 0.0
@@ -122,7 +122,7 @@ def _keep_best(roots: Roots, game: int, scores: Floats64, keep: int) -> None:
 
 
 @compiled
-def next_round(tree: Tree, roots: Roots, game: int, settings: Settings) -> int:
+def next_round(tree: Tree, roots: Roots, game: int, settings: Selection) -> int:
     """Halve if it is time; returns how many of the considered actions to try now, the first in order."""
     considered = roots.numbers[game, CONSIDERED]
     left = roots.numbers[game, BUDGET] - roots.numbers[game, DONE]
@@ -141,7 +141,7 @@ def next_round(tree: Tree, roots: Roots, game: int, settings: Settings) -> int:
 
 @compiled
 def finish_game(
-    tree: Tree, roots: Roots, game: int, settings: Settings, policy: Floats32, visits: Ints
+    tree: Tree, roots: Roots, game: int, settings: Selection, policy: Floats32, visits: Ints
 ) -> int:
     """Write the policy target and the visits of the root's edges; returns the place of the chosen edge."""
     first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
@@ -172,7 +172,7 @@ def finish_game(
 
 @compiled
 def _finish_gumbel(
-    tree: Tree, roots: Roots, game: int, settings: Settings, policy: Floats32, scores: Floats64
+    tree: Tree, roots: Roots, game: int, settings: Selection, policy: Floats32, scores: Floats64
 ) -> int:
     """The improved policy is the target; of the actions tried most in this search the best is chosen."""
     first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
@@ -192,7 +192,7 @@ def _finish_gumbel(
 
 
 @compiled
-def root_values(tree: Tree, game: int, settings: Settings, policy: Floats32, values: Floats32) -> None:
+def root_values(tree: Tree, game: int, settings: Selection, policy: Floats32, values: Floats32) -> None:
     """Write what the root is worth to each seat.
 
     PUCT visits what it believes in, so the mean over all simulations serves. Halving tries bad actions as

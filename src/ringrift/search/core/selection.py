@@ -31,7 +31,7 @@ TINY = 1e-12
 LOST = -1.0  # what a simulation on its way counts, so that the next one looks elsewhere
 
 
-class Settings(NamedTuple):
+class Selection(NamedTuple):
     """The numbers of a search, in the form compiled code takes."""
 
     gumbel: bool
@@ -47,7 +47,7 @@ class Settings(NamedTuple):
 
 
 @compiled
-def best_by_puct(tree: Tree, game: int, node: int, settings: Settings) -> int:
+def best_by_puct(tree: Tree, game: int, node: int, settings: Selection) -> int:
     """The edge with the best upper bound; the first of equals."""
     first, count = tree.node[game, node, FIRST_EDGE], tree.node[game, node, EDGES]
     tried_prior, visits = 0.0, 0
@@ -89,7 +89,7 @@ def mixed_value(tree: Tree, game: int, node: int) -> float:
 
 
 @compiled
-def add_values(tree: Tree, game: int, node: int, settings: Settings, out: Floats64) -> None:
+def add_values(tree: Tree, game: int, node: int, settings: Selection, out: Floats64) -> None:
     """Write each edge's logit plus its scaled value to *out*; untried edges get the mixed value."""
     first, count = tree.node[game, node, FIRST_EDGE], tree.node[game, node, EDGES]
     unknown = mixed_value(tree, game, node)
@@ -121,7 +121,7 @@ def to_probabilities(scores: Floats64, count: int) -> None:
 
 
 @compiled
-def best_by_gumbel(tree: Tree, game: int, node: int, settings: Settings, work: Floats64) -> int:
+def best_by_gumbel(tree: Tree, game: int, node: int, settings: Selection, work: Floats64) -> int:
     """The edge whose share of visits lags most behind the improved policy; the first of equals."""
     first, count = tree.node[game, node, FIRST_EDGE], tree.node[game, node, EDGES]
     if count == 1:
