@@ -59,9 +59,13 @@ class Probes:
         body = {} if latest is None else dict(latest.status)
         return Response(msgspec.json.encode(body), media_type="application/json")
 
-    async def metrics(self, _: Request) -> Response:
-        text = metrics.render(self._board.latest(), now_s=self._runtime.monotonic_s())
-        return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
+    async def metrics(self, request: Request) -> Response:
+        text, content_type = metrics.render(
+            self._board.latest(),
+            now_s=self._runtime.monotonic_s(),
+            accept=request.headers.get("accept", ""),
+        )
+        return Response(text, headers={"content-type": content_type})
 
     async def event(self, request: Request) -> Response:
         """Take an event from another program on this machine."""

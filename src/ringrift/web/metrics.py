@@ -1,16 +1,15 @@
-"""The latest picture in OpenMetrics form."""
+"""The latest picture for Prometheus and its like, in OpenMetrics form for whoever asks for that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from ringrift.web.snapshot import ProbeSnapshot
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _SnapshotCollector(Collector):
@@ -45,8 +44,9 @@ class _SnapshotCollector(Collector):
         yield events
 
 
-def render(snapshot: ProbeSnapshot | None, *, now_s: float) -> bytes:
-    """Return the exposition text of *snapshot*."""
+def render(snapshot: ProbeSnapshot | None, *, now_s: float, accept: str) -> tuple[bytes, str]:
+    """Return the exposition of *snapshot* and its content type, by the reader's Accept header."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_SnapshotCollector(snapshot, now_s=now_s))
-    return generate_latest(registry)
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type

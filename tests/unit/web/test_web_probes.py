@@ -106,6 +106,14 @@ def test_metrics_can_be_scraped(client, board, runtime):
     assert 'ringrift_events_routed_total{event="TRAINING_COMPLETED"} 4.0' in text
 
 
+def test_metrics_come_as_openmetrics_for_whoever_asks(client, board, runtime):
+    board.show(picture(runtime))
+    answer = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+    assert 'ringrift_events_routed_total{event="TRAINING_COMPLETED"} 4.0' in answer.text
+
+
 def test_status_is_the_managers_status(client, board, runtime):
     board.show(picture(runtime))
     assert client.get("/status").json() == {"running": True, "daemons": {}}
