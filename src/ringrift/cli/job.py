@@ -27,11 +27,20 @@ def job(
     kind: Annotated[str | None, typer.Argument(help="Kind of job; none lists them.")] = None,
 ) -> None:
     """Run a job: selfplay, validate, export, train, evaluate, tournament, play."""
+    raise typer.Exit(run_job([*([kind] if kind else []), *context.args]))
+
+
+def play(context: typer.Context) -> None:
+    """Play against a model or a baseline at the terminal, or watch two of them."""
+    raise typer.Exit(run_job(["play", *context.args]))
+
+
+def run_job(arguments: list[str]) -> int:
+    """Run `python -m ringrift.jobs` with *arguments*; returns its exit code."""
     with plain_errors():
         if find_spec("numba") is None:
             raise ConfigError("jobs need the rules and the learner: pip install 'ringrift[train]'")
-    argv = [sys.executable, "-m", "ringrift.jobs", *([kind] if kind else []), *context.args]
-    raise typer.Exit(run_through(argv))
+    return run_through([sys.executable, "-m", "ringrift.jobs", *arguments])
 
 
 def run_through(argv: list[str]) -> int:

@@ -11,6 +11,7 @@ from ringrift.cli.config import config_app
 from ringrift.cli.daemons import daemons
 from ringrift.cli.events import events_app
 from ringrift.cli.game import game_app
+from ringrift.cli.job import JOB_SETTINGS, job, play
 from ringrift.cli.logs import log_to_stderr
 from ringrift.cli.run import run
 
@@ -26,6 +27,8 @@ app.command("daemons")(daemons)
 app.add_typer(events_app, name="events")
 app.add_typer(config_app, name="config")
 app.add_typer(game_app, name="game")
+app.command("job", context_settings=JOB_SETTINGS)(job)
+app.command("play", context_settings=JOB_SETTINGS)(play)
 
 
 def _print_version(wanted: bool) -> None:
