@@ -74,6 +74,8 @@ def parser() -> argparse.ArgumentParser:
     learning.add_argument("--save-every-cpu-s", type=float, default=300.0)
     learning.add_argument("--preset", default="small")
     learning.add_argument("--simulations", type=int, default=32)
+    learning.add_argument("--considered", type=int, default=16)
+    learning.add_argument("--c-scale", type=float, default=0.1)
     learning.add_argument("--slots", type=int, default=64)
     learning.add_argument("--temperature-plies", type=int, default=30)
     learning.add_argument("--samples-per-row", type=float, default=4.0)
@@ -105,7 +107,9 @@ def say(**fields: Any) -> None:
 def learning_config(options: argparse.Namespace) -> LearningConfig:
     return LearningConfig(
         selfplay=SelfplayConfig(
-            search=SearchConfig(simulations=options.simulations),
+            search=SearchConfig(
+                simulations=options.simulations, considered=options.considered, c_scale=options.c_scale
+            ),
             slots=options.slots,
             temperature=TemperatureSchedule(plies=options.temperature_plies),
         ),
@@ -152,8 +156,10 @@ NOT_SETTINGS = {"command", "out", "cpu_s", "snapshots", "save_every_cpu_s"}
 
 
 def check_settings(path: Path, told: dict[str, Any]) -> None:
-    if path.exists() and (before := read_json(path)) != told:
-        raise ConfigError(f"{path.parent} was begun with other settings: {before}")
+    before = read_json(path) if path.exists() else {}
+    for name in before.keys() & told.keys():
+        if before[name] != told[name]:
+            raise ConfigError(f"{path.parent} was begun with {name} {before[name]}, not {told[name]}")
     seal_json(path, told)
 
 

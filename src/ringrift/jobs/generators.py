@@ -7,13 +7,16 @@ from pathlib import Path
 import torch
 
 from ringrift.games.contract import Game
+from ringrift.jobs.devices import chosen_device
 from ringrift.network.evaluator import NetEvaluator
 from ringrift.network.storage import load_model
 from ringrift.search.contract import Evaluator
 
 
-def model_generator(path: Path, game: Game, *, threads: int, batch: int) -> tuple[Evaluator, str]:
+def model_generator(
+    path: Path, game: Game, *, threads: int, batch: int, device: str
+) -> tuple[Evaluator, str]:
     """The model in *path* and its digest; raises if it was made for another game."""
     torch.set_num_threads(threads)
     net, card = load_model(path, config=game.key)
-    return NetEvaluator(net, game, batch=batch), card.sha256
+    return NetEvaluator(net, game, batch=batch, device=chosen_device(device)), card.sha256

@@ -39,7 +39,7 @@ SIDE_SUFFIX = ".unfinished.json"
 GENERATORS = "ringrift.jobs.generators"
 # What has no influence on the games, or only on how many there are.
 NOT_IDENTITY = {
-    *("out", "games", "games_per_shard", "slots", "model", "threads"),
+    *("out", "games", "games_per_shard", "slots", "model", "threads", "device"),
     *("checkpoint_s", "heartbeat_s", "log_level"),
 }
 
@@ -73,6 +73,7 @@ class SelfplayParams(Params, frozen=True, kw_only=True):
     slots: Annotated[int, msgspec.Meta(ge=1, le=65536, description="Games at a time.")] = 64
     batch: Annotated[int, msgspec.Meta(ge=1, le=65536, description="Positions per network call.")] = 64
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024, description="Threads of the network.")] = 1
+    device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="Where to compute.")] = "auto"
     games_per_shard: Annotated[int, msgspec.Meta(ge=1, description="A shard is sealed at so many.")] = 500
     checkpoint_s: Annotated[float, msgspec.Meta(gt=0, description="Note unfinished games so often.")] = 60.0
 
@@ -116,7 +117,7 @@ def make_evaluator(params: SelfplayParams, game: Game) -> tuple[Evaluator, str |
     if params.model is None:
         return UniformEvaluator(game), None
     make: Callable[..., tuple[Evaluator, str]] = importlib.import_module(GENERATORS).model_generator
-    return make(params.model, game, threads=params.threads, batch=params.batch)
+    return make(params.model, game, threads=params.threads, batch=params.batch, device=params.device)
 
 
 def run_identity(params: SelfplayParams, digest: str | None) -> str:

@@ -20,6 +20,7 @@ import torch
 from ringrift.errors import AlreadyExists, ConfigError
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
+from ringrift.jobs.devices import chosen_device
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.params import Params, params_as_json
@@ -45,6 +46,7 @@ NOT_IDENTITY = {
     *("checkpoint_s", "heartbeat_s", "log_level"),
 }
 BEST = "best."
+GPU_LOADERS = 14
 
 log = structlog.get_logger()
 
@@ -88,7 +90,10 @@ class TrainParams(Params, frozen=True, kw_only=True):
         bool | None, msgspec.Meta(description="Compile the network; on a GPU if not said.")
     ] = None
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024, description="Threads on a CPU.")] = 1
-    loaders: Annotated[int, msgspec.Meta(ge=0, le=64, description="Batches made ahead; for GPUs.")] = 0
+    loaders: (
+        Annotated[int, msgspec.Meta(ge=0, le=64, description="Batches made ahead; on a GPU if not said.")]
+        | None
+    ) = None
     checkpoint_s: Annotated[float, msgspec.Meta(gt=0, description="Save a checkpoint so often.")] = 300.0
 
 
@@ -117,17 +122,9 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def device_of(params: TrainParams) -> str:
-    if params.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if params.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: this machine has no GPU that PyTorch can use")
-    return params.device
-
-
 def set_up_torch(params: TrainParams) -> None:
     torch.set_num_threads(params.threads)
-    if device_of(params) == "cpu":
+    if chosen_device(params.device) == "cpu":
         torch.use_deterministic_algorithms(True)
     else:
         torch.set_float32_matmul_precision("high")
@@ -143,7 +140,7 @@ class _Run:
         self._identity = self._fingerprint()
         self._checkpoint = params.out.with_suffix(".checkpoint")
         split = rows.split(params.hold_out)
-        device = device_of(params)
+        device = chosen_device(params.device)
         on_gpu = device != "cpu"
         config = LearnerConfig(
             weight_decay=params.weight_decay,
@@ -166,7 +163,7 @@ class _Run:
                 check_every=params.check_every or per_epoch,
                 patience=params.patience,
                 augment=params.augment,
-                batches_ahead=params.loaders,
+                batches_ahead=params.loaders if params.loaders is not None else GPU_LOADERS * on_gpu,
             ),
             LearningRate(
                 params.lr, min(params.lr_end, params.lr), min(params.warmup_steps, 1 + steps // 10), steps
