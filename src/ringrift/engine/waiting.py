@@ -67,18 +67,18 @@ class Topics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiters: dict[str, set[Waiter]] = {}
+        self._waiters: dict[str, dict[Waiter, None]] = {}  # in the order of arrival
 
     @contextmanager
     def listening(self, topic: str) -> Iterator[Waiter]:
         waiter = Waiter()
         with self._lock:
-            self._waiters.setdefault(topic, set()).add(waiter)
+            self._waiters.setdefault(topic, {})[waiter] = None
         try:
             yield waiter
         finally:
             with self._lock:
-                self._waiters[topic].discard(waiter)
+                self._waiters[topic].pop(waiter, None)
 
     def wake(self, topics: Iterable[str]) -> None:
         with self._lock:

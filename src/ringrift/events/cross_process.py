@@ -59,6 +59,7 @@ class CrossProcess:
         self._opening = asyncio.Lock()
         self._wake = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
+        self._winding_down = False  # handlers that still run may publish, but no more is read for them
         self._adopting: set[asyncio.Task[None]] = set()
         # Own events between append and dispatch, and own events that lost their loop before the end.
         self._appending: dict[str, Sequence[Subscription]] = {}
@@ -121,11 +122,15 @@ class CrossProcess:
         targets: Sequence[Subscription],
         storing: asyncio.Future[list[Appended]],
     ) -> None:
-        """The publisher was cancelled while its event was on its way: deliver it without him."""
+        """The publisher was cancelled while its event was on its way: deliver it without him.
+
+        Not if we have stopped meanwhile: then it comes out of the log at the next start.
+        """
+        book = self._book
 
         async def finish() -> None:
             [appended] = await storing
-            if self._stored(event, targets, appended):
+            if self._stored(event, targets, appended) and book is self._book and not self._winding_down:
                 self._arrive(event)
                 self._post(event, targets)
 
@@ -160,7 +165,7 @@ class CrossProcess:
 
     def start_soon(self) -> None:
         """Start reading, on the running loop, if nothing reads yet."""
-        if not self.is_reading:
+        if not self.is_reading and not self._winding_down:
             # An empty context: the reader belongs to no trace and to no event's handler.
             loop = asyncio.get_running_loop()
             self._reader = loop.create_task(self._read_forever(), context=Context())
@@ -177,25 +182,33 @@ class CrossProcess:
         self.start_soon()
 
     async def stop_reading(self) -> None:
-        if self._adopting:
-            await asyncio.wait(tuple(self._adopting), timeout=_STOP_S)
+        """Read nothing more until `pause` or `close` is through."""
+        await self._finish_adopting()
+        self._winding_down = True
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.wait({self._reader}, timeout=_STOP_S)
             self._reader = None
+
+    async def _finish_adopting(self) -> None:
+        if self._adopting:
+            await asyncio.wait(tuple(self._adopting), timeout=_STOP_S)
 
     async def pause(self) -> None:
         """Stop reading and recording, with everything recorded, until the next use on any loop."""
         await self.stop_reading()
         if self._book is not None:
             await self._book.pause()
+        self._winding_down = False
 
     async def close(self) -> None:
         """Record every position and let go of the identity. The next use takes it again."""
+        await self._finish_adopting()
         book, self._book, self._log = self._book, None, None
         if book is not None:
             await book.pause()
         self._release()
+        self._winding_down = False
 
     def let_go(self) -> None:
         """Drop the identity at once; what was handled but not recorded stands in the notes."""
@@ -218,6 +231,7 @@ class CrossProcess:
         self._opening = asyncio.Lock()
         self._wake = asyncio.Event()
         self._reader = None
+        self._winding_down = False
         self._adopting.clear()
         self._starved.clear()
         self._stray_ids.update(self._appending)

@@ -286,7 +286,8 @@ class DeadLetterQueue:
         return (lambda: self._redeliver(router, letter, targets)) if targets else lambda: _nobody(letter)
 
     async def _redeliver(self, router: UnifiedEventRouter, letter: FailedEvent, targets: Any) -> str | None:
-        event = self._live.get(letter.event_id) or _rebuild(letter)
+        live = self._live.get(letter.event_id)
+        event = _rebuild(letter) if live is None else live.again()
         errors = []
         for target in targets:
             failure = await router.redeliver(event, target)

@@ -34,13 +34,13 @@ class Dispatcher:
         *,
         timeout_s: float,
         mailbox_max: int,
-        report: Callable[[Failure], Awaitable[bool]],
+        report: Callable[[Failure, Callable[[Failure], None]], Awaitable[None]],
         report_now: Callable[[Failure], bool],
         handled: Callable[[RouterEvent, Subscription], None],
     ) -> None:
         self.timeout_s, self._mailbox_max = timeout_s, mailbox_max
         self._report, self._report_now, self._handled = report, report_now, handled
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
 
     # --- a publish ------------------------------------------------------------------------------------
 
@@ -305,10 +305,7 @@ class Dispatcher:
         try:
             failures = await self._run(event, delivery.subscription)
         except asyncio.CancelledError:
-            # The router is ending. An event of the log comes again; any other one would be lost.
-            if not event._seq:
-                text = "cancelled with the router"
-                self._record_now([Failure(event, delivery.subscription, FailureKind.CANCELLED, text)])
+            self._record_cancelled(delivery)
             raise
         finally:
             event._open -= 1
@@ -324,35 +321,57 @@ class Dispatcher:
 
     async def _report_all(self, failures: Sequence[Failure]) -> None:
         for failure in failures:
-            recorded = await self._report(failure)
-            if recorded and failure.event._seq:
-                self._handled(failure.event, failure.subscription)
+            await self._report(failure, self._kept)
+
+    def _kept(self, failure: Failure) -> None:
+        """The failure is kept: from now on its retry, and not the log, brings the event again."""
+        if failure.event._seq:
+            self._handled(failure.event, failure.subscription)
 
     def _record_now(self, failures: Sequence[Failure]) -> None:
         """As `_report_all`, for a task that is being cancelled and cannot wait any more."""
         for failure in failures:
-            if self._report_now(failure) and failure.event._seq:
-                self._handled(failure.event, failure.subscription)
+            if self._report_now(failure):
+                self._kept(failure)
 
     def _spawn(self, work: Coroutine[Any, Any, None], delivery: Delivery | None = None) -> None:
         context = None if delivery is None else delivery.context
         task = asyncio.get_running_loop().create_task(work, context=context)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._reap)
 
     def _reap(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("events.delivery_crashed", exc_info=error)
 
-    async def drain(self, *, timeout_s: float) -> None:
-        """Wait for the deliveries under way, then cancel what is left."""
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=timeout_s)
-        left = tuple(self._tasks)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+    async def drain(self, subscriptions: Iterable[Subscription], *, timeout_s: float) -> None:
+        """Wait for the deliveries under way and those behind them, then end what is left."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while self._tasks and (left_s := deadline_s - loop.time()) > 0:
+            await asyncio.wait(tuple(self._tasks), timeout=left_s)
+        while left := tuple(self._tasks):
+            for subscription in subscriptions:
+                self._give_up_queued(subscription)  # or each that is cancelled would start the next
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def _give_up_queued(self, subscription: Subscription) -> None:
+        """Take out what the router was to run; what a publisher waits for is the publisher's."""
+        given_up = [delivery for delivery in subscription.mailbox if delivery.context is not None]
+        for delivery in given_up:
+            subscription.mailbox.remove(delivery)
+            self._record_cancelled(delivery)
+            self._settle(delivery.event._root or delivery.event)
+
+    def _record_cancelled(self, delivery: Delivery) -> None:
+        """The router is ending. An event of the log comes again; any other one would be lost."""
+        if not delivery.event._seq:
+            text = "cancelled with the router"
+            failure = Failure(delivery.event, delivery.subscription, FailureKind.CANCELLED, text)
+            self._record_now([failure])
 
     def abandon(self, subscriptions: Iterable[Subscription]) -> int:
         """Forget what a loop that is gone left behind; return how many deliveries that were."""

@@ -47,19 +47,26 @@ class FailureReports:
         """Dead letters bear the identity of the process; only its connection knows that."""
         self._crossing = crossing
 
-    async def report(self, failure: Failure) -> bool:
-        """Count, log, keep and announce a failed delivery; False if it could not be kept."""
+    async def report(self, failure: Failure, kept: Callable[[Failure], None]) -> None:
+        """Count, log, keep and announce a failed delivery; *kept* is called unless it could not be kept.
+
+        At once, and not after the announcement: a crash in between would bring the event twice, by the
+        log and by its letter.
+        """
         self._count_failure(failure)
-        kept, letter = True, ""
+        letter = ""
         if self._is_to_keep(failure):
             try:
                 instance = "" if self._crossing is None else await self._crossing.identify()
                 letter = await asyncio.to_thread(self._capture, failure, instance)
             except RingRiftError as error:
-                kept = self._count_lost(failure, error)
+                self._count_lost(failure, error)
+            else:
+                kept(failure)
+        else:
+            kept(failure)
         if failure.event.event_type not in REPORTS_OF_FAILURE:
             await self._announce(failure, letter)
-        return kept
 
     def report_now(self, failure: Failure) -> bool:
         """As above without waiting and without announcement, for a task that is being cancelled."""

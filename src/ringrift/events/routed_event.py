@@ -100,6 +100,11 @@ class RouterEvent:
     def items(self) -> Any:
         return self.payload.items()
 
+    def again(self) -> RouterEvent:
+        """The same event for another delivery, which its handler can tell from the first."""
+        kept = {name: getattr(self, name) for name in (*WIRE_FIELDS, *_BUS_OBJECTS)}
+        return RouterEvent(**kept, redelivered=True)
+
     def to_dict(self) -> dict[str, Any]:
         """The event as plain values; bus objects are left out."""
         return {name: getattr(self, name) for name in WIRE_FIELDS}
@@ -118,6 +123,7 @@ WIRE_FIELDS = (
     "success",
     "iteration",
 )
+_BUS_OBJECTS = ("data_event", "stage_result", "cross_process_event")
 EVENT_FIELDS = frozenset(WIRE_FIELDS) | {"content_hash", "redelivered"}
 
 # The event whose handler is running in this context.

@@ -299,7 +299,7 @@ class UnifiedEventRouter:
         if self._crossing is not None:
             await self._crossing.stop_reading()
         await self._home.finish_tasks()
-        await self._dispatcher.drain(timeout_s=STOP_S)
+        await self._dispatcher.drain(self._table, timeout_s=STOP_S)
         if self._crossing is not None:
             await self._crossing.close()
         self._home.leave()

@@ -582,3 +582,24 @@ async def test_a_full_disk_under_the_notes_does_not_stop_deliveries(machine):
     await again.start()
     await quiet()
     assert seen == [0, 1, 2]
+
+
+async def test_a_handler_that_publishes_while_the_router_stops_does_not_start_it_again(machine):
+    seen, a = [], machine.process("a")
+
+    async def slow(event):
+        await quiet()
+        await a.publish("MODEL_PROMOTED", {"n": event["n"]})
+        seen.append(event["n"])
+
+    a.subscribe(CROSSING, slow)
+    await a.start()
+    b = machine.process("b")
+    await b.publish(CROSSING, {"n": 1})
+    await until(lambda: any(item.running for item in a._table))
+    await a.stop()
+    assert seen == [1]
+    assert not a._crossing.is_reading
+    await b.publish(CROSSING, {"n": 2})
+    await quiet()
+    assert seen == [1]

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from ringrift.events import unified_router
 from ringrift.events.failures import FailureKind
 from ringrift.events.surroundings import Surroundings
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -270,3 +271,30 @@ async def test_the_router_can_be_started_stopped_and_used_again(router):
     await router.publish("MY_EVENT")
     assert len(seen) == 1
     assert router.is_running
+
+
+async def test_after_a_stop_nothing_runs_that_waited_behind_a_stuck_handler(router, letters, monkeypatch):
+    monkeypatch.setattr(unified_router, "STOP_S", 0.02)
+    begun = []
+
+    async def stuck(event):
+        begun.append(event["n"])
+        await asyncio.sleep(60)
+
+    async def forward(event):
+        await router.publish("MY_EVENT", {"n": event["n"]})
+
+    router.subscribe("MY_EVENT", stuck, "stuck")
+    router.subscribe("CAUSE", forward)
+    publishers = [asyncio.create_task(router.publish("MY_EVENT", {"n": 0}))]
+    await asyncio.sleep(0)
+    publishers += [asyncio.create_task(router.publish("CAUSE", {"n": n})) for n in (1, 2, 3)]
+    await asyncio.sleep(0)
+    publishers[0].cancel()  # the next in the mailbox is run by the router, and is stuck as well
+    await asyncio.sleep(0.01)
+    await router.stop()
+    await asyncio.sleep(0.01)
+    assert begun == [0, 1]
+    assert letters.kinds == [FailureKind.CANCELLED] * 4
+    assert not router._dispatcher._tasks
+    await asyncio.wait_for(asyncio.gather(*publishers[1:]), 5)
