@@ -117,6 +117,7 @@ def shortened():
         (lambda: with_policy(probabilities=0.5), "bad_policy"),
         (lambda: with_policy(probabilities=np.nan), "bad_policy"),
         (lambda: with_policy(actions=3), "bad_policy"),
+        (lambda: with_policy(actions=np.arange(20, 27)), "bad_policy"),
     ],
 )
 def test_games_written_wrong_are_refused(tmp_path, made, reason):
