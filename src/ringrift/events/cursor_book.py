@@ -170,9 +170,13 @@ class CursorBook:
                 await self._runtime.sleep(_RETRY_S)
 
     async def _restore(self) -> dict[str, Position]:
-        """Read the recorded positions and add what the notes say beyond them."""
+        """Read the recorded positions and record what the notes say beyond them.
+
+        At once: the notes are emptied with the first positions that move, whoever's they are.
+        """
         stored = dict(await self.log.positions(self.instance))
         notes = [] if self._notes is None else list(self._notes.read())
+        noted: set[str] = set()
         for seq in sorted({note.seq for note in notes}):
             found = await self.log.read(after=seq - 1, limit=1)
             for note in (note for note in notes if note.seq == seq and note.subscription in stored):
@@ -181,6 +185,9 @@ class CursorBook:
                     position = stored[note.subscription]
                     done = (*position.done_above, seq)
                     stored[note.subscription] = Position(position.floor, done)
+                    noted.add(note.subscription)
+        if noted:
+            await self.log.commit({CursorKey(name, self.instance): stored[name] for name in noted})
         return stored
 
 

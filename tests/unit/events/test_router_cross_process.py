@@ -603,3 +603,36 @@ async def test_a_handler_that_publishes_while_the_router_stops_does_not_start_it
     await b.publish(CROSSING, {"n": 2})
     await quiet()
     assert seen == [1]
+
+
+async def test_a_note_outlives_a_second_crash_in_which_its_subscription_did_not_move(machine):
+    class Uncommitted:
+        def __init__(self, log):
+            self._log = log
+
+        def __getattr__(self, name):
+            return getattr(self._log, name)
+
+        async def commit(self, positions):
+            if machine.records:
+                raise StorageFull("disk full")
+            await self._log.commit(positions)
+
+    first, second = [], []
+    full = Uncommitted(memory_engine(system_runtime(), machine.store).events)
+    a = machine.process("a", notes=True, log=full)
+    a.subscribe(CROSSING, collector(first), "first")
+    await a.start()
+    await a.publish(CROSSING, {"n": 1})
+    await machine.kill(a)  # handled and noted, but no position was recorded
+    again = machine.process("a", notes=True)
+    again.subscribe("MODEL_PROMOTED", collector(second), "second")
+    await again.start()
+    await again.publish("MODEL_PROMOTED", {"n": 2})
+    await quiet(0.1)
+    await machine.kill(again)
+    last = machine.process("a", notes=True)
+    last.subscribe(CROSSING, collector(first), "first")
+    await last.start()
+    await quiet()
+    assert (first, second) == ([1], [2])
