@@ -125,7 +125,10 @@ class Settings:
         "RINGRIFT_EVENT_HANDLER_TIMEOUT", _SECONDS, 600.0, "longest run of one event handler"
     )
     event_validation_strict: bool = _setting(
-        "RINGRIFT_EVENT_VALIDATION_STRICT", _BOOL, False, "refuse unknown events and payload fields of a wrong type"
+        "RINGRIFT_EVENT_VALIDATION_STRICT",
+        _BOOL,
+        False,
+        "refuse unknown events and payload fields of a wrong type",
     )
     event_backlog: float = _setting(
         "RINGRIFT_EVENT_BACKLOG", _SECONDS_OR_ZERO, 60.0, "past that a new subscription still sees"
