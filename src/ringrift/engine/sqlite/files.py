@@ -143,4 +143,4 @@ def sync_folder(folder: Path) -> None:
 
 
 def _elsewhere() -> str:
-    return "Nothing was changed. Name another file (RINGRIFT_COORDINATOR_DB, or RINGRIFT_DLQ_PATH for dead letters)"
+    return "Nothing was changed. Name another file: RINGRIFT_COORDINATOR_DB, or RINGRIFT_DLQ_PATH"
