@@ -273,3 +273,42 @@ async def test_half_made_files_of_dead_processes_are_removed(config, opened):
     dead.write_bytes(b"half")
     await opened(config)
     assert not dead.exists()
+
+
+@pytest.fixture
+async def killed(tmp_path, config, opened):
+    """The files of a process that was killed with forty commits in its write-ahead log."""
+    engine = await opened(config)
+    for n in range(40):
+        await engine.events.append([LogEvent(id=str(n), type="T", body=bytes(400))])
+    left = tmp_path / "killed"
+    left.mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copy(str(config.database) + suffix, left / (config.database.name + suffix))
+    await engine.close()
+    return replace(config, database=left / config.database.name)
+
+
+def damage(path, place):
+    content = bytearray(path.read_bytes())
+    for number in range(40):
+        content[place + number] ^= 0xFF
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
+async def test_commits_behind_damage_in_the_write_ahead_log_are_not_thrown_away(killed, opened, share):
+    log = killed.database.with_name(killed.database.name + "-wal")
+    damage(log, int(log.stat().st_size * share))
+    before = fingerprint(log)
+    error = await refused(killed, opened, Corrupt)
+    assert "commits follow it" in str(error)
+    assert fingerprint(log) == before
+
+
+async def test_a_torn_last_commit_is_no_damage(killed, opened):
+    log = killed.database.with_name(killed.database.name + "-wal")
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 100)
+    engine = await opened(killed)
+    assert (await engine.events.bounds()).last == 39

@@ -29,6 +29,7 @@ from ringrift.engine.sqlite.store import Store
 from ringrift.engine.sqlite.turnstile import Turnstile
 from ringrift.engine.sqlite.upkeep import DatabaseUpkeep
 from ringrift.engine.sqlite.wakeups import Wakeups
+from ringrift.engine.sqlite.wal_check import check_wal
 from ringrift.engine.sqlite.writer import Writer
 from ringrift.engine.waiting import Topics
 from ringrift.runtime import Runtime
@@ -105,6 +106,7 @@ def _check_contents(config: SqliteConfig, migrations: Sequence[Migration]) -> No
     """Look before touching: a connection that may write changes the file when it closes."""
     with closing(connect(config, read_only=True)) as db:
         check_sound(db, config.database)
+        check_wal(config.database)
         missing_migrations(db, config.database, migrations)
 
 

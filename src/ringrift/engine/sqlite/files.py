@@ -20,7 +20,7 @@ from ringrift.errors import Corrupt, ForeignFile, StorageReadOnly
 
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\x00"
-_PAGE_BYTES = 4096
+PAGE_BYTES = 4096
 _CHECKED_BYTES_MAX = 8 * 2**20  # larger files are checked page by page as they are read
 _LEFTOVER = ".making-"
 
@@ -40,7 +40,7 @@ def connect(config: SqliteConfig, *, read_only: bool = False) -> sqlite3.Connect
     db.execute("PRAGMA temp_store = MEMORY")
     if not read_only:
         db.execute("PRAGMA journal_size_limit = 67108864")
-        db.execute(f"PRAGMA max_page_count = {config.database_bytes_max // _PAGE_BYTES}")
+        db.execute(f"PRAGMA max_page_count = {config.database_bytes_max // PAGE_BYTES}")
     return db
 
 
@@ -67,7 +67,7 @@ def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> b
 def _make(making: Path, migrations: Sequence[Migration]) -> None:
     db = sqlite3.connect(making, isolation_level=None)
     try:
-        db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         migrate(db, making, migrations)
@@ -109,7 +109,7 @@ def check_ours(path: Path) -> None:
         )
     if not header.startswith(_MAGIC):
         raise ForeignFile(path, found="this is not a SQLite database", advice=_elsewhere())
-    if len(header) < _HEADER_BYTES or size < _PAGE_BYTES:
+    if len(header) < _HEADER_BYTES or size < PAGE_BYTES:
         raise Corrupt(path, found=f"the file ends after {size} bytes", advice=RESTORE_ADVICE)
     (application_id,) = struct.unpack(">I", header[68:72])
     if application_id != APPLICATION_ID:
