@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     learning.add_argument("--lr", type=float, default=2e-3)
     learning.add_argument("--lr-steps", type=int, default=1000)
     learning.add_argument("--window-rows", type=float, default=10_000.0)
-    learning.add_argument("--value-mix", type=float, default=0.5)
+    learning.add_argument("--value-mix", type=float, default=0.8)
     learning.add_argument("--average-decay", type=float, default=0.995)
     judging = commands.add_parser("evaluate", help="play the snapshots against fixed opponents")
     judging.add_argument("--against", nargs="+", default=["random", "untrained", "mcts", "heuristic"])

@@ -52,7 +52,7 @@ class LearningConfig:
     rows_first: int = 2_000  # before the first step
     lr: float = 2e-3
     lr_steps: int = 1_000  # after so many steps the rate falls with the root of the steps
-    value_mix: float = 0.5
+    value_mix: float = 0.8
 
 
 class CurrentEvaluator:
