@@ -6,6 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
+from ringrift.games.registry import load_game
+from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
+from ringrift.search.contract import SearchConfig
+from ringrift.search.selfplay import SelfplayConfig
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "learn.py"
 
 
@@ -17,6 +25,15 @@ def learn(*argv, **options):
 def finish(process):
     out, err = process.communicate(timeout=110)
     return process.returncode, [json.loads(line) for line in out.splitlines()], err
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    """Processor time counts compilation too; have it done before a test counts on a few seconds."""
+    torch.set_num_threads(1)
+    selfplay = SelfplayConfig(search=SearchConfig(simulations=8), slots=4)
+    loop = LearningLoop(load_game("connect_four_2p"), LearningConfig(selfplay=selfplay), seed=0)
+    loop.advance(lambda: loop.games >= 4)
 
 
 def test_a_run_is_stopped_continued_and_judged(tmp_path):

@@ -92,12 +92,12 @@ def get_dependencies(name: str, registry: Registry = COORDINATOR_REGISTRY) -> li
     """Return everything that *name* needs, directly or not, in order of start."""
     if name not in registry:
         raise ConfigError(f"no coordinator is called {name!r}")
-    needed, todo = set[str](), [*registry[name].depends_on]
-    while todo:
-        need = todo.pop()
+    needed, ahead = set[str](), [*registry[name].depends_on]
+    while ahead:
+        need = ahead.pop()
         if need not in needed:
             needed.add(need)
-            todo += registry[need].depends_on
+            ahead += registry[need].depends_on
     return [spec.name for spec in order(registry) if spec.name in needed]
 
 

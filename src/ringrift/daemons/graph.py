@@ -25,12 +25,12 @@ def startup_key(spec: DaemonSpec) -> tuple[int, str]:
 def with_dependencies(registry: Registry, types: Iterable[DaemonType]) -> list[DaemonType]:
     """Return *types* and everything they need, in order of start."""
     wanted: set[DaemonType] = set()
-    todo = list(types)
-    while todo:
-        daemon_type = todo.pop()
+    ahead = list(types)
+    while ahead:
+        daemon_type = ahead.pop()
         if daemon_type not in wanted:
             wanted.add(daemon_type)
-            todo.extend(registry[daemon_type].depends_on)
+            ahead.extend(registry[daemon_type].depends_on)
     return [daemon_type for level in levels(registry, wanted) for daemon_type in level]
 
 

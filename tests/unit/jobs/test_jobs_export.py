@@ -178,7 +178,8 @@ def test_memory_does_not_grow_with_the_number_of_games(tmp_path, monkeypatch):
 
     peak(4)  # what is loaded once
     few, many = peak(64), peak(256)
-    assert many - few < 192 * 4_000, (few, many)
+    # One number per game may be kept (its id, its place); its samples, some 20 kB a game, may not.
+    assert many - few < 192 * 6_000, (few, many)
 
 
 # The result is checked before it gets its name; these are the checks.
