@@ -1,16 +1,16 @@
 """Self-play on one core: simulations per core-second, where the time goes, and how far from the limit.
 
 Connect four with 50 simulations a move and a residual net of 4 blocks of 64 channels, beside pgx + mctx on
-the same core in the same run if they are installed (`--peer-python` names an interpreter that has them),
+the same core in the same run if they are installed (`PEER_PYTHON` may name an interpreter that has them),
 and the figures of OpenSpiel's C++ AlphaZero as they were measured on a machine of this kind. The same for
 RingRift. Times are processor times of one thread; the net is a new one with random weights.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from benchmark import command
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
 from ringrift.network.architecture import Architecture, Preset
@@ -33,6 +34,7 @@ NET = Preset(channels=64, blocks=4, neck=16, hidden=64)
 SIMULATIONS, SLOTS = 50, 128
 OPENSPIEL_CPP = 4420.0  # simulations per core-second, 8 actors, batch 8, with its cache
 PEER_FACTOR = 1.5
+PEER_VARIABLE = "PEER_PYTHON"
 WARM_MOVES = 4  # per game
 GAMES = ("connect_four_2p", "square8_2p", "hex8_2p")
 PEER = Path(__file__).with_name("selfplay_peer_pgx.py")
@@ -178,12 +180,12 @@ def peer(python: str | None, seconds: float) -> dict[str, Any] | None:
     return found
 
 
-def run(quick: bool = False, peer_python: str | None = None) -> dict[str, Any]:
+def run(quick: bool = False) -> dict[str, Any]:
     """Measure; the result says for each target whether it is met."""
     torch.set_num_threads(1)
     seconds = 3.0 if quick else 20.0
     precisions = ["bfloat16", "int8"] if has_bfloat16() else ["float32"]
-    beside = peer(peer_python, seconds)
+    beside = peer(os.environ.get(PEER_VARIABLE), seconds)
     rows = [measure(GAMES[0], precisions[0], cached=False, seconds=seconds)]
     rows += [measure(key, name, cached=True, seconds=seconds) for key in GAMES for name in precisions]
     rates = {name: matrix_rate(name, 0.5) for name in precisions}
@@ -197,7 +199,8 @@ def run(quick: bool = False, peer_python: str | None = None) -> dict[str, Any]:
     if beside is not None:
         ratio = ours / beside["simulations_per_core_s"]
         targets["times_pgx_mctx"] = {"wanted": PEER_FACTOR, "measured": ratio, "met": ratio >= PEER_FACTOR}
-    return {"rows": rows, "peer": beside, "matrix_rates": rates, "targets": targets}
+    met = all(target["met"] for target in targets.values())
+    return {"rows": rows, "peer": beside, "matrix_rates": rates, "targets": targets, "met": met}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -216,7 +219,9 @@ def table(result: dict[str, Any]) -> str:
         )
     beside = result["peer"]
     if beside is None:
-        lines.append("pgx + mctx: peer not available (pip install pgx mctx jax, or --peer-python)")
+        lines.append(
+            f"pgx + mctx: peer not available (pip install pgx mctx jax, or name an interpreter in {PEER_VARIABLE})"
+        )
     else:
         lines.append(
             f"pgx {beside['pgx']} + mctx, batch {beside['batch']}: {beside['games_per_core_s']:.2f} games/s, "
@@ -232,16 +237,5 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--peer-python", help="interpreter of an environment with pgx, mctx and jax")
-    options = parser.parse_args()
-    result = run(options.quick, options.peer_python)
-    print(json.dumps(result, indent=2) if options.json else table(result))
-    return 0 if all(target["met"] for target in result["targets"].values()) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(run, table, __doc__))
