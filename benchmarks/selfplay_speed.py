@@ -219,9 +219,7 @@ def table(result: dict[str, Any]) -> str:
         )
     beside = result["peer"]
     if beside is None:
-        lines.append(
-            f"pgx + mctx: peer not available (pip install pgx mctx jax, or name an interpreter in {PEER_VARIABLE})"
-        )
+        lines.append(f"pgx + mctx: peer not available (pip install pgx mctx jax, or set {PEER_VARIABLE})")
     else:
         lines.append(
             f"pgx {beside['pgx']} + mctx, batch {beside['batch']}: {beside['games_per_core_s']:.2f} games/s, "
