@@ -144,3 +144,20 @@ def test_the_architecture_page_shows_every_room():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8")
     rooms = {path.parent.name for path in (SOURCE / "ringrift").glob("*/__init__.py")}
     assert sorted(room for room in rooms if f"  {room}/ " not in page) == []
+
+
+def test_every_link_in_the_documents_leads_somewhere():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    dead = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf8"))
+        if not (page.parent / target).exists()
+    ]
+    assert dead == []
+
+
+def test_the_readme_links_every_document():
+    readme = (ROOT / "README.md").read_text(encoding="utf8")
+    missing = [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in readme]
+    assert missing == []
