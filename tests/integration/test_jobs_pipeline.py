@@ -112,12 +112,12 @@ def test_a_killed_run_makes_the_games_of_one_left_alone(games, tmp_path):
     assert fingerprints(artifacts(result, "shard")) == fingerprints(games[1])
 
 
-def test_the_trained_model_beats_chance_and_the_beginner(model, tmp_path):
+def test_the_trained_model_beats_chance(model, tmp_path):
     argv = ("--config", CONFIG, "--candidate", f"model:{model}@16", "--out", tmp_path, "--elo1", 100)
-    code, result = run("evaluate", *argv, "--opponents", "random", "--games", 100)
+    code, result = run("evaluate", *argv, "--opponents", "random", "--games", 200, "--alpha", 0.01)
     (match,) = result["matches"]
+    # The test's own verdict is the claim; the score at the moment it stops says less than that.
     assert (code, match["verdict"]) == (0, "stronger")
-    assert match["score"] > 0.8
     assert run("validate", "--shards", *artifacts(result, "shard"))[0] == 0
 
 
