@@ -122,7 +122,7 @@ def test_broad_excepts_stand_only_where_somebody_elses_code_is_isolated():
         for path in modules()
         if "BLE001" in path.read_text(encoding="utf8")
     }
-    assert len(places) <= 8, sorted(places)
+    assert len(places) <= 7, sorted(places)
 
 
 def test_one_name_one_class():

@@ -8,6 +8,8 @@ from typing import Any
 
 from ringrift.runtime import system_runtime
 
+__all__ = ["CoordinatorStatus", "HealthCheckResult"]
+
 
 class CoordinatorStatus(StrEnum):
     """The life of a component."""

@@ -134,7 +134,7 @@ class Initialiser:
         delay_s = options.retry_delay_s
         for tries in range(1, options.tries_max + 1):
             tried = attempt(f"start of {spec.name}", lambda: self._bring_up(spec, options))
-            if tried.value is not None:
+            if isinstance(tried.value, InitResult):
                 return tried.value
             # Another try can mend only what says that it may pass.
             if not isinstance(tried.error, Unavailable) or tries == options.tries_max:

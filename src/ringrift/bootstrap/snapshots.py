@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,16 +85,16 @@ class SnapshotCoordinator:
         return self._given or SnapshotStore((await get_engine()).kv, runtime=self._runtime)
 
 
-class PersistentState:
+class PersistentState(ABC):
     """Gives a coordinator `save` and `load`; it says what to keep by `get_state` and `restore_state`."""
 
     name: str
 
-    def get_state(self) -> Mapping[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def get_state(self) -> Mapping[str, Any]: ...
 
-    def restore_state(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def restore_state(self, state: Mapping[str, Any]) -> None: ...
 
     async def save(self) -> StateSnapshot | None:
         return await get_snapshot_coordinator().save(self.name, self)

@@ -1,4 +1,4 @@
-"""The one place of this room where somebody else's code may raise and we go on.
+"""The one place of the control side, beside the router, where somebody else's code may raise and we go on.
 
 The error becomes a value; the caller counts, logs and reports it. Cancellation passes through, and so does
 the end of the process, except where a daemon asks for it: that is a crash of the daemon.
