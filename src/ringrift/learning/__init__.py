@@ -1,0 +1,1 @@
+"""The loop: what to play, check, export, train, evaluate and promote next, and why."""

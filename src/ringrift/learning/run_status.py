@@ -1,0 +1,108 @@
+"""How a run is, for people and programs: what `ringrift status --json` and the live page show.
+
+The control process keeps it in the key-value port, so that any process reads it in one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+STATUS_KEY = "learning/status"
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """One point of the rating curve: a champion, when it became one, and how strong it is."""
+
+    model: str
+    at_s: float
+    rows: int
+    rating: float
+    low: float
+    high: float
+
+
+class StageProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """A job under way."""
+
+    kind: str
+    job_id: str
+    worker: str
+    done: int
+    total: int | None
+    rate: float
+    eta_s: float | None
+    started_s: float
+    text: str = ""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided, and why."""
+
+    at_s: float
+    config: str
+    what: str  # issue selfplay, promote, reject, roll back, block …
+    reason: str
+
+
+class LossPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a training run came to."""
+
+    at_s: float
+    model: str
+    rows_seen: int
+    policy: float | None
+    value: float | None
+    hold_out: float | None
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What it cost so far; None where there is nothing to divide by."""
+
+    cpu_s: float
+    gpu_s: float
+    money: float | None
+    cpu_s_per_game: float | None
+    cpu_s_per_promotion: float | None
+    cpu_s_per_rating_point: float | None
+
+
+class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One config."""
+
+    games: int  # accepted by the rules' check
+    games_unchecked: int
+    games_refused: int
+    rows: int
+    trained_rows: int  # distinct rows that the newest model's lineage was offered
+    sample_steps: int  # rows seen in training, repeats included
+    promotions: int
+    rollbacks: int
+    rejections: int
+    champion: str | None
+    rating: float | None
+    rating_interval: tuple[float, float] | None
+    stage: str  # selfplay, validate, export, train, evaluate, paused, blocked
+    blocked: dict[str, dict[str, Any]]  # stage: {reason, until_s}
+    share: float  # of self-play
+    games_per_s: float
+    curve: tuple[Curve, ...]
+    losses: tuple[LossPoint, ...]
+    running: tuple[StageProgress, ...]
+    cost: Cost
+    next: str  # what the plan waits for, in one sentence
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole run."""
+
+    at_s: float
+    started_s: float
+    node: str
+    state: str  # running, paused, stopping, stopped
+    workers: int
+    configs: dict[str, ConfigStatus]
+    decisions: tuple[Decision, ...]  # newest first, bounded
+    queue: dict[str, dict[str, int]]  # kind: state: items
+    findings: tuple[dict[str, Any], ...] = ()  # of the doctor: check, level, text, advice

@@ -1,0 +1,76 @@
+"""What a worker is asked to do, and what it answers: the payload and the result of a work item.
+
+A work item's kind is the kind of the job. Files travel as digests: the worker lays the inputs out in a
+folder of the item before it starts the job, and takes the sealed artifacts in when it ended well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ringrift.engine.ports import Json
+from ringrift.errors import ConfigError
+
+INPUTS = "{inputs}"  # in a parameter: the folder where the inputs lie
+OUT = "{out}"  # in a parameter: the folder whose files survive a retry
+
+
+class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The payload of a work item."""
+
+    config: str
+    params: dict[str, Any]  # parameters of the job; texts may hold `{inputs}` and `{out}`
+    inputs: dict[str, str] = {}  # file name: digest
+    timeout_s: float | None = None  # None: from the measured durations of the kind
+    memory_mb: int | None = None
+    gpu: bool = False
+
+    def as_payload(self) -> Json:
+        payload: dict[str, Any] = msgspec.to_builtins(self)
+        return payload
+
+
+class JobArtifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed file that is in the blobs."""
+
+    name: str
+    kind: str  # shard, samples, model, card, report, evaluation, …
+    digest: str
+    size_bytes: int
+    counts: dict[str, Any] = {}
+
+
+class JobReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a completed work item."""
+
+    status: str  # as in the job's result line: done, data_refused
+    worker: str
+    node: str
+    started_s: float
+    wall_s: float
+    cpu_s: float
+    gpu_s: float = 0.0
+    artifacts: tuple[JobArtifact, ...] = ()
+    fields: dict[str, Any] = {}  # the other fields of the job's result line
+
+    def as_result(self) -> Json:
+        result: dict[str, Any] = msgspec.to_builtins(self)
+        return result
+
+
+def read_order(payload: Json) -> JobOrder:
+    """Raises `ConfigError` for a payload that is no order."""
+    try:
+        return msgspec.convert(payload, JobOrder)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the work item is no job order: {error}") from None
+
+
+def read_report(result: Json) -> JobReport:
+    """Raises `ConfigError` for a result that is no report."""
+    try:
+        return msgspec.convert(result, JobReport)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the result is no job report: {error}") from None
