@@ -26,6 +26,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None  # None: from the measured durations of the kind
     memory_mb: int | None = None
     gpu: bool = False
+    purpose: str = ""  # what it is for, where a kind serves several: promotion, rating, rollback
 
     def as_payload(self) -> Json:
         payload: dict[str, Any] = msgspec.to_builtins(self)

@@ -1,0 +1,288 @@
+"""What is known of one config: the fold of its facts, kept up to date one fact at a time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ringrift.errors import Corrupt
+from ringrift.learning import results
+from ringrift.learning.facts import (
+    AnyFact,
+    Archived,
+    Blocked,
+    JobEnded,
+    JobIssued,
+    Noted,
+    Promoted,
+    Recalled,
+    Rejected,
+    RolledBack,
+)
+from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState
+from ringrift.learning.trust import is_recalled
+from ringrift.work.job_orders import JobOrder
+
+NOTES_MAX = 200
+DECISIONS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """Work that was ordered and has not ended."""
+
+    job_id: str
+    kind: str
+    order: JobOrder
+    priority: int
+    reason: str
+    issued_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A change of the champion."""
+
+    model: str
+    previous: str | None
+    at_s: float
+    rows: int  # checked rows at that time
+    reason: str
+    evidence: dict[str, Any]
+
+
+@dataclass(slots=True)
+class StageFailures:
+    """The failures of a stage since it last worked."""
+
+    in_a_row: int = 0
+    last_s: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Why a stage waits, and until when."""
+
+    reason: str
+    until_s: float
+
+
+@dataclass(slots=True)
+class ConfigState:
+    """Everything the facts of one config say."""
+
+    config: str
+    facts: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    shards: dict[str, Shard] = field(default_factory=dict)
+    samples: dict[str, Samples] = field(default_factory=dict)
+    models: dict[str, Model] = field(default_factory=dict)
+    matches: list[Match] = field(default_factory=list)
+    champion: str | None = None
+    promotions: list[Promotion] = field(default_factory=list)
+    rollbacks: int = 0
+    rejections: int = 0
+    open_jobs: dict[str, OpenJob] = field(default_factory=dict)
+    issued: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, StageFailures] = field(default_factory=dict)
+    blocks: dict[str, Block] = field(default_factory=dict)
+    recalls: dict[str, Recalled] = field(default_factory=dict)
+    served_s: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )  # kind: seconds of workers
+    cpu_s: float = 0.0
+    gpu_s: float = 0.0
+    node_s: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )  # node: seconds of its workers
+    totals: Counter[str] = field(default_factory=Counter)  # games and rows by state of their shard, refused
+    notes: deque[Noted] = field(default_factory=lambda: deque(maxlen=NOTES_MAX))
+    decisions: deque[AnyFact] = field(default_factory=lambda: deque(maxlen=DECISIONS_MAX))
+    trust_before_recall: dict[str, ShardState] = field(default_factory=dict)
+
+    # --- what follows from it ---------------------------------------------------------------------------
+
+    @property
+    def games(self) -> int:
+        return self.totals[f"games {ShardState.CHECKED}"]
+
+    @property
+    def rows(self) -> int:
+        """Rows of games that agree with the rules and are not recalled."""
+        return self.totals[f"rows {ShardState.CHECKED}"]
+
+    @property
+    def steps_spent(self) -> int:
+        return sum(model.steps_spent for model in self.models.values())
+
+    @property
+    def newest_model(self) -> Model | None:
+        return next(reversed(self.models.values()), None)
+
+    @property
+    def newest_samples(self) -> Samples | None:
+        return next(reversed(self.samples.values()), None)
+
+    def open_of(self, *kinds: str) -> list[OpenJob]:
+        return [job for job in self.open_jobs.values() if job.kind in kinds]
+
+    def unchecked(self) -> list[Shard]:
+        return [shard for shard in self.shards.values() if shard.state is ShardState.UNCHECKED]
+
+    def trusted_matches(self) -> list[Match]:
+        return [match for match in self.matches if not match.recalled]
+
+    # --- the fold ----------------------------------------------------------------------------------------
+
+    def apply(self, fact: AnyFact) -> None:
+        """Take in the next fact. Facts were checked when they were written; one that cannot be is corrupt."""
+        if not self.facts:
+            self.first_s = fact.at_s
+        self.facts += 1
+        self.last_s = max(self.last_s, fact.at_s)
+        cast("Callable[[ConfigState, AnyFact], None]", _APPLY[type(fact)])(self, fact)
+
+    def add_shard(self, shard: Shard) -> None:
+        if shard.digest in self.shards:
+            return
+        self.shards[shard.digest] = shard
+        self._count(shard, +1)
+        self._recheck_trust([shard])
+
+    def set_shard(self, shard: Shard, **changes: Any) -> None:
+        """Change what is known of a shard, and the totals with it."""
+        self._count(shard, -1)
+        for name, value in changes.items():
+            setattr(shard, name, value)
+        self._count(shard, +1)
+
+    def _count(self, shard: Shard, sign: int) -> None:
+        self.totals[f"games {shard.state}"] += sign * shard.games
+        self.totals[f"rows {shard.state}"] += sign * shard.rows
+        self.totals["refused"] += sign * shard.refused
+
+    def _recheck_trust(self, shards: Iterable[Shard]) -> None:
+        recalls = [each for each in self.recalls.values() if not each.withdrawn]
+        for shard in shards:
+            wanted = is_recalled(recalls, worker=shard.worker, models=(shard.model,), at_s=shard.made_s)
+            if wanted and shard.state is not ShardState.RECALLED:
+                self.trust_before_recall[shard.digest] = shard.state
+                self.set_shard(shard, state=ShardState.RECALLED)
+            elif not wanted and shard.state is ShardState.RECALLED:
+                self.set_shard(shard, state=self.trust_before_recall.pop(shard.digest))
+
+    def move_model(self, digest: str, state: ModelState, at_s: float, reason: str) -> None:
+        model = self.models.get(digest)
+        if model is None:
+            raise Corrupt(
+                self.config, found=f"a fact names the unknown model {digest}", advice="Stop and report it"
+            )
+        model.state = state
+        model.history.append((at_s, str(state), reason))
+
+
+def fold(config: str, facts: Iterable[AnyFact]) -> ConfigState:
+    """The state after *facts*."""
+    state = ConfigState(config)
+    for fact in facts:
+        state.apply(fact)
+    return state
+
+
+def _job_issued(state: ConfigState, fact: JobIssued) -> None:
+    job = OpenJob(fact.job_id, fact.kind, fact.order, fact.priority, fact.reason, fact.at_s)
+    state.open_jobs[fact.job_id] = job
+    state.issued[fact.kind] += 1
+    if fact.kind != "selfplay":
+        state.decisions.append(fact)
+
+
+def _job_ended(state: ConfigState, fact: JobEnded) -> None:
+    job = state.open_jobs.pop(fact.job_id, None)
+    if job is None:  # the end was noted before
+        return
+    if fact.cancelled:
+        return
+    failures = state.failures.setdefault(job.kind, StageFailures())
+    report = fact.report
+    if report is None:
+        failures.in_a_row += 1
+        failures.last_s, failures.error = fact.at_s, fact.error
+        state.decisions.append(fact)
+        return
+    failures.in_a_row = 0
+    state.served_s[job.kind] += report.wall_s
+    state.node_s[report.node] += report.wall_s
+    state.cpu_s += report.cpu_s
+    state.gpu_s += report.gpu_s
+    results.take_in(state, job, report, fact.at_s)
+
+
+def _promoted(state: ConfigState, fact: Promoted) -> None:
+    if fact.previous is not None:
+        state.move_model(fact.previous, ModelState.STAGING, fact.at_s, f"superseded by {fact.model[:12]}")
+    state.move_model(fact.model, ModelState.PRODUCTION, fact.at_s, fact.reason)
+    state.champion = fact.model
+    state.promotions.append(
+        Promotion(fact.model, fact.previous, fact.at_s, state.rows, fact.reason, fact.evidence)
+    )
+    state.decisions.append(fact)
+
+
+def _rolled_back(state: ConfigState, fact: RolledBack) -> None:
+    state.move_model(fact.model, ModelState.ROLLED_BACK, fact.at_s, fact.reason)
+    if fact.restored is not None:
+        state.move_model(fact.restored, ModelState.PRODUCTION, fact.at_s, "restored")
+    state.champion = fact.restored
+    state.rollbacks += 1
+    state.decisions.append(fact)
+
+
+def _rejected(state: ConfigState, fact: Rejected) -> None:
+    state.move_model(fact.model, ModelState.REJECTED, fact.at_s, fact.reason)
+    state.rejections += 1
+    state.decisions.append(fact)
+
+
+def _archived(state: ConfigState, fact: Archived) -> None:
+    state.move_model(fact.model, ModelState.ARCHIVED, fact.at_s, fact.reason)
+
+
+def _recalled(state: ConfigState, fact: Recalled) -> None:
+    state.recalls[fact.recall_id] = fact
+    state._recheck_trust(state.shards.values())
+    recalls = [each for each in state.recalls.values() if not each.withdrawn]
+    for number, match in enumerate(state.matches):
+        wanted = is_recalled(
+            recalls, worker=match.worker, models=(match.first, match.second), at_s=match.at_s
+        )
+        if wanted != match.recalled:
+            state.matches[number] = results.match_with(match, recalled=wanted)
+    state.decisions.append(fact)
+
+
+def _blocked(state: ConfigState, fact: Blocked) -> None:
+    state.blocks[fact.stage] = Block(fact.reason, fact.until_s)
+    state.decisions.append(fact)
+
+
+def _noted(state: ConfigState, fact: Noted) -> None:
+    state.notes.append(fact)
+    state.decisions.append(fact)
+
+
+_APPLY: dict[type, Callable[[ConfigState, Any], None]] = {
+    JobIssued: _job_issued,
+    JobEnded: _job_ended,
+    Promoted: _promoted,
+    RolledBack: _rolled_back,
+    Rejected: _rejected,
+    Archived: _archived,
+    Recalled: _recalled,
+    Blocked: _blocked,
+    Noted: _noted,
+}
