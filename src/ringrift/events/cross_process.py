@@ -44,6 +44,7 @@ class CrossProcess:
         *,
         table: SubscriptionTable,
         dispatcher: Dispatcher,
+        is_ending: Callable[[], bool],
         arrive: Callable[[RouterEvent], None],
         runtime: Runtime,
         settings: Settings,
@@ -52,7 +53,7 @@ class CrossProcess:
         self._seat, self._table, self._dispatcher = seat, table, dispatcher
         self._arrive, self._runtime, self._retry_s = arrive, runtime, retry_s
         self._backlog_s, self._strict = settings.event_backlog, settings.event_validation_strict
-        self._session = runtime.new_id()
+        self._session, self._is_ending = runtime.new_id(), is_ending
         self._log: EventLog | None = None
         self._identity: Identity | None = None
         self._book: CursorBook | None = None
@@ -67,8 +68,7 @@ class CrossProcess:
         self._stray_seqs: set[int] = set()
         self._starved: set[Subscription] = set()
         self._last_seen = 0
-        self._arrived = 0
-        self._failures = 0
+        self._arrived = self._failures = 0
         self._failed_s: float | None = None
         self._degraded = False
 
@@ -124,8 +124,10 @@ class CrossProcess:
     ) -> None:
         """The publisher was cancelled while its event was on its way: deliver it without him.
 
-        Not if we have stopped meanwhile: then it comes out of the log at the next start.
+        Not if we have stopped or the loop is ending: then it comes out of the log at the next start.
         """
+        if self._is_ending():
+            return
         book = self._book
 
         async def finish() -> None:
@@ -165,7 +167,7 @@ class CrossProcess:
 
     def start_soon(self) -> None:
         """Start reading, on the running loop, if nothing reads yet."""
-        if not self.is_reading and not self._winding_down:
+        if not self.is_reading and not self._winding_down and not self._is_ending():
             # An empty context: the reader belongs to no trace and to no event's handler.
             loop = asyncio.get_running_loop()
             self._reader = loop.create_task(self._read_forever(), context=Context())
@@ -274,6 +276,7 @@ class CrossProcess:
                     runtime=self._runtime,
                     backlog_s=self._backlog_s,
                     last_at_start=(await event_log.bounds()).last,
+                    is_ending=self._is_ending,
                 )
             self._stray_seqs |= await self._book.join(self._table.crossing())
             return self._book

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 
 import structlog
@@ -29,10 +29,17 @@ class CursorBook:
     """Restores cursors, records them soon after they move, and reports what retention took away."""
 
     def __init__(
-        self, log: EventLog, identity: Identity, *, runtime: Runtime, backlog_s: float, last_at_start: int
+        self,
+        log: EventLog,
+        identity: Identity,
+        *,
+        runtime: Runtime,
+        backlog_s: float,
+        last_at_start: int,
+        is_ending: Callable[[], bool],
     ) -> None:
         self.log, self.instance = log, identity.instance
-        self.last_at_start = last_at_start
+        self.last_at_start, self._is_ending = last_at_start, is_ending
         self.gaps = self.missed = 0
         self._notes, self._runtime, self._backlog_s = identity.notes, runtime, backlog_s
         self._cursors: dict[str, Cursor] = {}
@@ -94,7 +101,7 @@ class CursorBook:
         self.keep_recording()
 
     def keep_recording(self) -> None:
-        if self.recorder is None:
+        if self.recorder is None and not self._is_ending():
             # An empty context: recording belongs to no trace and to no event's handler.
             recording = self._record_forever()
             self.recorder = asyncio.get_running_loop().create_task(recording, context=Context())

@@ -5,42 +5,41 @@ one that waits goes on in the same task under its time limit. A publisher waits 
 subscription. An event published *inside* a handler is different: it never waits for a busy subscription
 (which may be the publishing handler itself) but is left in its mailbox, and the outermost publisher waits
 for it at the end. So no chain of handlers can deadlock.
+
+On a loop that is ending nothing new is started: what still waits becomes a dead letter, or comes again
+out of the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Token, copy_context
 from types import CoroutineType
-from typing import Any
 
-import structlog
-
+from ringrift.events.delivery_tasks import DeliveryTasks
 from ringrift.events.failures import Failure, FailureKind, failure_of, overflow_of
 from ringrift.events.first_step import Resumed, first_step
+from ringrift.events.outcomes import Outcomes
 from ringrift.events.routed_event import RouterEvent, current_event
 from ringrift.events.subscriptions import Delivery, Subscription
 
-log = structlog.get_logger()
-
 
 class Dispatcher:
-    """Delivers events to subscriptions and hands every failure to *report*."""
+    """Delivers events to subscriptions; *is_ending* says whether the loop begins nothing more."""
 
     def __init__(
         self,
         *,
         timeout_s: float,
         mailbox_max: int,
-        report: Callable[[Failure, Callable[[Failure], None]], Awaitable[None]],
-        report_now: Callable[[Failure], bool],
-        handled: Callable[[RouterEvent, Subscription], None],
+        outcomes: Outcomes,
+        is_ending: Callable[[], bool],
     ) -> None:
         self.timeout_s, self._mailbox_max = timeout_s, mailbox_max
-        self._report, self._report_now, self._handled = report, report_now, handled
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
+        self._outcomes, self._handled, self._is_ending = outcomes, outcomes.handled, is_ending
+        self._tasks = DeliveryTasks(self._never_began)
 
     # --- a publish ------------------------------------------------------------------------------------
 
@@ -132,7 +131,7 @@ class Dispatcher:
             if running is not None:
                 failed.append(Failure(event, running, FailureKind.CANCELLED, "cancelled with its publisher"))
             self._hand_over(rest)
-            self._record_now(failed)
+            self._outcomes.record_now(failed)
             raise
         finally:
             event._open -= 1
@@ -141,7 +140,7 @@ class Dispatcher:
 
     async def _close(self, event: RouterEvent, failures: Sequence[Failure]) -> None:
         """Report what failed; the outermost publisher also waits for what its handlers left behind."""
-        await self._report_all(failures)
+        await self._outcomes.report_all(failures)
         if event._root is None and event._queued:
             event._settled = asyncio.get_running_loop().create_future()
             await event._settled
@@ -170,10 +169,13 @@ class Dispatcher:
         await delivery.turn
 
     def _hand_over(self, rest: Sequence[Delivery]) -> None:
-        """The publisher was cancelled: the router delivers the rest."""
+        """The publisher was cancelled: the router delivers the rest, unless all is being cancelled."""
         for delivery in rest:
             subscription = delivery.subscription
             granted = delivery.turn is not None and delivery.turn.done() and not delivery.turn.cancelled()
+            if self._is_ending():
+                self._give_up(delivery, granted=granted)
+                continue
             if not granted and delivery not in subscription.mailbox:
                 self.post_or_report(delivery)
                 continue
@@ -242,6 +244,10 @@ class Dispatcher:
 
     def _pass_turn(self, subscription: Subscription) -> None:
         """Let the first in the mailbox go, unless its publisher has not come to it yet."""
+        if self._is_ending():
+            self._give_up_queued(subscription)
+            if not subscription.mailbox:
+                return
         head = subscription.mailbox[0]
         if head.context is not None:
             subscription.mailbox.popleft()
@@ -257,6 +263,9 @@ class Dispatcher:
     def post(self, delivery: Delivery) -> list[Failure]:
         """Leave an event in a mailbox; the router runs it in its turn, in the caller's context."""
         subscription = delivery.subscription
+        if self._is_ending():
+            self._outcomes.record_cancelled(delivery)
+            return []
         if len(subscription.mailbox) >= self._mailbox_max:
             return [overflow_of(delivery.event, subscription)]
         delivery.context = copy_context()
@@ -272,7 +281,7 @@ class Dispatcher:
     def post_or_report(self, delivery: Delivery) -> None:
         """As `post`, for a caller that does not wait for the report of a full mailbox."""
         if failures := self.post(delivery):
-            self._spawn(self._report_all(failures))
+            self._tasks.spawn(self._outcomes.report_all(failures))
 
     async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
         """Run one subscription once more, in its turn; the failure is returned and not reported."""
@@ -296,21 +305,22 @@ class Dispatcher:
         return failures[0] if failures else None
 
     def _start(self, delivery: Delivery) -> None:
-        self._spawn(self._run_posted(delivery), delivery)
+        self._tasks.spawn(self._run_posted(delivery), delivery)
 
     async def _run_posted(self, delivery: Delivery) -> None:
+        delivery.begun = True
         event = delivery.event
         current_event.set(event)  # in the context of this task alone
         event._open += 1
         try:
             failures = await self._run(event, delivery.subscription)
         except asyncio.CancelledError:
-            self._record_cancelled(delivery)
+            self._outcomes.record_cancelled(delivery)
             raise
         finally:
             event._open -= 1
             self._settle(event._root or event)
-        await self._report_all(failures)
+        await self._outcomes.report_all(failures)
 
     def _settle(self, root: RouterEvent) -> None:
         root._queued -= 1
@@ -319,68 +329,50 @@ class Dispatcher:
             return
         waiting.set_result(None)
 
-    async def _report_all(self, failures: Sequence[Failure]) -> None:
-        for failure in failures:
-            await self._report(failure, self._kept)
-
-    def _kept(self, failure: Failure) -> None:
-        """The failure is kept: from now on its retry, and not the log, brings the event again."""
-        if failure.event._seq:
-            self._handled(failure.event, failure.subscription)
-
-    def _record_now(self, failures: Sequence[Failure]) -> None:
-        """As `_report_all`, for a task that is being cancelled and cannot wait any more."""
-        for failure in failures:
-            if self._report_now(failure):
-                self._kept(failure)
-
-    def _spawn(self, work: Coroutine[Any, Any, None], delivery: Delivery | None = None) -> None:
-        context = None if delivery is None else delivery.context
-        task = asyncio.get_running_loop().create_task(work, context=context)
-        self._tasks[task] = None
-        task.add_done_callback(self._reap)
-
-    def _reap(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("events.delivery_crashed", exc_info=error)
+    # --- the end --------------------------------------------------------------------------------------
 
     async def drain(self, subscriptions: Iterable[Subscription], *, timeout_s: float) -> None:
         """Wait for the deliveries under way and those behind them, then end what is left."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
-        while self._tasks and (left_s := deadline_s - loop.time()) > 0:
-            await asyncio.wait(tuple(self._tasks), timeout=left_s)
-        while left := tuple(self._tasks):
+        await self._tasks.wait(timeout_s=timeout_s)
+        while self._tasks:
             for subscription in subscriptions:
                 self._give_up_queued(subscription)  # or each that is cancelled would start the next
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await self._tasks.cancel()
 
     def _give_up_queued(self, subscription: Subscription) -> None:
         """Take out what the router was to run; what a publisher waits for is the publisher's."""
         given_up = [delivery for delivery in subscription.mailbox if delivery.context is not None]
         for delivery in given_up:
             subscription.mailbox.remove(delivery)
-            self._record_cancelled(delivery)
+            self._outcomes.record_cancelled(delivery)
             self._settle(delivery.event._root or delivery.event)
 
-    def _record_cancelled(self, delivery: Delivery) -> None:
-        """The router is ending. An event of the log comes again; any other one would be lost."""
-        if not delivery.event._seq:
-            text = "cancelled with the router"
-            failure = Failure(delivery.event, delivery.subscription, FailureKind.CANCELLED, text)
-            self._record_now([failure])
+    def _give_up(self, delivery: Delivery, *, granted: bool) -> None:
+        """Take out what a publisher waits for who is being cancelled with the loop."""
+        subscription = delivery.subscription
+        if delivery in subscription.mailbox:
+            subscription.mailbox.remove(delivery)
+        self._outcomes.record_cancelled(delivery)
+        if granted or (subscription.mailbox and not subscription.running):
+            self._free(subscription)
+
+    def _never_began(self, delivery: Delivery) -> None:
+        self._outcomes.record_cancelled(delivery)
+        self._settle(delivery.event._root or delivery.event)
+        self._free(delivery.subscription)
 
     def abandon(self, subscriptions: Iterable[Subscription]) -> int:
-        """Forget what a loop that is gone left behind; return how many deliveries that were."""
+        """Give up what a loop that is gone left behind; return how many deliveries that were."""
         lost = 0
+        for delivery in self._tasks.forget():
+            self._outcomes.record_cancelled(delivery)
         for subscription in subscriptions:
             lost += len(subscription.mailbox) + subscription.running
-            subscription.mailbox.clear()
-            subscription.running = False
-        self._tasks.clear()
+            while subscription.mailbox:
+                self._outcomes.record_cancelled(subscription.mailbox.popleft())
+            if subscription.running and subscription.waiting_in is not None:
+                self._outcomes.record_cancelled(Delivery(subscription.waiting_in, subscription))
+            subscription.running, subscription.waiting_in = False, None
         return lost
 
 

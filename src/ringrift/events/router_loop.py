@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
-from ringrift.errors import Unavailable
+from ringrift.events.handed_work import HandedWork
+from ringrift.events.loop_watch import LoopWatch
 from ringrift.events.routed_event import RouterEvent
 from ringrift.runtime import Runtime
 
@@ -22,7 +23,6 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 STOP_S = 5.0
-_LOOK_AGAIN_S = 0.5
 _ENDING_STEP_S, _ENDING_STEPS = 0.01, 100
 
 
@@ -34,21 +34,31 @@ class RouterLoop:
         self.borrowers = 0  # those who use a loop that is not the router's own
         self._taken_over, self._runtime = taken_over, runtime
         self._thread: threading.Thread | None = None
+        self._watch: LoopWatch | None = None
         self._lock = threading.Lock()
         self._tasks: set[asyncio.Task[RouterEvent]] = set()
 
     @property
     def running(self) -> asyncio.AbstractEventLoop | None:
-        """The loop that handlers run on, if it runs."""
-        return self.current if self.current is not None and self.current.is_running() else None
+        """The loop that handlers run on, if it runs and is not about to end."""
+        current = self.current
+        return current if current is not None and current.is_running() and not self.is_ending() else None
+
+    def is_ending(self) -> bool:
+        """Whether the loop we live on has cancelled all it had, and finishes nothing begun from now on."""
+        watch = self._watch
+        return watch is not None and watch.is_ending
 
     def bind(self) -> asyncio.AbstractEventLoop | None:
         """Take the running loop; if another one has us and runs, return that one instead."""
         here = asyncio.get_running_loop()
         with self._lock:
+            if self.current is here:
+                return None
             if self.running is not None:
-                return None if self.current is here else self.current
-            self.current, self._thread = here, threading.current_thread()
+                return self.current
+            self._stop_watch()
+            self.current, self._thread, self._watch = here, threading.current_thread(), LoopWatch(here)
             self._tasks.clear()
         self._taken_over()
         return None
@@ -60,24 +70,36 @@ class RouterLoop:
         """
         while True:
             for _ in range(_ENDING_STEPS):
-                if not self._is_ending():
+                if not self._ends_elsewhere():
                     break
                 await self._runtime.sleep(_ENDING_STEP_S)
             if (owner := self.bind()) is None:
                 return await work()
-            handed = _Handed(work)
+            handed = HandedWork(work, self.is_ending)
             if await handed.run_on(owner):
                 return handed.result()
 
-    def _is_ending(self) -> bool:
-        """Whether the loop we live on has run out but still cancels, in its thread, what it has left."""
+    def from_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> HandedWork[T] | None:
+        """Run *work* on the router's loop for a thread without one; None if there is no such loop."""
+        owner = self.running
+        handed = HandedWork(work, self.is_ending)
+        return handed if owner is not None and handed.run_blocking_on(owner) else None
+
+    def _ends_elsewhere(self) -> bool:
+        """Whether another thread's loop, which we live on, has run out but still ends what it has left."""
         current, thread = self.current, self._thread
-        if current is None or current.is_running() or current.is_closed():
+        if current is None or self.running is not None or current.is_closed():
             return False
         return thread is not None and thread is not threading.current_thread() and thread.is_alive()
 
     def leave(self) -> None:
         self.current = None
+        self._stop_watch()
+
+    def _stop_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
 
     def keep(self, task: asyncio.Task[RouterEvent]) -> None:
         """Hold on to a task that publishes, and log its error if nobody asks for it."""
@@ -100,53 +122,23 @@ class RouterLoop:
     def tell(self, act: Callable[[], None]) -> None:
         """Call *act* on the router's loop, taking the running one if there is none; else later."""
         try:
-            asyncio.get_running_loop()
+            here = asyncio.get_running_loop()
         except RuntimeError:
             # Without any loop, the first publish or start() on one does it.
             if (owner := self.running) is not None:
-                owner.call_soon_threadsafe(act)
+                _call_on(owner, act)
             return
-        if self._is_ending():
-            asyncio.get_running_loop().call_later(_ENDING_STEP_S, self.tell, act)
+        if self._ends_elsewhere():
+            here.call_later(_ENDING_STEP_S, self.tell, act)
         elif (owner := self.bind()) is None:
             act()
-        else:
-            owner.call_soon_threadsafe(act)
+        elif not _call_on(owner, act):
+            here.call_soon(self.tell, act)
 
 
-class _Handed(Generic[T]):
-    """Work on its way to another loop, which may end before it comes to it."""
-
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._work = work
-        self._begun = False
-        self._waiting: asyncio.Future[T] | None = None
-
-    async def run_on(self, owner: asyncio.AbstractEventLoop) -> bool:
-        """Wait until it is done; False if the loop ended before it began."""
-        coroutine = self._begin()
-        try:
-            self._waiting = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, owner))
-        except RuntimeError:  # closed between the question and the call
-            coroutine.close()
-            return False
-        try:
-            while not self._waiting.done() and not owner.is_closed():
-                await asyncio.wait({self._waiting}, timeout=_LOOK_AGAIN_S)
-        except asyncio.CancelledError:
-            self._waiting.cancel()
-            raise
-        if self._waiting.done() and not self._waiting.cancelled():
-            return True
-        if self._begun:
-            raise Unavailable("the event loop of the handlers ended with the event half delivered")
-        coroutine.close()
+def _call_on(owner: asyncio.AbstractEventLoop, act: Callable[[], None]) -> bool:
+    try:
+        owner.call_soon_threadsafe(act)
+    except RuntimeError:  # closed between the question and the call
         return False
-
-    def result(self) -> T:
-        assert self._waiting is not None
-        return self._waiting.result()
-
-    async def _begin(self) -> T:
-        self._begun = True
-        return await self._work()
+    return True

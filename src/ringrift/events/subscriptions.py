@@ -25,6 +25,7 @@ class Delivery:
     subscription: Subscription
     turn: asyncio.Future[None] | None = None
     context: Context | None = None
+    begun: bool = False  # by the router, in a task of its own
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,9 @@ from ringrift.events.dispatch import Dispatcher
 from ringrift.events.event_routes import EventRoutes, Route
 from ringrift.events.failure_reports import DeadLetterSink, FailureReports
 from ringrift.events.failures import Failure
+from ringrift.events.handed_work import HandedWork
 from ringrift.events.normalization import delivered_as, resolve
+from ringrift.events.outcomes import Outcomes
 from ringrift.events.routed_event import EventSource, RouterEvent, current_event
 from ringrift.events.router_loop import STOP_S, RouterLoop
 from ringrift.events.router_reports import RouterCounters, RouterReports
@@ -58,7 +60,8 @@ class UnifiedEventRouter:
         surroundings: Surroundings | None = None,
     ) -> None:
         around = surroundings or Surroundings()
-        self._runtime, self._settings = around.runtime, around.settings
+        self._runtime = around.runtime
+        self._home = RouterLoop(self._taken_over, around.runtime)
         self._routes = EventRoutes(strict=around.settings.event_validation_strict)
         self._seen = SeenEvents(events_max=max_seen_events, ttl_s=dedup_ttl_seconds, by_content=content_dedup)
         self._table = SubscriptionTable()
@@ -71,9 +74,8 @@ class UnifiedEventRouter:
         self._dispatcher = Dispatcher(
             timeout_s=timeout_s,
             mailbox_max=MAILBOX_MAX,
-            report=self._failures.report,
-            report_now=self._failures.report_now,
-            handled=self._note_handled,
+            outcomes=Outcomes(self._failures, handled=self._note_handled),
+            is_ending=self._home.is_ending,
         )
         self._crossing: CrossProcess | None = None
         if enable_cross_process_polling and around.seat is not None:
@@ -81,6 +83,7 @@ class UnifiedEventRouter:
                 around.seat,
                 table=self._table,
                 dispatcher=self._dispatcher,
+                is_ending=self._home.is_ending,
                 arrive=self._arrive,
                 runtime=around.runtime,
                 settings=around.settings,
@@ -95,7 +98,6 @@ class UnifiedEventRouter:
             counters=self._counters,
             crossing=self._crossing,
         )
-        self._home = RouterLoop(self._taken_over, around.runtime)
 
     # --- publishing -----------------------------------------------------------------------------------
 
@@ -339,12 +341,14 @@ class UnifiedEventRouter:
         if self._home.borrowers == 0 and not any(item.running or item.mailbox for item in self._table):
             self._home.leave()
 
+    def hand_over(self, publish: Publish) -> HandedWork[RouterEvent] | None:
+        return self._home.from_thread(publish)
+
     @property
     def is_lodging(self) -> bool:
         return self._home.borrowers > 0
 
     def keep(self, task: asyncio.Task[RouterEvent]) -> None:
-        """Hold on to a task that publishes, and log its error if nobody asks for it."""
         self._home.keep(task)
 
     @property
