@@ -1,0 +1,133 @@
+"""Who works next: guaranteed shares per kind of work, and one score per config.
+
+Kinds share the machine by fair queueing with start tags. The seconds that a kind was served, divided by its
+share, are its tag; the lowest tag goes next. A kind that comes back after a long absence starts at the tag
+of whoever started last, so absence earns at most one turn. Configs share self-play by expected gain per
+cost, with a floor that keeps every config alive and a ceiling that keeps any from taking all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from ringrift.errors import ConfigError
+
+KIND_SHARES: Mapping[str, float] = {"selfplay": 0.55, "prepare": 0.08, "train": 0.25, "evaluate": 0.12}
+PREPARE = "prepare"  # validate and export: they turn games into samples
+_GROUPS = {"validate": PREPARE, "export": PREPARE, "tournament": "evaluate"}
+
+SHARE_MIN, SHARE_MAX = 0.03, 0.30
+WEIGHT_MIN, WEIGHT_MAX = 0.5, 2.0  # of the curriculum
+TARGET_RATING = 2000.0
+GAP_FULL = 200.0  # rating points below the target from which the gap no longer damps a config
+PRIOR_RATE = 50.0  # rating points per hour of work, while none of the configs has a measured rate
+
+
+def kind_of_share(job_kind: str) -> str:
+    """Return the kind of work whose share pays for a job of *job_kind*."""
+    return _GROUPS.get(job_kind, job_kind if job_kind in KIND_SHARES else PREPARE)
+
+
+def next_kind(served: Mapping[str, float], shares: Mapping[str, float], wanted: Collection[str]) -> str:
+    """Return the kind of *wanted* that has been served least for its share; also good for configs.
+
+    *served* are the seconds of `FairClock.served`, which bound what an absence may earn.
+    """
+    if not wanted:
+        raise ConfigError("nothing is wanted, so nothing is next")
+    unknown = sorted(kind for kind in wanted if not shares.get(kind, 0.0) > 0.0)
+    if unknown:
+        raise ConfigError(f"no share is set for {', '.join(unknown)}")
+    return min(wanted, key=lambda kind: (served.get(kind, 0.0) / shares[kind], -shares[kind], kind))
+
+
+class FairClock(msgspec.Struct, frozen=True, kw_only=True):
+    """What each kind was served. A value: `started` and `ended` return the next one."""
+
+    served: dict[str, float] = {}  # seconds; includes what an absence forfeited
+    tag: float = 0.0  # served / share of the kind that started last
+
+    def started(self, kind: str, shares: Mapping[str, float], *, expected_s: float) -> FairClock:
+        """A job of *kind* began; its expected time counts until `ended` knows the measured one."""
+        share = shares[kind]
+        start_s = max(self.served.get(kind, 0.0), self.tag * share)
+        served = {**self.served, kind: start_s + expected_s}
+        return FairClock(served=served, tag=max(self.tag, start_s / share))
+
+    def ended(self, kind: str, *, expected_s: float, measured_s: float) -> FairClock:
+        """A job of *kind* ended; *expected_s* as it was given to `started`."""
+        corrected_s = max(0.0, self.served.get(kind, 0.0) + measured_s - expected_s)
+        return FairClock(served={**self.served, kind: corrected_s}, tag=self.tag)
+
+
+class ConfigView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the share of a config follows from."""
+
+    config: str
+    rating: float | None = None  # None: not measured yet
+    target: float = TARGET_RATING
+    rate_per_hour: float | None = None  # rating points per hour of work, by centred regression
+    rate_error: float = 0.0  # standard error of that
+    hours_served: float = 0.0  # hours of work the config has had
+
+
+def config_score(view: ConfigView, *, prior_rate: float, hours_total: float) -> float:
+    """Return the rating points per hour of work that the config may hope for; 0 at its target.
+
+    What is not known counts as the prior, and little effort so far counts as hope: an upper confidence
+    bound, so a config with few hours is tried and one that went down is not given up.
+    """
+    gap = math.inf if view.rating is None else view.target - view.rating
+    damping = min(1.0, max(0.0, gap) / GAP_FULL)
+    rate = prior_rate if view.rate_per_hour is None else max(0.0, view.rate_per_hour + view.rate_error)
+    hope = prior_rate * math.sqrt(math.log1p(max(0.0, hours_total)) / (1.0 + max(0.0, view.hours_served)))
+    return damping * (rate + hope)
+
+
+def config_shares(views: Sequence[ConfigView]) -> dict[str, float]:
+    """Return the share of self-play by config: positive, and 1 in sum.
+
+    A config at its target keeps the floor, because ratings that nobody renews go stale. The ceiling is
+    30 % or twice an even share, whichever is more: with few configs 30 % each would not add up.
+    """
+    if not views:
+        return {}
+    if len({view.config for view in views}) != len(views):
+        raise ConfigError("a config is listed twice")
+    rates = sorted(view.rate_per_hour for view in views if view.rate_per_hour and view.rate_per_hour > 0)
+    prior = rates[len(rates) // 2] if rates else PRIOR_RATE
+    hours = sum(view.hours_served for view in views)
+    scores = {view.config: config_score(view, prior_rate=prior, hours_total=hours) for view in views}
+    even = 1.0 / len(views)
+    return _clipped_shares(scores, low=min(SHARE_MIN, even / 2), high=min(1.0, max(SHARE_MAX, 2 * even)))
+
+
+def curriculum_weight(share: float, configs: int) -> float:
+    """Return *share* as the documents' curriculum weight: 1 is an even share."""
+    return round(min(WEIGHT_MAX, max(WEIGHT_MIN, share * configs)), 3)
+
+
+def curriculum_weights(shares: Mapping[str, float]) -> dict[str, float]:
+    return {config: curriculum_weight(share, len(shares)) for config, share in shares.items()}
+
+
+def _clipped_shares(scores: Mapping[str, float], *, low: float, high: float) -> dict[str, float]:
+    """Scale the scores to a sum of 1 with every share in [low, high]; the bounds must allow it."""
+    if max(scores.values()) <= 0.0:
+        return dict.fromkeys(scores, 1.0 / len(scores))
+    fixed: dict[str, float] = {}
+    while True:
+        free = {name: score for name, score in scores.items() if name not in fixed}
+        left, total = 1.0 - sum(fixed.values()), sum(free.values())
+        shares = {name: left * (score / total if total else 1.0 / len(free)) for name, score in free.items()}
+        below = {name: low for name, share in shares.items() if share < low}
+        above = {name: high for name, share in shares.items() if share > high}
+        # Fixing the side with the greater excess first never has to be taken back.
+        lacking = sum(low - shares[name] for name in below)
+        exceeding = sum(shares[name] - high for name in above)
+        if not below and not above:
+            return {name: fixed.get(name, shares.get(name, 0.0)) for name in scores}
+        fixed |= below if lacking >= exceeding else above
