@@ -184,6 +184,14 @@ class WorkItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedWork:
+    """An item that is done, dead or cancelled; *number* grows engine-wide from end to end, with gaps."""
+
+    number: int
+    item: WorkItem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """The outcome of one claim."""
 
@@ -219,8 +227,10 @@ class WorkQueue(Protocol):
         """Complete each item whose token is current; return the ids that were refused."""
         ...
 
-    async def fail(self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0) -> WorkState:
-        """Count a failed attempt: READY again after the delay, or DEAD at the limit."""
+    async def fail(
+        self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0, final: bool = False
+    ) -> WorkState:
+        """Count a failed attempt: READY again after the delay, or DEAD at the limit or when *final*."""
         ...
 
     async def release(self, item_id: str, *, token: int) -> None:
@@ -239,6 +249,14 @@ class WorkQueue(Protocol):
 
     async def dead(self, *, limit: int = 100) -> list[WorkItem]:
         """Return dead items, newest first."""
+        ...
+
+    async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
+        """Return up to *limit* items that ended after number *after*, in the order of their ends.
+
+        A reader that goes on from the last number it saw meets every end once, however it came about.
+        A revived item has not ended until it ends again.
+        """
         ...
 
     async def revive(self, item_id: str) -> None:

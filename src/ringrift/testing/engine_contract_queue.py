@@ -19,12 +19,13 @@ from ringrift.testing.engine_contract_claims import (
     item,
     must_claim,
 )
+from ringrift.testing.engine_contract_ends import EndsContract
 
 if TYPE_CHECKING:
     from ringrift.testing.engine_contract import EngineBench
 
 
-class WorkQueueContract(HandingContract, LeaseContract):
+class WorkQueueContract(HandingContract, LeaseContract, EndsContract):
     """One test per promise."""
 
     async def test_a_second_add_under_a_key_returns_the_first(self, bench: EngineBench) -> None:

@@ -9,8 +9,10 @@ import textwrap
 
 import pytest
 
-from ringrift.engine.ports import Claimant, NewWork
-from ringrift.engine.sqlite.schema import MIGRATIONS, Migration
+from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.engine.sqlite.files import connect
+from ringrift.engine.sqlite.queue_sql import Code
+from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, migrate
 from ringrift.errors import SchemaTooNew
 
 NOTES = Migration(
@@ -95,6 +97,41 @@ async def test_a_kill_in_the_middle_of_a_migration_leaves_the_version_before_it(
     engine = await opened(config, migrations=NEWER)
     assert len(await claim_all(engine)) == 2
     assert look(config.database, "PRAGMA user_version") == [(INDEX.version,)]
+
+
+async def test_ends_from_before_they_were_numbered_come_in_their_order(config, opened):
+    await make_first_version(config)
+    engine = await opened(config)
+    ends = await engine.queue.ended(after=0, limit=10)
+    assert [(end.item.id, end.item.state) for end in ends] == [
+        ("early", WorkState.DEAD),
+        ("late", WorkState.DONE),
+        ("later", WorkState.CANCELLED),
+    ]
+    (claim,) = await claim_all(engine)
+    await engine.queue.complete(claim.id, token=claim.token)
+    (newest,) = await engine.queue.ended(after=ends[-1].number, limit=10)
+    assert newest.item.id == "open"
+
+
+async def make_first_version(config):
+    """A file as the first version of the schema left it, with work in every state."""
+    config.database.parent.mkdir(parents=True)
+    db = connect(config)
+    migrate(db, config.database, MIGRATIONS[:1])
+    db.execute("INSERT INTO lane(kind, node, requires) VALUES ('k', '', '')")
+    for item_id, state, changed_s in (
+        ("late", Code.DONE, 20),
+        ("early", Code.DEAD, 10),
+        ("open", Code.READY, 5),
+        ("later", Code.CANCELLED, 30),
+    ):
+        db.execute(
+            "INSERT INTO work(id, lane, state, priority, attempts_max, not_before_s, added_s, changed_s,"
+            " trace, payload) VALUES (?, 1, ?, 0, 3, 0, 0, ?, x'7b7d', x'7b7d')",
+            (item_id, state, changed_s),
+        )
+    db.close()
 
 
 async def claim_all(engine):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ringrift.engine.encoding import decode_json, encode_json
 from ringrift.engine.limits import check_above_zero
 from ringrift.engine.memory.handle import Handle
-from ringrift.engine.ports import Claim, Claimant, Completion, Json, NewWork, WorkItem, WorkState
+from ringrift.engine.ports import Claim, Claimant, Completion, EndedWork, Json, NewWork, WorkItem, WorkState
 from ringrift.engine.waiting import QUEUE
 from ringrift.engine.work_rules import (
     ENDED,
@@ -41,6 +41,7 @@ class _Item:
     lease_until_s: float | None = None
     result: bytes | None = None
     error: str | None = None
+    end_number: int = 0  # its place among the ends; 0 while it has not ended
 
     def fits(self, claimant: Claimant, now_s: float) -> bool:
         return (
@@ -78,6 +79,7 @@ class QueueState:
     id_by_key: dict[str, str] = field(default_factory=dict)
     last_seq: int = 0
     last_token: int = 0
+    last_end: int = 0
 
 
 class MemoryWorkQueue:
@@ -139,6 +141,7 @@ class MemoryWorkQueue:
         item.state = self._state_by_needs(item)
         if item.state is WorkState.DEAD:
             item.error = why_dependents_die(*self._dead_need(item))
+            self._note_end(item)
 
     def _state_by_needs(self, item: _Item) -> WorkState:
         states = {self._state.items[needed].state for needed in item.new.after if needed in self._state.items}
@@ -230,12 +233,14 @@ class MemoryWorkQueue:
             other.changed_s = now_s
             self._handle.changed(QUEUE)
 
-    async def fail(self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0) -> WorkState:
+    async def fail(
+        self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0, final: bool = False
+    ) -> WorkState:
         now_s = await self._enter()
         item = self._held(item_id, token)
         item.error = error
         item.not_before_s = now_s + retry_after_s
-        self._end_attempt(item, now_s)
+        self._end_attempt(item, now_s, final=final)
         return item.state
 
     async def release(self, item_id: str, *, token: int) -> None:
@@ -273,6 +278,12 @@ class MemoryWorkQueue:
         dead = [item for item in self._state.items.values() if item.state is WorkState.DEAD]
         dead.sort(key=lambda item: (-item.changed_s, -item.seq))
         return [item.view() for item in dead[:limit]]
+
+    async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
+        await self._enter()
+        ends = [item for item in self._state.items.values() if item.end_number > after]
+        ends.sort(key=lambda item: item.end_number)
+        return [EndedWork(number=item.end_number, item=item.view()) for item in ends[:limit]]
 
     async def revive(self, item_id: str) -> None:
         now_s = await self._enter()
@@ -323,8 +334,8 @@ class MemoryWorkQueue:
             raise LeaseLost(item_id, token=token, reason=lost_because(token, found))
         return item
 
-    def _end_attempt(self, item: _Item, now_s: float) -> None:
-        spent = item.attempts >= item.new.attempts_max
+    def _end_attempt(self, item: _Item, now_s: float, *, final: bool = False) -> None:
+        spent = final or item.attempts >= item.new.attempts_max
         self._end_claim(item, WorkState.DEAD if spent else WorkState.READY, now_s)
         if spent:
             self._kill_dependents(item, now_s)
@@ -335,7 +346,13 @@ class MemoryWorkQueue:
         self._move(item, state, now_s)
 
     def _move(self, item: _Item, state: WorkState, now_s: float) -> None:
-        item.state, item.changed_s = state, now_s
+        item.state, item.changed_s, item.end_number = state, now_s, 0
+        if state in ENDED:
+            self._note_end(item)
+
+    def _note_end(self, item: _Item) -> None:
+        self._state.last_end += 1
+        item.end_number = self._state.last_end
 
     def _dependents(self, item_id: str) -> Iterable[_Item]:
         return [

@@ -8,7 +8,7 @@ from typing import Any
 
 from ringrift.engine.encoding import decode_json
 from ringrift.engine.limits import check_above_zero
-from ringrift.engine.ports import Claim, Claimant, Completion, Json, NewWork, WorkItem, WorkState
+from ringrift.engine.ports import Claim, Claimant, Completion, EndedWork, Json, NewWork, WorkItem, WorkState
 from ringrift.engine.sqlite import queue_ops as ops
 from ringrift.engine.sqlite import queue_sql as sql
 from ringrift.engine.sqlite.lanes import LaneIndex
@@ -64,8 +64,12 @@ class SqliteWorkQueue:
         refused = set(await self._store.write(lambda tx: ops.complete(tx, runs)))
         return [each.id for each in done if (each.id, each.token) in refused]
 
-    async def fail(self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0) -> WorkState:
-        return await self._store.write(lambda tx: ops.fail(tx, item_id, token, error, retry_after_s))
+    async def fail(
+        self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0, final: bool = False
+    ) -> WorkState:
+        return await self._store.write(
+            lambda tx: ops.fail(tx, item_id, token, error, retry_after_s=retry_after_s, final=final)
+        )
 
     async def release(self, item_id: str, *, token: int) -> None:
         await self._store.write(lambda tx: ops.release(tx, item_id, token))
@@ -96,6 +100,11 @@ class SqliteWorkQueue:
         rows = await self._store.read(lambda db: db.execute(sql.DEAD, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
+    async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
+        await self.expire()
+        rows = await self._store.read(lambda db: db.execute(sql.ENDED, (after, limit)).fetchall())
+        return [EndedWork(number=number, item=_view(row)) for number, *row in rows]
+
     async def revive(self, item_id: str) -> None:
         await self.expire()
         await self._store.write(lambda tx: ops.revive(tx, item_id))
@@ -107,7 +116,7 @@ class SqliteWorkQueue:
         return ended
 
 
-def _view(row: tuple[Any, ...]) -> WorkItem:
+def _view(row: Sequence[Any]) -> WorkItem:
     item_id, kind, payload, code, priority, attempts, attempts_max, holder, token, due_s, *rest = row
     result, error, added_s, changed_s = rest
     return WorkItem(

@@ -69,6 +69,8 @@ def _add_linked(tx: Transaction, item: LinkedItem, lane: int) -> str:
         error = why_dependents_die(broken.id, STATE_OF[broken.code])
     tx.db.execute(sql.LINK, (code, due_s, blockers, key, error, seq))
     tx.db.executemany(sql.ADD_NEED, [(need.seq, seq) for need in needs])
+    if broken is not None:
+        _note_ends(tx, [seq])
     return item.id
 
 
@@ -153,20 +155,23 @@ def complete(tx: Transaction, runs: Sequence[FinishedRun]) -> list[tuple[str, in
     refused = []
     for run in runs:
         parameters = (tx.now_s, run.result, as_parameter(run.ids), run.token, tx.now_s)
-        finished = {item_id for (item_id,) in tx.db.execute(sql.COMPLETE, parameters).fetchall()}
+        finished = dict(tx.db.execute(sql.COMPLETE, parameters).fetchall())
+        _note_ends(tx, finished.values())
         refused += [(item_id, run.token) for item_id in run.ids if item_id not in finished]
         _unblock_dependents(tx, finished)
     return refused
 
 
-def fail(tx: Transaction, item_id: str, token: int, error: str, retry_after_s: float) -> WorkState:
+def fail(
+    tx: Transaction, item_id: str, token: int, error: str, *, retry_after_s: float, final: bool
+) -> WorkState:
     row = tx.db.execute(sql.HELD_ATTEMPTS, (item_id, token, tx.now_s)).fetchone()
     if row is None:
         raise lease_lost(tx, item_id, token)
     seq, attempts, attempts_max = row
     not_before_s = tx.now_s + retry_after_s
     tx.db.execute(sql.SET_NOT_BEFORE, (not_before_s, seq))
-    spent = attempts >= attempts_max
+    spent = final or attempts >= attempts_max
     return STATE_OF[_end_attempt(tx, seq, item_id, error, spent=spent, not_before_s=not_before_s)]
 
 
@@ -181,6 +186,7 @@ def cancel(tx: Transaction, item_id: str, reason: str) -> bool:
     if row is None:
         return False
     tx.db.execute(sql.MOVE, (Code.CANCELLED, None, reason, tx.now_s, row[0]))
+    _note_ends(tx, [row[0]])
     _kill_dependents(tx, row[0], item_id, Code.CANCELLED)
     return True
 
@@ -199,6 +205,7 @@ def revive(tx: Transaction, item_id: str) -> None:
     blockers = sum(1 for _, needed_code in needs if needed_code != Code.DONE)
     state, _ = _unclaimed(blockers, tx.now_s, tx.now_s)
     tx.db.execute(sql.REVIVE, (state, tx.now_s, tx.now_s, blockers, seq))
+    tx.db.execute(sql.FORGET_END, (seq,))
     tx.changed.add(QUEUE)
 
 
@@ -232,6 +239,7 @@ def _end_attempt(
     code, due_s = (Code.DEAD, None) if spent else _unclaimed(0, not_before_s, tx.now_s)
     tx.db.execute(sql.MOVE, (code, due_s, error, tx.now_s, seq))
     if spent:
+        _note_ends(tx, [seq])
         _kill_dependents(tx, seq, item_id, code)
     tx.changed.add(QUEUE)
     return code
@@ -255,4 +263,11 @@ def _kill_dependents(tx: Transaction, seq: int, item_id: str, code: Code) -> Non
         error = why_dependents_die(needed_id, STATE_OF[needed_code])
         for other_seq, other_id, _, _ in tx.db.execute(sql.BLOCKED_BY, (needed_seq,)).fetchall():
             tx.db.execute(sql.MOVE, (Code.DEAD, None, error, tx.now_s, other_seq))
+            _note_ends(tx, [other_seq])
             ended.append((other_seq, other_id, Code.DEAD))
+
+
+def _note_ends(tx: Transaction, seqs: Collection[int]) -> None:
+    """Give each item that ended its place among the ends."""
+    if seqs:
+        tx.db.execute(sql.NOTE_ENDS, (as_parameter(seqs),))

@@ -54,4 +54,5 @@ def _drop(tx: Transaction, seqs: Sequence[int]) -> int:
         return 0
     numbers = as_parameter(seqs)
     tx.db.execute(sql.DROP_NEEDS, (numbers, numbers))
+    tx.db.execute(sql.DROP_ENDS, (numbers,))
     return tx.db.execute(sql.DROP_WORK, (numbers,)).rowcount

@@ -64,8 +64,10 @@ RENEW = f"UPDATE work SET due_s = ? WHERE {_HELD} RETURNING seq"
 COMPLETE = (
     f"UPDATE work SET state = {Code.DONE:d}, due_s = NULL, holder = NULL, error = NULL, changed_s = ?,"
     f" result = ? WHERE id IN {_MANY} AND token = ? AND state = {Code.CLAIMED:d} AND due_s > ?"
-    " RETURNING id"
+    " RETURNING id, seq"
 )
+NOTE_ENDS = "INSERT OR REPLACE INTO work_end(item) SELECT value FROM json_each(?)"
+FORGET_END = "DELETE FROM work_end WHERE item = ?"
 RELEASE = (
     f"UPDATE work SET state = {Code.READY:d}, due_s = NULL, holder = NULL, changed_s = ?,"
     f" attempts = attempts - 1 WHERE {_HELD} RETURNING seq"
@@ -97,12 +99,17 @@ NEEDS_OF = (
 )
 
 # --- looking
-_VIEW = (
-    "SELECT work.id, lane.kind, payload, state, priority, attempts, attempts_max, holder, token, due_s,"
-    " result, error, added_s, changed_s FROM work JOIN lane ON lane.id = work.lane"
+_COLUMNS = (
+    "work.id, lane.kind, payload, state, priority, attempts, attempts_max, holder, token, due_s,"
+    " result, error, added_s, changed_s"
 )
+_VIEW = f"SELECT {_COLUMNS} FROM work JOIN lane ON lane.id = work.lane"
 GET = f"{_VIEW} WHERE work.id = ?"
 DEAD = f"{_VIEW} WHERE state = {Code.DEAD:d} ORDER BY changed_s DESC, seq DESC LIMIT ?"
+ENDED = (
+    f"SELECT number, {_COLUMNS} FROM work_end JOIN work ON work.seq = work_end.item"
+    " JOIN lane ON lane.id = work.lane WHERE number > ? ORDER BY number LIMIT ?"
+)
 COUNTS = (
     "SELECT lane.kind, state, sum(n) FROM (SELECT lane AS lane_id, state, count(*) AS n FROM work"
     " GROUP BY lane, state) JOIN lane ON lane.id = lane_id GROUP BY lane.kind, state"
@@ -113,4 +120,5 @@ SWEEP = "SELECT seq, state, changed_s FROM work WHERE seq > ? ORDER BY seq LIMIT
 COUNT_WORK = "SELECT count(*) FROM work"
 OLDEST_ENDED = f"SELECT seq FROM work WHERE state IN {ENDED_CODES} ORDER BY seq LIMIT ?"
 DROP_WORK = f"DELETE FROM work WHERE seq IN {_MANY}"
+DROP_ENDS = f"DELETE FROM work_end WHERE item IN {_MANY}"
 DROP_NEEDS = f"DELETE FROM work_need WHERE needs IN {_MANY} OR item IN {_MANY}"
