@@ -254,8 +254,7 @@ class WorkQueue(Protocol):
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
         """Return up to *limit* items that ended after number *after*, in the order of their ends.
 
-        A reader that goes on from the last number it saw meets every end once, however it came about.
-        A revived item has not ended until it ends again.
+        Whoever goes on from the last number it saw meets every end once. A revived item has yet to end.
         """
         ...
 

@@ -102,5 +102,8 @@ class EndsContract:
                 await asyncio.sleep(0)  # noqa: TID251 - gives the others their turn
             return seen
 
-        seen, *_ = await asyncio.wait_for(asyncio.gather(read(), *map(work, queues)), 30)
-        assert sorted(seen) == sorted(ids)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read())
+            for queue in queues:
+                tasks.create_task(work(queue))
+        assert sorted(reading.result()) == sorted(ids)

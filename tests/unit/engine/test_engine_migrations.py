@@ -10,9 +10,8 @@ import textwrap
 import pytest
 
 from ringrift.engine.ports import Claimant, NewWork, WorkState
-from ringrift.engine.sqlite.files import connect
 from ringrift.engine.sqlite.queue_sql import Code
-from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, migrate
+from ringrift.engine.sqlite.schema import MIGRATIONS, Migration
 from ringrift.errors import SchemaTooNew
 
 NOTES = Migration(
@@ -100,7 +99,7 @@ async def test_a_kill_in_the_middle_of_a_migration_leaves_the_version_before_it(
 
 
 async def test_ends_from_before_they_were_numbered_come_in_their_order(config, opened):
-    await make_first_version(config)
+    await make_first_version(config, opened)
     engine = await opened(config)
     ends = await engine.queue.ended(after=0, limit=10)
     assert [(end.item.id, end.item.state) for end in ends] == [
@@ -114,11 +113,10 @@ async def test_ends_from_before_they_were_numbered_come_in_their_order(config, o
     assert newest.item.id == "open"
 
 
-async def make_first_version(config):
+async def make_first_version(config, opened):
     """A file as the first version of the schema left it, with work in every state."""
-    config.database.parent.mkdir(parents=True)
-    db = connect(config)
-    migrate(db, config.database, MIGRATIONS[:1])
+    await (await opened(config, migrations=MIGRATIONS[:1])).close()
+    db = sqlite3.connect(config.database, isolation_level=None)
     db.execute("INSERT INTO lane(kind, node, requires) VALUES ('k', '', '')")
     for item_id, state, changed_s in (
         ("late", Code.DONE, 20),
