@@ -251,6 +251,10 @@ class WorkQueue(Protocol):
         """Return dead items, newest first."""
         ...
 
+    async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
+        """Return items that are held under a lease, in the order in which their leases end."""
+        ...
+
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
         """Return up to *limit* items that ended after number *after*, in the order of their ends.
 

@@ -64,6 +64,20 @@ class HandingContract:
         claimed = [claim.id for batch in batches for claim in batch]
         assert sorted(claimed) == sorted(ids)
 
+    async def test_what_is_held_is_listed_with_its_holder(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await queue.add([NewWork(kind="k", id=name) for name in ("a", "b", "c", "d")])
+        await add(queue, id="later", delay_s=60.0)
+        assert await queue.claimed() == []
+        first = await must_claim(queue, Claimant(worker="slow"), lease_s=2 * LEASE_S)
+        await must_claim(queue, Claimant(worker="quick"), lease_s=LEASE_S)
+        assert [(held.id, held.holder) for held in await queue.claimed()] == [("b", "quick"), ("a", "slow")]
+        assert [held.id for held in await queue.claimed(limit=1)] == ["b"]
+        await queue.complete("a", token=first.token)
+        assert [held.id for held in await queue.claimed()] == ["b"]
+        await bench.pass_time(LEASE_S + 1)
+        assert await queue.claimed() == []
+
     async def test_higher_priority_first_then_arrival(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         ids = [await add(queue, id=name, priority=p) for name, p in (("a", 0), ("b", 5), ("c", 5), ("d", -1))]

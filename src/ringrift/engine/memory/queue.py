@@ -279,6 +279,12 @@ class MemoryWorkQueue:
         dead.sort(key=lambda item: (-item.changed_s, -item.seq))
         return [item.view() for item in dead[:limit]]
 
+    async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
+        await self._enter()
+        held = [item for item in self._state.items.values() if item.state is WorkState.CLAIMED]
+        held.sort(key=lambda item: (item.lease_until_s or 0.0, item.seq))
+        return [item.view() for item in held[:limit]]
+
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
         await self._enter()
         ends = [item for item in self._state.items.values() if item.end_number > after]
