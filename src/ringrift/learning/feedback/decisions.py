@@ -1,0 +1,292 @@
+"""What the results of a config ask for: one pure rule, so that no two answers can contradict each other.
+
+`feedback` looks at the state and the rating curve, and returns multipliers between fixed bounds with the
+reasons. The plan applies them. The same facts give the same feedback, so a decision can be replayed. Everything that
+is not known counts as neutral, and no finding ever takes a config out of the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import msgspec
+
+from ringrift.learning.quality.scores import QualityView, quality_of
+from ringrift.learning.records import Model, ModelState
+from ringrift.learning.run_status import Curve
+from ringrift.learning.state import ConfigState
+from ringrift.learning.trends.plateaus import PlateauFinding, plateau
+from ringrift.learning.trends.windows import ANOMALY_SD, deviation, fit_line
+
+EXPLORATION_MIN, EXPLORATION_MAX = 0.8, 2.0
+SIMULATIONS_MIN, SIMULATIONS_MAX = 1.0, 1.5
+RATE_MIN, RATE_MAX = 0.25, 1.2
+STEPS_MIN, STEPS_MAX = 0.8, 1.25
+WEIGHT_MIN, WEIGHT_MAX = 0.7, 1.3
+
+MOMENTUM_POINTS = 5
+VELOCITY_POINTS = 5
+SLOW_PER_HOUR = 5.0
+QUALITY_LOW = 0.5
+QUALITY_GAMES_MIN = 50
+LOSSES_SEEN = 20
+MATCHES_SEEN = 400
+GAUNTLET_GAMES_MIN = 30
+STRONG_VS_HEURISTIC, WEAK_VS_RANDOM = 0.80, 0.70
+STREAK_ACCELERATED, STREAK_HOT = 3, 5
+
+
+class Momentum(StrEnum):
+    """Where the last ratings went."""
+
+    ACCELERATING = "accelerating"
+    IMPROVING = "improving"
+    STABLE = "stable"
+    PLATEAU = "plateau"
+    REGRESSING = "regressing"
+    UNKNOWN = "unknown"
+
+
+class TrainingIntensity(IntEnum):
+    """How hard to train on what new rows have earned; ordered."""
+
+    REDUCED = 0
+    NORMAL = 1
+    ACCELERATED = 2
+    HOT_PATH = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+# Training stays paid for by new rows: intensity only moves the price a little.
+_STEPS = {
+    TrainingIntensity.REDUCED: 0.8,
+    TrainingIntensity.NORMAL: 1.0,
+    TrainingIntensity.ACCELERATED: 1.1,
+    TrainingIntensity.HOT_PATH: 1.25,
+}
+_RATES = {
+    TrainingIntensity.REDUCED: 0.9,
+    TrainingIntensity.NORMAL: 1.0,
+    TrainingIntensity.ACCELERATED: 1.1,
+    TrainingIntensity.HOT_PATH: 1.2,
+}
+# Effort follows progress. A config that goes back gets less until training or a roll-back has mended it.
+_WEIGHTS = {
+    Momentum.ACCELERATING: 1.3,
+    Momentum.IMPROVING: 1.15,
+    Momentum.STABLE: 1.0,
+    Momentum.PLATEAU: 1.1,
+    Momentum.REGRESSING: 0.85,
+    Momentum.UNKNOWN: 1.0,
+}
+
+
+class Feedback(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do differently, as multipliers of what the rules say, and why."""
+
+    intensity: TrainingIntensity = TrainingIntensity.NORMAL
+    exploration: float = 1.0  # noise and temperature of self-play
+    simulations: float = 1.0  # of self-play
+    learning_rate: float = 1.0
+    steps_per_row: float = 1.0
+    weight: float = 1.0  # of the config's share of self-play
+    momentum: Momentum = Momentum.UNKNOWN
+    plateau: PlateauFinding | None = None
+    reasons: tuple[str, ...] = ()
+
+    def numbers(self) -> dict[str, float]:
+        """The multipliers by name."""
+        names = ("exploration", "simulations", "learning_rate", "steps_per_row", "weight")
+        return {name: getattr(self, name) for name in names}
+
+
+NEUTRAL = Feedback()
+
+
+class Gauntlet(msgspec.Struct, frozen=True, kw_only=True):
+    """How the newest judged model does against the baselines; None: not played enough."""
+
+    vs_random: float | None = None
+    vs_heuristic: float | None = None
+
+
+def feedback(state: ConfigState, curve: Sequence[Curve] = ()) -> Feedback:
+    """What the results so far ask for. *curve* is the rating curve of the config, oldest first."""
+    found = plateau(curve, rows=state.rows, refused=refused_in_a_row(state))
+    quality, games = quality_of(state), gauntlet_of(state)
+    momentum = momentum_of([point.rating for point in curve])
+    reasons: list[str] = [] if found is None else [found.reason]
+    intensity = _intensity(quality, promoted_in_a_row(state), reasons)
+    exploration = _exploration(state, curve, quality, games, found, reasons)
+    rate = _RATES[intensity] if found is None else min(1.0, found.learning_rate)
+    # More of the same steps does not end a plateau.
+    steps = _STEPS[intensity] if found is None else min(1.0, _STEPS[intensity])
+    weight = _WEIGHTS[momentum] if found is None else max(_WEIGHTS[momentum], found.share)
+    if games.vs_random is not None and games.vs_random < WEAK_VS_RANDOM:
+        weight = WEIGHT_MAX
+        reasons.append(f"only {games.vs_random:.0%} against random: more games")
+    if momentum not in (Momentum.UNKNOWN, Momentum.STABLE):
+        reasons.append(f"ratings are {momentum.value}")
+    return Feedback(
+        intensity=intensity,
+        exploration=_between(EXPLORATION_MIN, exploration, EXPLORATION_MAX),
+        simulations=_between(SIMULATIONS_MIN, 1.0 if found is None else found.simulations, SIMULATIONS_MAX),
+        learning_rate=_between(RATE_MIN, rate, RATE_MAX),
+        steps_per_row=_between(STEPS_MIN, steps, STEPS_MAX),
+        weight=_between(WEIGHT_MIN, weight, WEIGHT_MAX),
+        momentum=momentum,
+        plateau=found,
+        reasons=tuple(reasons),
+    )
+
+
+def momentum_of(ratings: Sequence[float]) -> Momentum:
+    """Judge the last five ratings by what they gained in all."""
+    recent = ratings[-MOMENTUM_POINTS:]
+    if len(recent) < 3:
+        return Momentum.UNKNOWN
+    gain = recent[-1] - recent[0]
+    if gain >= 25:
+        return Momentum.ACCELERATING
+    if gain >= 12:
+        return Momentum.IMPROVING
+    if gain < -12:
+        return Momentum.REGRESSING
+    return Momentum.PLATEAU if abs(gain) < 5 else Momentum.STABLE
+
+
+def velocity_per_hour(curve: Sequence[Curve]) -> tuple[float, float] | None:
+    """Rating points per hour by centred regression, with the error; None with too few points."""
+    recent = curve[-VELOCITY_POINTS:]
+    line = fit_line([point.at_s / 3600.0 for point in recent], [point.rating for point in recent])
+    return None if line is None or line.points < 3 else (line.slope, line.error)
+
+
+def gauntlet_of(state: ConfigState) -> Gauntlet:
+    """Points against random and against the heuristic of the newest model that played them."""
+    played: dict[str, tuple[str, float, int]] = {}  # opponent: model, points, games
+    for match in reversed(state.matches[-MATCHES_SEEN:]):
+        if match.recalled or match.second not in ("random", "heuristic"):
+            continue
+        model, points, games = played.get(match.second, (match.first, 0.0, 0))
+        if model == match.first:
+            points += match.wins + match.draws / 2
+            played[match.second] = (model, points, games + match.games)
+    rates = {
+        name: points / games for name, (_, points, games) in played.items() if games >= GAUNTLET_GAMES_MIN
+    }
+    return Gauntlet(vs_random=rates.get("random"), vs_heuristic=rates.get("heuristic"))
+
+
+def refused_in_a_row(state: ConfigState) -> int:
+    """Candidates refused since the last one that was promoted."""
+    return _in_a_row(state, accepted=False)
+
+
+def promoted_in_a_row(state: ConfigState) -> int:
+    return _in_a_row(state, accepted=True)
+
+
+def anomalies(state: ConfigState) -> int:
+    """How many of the last losses lie far from those before them."""
+    losses = [loss for model in state.models.values() if (loss := held_loss(model.losses)) is not None]
+    first = max(0, len(losses) - LOSSES_SEEN)
+    return sum(abs(deviation(losses[: at + 1])) > ANOMALY_SD for at in range(first, len(losses)))
+
+
+def held_loss(losses: Mapping[str, Any]) -> float | None:
+    """The loss on held-out games, whichever way it was written down."""
+    for name in ("best_held", "held", "best_loss"):
+        value = losses.get(name)
+        if isinstance(value, Mapping):
+            parts = [part for part in value.values() if isinstance(part, int | float)]
+            value = math.fsum(parts) if parts else None
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    return None
+
+
+def _intensity(quality: QualityView, streak: int, reasons: list[str]) -> TrainingIntensity:
+    """The higher of what quality and a run of promotions allow."""
+    by_streak = (
+        TrainingIntensity.HOT_PATH
+        if streak >= STREAK_HOT
+        else TrainingIntensity.ACCELERATED
+        if streak >= STREAK_ACCELERATED
+        else TrainingIntensity.REDUCED
+    )
+    chosen = max(_quality_level(quality), by_streak)
+    if chosen is not TrainingIntensity.NORMAL:
+        told = "unknown" if quality.score is None else f"{quality.score:.2f}"
+        reasons.append(f"training is {chosen.word}: quality {told}, {streak} promotions in a row")
+    return chosen
+
+
+def _quality_level(quality: QualityView) -> TrainingIntensity:
+    if quality.score is None or quality.games < QUALITY_GAMES_MIN:
+        return TrainingIntensity.NORMAL
+    if quality.score >= 0.90:
+        return TrainingIntensity.HOT_PATH
+    if quality.score >= 0.80:
+        return TrainingIntensity.ACCELERATED
+    return TrainingIntensity.NORMAL if quality.score >= QUALITY_LOW else TrainingIntensity.REDUCED
+
+
+def _exploration(
+    state: ConfigState,
+    curve: Sequence[Curve],
+    quality: QualityView,
+    games: Gauntlet,
+    found: PlateauFinding | None,
+    reasons: list[str],
+) -> float:
+    """The strongest call for variety; a fresh promotion damps it, and a strong player needs less."""
+    calls = {"": 1.0}
+    if quality.score is not None and quality.score < QUALITY_LOW and quality.games >= QUALITY_GAMES_MIN:
+        calls[f"the quality of games is {quality.score:.2f}"] = 1.3
+    if strange := anomalies(state):
+        calls[f"{strange} losses were far off"] = 1.0 + 0.15 * strange
+    speed = velocity_per_hour(curve)
+    if speed is not None and len(curve) >= VELOCITY_POINTS and abs(speed[0]) < SLOW_PER_HOUR:
+        calls[f"{speed[0]:+.1f} rating points per hour"] = 1.2
+    if found is not None:
+        calls["the plateau"] = found.exploration
+    why = max(calls, key=lambda name: calls[name])
+    wanted = calls[why]
+    if wanted > 1.0:
+        reasons.append(f"explore more: {why}")
+        return wanted * (0.9 if promoted_in_a_row(state) else 1.0)
+    if games.vs_heuristic is not None and games.vs_heuristic > STRONG_VS_HEURISTIC:
+        reasons.append(f"{games.vs_heuristic:.0%} against the heuristic: less noise")
+        return 0.8
+    return 1.0
+
+
+def _in_a_row(state: ConfigState, *, accepted: bool) -> int:
+    count = 0
+    for model in reversed(state.models.values()):
+        verdict = _verdict(model)
+        if verdict is None:
+            continue
+        if verdict is not accepted:
+            break
+        count += 1
+    return count
+
+
+def _verdict(model: Model) -> bool | None:
+    """Whether a model was promoted or refused; None while it is judged."""
+    was = {state for _, state, _ in model.history}
+    if ModelState.ROLLED_BACK in was or ModelState.REJECTED in was:
+        return False
+    return True if ModelState.PRODUCTION in was else None
+
+
+def _between(low: float, value: float, high: float) -> float:
+    return round(min(high, max(low, value)), 4)
