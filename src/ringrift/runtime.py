@@ -17,9 +17,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TextIO, cast
+from typing import IO, Protocol, TextIO, cast
 
 import structlog
 
@@ -35,6 +36,8 @@ class Command:
     cwd: Path | None = None
     pass_fds: tuple[int, ...] = ()
     output: Path | None = None  # None discards stdout and stderr
+    input: Path | None = None  # the file that it reads as stdin; None: nothing
+    piped: bool = False  # stdout is read with `Child.read` instead
 
 
 class Child(Protocol):
@@ -49,6 +52,14 @@ class Child(Protocol):
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal to the child and everything it started; silent if all are gone."""
+        ...
+
+    async def read(self, size: int) -> bytes:
+        """Return up to *size* bytes of a piped stdout, as soon as there are any; none at its end."""
+        ...
+
+    def stop_reading(self) -> None:
+        """Let go of a piped stdout, which may be held open by what the child left behind."""
         ...
 
 
@@ -108,22 +119,27 @@ class SystemRuntime:
         await asyncio.sleep(seconds)
 
     async def spawn(self, command: Command) -> Child:
-        sink = subprocess.DEVNULL if command.output is None else command.output.open("ab")
+        pipe = await _OutputPipe.open() if command.piped else None
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command.argv,
-                env=None if command.env is None else dict(command.env),
-                cwd=command.cwd,
-                pass_fds=command.pass_fds,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
-            )
-        finally:
-            if not isinstance(sink, int):
-                sink.close()
-        return _SystemChild(process)
+            with ExitStack() as files:
+                if pipe is not None:
+                    files.callback(pipe.close_write_end)
+                sink = _opened(files, command.output, "ab")
+                process = await asyncio.create_subprocess_exec(
+                    *command.argv,
+                    env=None if command.env is None else dict(command.env),
+                    cwd=command.cwd,
+                    pass_fds=command.pass_fds,
+                    stdin=_opened(files, command.input, "rb"),
+                    stdout=sink if pipe is None else pipe.write_fd,
+                    stderr=sink,
+                    start_new_session=True,
+                )
+        except BaseException:
+            if pipe is not None:
+                pipe.close()
+            raise
+        return _SystemChild(process, pipe)
 
     def _after_fork(self) -> None:
         self.pid = os.getpid()
@@ -134,9 +150,36 @@ class SystemRuntime:
         self._id_prefix = f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-"
 
 
+def _opened(files: ExitStack, path: Path | None, mode: str) -> IO[bytes] | int:
+    return subprocess.DEVNULL if path is None else files.enter_context(path.open(mode))
+
+
+class _OutputPipe:
+    """The reading end of a child's stdout."""
+
+    def __init__(self, write_fd: int, reader: asyncio.StreamReader, transport: asyncio.ReadTransport) -> None:
+        self.write_fd, self.reader, self._transport = write_fd, reader, transport
+
+    @classmethod
+    async def open(cls) -> _OutputPipe:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0)
+        )
+        return cls(write_fd, reader, transport)
+
+    def close_write_end(self) -> None:
+        """Leave it to the child alone, so that its end is the end of the output."""
+        os.close(self.write_fd)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
 class _SystemChild:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self, process: asyncio.subprocess.Process, pipe: _OutputPipe | None) -> None:
+        self._process, self._pipe = process, pipe
 
     @property
     def pid(self) -> int:
@@ -150,6 +193,13 @@ class _SystemChild:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
             return
+
+    async def read(self, size: int) -> bytes:
+        return b"" if self._pipe is None else await self._pipe.reader.read(size)
+
+    def stop_reading(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
 
 
 class LogStderr:

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ringrift.daemons.child_logs import LOG_BYTES_MAX
 from ringrift.daemons.child_process import (
-    LOG_BYTES_MAX,
     ChildDied,
     ChildHangs,
     ProcessDaemon,

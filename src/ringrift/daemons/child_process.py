@@ -12,13 +12,13 @@ import os
 import shutil
 import signal
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from ringrift.daemons.child_logs import keep_log_small, log_tail
 from ringrift.daemons.child_main import BEAT_S, READY
 from ringrift.daemons.orphan_guard import process_guard
 from ringrift.errors import ConfigError, RingRiftError
@@ -30,8 +30,6 @@ log = structlog.get_logger()
 SILENCE_S_MAX = 15.0
 TERM_S = 5.0
 REAP_S = 2.0
-LOG_BYTES_MAX = 1_000_000
-LOG_TAIL_LINES = 5
 LOG_CHECK_S = 10.0
 _FD = "{fd}"  # stands for the write end of the heartbeat pipe until the child is started
 
@@ -110,7 +108,7 @@ class ProcessDaemon:
 
     async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
         """Run the child once. Returns when it exits with 0; raises `ChildDied` or `ChildHangs`."""
-        _keep_log_small(self._output)
+        keep_log_small(self._output)
         ready = on_ready or _nothing
         pipe = self._pipe = _BeatPipe(self._runtime, ready) if self._beats else None
         try:
@@ -130,7 +128,7 @@ class ProcessDaemon:
                     pipe.close()
                 self._pipe = self._child = None
         if code != 0:
-            raise ChildDied(self._name, code=code, tail=_tail(self._output))
+            raise ChildDied(self._name, code=code, tail=log_tail(self._output))
 
     def pause(self) -> None:
         """Stop the whole group where it stands."""
@@ -170,7 +168,7 @@ class ProcessDaemon:
                 if done:
                     return exit_code.result()
                 if self._output is not None:
-                    await asyncio.to_thread(_keep_log_small, self._output)
+                    await asyncio.to_thread(keep_log_small, self._output)
                 if pipe is not None and not self._paused and pipe.silence_s() > self._limits.silence_s_max:
                     raise ChildHangs(f"{self._name} has been silent for {pipe.silence_s():.0f} s")
         finally:
@@ -241,27 +239,6 @@ def _bound_to_parent(argv: Sequence[str]) -> tuple[str, ...]:
     """Have the kernel end a foreign command with us, where the system has the tool for it."""
     setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
     return (setpriv, "--pdeathsig", "KILL", *argv) if setpriv else tuple(argv)
-
-
-def _keep_log_small(path: Path | None) -> None:
-    """Move the end of a log that grew too long aside and empty it; the child appends on."""
-    if path is None or not path.exists() or path.stat().st_size <= LOG_BYTES_MAX:
-        return
-    path.with_suffix(path.suffix + ".1").write_bytes(_last_bytes(path, LOG_BYTES_MAX))
-    os.truncate(path, 0)
-
-
-def _last_bytes(path: Path, count: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - count, 0))
-        return file.read(count)
-
-
-def _tail(path: Path | None) -> list[str]:
-    if path is None or not path.exists():
-        return []
-    lines = _last_bytes(path, 4096).decode("utf-8", "replace").splitlines()
-    return list(deque(lines, maxlen=LOG_TAIL_LINES))
 
 
 def _nothing() -> None:

@@ -89,11 +89,13 @@ def _run_into(answer: asyncio.Future[T], func: Callable[..., T], args: tuple[Any
 
 @dataclass
 class SimulatedChild:
-    """A program that exists only as its exit code."""
+    """A program that exists only as what it says and as its exit code."""
 
     pid: int
     exit_code: asyncio.Future[int]
     signals: list[signal.Signals] = field(default_factory=list)
+    unread: bytearray = field(default_factory=bytearray)
+    said: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self) -> int:
         return await asyncio.shield(self.exit_code)
@@ -103,10 +105,27 @@ class SimulatedChild:
         if number is signal.SIGKILL:
             self.exit(-int(number))
 
+    async def read(self, size: int) -> bytes:
+        await self.said.wait()
+        chunk = bytes(self.unread[:size])
+        del self.unread[:size]
+        if not self.unread and not self.exit_code.done():
+            self.said.clear()
+        return chunk
+
+    def stop_reading(self) -> None:
+        self.said.set()
+
+    def say(self, text: bytes) -> None:
+        """Write to stdout."""
+        self.unread += text
+        self.said.set()
+
     def exit(self, code: int) -> None:
         """End the program, as a crash or as a clean exit."""
         if not self.exit_code.done():
             self.exit_code.set_result(code)
+        self.said.set()
 
 
 class SimulatedRuntime:
