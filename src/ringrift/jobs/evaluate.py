@@ -20,8 +20,9 @@ from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.matching import MatchPlan, RecordedMatch, game_book, make_entrant, match_identity
 from ringrift.jobs.params import Params, params_as_json
 from ringrift.jobs.sealing import describe, seal_json
-from ringrift.players.sprt import EloScale, SprtConfig, SprtState, Verdict, sprt_state
-from ringrift.players.tally import Tally, elo_difference
+from ringrift.players.tally import Tally
+from ringrift.statistics.shares import elo_difference
+from ringrift.statistics.sprt import EloScale, SprtConfig, SprtState, Verdict, sprt_state
 
 
 class EvaluateParams(Params, frozen=True, kw_only=True):
@@ -104,6 +105,8 @@ class _Test:
             "draws": tally.draws,
             "losses": tally.losses,
             "first_places": tally.first_places,
+            "players": len(tally.places),
+            "places": tally.places,
             "pairs": tally.pairs,
             "score": round(tally.score, 4),
             "interval": [round(low, 4), round(high, 4)],

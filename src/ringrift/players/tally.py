@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import log10, sqrt
 
-from ringrift.players.sprt import PAIR_OUTCOMES
-
-Z_95 = 1.959963984540054
+from ringrift.statistics.shares import wilson_interval
+from ringrift.statistics.sprt import PAIR_OUTCOMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,8 @@ class Tally:
     """Results of entrant 0, counted opening by opening.
 
     A game counts as a win if its result lies above 0, the mean of all seats: with four players that is
-    first or second place. *first_places* counts outright wins.
+    first or second place. *first_places* counts outright wins. *places* counts first, second, … place; of
+    places that several share, the seats take turns in getting the better one.
     """
 
     wins: int = 0
@@ -43,6 +42,7 @@ class Tally:
     losses: int = 0
     first_places: int = 0
     pairs: list[int] = field(default_factory=lambda: [0] * PAIR_OUTCOMES)
+    places: list[int] = field(default_factory=list)
 
     @property
     def games(self) -> int:
@@ -77,23 +77,15 @@ class Tally:
             self.draws += result == 0
             self.losses += result < 0
             self.first_places += record.ranking[record.seats.index(0)] == 1
+            self._count_place(record)
             points += 1 + (result > 0) - (result < 0)
         if len(records) == 2:
             self.pairs[points] += 1
 
-
-def wilson_interval(share: float, count: int, *, z: float = Z_95) -> tuple[float, float]:
-    """Wilson's interval for a share of *count* trials; (0, 1) for none."""
-    if count == 0:
-        return 0.0, 1.0
-    centre = share + z * z / (2 * count)
-    spread = z * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    scale = 1 + z * z / count
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
-
-
-def elo_difference(score: float) -> float:
-    """The strength difference at which *score* is the expected share; infinite for 0 and 1."""
-    if not 0 < score < 1:
-        return float("inf") if score >= 1 else float("-inf")
-    return 400 * log10(score / (1 - score))
+    def _count_place(self, record: GameRecord) -> None:
+        if not self.places:
+            self.places = [0] * len(record.seats)
+        rank = record.ranking[record.seats.index(0)]
+        shared = record.ranking.count(rank)
+        # A game that was cut off has no ranks; all its seats are equal.
+        self.places[max(rank, 1) - 1 + (record.opening + record.rotation) % shared] += 1

@@ -9,8 +9,9 @@ from ringrift.errors import ConfigError, IllegalAction
 from ringrift.games.registry import load_game
 from ringrift.players.matches import MatchConfig, opening_position, play_match, rotated, seat_entrants
 from ringrift.players.random import RandomPlayer
-from ringrift.players.sprt import SprtConfig, Verdict, sprt_state
-from ringrift.players.tally import GameRecord, Tally, elo_difference, wilson_interval
+from ringrift.players.tally import GameRecord, Tally
+from ringrift.statistics.shares import elo_difference, wilson_interval
+from ringrift.statistics.sprt import SprtConfig, Verdict, sprt_state
 
 
 class FirstMove:

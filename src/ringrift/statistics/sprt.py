@@ -85,7 +85,11 @@ def expected_score(elo: float) -> float:
 
 def sprt_state(config: SprtConfig, counts: Sequence[int]) -> SprtState:
     """Judge *counts* of outcomes from worst to best: three for single games, five for pairs."""
-    llr = log_likelihood_ratio(config, counts)
+    return judged(config, log_likelihood_ratio(config, counts))
+
+
+def judged(config: SprtConfig, llr: float) -> SprtState:
+    """What a log-likelihood ratio says within the bounds of *config*."""
     verdict = Verdict.CONTINUE
     if llr >= config.upper:
         verdict = Verdict.STRONGER
@@ -99,17 +103,9 @@ def log_likelihood_ratio(config: SprtConfig, counts: Sequence[int]) -> float:
         raise ConfigError(f"sprt takes counts of 3 or {PAIR_OUTCOMES} outcomes, not {list(counts)}")
     if sum(counts) == 0:
         return 0.0
-    weights = [max(float(count), UNSEEN) for count in counts]
-    total = sum(weights)
-    shares = [weight / total for weight in weights]
-    scores = [place / (len(counts) - 1) for place in range(len(counts))]
     if config.scale is EloScale.LOGISTIC:
-        at_elo0 = _likeliest(shares, scores, expected_score(config.elo0))
-        at_elo1 = _likeliest(shares, scores, expected_score(config.elo1))
-        per_outcome = sum(
-            share * log(one / zero) for share, zero, one in zip(shares, at_elo0, at_elo1, strict=True)
-        )
-        return total * per_outcome
+        return ratio_of_means(counts, mean0=expected_score(config.elo0), mean1=expected_score(config.elo1))
+    shares, scores, total = _shares(counts)
     mean = sum(share * score for share, score in zip(shares, scores, strict=True))
     variance = sum(share * (score - mean) ** 2 for share, score in zip(shares, scores, strict=True))
     # A pair's mean score deviates √2 times less than a game's.
@@ -119,6 +115,31 @@ def log_likelihood_ratio(config: SprtConfig, counts: Sequence[int]) -> float:
         deviations - elo / NORMALISED_ELO_PER_DEVIATION * sqrt(games) for elo in (config.elo0, config.elo1)
     )
     return total / 2 * log((1 + from_elo0**2) / (1 + from_elo1**2))
+
+
+def ratio_of_means(counts: Sequence[int], *, mean0: float, mean1: float) -> float:
+    """How much likelier *mean1* is than *mean0*, as a logarithm, for counts of scores spread from 0 to 1.
+
+    Nothing is assumed of the distribution but its bounds: of all with the right mean, the likeliest counts.
+    """
+    if sum(counts) == 0:
+        return 0.0
+    shares, scores, total = _shares(counts)
+    at_mean0, at_mean1 = _likeliest(shares, scores, mean0), _likeliest(shares, scores, mean1)
+    return total * sum(
+        share * log(one / zero) for share, zero, one in zip(shares, at_mean0, at_mean1, strict=True)
+    )
+
+
+def _shares(counts: Sequence[int]) -> tuple[list[float], list[float], float]:
+    """Share and score of each outcome, and how many there were."""
+    weights = [max(float(count), UNSEEN) for count in counts]
+    total = sum(weights)
+    return (
+        [weight / total for weight in weights],
+        [at / (len(counts) - 1) for at in range(len(counts))],
+        total,
+    )
 
 
 def _likeliest(shares: Sequence[float], scores: Sequence[float], mean: float) -> list[float]:

@@ -1,0 +1,232 @@
+"""Whether a model becomes the champion, and whether a champion stays: pure decisions on counted matches.
+
+A candidate must beat the champion in a sequential test with stated error rates, and must not have fallen
+below a floor against the random player. No games are never a pass. Every answer says in plain words why,
+on which evidence, and what to play next where there is too little of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from ringrift.errors import ConfigError
+from ringrift.learning.evidence import Evidence, gather
+from ringrift.learning.records import Match
+from ringrift.statistics.shares import wilson_interval
+from ringrift.statistics.sprt import SprtConfig, SprtState
+from ringrift.statistics.sprt import Verdict as TestVerdict
+
+RANDOM = "random"
+PROMOTION, ROLLBACK = "promotion", "rollback"  # what a match was played for
+Z_99 = 2.5758293035489
+
+
+class Mode(StrEnum):
+    """How a candidate becomes the champion."""
+
+    SPRT = "sprt"  # by beating the champion
+    ALWAYS_ACCEPT = "always_accept"  # at once, if it holds the floor; the test may take it back
+
+
+class Verdict(StrEnum):
+    """What is to be done now."""
+
+    PROMOTE = "promote"
+    REJECT = "reject"
+    ROLL_BACK = "roll_back"
+    KEEP = "keep"  # the champion stays, and the question is settled
+    MORE_GAMES = "more_games"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionRules:
+    """What has to be shown, and how sure it has to be."""
+
+    mode: Mode = Mode.SPRT
+    elo0: float = 0.0
+    elo1: float = 35.0
+    alpha: float = 0.05
+    beta: float = 0.05
+    games_max: int = 400
+    chunk_games: int = 64
+    floors: Mapping[int, float] = field(default_factory=lambda: {2: 0.85, 3: 0.55, 4: 0.45})
+    floor_games_min: int = 16
+    floor_games_max: int = 128
+    simulations: int | None = None  # only matches of this search setting count; None: all do
+
+    def __post_init__(self) -> None:
+        self.test()  # refuses impossible error rates
+        if not 0 < self.floor_games_min <= self.floor_games_max:
+            raise ConfigError("promotion: a floor without games would let everything pass")
+        if self.games_max < 2 or self.chunk_games < 2:
+            raise ConfigError("promotion: games_max and chunk_games must be 2 or more")
+
+    def test(self) -> SprtConfig:
+        return SprtConfig(self.elo0, self.elo1, self.alpha, self.beta)
+
+    def reversed_test(self) -> SprtConfig:
+        """Is the champion rather as strong as its predecessor, or weaker by as much as counts?"""
+        return SprtConfig(-self.elo1, -self.elo0, self.beta, self.alpha)
+
+    def floor(self, players: int) -> float:
+        """The least share against the random player: of points for two, of first places for more."""
+        return self.floors.get(players, 1.5 / players)
+
+    def chunk(self, players: int, left: int) -> int:
+        """So many games next, each opening once from every seat."""
+        return max(players, min(self.chunk_games, left) // players * players)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Games to be played by the model in question."""
+
+    opponent: str
+    games: int
+    purpose: str = PROMOTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A verdict, why, on what, and what to play before asking again."""
+
+    verdict: Verdict
+    gate: str  # which question decided or is still open: head_to_head, floor, untrained, rollback
+    reason: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+    play: Pairing | None = None
+
+
+def judge(
+    candidate: str,
+    champion: str | None,
+    matches: Sequence[Match],
+    *,
+    rules: PromotionRules,
+    players: int = 2,
+    untrained: str | None = None,
+) -> Judgement:
+    """Is *candidate* to replace *champion*?
+
+    A first model has no champion to beat: it must hold the floor, and beat the *untrained* net if one is
+    named. The floor comes last, because few candidates that beat a champion fail it.
+    """
+    gates: list[Judgement] = []
+    if champion is not None and rules.mode is Mode.SPRT:
+        gates.append(_beats(candidate, champion, matches, rules, players, gate="head_to_head"))
+    elif champion is None and untrained is not None:
+        gates.append(_beats(candidate, untrained, matches, rules, players, gate="untrained"))
+    for passed in gates:
+        if passed.verdict is not Verdict.PROMOTE:
+            return passed
+    floor = _holds_floor(candidate, matches, rules, players)
+    evidence = {each.gate: each.evidence for each in (*gates, floor)}
+    if floor.verdict is not Verdict.PROMOTE:
+        return Judgement(
+            verdict=floor.verdict, gate="floor", reason=floor.reason, evidence=evidence, play=floor.play
+        )
+    reason = "; ".join(each.reason for each in (*gates, floor))
+    if champion is None:
+        reason = f"first model: {reason}"
+    return Judgement(verdict=Verdict.PROMOTE, gate=(*gates, floor)[0].gate, reason=reason, evidence=evidence)
+
+
+def judge_rollback(
+    champion: str, previous: str, matches: Sequence[Match], *, rules: PromotionRules, players: int = 2
+) -> Judgement:
+    """Is *champion* to give its place back to *previous*?
+
+    Only games played for this question count: those that won the promotion were chosen for being good. To
+    give back needs proof, so at the cap the champion stays.
+    """
+    test = rules.reversed_test()
+    found = gather(champion, previous, matches, players=players, purpose=ROLLBACK, only=rules.simulations)
+    state = found.state(test)
+    evidence = _test_evidence(found, state)
+    if state.verdict is TestVerdict.NOT_STRONGER:
+        reason = f"weaker than its predecessor: {_in_words(found, state)}"
+        return Judgement(verdict=Verdict.ROLL_BACK, gate=ROLLBACK, reason=reason, evidence=evidence)
+    if state.verdict is TestVerdict.STRONGER:
+        reason = f"not weaker than its predecessor: {_in_words(found, state)}"
+        return Judgement(verdict=Verdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence)
+    if found.games >= rules.games_max:
+        reason = f"no proof that it is weaker after {found.games} games: {_in_words(found, state)}"
+        return Judgement(verdict=Verdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence)
+    games = rules.chunk(players, rules.games_max - found.games)
+    return Judgement(
+        verdict=Verdict.MORE_GAMES,
+        gate=ROLLBACK,
+        reason=f"against its predecessor: {_in_words(found, state)}",
+        evidence=evidence,
+        play=Pairing(previous, games, ROLLBACK),
+    )
+
+
+def _beats(
+    candidate: str, opponent: str, matches: Sequence[Match], rules: PromotionRules, players: int, *, gate: str
+) -> Judgement:
+    found = gather(candidate, opponent, matches, players=players, purpose=PROMOTION, only=rules.simulations)
+    state = found.state(rules.test())
+    evidence = _test_evidence(found, state)
+    who = "the champion" if gate == "head_to_head" else "the untrained net"
+    words = f"against {who}: {_in_words(found, state)}"
+    if state.verdict is TestVerdict.STRONGER:
+        return Judgement(verdict=Verdict.PROMOTE, gate=gate, reason=f"stronger {words}", evidence=evidence)
+    if state.verdict is TestVerdict.NOT_STRONGER:
+        return Judgement(verdict=Verdict.REJECT, gate=gate, reason=f"not stronger {words}", evidence=evidence)
+    if found.games >= rules.games_max:
+        likelier = state.llr > 0
+        reason = f"{'rather stronger' if likelier else 'rather not stronger'} at the cap {words}"
+        verdict = Verdict.PROMOTE if likelier else Verdict.REJECT
+        return Judgement(verdict=verdict, gate=gate, reason=reason, evidence={**evidence, "at_cap": True})
+    games = rules.chunk(players, rules.games_max - found.games)
+    return Judgement(
+        verdict=Verdict.MORE_GAMES,
+        gate=gate,
+        reason=f"undecided {words}",
+        evidence=evidence,
+        play=Pairing(opponent, games),
+    )
+
+
+def _holds_floor(candidate: str, matches: Sequence[Match], rules: PromotionRules, players: int) -> Judgement:
+    """Decided early when the 99 % interval lies on one side, else by the share at the cap."""
+    found = gather(candidate, RANDOM, matches, players=players, purpose=PROMOTION, only=rules.simulations)
+    floor, share, games = rules.floor(players), found.win_share, found.games
+    low, high = wilson_interval(share, games, z=Z_99)
+    evidence = {"games": games, "score": round(share, 4), "floor": floor, "interval": [low, high]}
+    words = f"{share:.0%} of {games} games against random, floor {floor:.0%}"
+    at_cap = games >= rules.floor_games_max
+    clear = games >= rules.floor_games_min
+    if games and ((clear and low >= floor) or (at_cap and share >= floor)):
+        return Judgement(verdict=Verdict.PROMOTE, gate="floor", reason=words, evidence=evidence)
+    if games and ((clear and high < floor) or at_cap):
+        return Judgement(verdict=Verdict.REJECT, gate="floor", reason=f"too weak: {words}", evidence=evidence)
+    return Judgement(
+        verdict=Verdict.MORE_GAMES,
+        gate="floor",
+        reason=f"the floor is open: {words}" if games else "no games against random yet",
+        evidence=evidence,
+        play=Pairing(RANDOM, rules.chunk(players, rules.floor_games_max - games)),
+    )
+
+
+def _test_evidence(found: Evidence, state: SprtState) -> dict[str, Any]:
+    return {
+        "games": found.games,
+        "pairs": found.pairs,
+        "places": found.places,
+        "score": round(found.score, 4),
+        "llr": round(state.llr, 4),
+        "bounds": [round(state.lower, 4), round(state.upper, 4)],
+    }
+
+
+def _in_words(found: Evidence, state: SprtState) -> str:
+    if not found.games:
+        return "no games yet"
+    bounds = f"LLR {state.llr:+.2f} of [{state.lower:.2f}, {state.upper:.2f}]"
+    return f"score {found.score:.1%} in {found.games} games, {bounds}"
