@@ -35,7 +35,7 @@ class SampleRun:
 
     def status(self) -> RunStatus:
         rng = random.Random(self.seed)
-        configs = {key: _config(rng, key, position, sample=self) for position, key in enumerate(self.configs)}
+        configs = {key: _config(rng, position, sample=self) for position, key in enumerate(self.configs)}
         return RunStatus(
             at_s=self.now_s,
             started_s=self.now_s - self.minutes * 60,
@@ -55,7 +55,7 @@ class SampleRun:
         )
 
 
-def _config(rng: random.Random, key: str, position: int, *, sample: SampleRun) -> ConfigStatus:
+def _config(rng: random.Random, position: int, *, sample: SampleRun) -> ConfigStatus:
     promotions = max(0, sample.promotions - position % 5) if position < 10 else 0
     curve = _curve(rng, sample, promotions)
     games = 800 + 4_700 * promotions // (1 + position % 3)

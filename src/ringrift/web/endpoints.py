@@ -1,22 +1,30 @@
-"""The probes' answers, each read off the latest picture."""
+"""What the server answers, read off the latest picture: the probes, the live page, and events taken in."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.runtime import Runtime
 from ringrift.web import metrics
+from ringrift.web.guard import Guard
+from ringrift.web.live_stream import LiveStream
 from ringrift.web.snapshot import ProbeAnswer, SnapshotBoard, liveness, readiness
 
 EVENT_BODY_BYTES_MAX = 1_000_000
+PAGE = Path(__file__).parent / "page"
+# A browser asks each time whether a file changed, so that an upgrade shows at once.
+ASK_EACH_TIME = {"cache-control": "no-cache"}
 
 
 class PostedEvent(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,19 +42,28 @@ Publish = Callable[[PostedEvent, Mapping[str, str]], Awaitable[str]]
 class Probes:
     """One method per address."""
 
-    def __init__(self, board: SnapshotBoard, publish: Publish, runtime: Runtime) -> None:
+    def __init__(self, board: SnapshotBoard, publish: Publish, runtime: Runtime, *, host: str = "") -> None:
         self._board, self._publish, self._runtime = board, publish, runtime
+        self._names = tuple(name for name in (host, runtime.hostname) if name)
+        self.stream = LiveStream(board, runtime)
 
     def app(self) -> Starlette:
         return Starlette(
+            middleware=[Middleware(Guard, names=self._names)],
             routes=[
+                Route("/", self.page),
+                Mount("/page", _PageFiles(directory=PAGE)),
+                Route("/events/stream", self.stream.answer),
                 *(Route(path, self.health) for path in ("/health", "/livez")),
                 *(Route(path, self.ready) for path in ("/ready", "/readyz")),
                 Route("/status", self.status),
                 Route("/metrics", self.metrics),
                 Route("/event", self.event, methods=["POST"]),
-            ]
+            ],
         )
+
+    async def page(self, _: Request) -> Response:
+        return FileResponse(PAGE / "index.html", headers=ASK_EACH_TIME)
 
     async def health(self, _: Request) -> Response:
         return self._answer("alive", liveness(self._board.latest(), now_s=self._runtime.monotonic_s()))
@@ -95,6 +112,13 @@ class Probes:
             "node_id": self._runtime.hostname if latest is None else latest.node_id,
         }
         return JSONResponse(body, status_code=200 if verdict.yes else 503)
+
+
+class _PageFiles(StaticFiles):
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        answer = super().file_response(*args, **kwargs)
+        answer.headers.update(ASK_EACH_TIME)
+        return answer
 
 
 def _refusal(code: int, why: str) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""The daemon behind HEALTH_SERVER: takes pictures of the control process and serves them.
+"""The daemon behind HEALTH_SERVER: takes pictures of the control process and serves probes and live page.
 
 The picture is taken on the control loop, the answers are given from the server's thread. Where the server
 listens is written beside the engine's database, so that the `ringrift` command finds a running process.
@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from ringrift.daemons.reader import DaemonReader
+from ringrift.engine.opening import get_engine
 from ringrift.errors import Unavailable
 from ringrift.events.router import get_router
 from ringrift.events.tracing import continued, extract
@@ -22,8 +23,11 @@ from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.web.address import Address, forget_address, write_address
 from ringrift.web.endpoints import PostedEvent, Probes
+from ringrift.web.live_stream import LiveStream
+from ringrift.web.picture import take_picture
+from ringrift.web.run_reader import RunReader
 from ringrift.web.server import ProbeServer
-from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard
+from ringrift.web.snapshot import SnapshotBoard
 
 log = structlog.get_logger()
 
@@ -31,32 +35,8 @@ PICTURE_EVERY_S = 1.0
 PUBLISH_S_MAX = 30.0
 
 
-def take_picture(manager: DaemonReader, router: UnifiedEventRouter, runtime: Runtime) -> ProbeSnapshot:
-    """Collect what the probes show."""
-    alive, ready = manager.liveness_probe(), manager.readiness_probe()
-    summary = manager.health_summary()
-    status = manager.get_status().to_dict()
-    counts: dict[str, int] = {}
-    for row in status["daemons"].values():
-        state = "unavailable" if row["unavailable_reason"] else row["state"]
-        counts[state] = counts.get(state, 0) + 1
-    down = ", ".join(alive["down"])
-    return ProbeSnapshot(
-        taken_s=runtime.monotonic_s(),
-        node_id=runtime.hostname,
-        alive=bool(alive),
-        ready=bool(ready),
-        reason=f"critical daemons are down: {down}" if down else ready["reason"],
-        uptime_s=alive["uptime_seconds"],
-        health_score=summary["score"],
-        daemon_counts=counts,
-        status=status,
-        events_routed=router.get_stats()["events_routed"],
-    )
-
-
 class HealthServerDaemon:
-    """Serves the probes for as long as it runs."""
+    """Serves the probes and the live page for as long as it runs."""
 
     emits: tuple[str, ...] = ()
 
@@ -84,8 +64,9 @@ class HealthServerDaemon:
     async def run(self, *, on_ready: Callable[[], None]) -> None:
         """Serve until cancelled."""
         self._control_loop = asyncio.get_running_loop()
-        app = Probes(self._board, self._publish, self._runtime).app()
-        server = ProbeServer(app, host=self._settings.health_host, port=self._settings.health_port)
+        host = self._settings.health_host
+        probes = Probes(self._board, self._publish, self._runtime, host=host)
+        server = ProbeServer(probes.app(), host=host, port=self._settings.health_port)
         folder = self._settings.coordination_dir
         address = Address.of_this_process(server.url)
         try:
@@ -94,12 +75,17 @@ class HealthServerDaemon:
             await asyncio.to_thread(write_address, folder, address)
             log.info("probes.listening", url=server.url)
             on_ready()
-            while True:
-                self._board.show(take_picture(self._manager, self._router, self._runtime))
-                await self._runtime.sleep(PICTURE_EVERY_S)
+            await self._take_pictures()
         finally:
             self._server = None
-            await asyncio.shield(asyncio.to_thread(_close, server, folder, address))
+            await asyncio.shield(asyncio.to_thread(_close, server, probes.stream, folder, address))
+
+    async def _take_pictures(self) -> None:
+        run, kv = RunReader(), (await get_engine()).kv
+        while True:
+            status = await run.read(kv)
+            self._board.show(take_picture(self._manager, self._router, self._runtime, run=status))
+            await self._runtime.sleep(PICTURE_EVERY_S)
 
     def health_check(self) -> HealthCheckResult:
         server = self._server
@@ -125,6 +111,7 @@ class HealthServerDaemon:
         return event.event_id
 
 
-def _close(server: ProbeServer, folder: Path, address: Address) -> None:
+def _close(server: ProbeServer, stream: LiveStream, folder: Path, address: Address) -> None:
+    stream.close()
     server.stop()
     forget_address(folder, address)

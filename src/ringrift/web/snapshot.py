@@ -7,9 +7,11 @@ control loop is blocked, and the age of the picture tells that it is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from ringrift.learning.run_status import RunStatus
 
 STALE_S = 10.0
 
@@ -28,6 +30,10 @@ class ProbeSnapshot:
     daemon_counts: Mapping[str, int] = field(default_factory=dict)
     status: Mapping[str, Any] = field(default_factory=dict)
     events_routed: Mapping[str, int] = field(default_factory=dict)
+    version: str = ""
+    run: RunStatus | None = None  # None until the loop has told how it is
+    daemons: Sequence[Mapping[str, Any]] = ()
+    events: Sequence[Mapping[str, Any]] = ()  # newest first
 
 
 class SnapshotBoard:
@@ -36,10 +42,31 @@ class SnapshotBoard:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._latest: ProbeSnapshot | None = None
+        self._listeners: dict[object, Callable[[], None]] = {}
 
     def show(self, snapshot: ProbeSnapshot) -> None:
         with self._lock:
             self._latest = snapshot
+        self.wake()
+
+    def listen(self, on_news: Callable[[], None]) -> Callable[[], None]:
+        """Have *on_news* called, in the writer's thread, after every picture; returns how to leave."""
+        ticket = object()
+        with self._lock:
+            self._listeners[ticket] = on_news
+
+        def leave() -> None:
+            with self._lock:
+                self._listeners.pop(ticket, None)
+
+        return leave
+
+    def wake(self) -> None:
+        """Call everybody who listens."""
+        with self._lock:
+            listeners = tuple(self._listeners.values())
+        for on_news in listeners:
+            on_news()
 
     def latest(self) -> ProbeSnapshot | None:
         with self._lock:

@@ -1,0 +1,126 @@
+"""`/events/stream`: pictures as server-sent events, for as long as somebody watches.
+
+A watcher that comes back with the mark of what it has seen gets what changed since; one that is slow misses
+pictures, never parts. At most `WATCHERS_MAX` watch at a time, and one that takes nothing is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Message, Send
+
+from ringrift.runtime import Runtime
+from ringrift.web.sections import Sections
+from ringrift.web.snapshot import SnapshotBoard, liveness, readiness
+
+WATCHERS_MAX = 32
+BEAT_S = 5.0
+SEND_S_MAX = 20.0
+RETRY_MS = 1000
+
+
+class LiveStream:
+    """Serves all watchers of one board, on the server's loop."""
+
+    def __init__(self, board: SnapshotBoard, runtime: Runtime) -> None:
+        self._board, self._runtime = board, runtime
+        self._sections = Sections(runtime.new_id())
+        self._watchers = 0
+        self._closing = False
+
+    @property
+    def watchers(self) -> int:
+        return self._watchers
+
+    async def answer(self, request: Request) -> Response:
+        if self._watchers >= WATCHERS_MAX:
+            why = f"{WATCHERS_MAX} pages watch this run already; close one"
+            return JSONResponse({"error": why}, status_code=503, headers={"retry-after": "5"})
+        # A browser that reconnects by itself sends the header; the page, which starts anew, the parameter.
+        mark = request.headers.get("last-event-id") or request.query_params.get("mark", "")
+        return _EventStream(
+            self._watch(mark),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+
+    def close(self) -> None:
+        """Send everybody home; from any thread."""
+        self._closing = True
+        self._board.wake()
+
+    async def _watch(self, mark: str) -> AsyncIterator[bytes]:
+        news = asyncio.Event()
+        self._watchers += 1
+        leave = self._board.listen(_waker(asyncio.get_running_loop(), news))
+        try:
+            yield f"retry: {RETRY_MS}\n\n".encode()
+            while not self._closing:
+                news.clear()
+                for message in self._messages(mark):
+                    yield message
+                mark = self._sections.mark
+                await _set_within(news, BEAT_S)
+            yield _message("bye", {"now_s": self._runtime.now_s()})
+        finally:
+            leave()
+            self._watchers -= 1
+
+    def _messages(self, mark: str) -> list[bytes]:
+        snapshot, now_s = self._board.latest(), self._runtime.monotonic_s()
+        if snapshot is not None:
+            self._sections.take(snapshot)
+        alive, ready = liveness(snapshot, now_s=now_s), readiness(snapshot, now_s=now_s)
+        full, parts = self._sections.since(mark)
+        beat = {
+            "now_s": self._runtime.now_s(),
+            "alive": alive.yes,
+            "ready": ready.yes,
+            "reason": alive.reason or ready.reason,
+        }
+        if not full and not parts:
+            return [_message("beat", beat)]
+        return [_message("picture", {**beat, "full": full, "parts": parts}, mark=self._sections.mark)]
+
+
+class _EventStream(StreamingResponse):
+    """Gives up on a reader that takes nothing."""
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(SEND_S_MAX):
+                await send(message)
+
+        try:
+            await super().stream_response(send_in_time)
+        except TimeoutError:
+            return
+
+
+def _waker(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], None]:
+    def wake() -> None:
+        # The watcher leaves the board before its loop ends, except when the whole thread is torn down.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(news.set)
+
+    return wake
+
+
+async def _set_within(news: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        return
+
+
+def _message(kind: str, body: Any, *, mark: str | None = None) -> bytes:
+    head = b"" if mark is None else b"id: " + mark.encode() + b"\n"
+    # JSON has no bare line break, so one data line holds it.
+    return head + b"event: " + kind.encode() + b"\ndata: " + msgspec.json.encode(body) + b"\n\n"

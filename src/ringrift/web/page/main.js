@@ -1,0 +1,101 @@
+// Joins the parts: what comes in by the stream is kept in the store, and what changed is drawn.
+import { byId } from "./dom.js";
+import { Detail } from "./detail.js";
+import { drawDaemons, drawDecisions, drawEvents, drawFindings, drawQueue, drawWorkers } from "./lists.js";
+import { drawHead, drawTiles, drawTotals } from "./overview.js";
+import { Store } from "./store.js";
+import { watch } from "./stream.js";
+
+const store = new Store();
+const detail = new Detail();
+let link = "connecting";
+let wanted = decodeURIComponent(location.hash.slice(1));
+let decisionsOf = "all";
+
+// The config that was asked for, or the first one there is.
+function chosen() {
+  const keys = store.configs().map((config) => config.key);
+  return keys.includes(wanted) ? wanted : keys[0] ?? null;
+}
+
+function choose(key) {
+  wanted = key;
+  history.replaceState(null, "", `#${encodeURIComponent(key)}`);
+  drawAll();
+}
+
+function drawAll() {
+  draw(new Set([...store.parts.keys(), "config/", "curve/", "losses/", "decisions", "findings", "queue", "daemons", "events"]));
+}
+
+function draw(changed) {
+  const key = chosen();
+  const any = (prefix) => [...changed].some((name) => name.startsWith(prefix));
+  drawHead(store, link);
+  drawTotals(store);
+  drawTiles(store, key, choose);
+  if (any("curve/") || any("config/")) detail.drawCurve(store, key);
+  if (any("losses/")) detail.drawLoss(store, key);
+  if (any("config/")) {
+    detail.drawNumbers(store, key);
+    drawWorkers(store);
+  }
+  byId("decisions-of").hidden = store.configs().length < 2;
+  if (changed.has("decisions") || any("config/")) drawDecisions(store, decisionsOf === "one" ? key : null);
+  if (changed.has("findings")) drawFindings(store);
+  if (changed.has("queue")) drawQueue(store);
+  if (changed.has("daemons")) drawDaemons(store);
+  if (changed.has("events")) drawEvents(store);
+}
+
+// Ages and countdowns go on between two messages.
+function tick() {
+  drawHead(store, link);
+  detail.drawNumbers(store, chosen());
+}
+
+function press(group, attribute, onChoice) {
+  for (const button of group) {
+    button.addEventListener("click", () => {
+      for (const other of group) other.setAttribute("aria-pressed", String(other === button));
+      onChoice(button.dataset[attribute]);
+    });
+  }
+}
+
+function switchTheme() {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  try { localStorage.setItem("ringrift-theme", root.dataset.theme); } catch { /* storage is switched off: until the page is closed, then */ }
+  detail.repaint();
+}
+
+byId("theme").addEventListener("click", switchTheme);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => detail.repaint());
+press(document.querySelectorAll("[data-axis]"), "axis", (axis) => {
+  detail.axis = axis;
+  detail.drawCurve(store, chosen());
+});
+press(document.querySelectorAll("[data-of]"), "of", (of) => {
+  decisionsOf = of;
+  drawAll();
+});
+addEventListener("hashchange", () => {
+  wanted = decodeURIComponent(location.hash.slice(1));
+  drawAll();
+});
+
+drawAll();
+watch({
+  onPicture: (message) => draw(store.take(message)),
+  onBeat: (message) => {
+    store.hear(message);
+    drawHead(store, link);
+  },
+  onLink: (now) => {
+    link = now;
+    drawHead(store, link);
+  },
+});
+setInterval(tick, 1000);

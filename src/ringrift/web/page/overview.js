@@ -1,0 +1,100 @@
+// The head of the page, the totals, and one tile per config.
+import { byId, el, keyed, say } from "./dom.js";
+import { ago, clock, count, duration, interval, isNumber, rate } from "./format.js";
+import { sparkline } from "./sparkline.js";
+import { level, stageTitle } from "./words.js";
+
+const LINKS = { connecting: "connecting…", live: "live", lost: "connection lost", stopped: "stopped" };
+
+export function drawHead(store, link) {
+  const run = store.get("run");
+  const state = link === "live" ? (store.well?.alive === false ? "not well" : run?.state ?? "starting") : run ? "unknown" : "connecting";
+  const pill = byId("state");
+  say(pill, state);
+  pill.dataset.level = state === "not well" ? "bad" : level(state);
+  say(byId("where"), run ? `on ${run.node}, for ${duration(store.nowS - run.started_s)}` : "");
+  byId("link").dataset.link = link;
+  say(byId("link-text"), LINKS[link]);
+  const node = store.get("node");
+  say(byId("version"), node ? `RingRift ${node.version}` : "");
+  drawBanner(store, link);
+  document.body.classList.toggle("stale", link !== "live" && link !== "connecting");
+}
+
+function drawBanner(store, link) {
+  const banner = byId("banner");
+  let text = "";
+  if (link === "lost" || link === "stopped") {
+    const what = link === "stopped" ? "The run was stopped." : "Connection lost.";
+    const seen = store.heardAt === null ? "Nothing was seen yet." : `Last seen ${clock(store.serverS)} (${ago((performance.now() - store.heardAt) / 1000)}).`;
+    text = `${what} ${seen} This page comes back by itself when it runs again.`;
+  } else if (store.well && !store.well.alive) {
+    text = `The control process is not well: ${store.well.reason}.`;
+  } else if (store.get("run")?.state === "paused") {
+    text = "The run is paused. `ringrift resume` lets it go on.";
+  }
+  banner.dataset.level = link === "lost" || (store.well && !store.well.alive) ? "bad" : "warn";
+  banner.hidden = text === "";
+  say(banner, text);
+}
+
+export function drawTotals(store) {
+  const configs = store.configs();
+  const run = store.get("run");
+  const sum = (field) => configs.reduce((total, config) => total + config[field], 0);
+  const busy = configs.reduce((total, config) => total + config.running.length, 0);
+  const cpuS = configs.reduce((total, config) => total + config.cost.cpu_s, 0);
+  const gpuS = configs.reduce((total, config) => total + config.cost.gpu_s, 0);
+  const priced = configs.filter((config) => isNumber(config.cost.money));
+  const money = priced.reduce((total, config) => total + config.cost.money, 0);
+  const speed = sum("games_per_s");
+  const boxes = !run ? [] : [
+    { name: "games/s", value: rate(speed), note: `${count(speed * 3600)} an hour` },
+    { name: "games", value: count(sum("games")), note: `${count(sum("rows"))} rows` },
+    { name: "promotions", value: count(sum("promotions")), note: `${count(sum("rejections"))} refused, ${count(sum("rollbacks"))} taken back` },
+    { name: "workers busy", value: `${busy} of ${run.workers}`, note: waiting(store.get("queue", {})) },
+    { name: "CPU time", value: duration(cpuS), note: [gpuS > 0 ? `GPU ${duration(gpuS)}` : "", priced.length ? `cost ${money.toFixed(2)}` : ""].filter(Boolean).join(", ") || "no GPU used" },
+  ];
+  keyed(byId("totals"), boxes, {
+    key: (box) => box.name,
+    make: (box) => el("div", { class: "total" }, el("span", { class: "total-name" }, box.name), el("strong", {}), el("span", { class: "muted" })),
+    update: (node, box) => {
+      say(node.children[1], box.value);
+      say(node.children[2], box.note);
+    },
+  });
+  document.title = run ? `${rate(speed)} games/s · RingRift` : "RingRift";
+}
+
+function waiting(queue) {
+  const ready = Object.values(queue).reduce((total, states) => total + (states.ready ?? 0), 0);
+  return ready === 1 ? "1 job waits" : `${count(ready)} jobs wait`;
+}
+
+export function drawTiles(store, chosen, choose) {
+  const configs = store.configs();
+  byId("configs-section").hidden = configs.length < 2;
+  keyed(byId("configs"), configs.length < 2 ? [] : configs, {
+    key: (config) => config.key,
+    make: (config) => {
+      const tile = el("button", { class: "tile", type: "button" }, ...["tile-name", "tile-rating", "tile-plot", "tile-note"].map((name) => el("span", { class: name })));
+      tile.addEventListener("click", () => choose(config.key));
+      return tile;
+    },
+    update: (tile, config) => {
+      const [name, rating, plot, note] = tile.children;
+      say(name, config.key);
+      say(rating, isNumber(config.rating) ? String(Math.round(config.rating)) : "no champion yet");
+      rating.title = config.rating_interval ? interval(...config.rating_interval) : "";
+      rating.classList.toggle("muted", !isNumber(config.rating));
+      const curve = store.get(`curve/${config.key}`, []);
+      if (plot.curve !== curve) {
+        plot.curve = curve;
+        plot.replaceChildren(sparkline(curve));
+      }
+      say(note, `${stageTitle(config.stage)} · ${count(config.games)} games`);
+      tile.dataset.level = level(config.stage);
+      tile.setAttribute("aria-pressed", String(config.key === chosen));
+    },
+  });
+}
