@@ -1,4 +1,4 @@
-"""The matches that speak for or against a participant, added up, and what the sequential test says of them."""
+"""The matches that speak for or against a participant, added up, and what the test says of them."""
 
 from __future__ import annotations
 

@@ -7,13 +7,16 @@ on which evidence, and what to play next where there is too little of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from ringrift.errors import ConfigError
 from ringrift.learning.evidence import Evidence, gather
+from ringrift.learning.ratings import is_baseline
 from ringrift.learning.records import Match
 from ringrift.statistics.shares import wilson_interval
 from ringrift.statistics.sprt import SprtConfig, SprtState
@@ -21,6 +24,7 @@ from ringrift.statistics.sprt import Verdict as TestVerdict
 
 RANDOM = "random"
 PROMOTION, ROLLBACK = "promotion", "rollback"  # what a match was played for
+EQUAL = 0.5
 Z_99 = 2.5758293035489
 
 
@@ -41,8 +45,7 @@ class Verdict(StrEnum):
     MORE_GAMES = "more_games"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromotionRules:
+class PromotionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What has to be shown, and how sure it has to be."""
 
     mode: Mode = Mode.SPRT
@@ -52,7 +55,10 @@ class PromotionRules:
     beta: float = 0.05
     games_max: int = 400
     chunk_games: int = 64
-    floors: Mapping[int, float] = field(default_factory=lambda: {2: 0.85, 3: 0.55, 4: 0.45})
+    # The least share against the random player: of points for two players, of first places for more.
+    floor_2p: float = 0.85
+    floor_3p: float = 0.55
+    floor_4p: float = 0.45
     floor_games_min: int = 16
     floor_games_max: int = 128
     simulations: int | None = None  # only matches of this search setting count; None: all do
@@ -72,8 +78,7 @@ class PromotionRules:
         return SprtConfig(-self.elo1, -self.elo0, self.beta, self.alpha)
 
     def floor(self, players: int) -> float:
-        """The least share against the random player: of points for two, of first places for more."""
-        return self.floors.get(players, 1.5 / players)
+        return {2: self.floor_2p, 3: self.floor_3p, 4: self.floor_4p}.get(players, 1.5 / players)
 
     def chunk(self, players: int, left: int) -> int:
         """So many games next, each opening once from every seat."""
@@ -99,6 +104,17 @@ class Judgement:
     evidence: dict[str, Any] = field(default_factory=dict)
     play: Pairing | None = None
 
+    @property
+    def opponent(self) -> str:
+        """Whom to play next; asked only while more games are wanted."""
+        assert self.play is not None
+        return self.play.opponent
+
+    @property
+    def games(self) -> int:
+        """How many games to play next."""
+        return 0 if self.play is None else self.play.games
+
 
 def judge(
     candidate: str,
@@ -106,7 +122,6 @@ def judge(
     matches: Sequence[Match],
     *,
     rules: PromotionRules,
-    players: int = 2,
     untrained: str | None = None,
 ) -> Judgement:
     """Is *candidate* to replace *champion*?
@@ -114,6 +129,7 @@ def judge(
     A first model has no champion to beat: it must hold the floor, and beat the *untrained* net if one is
     named. The floor comes last, because few candidates that beat a champion fail it.
     """
+    players = _players(matches)
     gates: list[Judgement] = []
     if champion is not None and rules.mode is Mode.SPRT:
         gates.append(_beats(candidate, champion, matches, rules, players, gate="head_to_head"))
@@ -135,14 +151,14 @@ def judge(
 
 
 def judge_rollback(
-    champion: str, previous: str, matches: Sequence[Match], *, rules: PromotionRules, players: int = 2
+    champion: str, previous: str, matches: Sequence[Match], *, rules: PromotionRules
 ) -> Judgement:
     """Is *champion* to give its place back to *previous*?
 
     Only games played for this question count: those that won the promotion were chosen for being good. To
     give back needs proof, so at the cap the champion stays.
     """
-    test = rules.reversed_test()
+    players, test = _players(matches), rules.reversed_test()
     found = gather(champion, previous, matches, players=players, purpose=ROLLBACK, only=rules.simulations)
     state = found.state(test)
     evidence = _test_evidence(found, state)
@@ -163,6 +179,22 @@ def judge_rollback(
         evidence=evidence,
         play=Pairing(previous, games, ROLLBACK),
     )
+
+
+def lost_clearly(model: str, matches: Sequence[Match]) -> bool:
+    """Whether all that *model* played for its promotion against another model says that it is the weaker."""
+    opponents = {match.second for match in matches if match.first == model and not is_baseline(match.second)}
+    players = _players(matches)
+    for opponent in opponents:
+        found = gather(model, opponent, matches, players=players, purpose=PROMOTION)
+        if found.games and wilson_interval(found.score, found.games)[1] < EQUAL:
+            return True
+    return False
+
+
+def _players(matches: Sequence[Match]) -> int:
+    """All matches of a config have the same number; before the first it decides nothing."""
+    return matches[0].players if matches else 2
 
 
 def _beats(
