@@ -7,6 +7,7 @@ the setting, the value and what is allowed; nothing is guessed.
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -82,7 +83,53 @@ def _parse_path(value: Any) -> Path:
     return Path(value).expanduser()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """What a user says of one kind of job: the table `[jobs.KIND]`."""
+
+    kind: str
+    command: tuple[str, ...] = ()  # instead of our own program
+    timeout_s: float | None = None  # None: from measured durations
+    silence_s: float | None = None  # longest time without a line
+    memory_mb: int | None = None
+    nice: int = 5  # 0 to 19; jobs give way to the processes that control them
+    cpus: tuple[int, ...] = ()  # none: all
+
+
+def _parse_jobs(value: Any) -> tuple[JobSettings, ...]:
+    """Read a table of tables, or the same as JSON from the environment."""
+    tables = json.loads(value) if isinstance(value, str) else value
+    return tuple(_parse_job(_parse_name(kind), table) for kind, table in dict(tables).items())
+
+
+def _parse_job(kind: str, table: Mapping[str, Any]) -> JobSettings:
+    readers: dict[str, Callable[[Any], Any]] = {
+        "command": _parse_command,
+        "timeout_s": lambda v: _parse_number(v, above=0.0, up_to=31_536_000.0),
+        "silence_s": lambda v: _parse_number(v, above=0.0, up_to=31_536_000.0),
+        "memory_mb": lambda v: int(_parse_number(v, above=0.5, up_to=1e9)),
+        "nice": lambda v: int(_parse_number(v, above=-1.0, up_to=19.0)),
+        "cpus": lambda v: tuple(int(_parse_number(each, above=-1.0, up_to=65_535.0)) for each in v),
+    }
+    if unknown := sorted(set(table) - set(readers)):
+        raise ConfigError(f"[jobs.{kind}] has no {unknown[0]!r}; it may have: {', '.join(readers)}")
+    read: dict[str, Any] = {}
+    for name, given in table.items():
+        try:
+            read[name] = readers[name](given)
+        except (ValueError, TypeError):
+            raise ConfigError(f"{name} of [jobs.{kind}] cannot be {given!r}") from None
+    return JobSettings(kind=kind, **read)
+
+
+def _parse_command(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
+        raise TypeError
+    return tuple(value)
+
+
 _BOOL = _Kind("true or false", _parse_bool)
+_JOBS = _Kind("a table per kind of job, such as [jobs.train]", _parse_jobs)
 _PATH = _Kind("a file path", _parse_path)
 _PORT = _Kind("a port number from 0 (any free port) to 65535", _parse_port)
 _NAME = _Kind("1 to 100 letters, digits, '.', '_' or '-'", _parse_name)
@@ -153,6 +200,9 @@ class Settings:
     job_grace_period: float = _setting(
         "RINGRIFT_JOB_GRACE_PERIOD", _SECONDS, 60.0, "time a job has to stop by itself"
     )
+    jobs: tuple[JobSettings, ...] = _setting(
+        "RINGRIFT_JOBS", _JOBS, (), "commands and limits of jobs, by kind"
+    )
     allow_pending_gate: bool = _setting(
         "RINGRIFT_ALLOW_PENDING_GATE", _BOOL, False, "train on games whose replay check is pending"
     )
@@ -174,6 +224,14 @@ class Settings:
     @property
     def blob_dir(self) -> Path:
         return self.data_dir / "blobs"
+
+    @property
+    def job_dir(self) -> Path:
+        return self.data_dir / "jobs"
+
+    def job(self, kind: str) -> JobSettings:
+        """What was said of this kind of job."""
+        return next((job for job in self.jobs if job.kind == kind), JobSettings(kind=kind))
 
 
 _DERIVED: Mapping[str, Callable[[Path], Path]] = {

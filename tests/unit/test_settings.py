@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
-from ringrift.settings import Source, load_settings
+from ringrift.settings import JobSettings, Source, load_settings
 
 DOCUMENTED = {
     "RINGRIFT_EVENT_HANDLER_TIMEOUT": ("event_handler_timeout", 600.0),
@@ -83,12 +83,30 @@ def test_a_wrong_value_names_variable_value_and_what_is_allowed(variable, value,
         ("health_port = 'x", "not valid TOML"),
         ("health_port = 'x'", "health_port in"),
         ("swim_enabled = 3", "true or false"),
+        ("[jobs.train]\ncomand = ['x']", r"\[jobs.train\] has no 'comand'"),
+        ("[jobs.train]\ncommand = 'python x.py'", r"command of \[jobs.train\]"),
+        ("[jobs.train]\nmemory_mb = 0", r"memory_mb of \[jobs.train\]"),
+        ("jobs = 3", "a table per kind of job"),
     ],
 )
 def test_a_wrong_config_file_is_refused(tmp_path, content, complaint):
     (tmp_path / "ringrift.toml").write_text(content)
     with pytest.raises(ConfigError, match=complaint):
         load_settings({})
+
+
+def test_a_kind_of_job_has_a_table_of_its_own(tmp_path):
+    (tmp_path / "ringrift.toml").write_text(
+        "[jobs.train]\ncommand = ['python', 'my_trainer.py']\nmemory_mb = 4000\nnice = 0\ncpus = [0, 2]\n"
+    )
+    settings = load_settings({}).settings
+    train = settings.job("train")
+    assert (train.command, train.memory_mb, train.nice) == (("python", "my_trainer.py"), 4000, 0)
+    assert train.cpus == (0, 2)
+    assert settings.job("export") == JobSettings(kind="export")
+    assert (
+        load_settings({"RINGRIFT_JOBS": '{"train": {"timeout_s": 9}}'}).settings.job("train").timeout_s == 9
+    )
 
 
 def test_a_named_config_file_must_exist(tmp_path):
