@@ -15,7 +15,7 @@ from ringrift.learning.thresholds import (
     ThresholdRules,
     get_threshold_manager,
 )
-from ringrift.learning.trends.windows import fit_line
+from ringrift.learning.trends_windows import fit_line
 
 __all__ = [
     "AdjustmentStrategy",

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.learning.run_status import Curve
-from ringrift.learning.trends.plateaus import LEVEL_MAX, plateau
-from ringrift.learning.trends.regressions import (
+from ringrift.learning.trends_plateaus import LEVEL_MAX, plateau
+from ringrift.learning.trends_regressions import (
     RegressionSeverity,
     regression,
     severity_of,
     win_rate_severity,
 )
-from ringrift.learning.trends.windows import TrendDirection, analyse, deviation, fit_line
+from ringrift.learning.trends_windows import TrendDirection, analyse, deviation, fit_line
 
 NOW_S = 1_790_000_000.0
 

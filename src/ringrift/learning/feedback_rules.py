@@ -1,8 +1,8 @@
 """What the results of a config ask for: one pure rule, so that no two answers can contradict each other.
 
 `feedback` looks at the state and the rating curve, and returns multipliers between fixed bounds with the
-reasons. The plan applies them. The same facts give the same feedback, so a decision can be replayed. Everything that
-is not known counts as neutral, and no finding ever takes a config out of the plan.
+reasons. The plan applies them. The same facts give the same feedback, so a decision can be replayed.
+Everything that is not known counts as neutral, and no finding ever takes a config out of the plan.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from ringrift.learning.quality.scores import QualityView, quality_of
+from ringrift.learning.quality_scores import QualityView, quality_of
 from ringrift.learning.records import Model, ModelState
 from ringrift.learning.run_status import Curve
 from ringrift.learning.state import ConfigState
-from ringrift.learning.trends.plateaus import PlateauFinding, plateau
-from ringrift.learning.trends.windows import ANOMALY_SD, deviation, fit_line
+from ringrift.learning.trends_plateaus import PlateauFinding, plateau
+from ringrift.learning.trends_windows import ANOMALY_SD, deviation, fit_line
 
 EXPLORATION_MIN, EXPLORATION_MAX = 0.8, 2.0
 SIMULATIONS_MIN, SIMULATIONS_MAX = 1.0, 1.5

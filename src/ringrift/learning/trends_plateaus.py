@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ringrift.learning.run_status import Curve
-from ringrift.learning.trends.windows import fit_line
+from ringrift.learning.trends_windows import fit_line
 
 POINTS_MIN = 6  # of the rating curve
 POINTS_WINDOW = 10

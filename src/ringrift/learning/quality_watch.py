@@ -1,0 +1,190 @@
+"""When to say something about the quality of games: on a change that matters, and not too often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from ringrift.learning.quality_scores import HIGH, LOW, SHARDS_SEEN, QualityView, quality_of, refuse_shard
+from ringrift.learning.state import ConfigState
+
+CHANGE_MIN = 0.1
+COOLDOWN_S = 30.0
+PENALTY_BELOW = 0.5
+REFUSED_ALERT = 0.1
+PARITY_CHANGE_MIN = 0.01
+SHARDS_REMEMBERED = 1_000
+
+Told = tuple[str, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What was said last of one config."""
+
+    view: QualityView | None = None
+    said_s: float = float("-inf")
+    parity_rate: float | None = None
+    checks_running: set[str] = field(default_factory=set)
+    check_failures: int = 0
+    shards_told: dict[str, None] = field(default_factory=dict)
+    alerted: bool = False
+
+
+class QualityWatch:
+    """Remembers what was said of each config. The numbers themselves come from the state each time."""
+
+    def __init__(self) -> None:
+        self._configs: dict[str, _Memory] = {}
+
+    def view(self, config: str) -> QualityView | None:
+        """The view that was last told."""
+        memory = self._configs.get(config)
+        return None if memory is None else memory.view
+
+    def look(self, state: ConfigState, now_s: float, *, asked: bool = False) -> list[Told]:
+        """What is to be told of *state*; more readily when somebody *asked*."""
+        memory = self._configs.setdefault(state.config, _Memory())
+        view = quality_of(state)
+        told = self._checks(state, memory, view)
+        told += _refused_shards(state, memory)
+        before = memory.view
+        fresh = before is None or _differs(before, view)
+        if view.score is not None and (asked or (fresh and now_s - memory.said_s >= COOLDOWN_S)):
+            told += _scores(state.config, view, before)
+            memory.view, memory.said_s = view, now_s
+        elif asked:
+            reason = "no game of this config was scored yet"
+            told.append(_failed(state.config, "requested", reason, None))
+        return told
+
+    def _checks(self, state: ConfigState, memory: _Memory, view: QualityView) -> list[Told]:
+        """The checks by the rules: begun, ended, failed, and how many games they refuse."""
+        config, told = state.config, []
+        running = {job.job_id for job in state.open_of("validate")}
+        if running - memory.checks_running:
+            games = sum(shard.games for shard in state.unchecked())
+            told.append(("PARITY_VALIDATION_STARTED", {"config_key": config, "games_planned": games}))
+        failures = state.failures.get("validate")
+        failed = 0 if failures is None else failures.in_a_row
+        if memory.checks_running - running:
+            if failures is not None and failed > memory.check_failures:
+                told.append(_failed(config, "validate", failures.error, view.score))
+            else:
+                told.append(_parity(config, view))
+        memory.checks_running, memory.check_failures = running, failed
+        rate = view.refused_share
+        if view.games + view.refused and abs(rate - (memory.parity_rate or 0.0)) >= PARITY_CHANGE_MIN:
+            told.append(_parity_rate(config, view, memory.parity_rate or 0.0))
+            memory.parity_rate = rate
+        return told + _refusal_alert(config, view, memory)
+
+
+def _differs(before: QualityView, now: QualityView) -> bool:
+    if before.state is not now.state or before.score is None or now.score is None:
+        return True
+    return abs(now.score - before.score) >= CHANGE_MIN or (before.score < LOW) != (now.score < LOW)
+
+
+def _scores(config: str, view: QualityView, before: QualityView | None) -> list[Told]:
+    assert view.score is not None
+    known = None if before is None else before.score
+    updated = {
+        "config_key": config,
+        "quality_score": view.score,
+        "total_games": view.games,
+        "high_quality_games": view.high_quality_games,
+    }
+    told: list[Told] = [
+        ("QUALITY_SCORE_UPDATED", updated if known is None else {**updated, "previous_score": known}),
+        ("QUALITY_DISTRIBUTION_CHANGED", _distribution(config, view)),
+    ]
+    if view.score >= HIGH:
+        high = {"avg_quality": view.score, "high_quality_count": view.high_quality_games}
+        told.append(("HIGH_QUALITY_DATA_AVAILABLE", {"config_key": config, **high}))
+    if view.score < LOW:
+        told += _low(config, view, known)
+    return told
+
+
+def _low(config: str, view: QualityView, known: float | None) -> list[Told]:
+    assert view.score is not None
+    reason = f"the newest {view.games} games score {view.score:.2f}"
+    low = {
+        "config_key": config,
+        "avg_quality": view.score,
+        "low_quality_count": view.low_quality_games,
+        "low_quality_ratio": view.low_quality_games / max(1, view.games),
+        "reason": reason,
+    }
+    told: list[Told] = [("LOW_QUALITY_DATA_WARNING", low)]
+    if known is None or known >= LOW:
+        degraded: dict[str, Any] = {"config_key": config, "quality_score": view.score, "threshold": LOW}
+        if known is not None:
+            degraded |= {"previous_score": known, "degradation": known - view.score}
+        told.append(("QUALITY_DEGRADED", degraded))
+    if view.score < PENALTY_BELOW:
+        penalty = {"penalty": PENALTY_BELOW - view.score, "current_weight": 1.0, "reason": reason}
+        told.append(("QUALITY_PENALTY_APPLIED", {"config_key": config, **penalty}))
+    return told
+
+
+def _distribution(config: str, view: QualityView) -> dict[str, Any]:
+    games = max(1, view.games)
+    return {
+        "config_key": config,
+        "avg_quality": view.score,
+        "high_quality_ratio": view.high_quality_games / games,
+        "low_quality_ratio": view.low_quality_games / games,
+        "total_games": view.games,
+    }
+
+
+def _refused_shards(state: ConfigState, memory: _Memory) -> list[Told]:
+    """Shards among the newest that nobody should learn from, each once."""
+    told: list[Told] = []
+    for shard in islice(reversed(state.shards.values()), SHARDS_SEEN):
+        why = refuse_shard(shard)
+        if why is None or shard.digest in memory.shards_told:
+            continue
+        memory.shards_told[shard.digest] = None
+        while len(memory.shards_told) > SHARDS_REMEMBERED:
+            del memory.shards_told[next(iter(memory.shards_told))]
+        about = {"config_key": state.config, "db_path": shard.name}
+        message = f"shard {shard.digest[:12]} of worker {shard.worker} is left out: {why}"
+        alert = {"alert_type": "shard_refused", "severity": "error", "message": message}
+        told.append(("DATA_QUALITY_ALERT", {**about, **alert}))
+        wanted = {"extra_games": shard.games + shard.refused, "priority": "high", "reason": message}
+        told.append(("SELFPLAY_TARGET_UPDATED", {"config_key": state.config, **wanted}))
+    return told
+
+
+def _refusal_alert(config: str, view: QualityView, memory: _Memory) -> list[Told]:
+    high = view.refused_share > REFUSED_ALERT
+    if high == memory.alerted:
+        return []
+    memory.alerted = high
+    if not high:
+        return []
+    worst = ", ".join(f"{count} {reason}" for reason, count in sorted(view.reasons.items()))
+    message = f"{view.refused_share:.0%} of the newest games do not agree with the rules: {worst}"
+    alert = {"alert_type": "games_refused", "severity": "warning", "message": message}
+    return [("DATA_QUALITY_ALERT", {"config_key": config, **alert})]
+
+
+def _failed(config: str, check: str, reason: str, last: float | None) -> Told:
+    payload = {"config_key": config, "check_type": check, "reason": reason}
+    return "QUALITY_CHECK_FAILED", payload if last is None else {**payload, "last_quality": last}
+
+
+def _parity(config: str, view: QualityView) -> Told:
+    checked = view.games + view.refused
+    payload = {"games_checked": checked, "games_failed": view.refused, "passed": not view.refused}
+    return "PARITY_VALIDATION_COMPLETED", {"config_key": config, **payload}
+
+
+def _parity_rate(config: str, view: QualityView, before: float) -> Told:
+    checked = view.games + view.refused
+    payload = {"new_rate": view.refused_share, "old_rate": before, "total_checked": checked}
+    return "PARITY_FAILURE_RATE_CHANGED", {"config_key": config, **payload}

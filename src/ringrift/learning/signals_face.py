@@ -1,0 +1,122 @@
+"""The face of a coordinator that hears the events of a component and is wired once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ringrift.events.catalog import CATALOG
+from ringrift.events.routed_event import EventSource, RouterEvent
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import SubscriptionHandle
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import CoordinatorStatus, HealthCheckResult
+
+Told = tuple[str, dict[str, Any]]  # an event and its payload
+
+
+def heard_by(component: str, *more: str) -> tuple[str, ...]:
+    """The events that the catalog says *component* must hear."""
+    return (*(name for name, spec in CATALOG.items() if component in spec.consumed_by), *more)
+
+
+class ListeningCoordinator:
+    """Subscribes to the events of its component; what it makes of one is `_on_event`."""
+
+    component: ClassVar[str]
+    emits: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+    ) -> None:
+        self.name = self.component
+        self._router = router or get_router()
+        self._runtime = runtime or system_runtime()
+        self._situations = situations or get_situations()
+        self._subscriptions: list[SubscriptionHandle] = []
+        self.events_heard: Counter[str] = Counter()
+        self.events_told: Counter[str] = Counter()
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_subscribed(self) -> bool:
+        return bool(self._subscriptions)
+
+    @property
+    def status(self) -> CoordinatorStatus:
+        return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
+
+    def hears(self) -> tuple[str, ...]:
+        return heard_by(self.component)
+
+    def wire(self) -> None:
+        """Subscribe; a second call changes nothing."""
+        if not self._subscriptions:
+            self._subscriptions = [
+                self._router.subscribe(event, self._heard, f"{self.name}.{event}") for event in self.hears()
+            ]
+
+    def unwire(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._subscriptions = []
+
+    async def start(self) -> None:
+        self.wire()
+
+    async def stop(self) -> None:
+        self.unwire()
+
+    shutdown = stop
+
+    # --- events ---------------------------------------------------------------------------------------------
+
+    async def _heard(self, event: RouterEvent) -> None:
+        if self._is_own(event):
+            return
+        self.events_heard[event.event_type] += 1
+        await self._on_event(event.event_type, event.payload)
+
+    def _is_own(self, event: RouterEvent) -> bool:
+        """What it said itself comes back; what its like in another process said is news."""
+        return event.source == self.name and event.origin is not EventSource.CROSS_PROCESS
+
+    async def _on_event(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    async def tell(self, told: list[Told]) -> None:
+        for name, payload in told:
+            self.events_told[name] += 1
+            await self._router.publish(name, payload, self.name)
+
+    # --- what it says about itself --------------------------------------------------------------------
+
+    def health_check(self) -> HealthCheckResult:
+        if not self._subscriptions:
+            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
+        return HealthCheckResult.ok("", **self.get_metrics())
+
+    def get_metrics(self) -> dict[str, Any]:
+        return {
+            "events_heard": self.events_heard.total(),
+            "events_told": self.events_told.total(),
+            "run_open": self._situations.loop is not None,
+        }
+
+    def get_status(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "status": self.status.value,
+            "subscribed": self.is_subscribed,
+            "heard": dict(self.events_heard),
+            "told": dict(self.events_told),
+            **self.get_metrics(),
+        }

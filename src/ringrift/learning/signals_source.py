@@ -1,0 +1,87 @@
+"""Where the faces of feedback and quality look: the one state of the run, never a copy of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ringrift.learning.controller import Controller
+from ringrift.learning.facts import AnyFact, Noted
+from ringrift.learning.feedback_rules import Feedback, feedback
+from ringrift.learning.run_status import Curve
+from ringrift.learning.state import ConfigState
+from ringrift.learning.trends_curves import rating_curve
+from ringrift.process import process_scope
+
+CONFIGS_MAX = 1_000
+
+
+class RunningLoop(Protocol):
+    """What is asked of the controller."""
+
+    def configs(self) -> list[str]: ...
+
+    def state(self, config: str) -> ConfigState: ...
+
+    def shares(self) -> dict[str, float]: ...
+
+    async def write(self, config: str, fact: AnyFact) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One config as the faces see it."""
+
+    state: ConfigState
+    curve: tuple[Curve, ...]
+    share: float
+    feedback: Feedback
+
+
+class Situations:
+    """Reads the loop of this process. Curves are fitted again only when there are new facts."""
+
+    def __init__(self, loop: RunningLoop | None = None) -> None:
+        self._given = loop
+        self._curves: dict[str, tuple[int, tuple[Curve, ...]]] = {}
+
+    @property
+    def loop(self) -> RunningLoop | None:
+        """The controller, or None while no run is open in this process."""
+        return self._given or process_scope().peek(Controller)
+
+    def all(self) -> Mapping[str, Situation]:
+        loop = self.loop
+        if loop is None:
+            return {}
+        shares = loop.shares()
+        return {
+            config: self._of(loop.state(config), shares[config]) for config in loop.configs()[:CONFIGS_MAX]
+        }
+
+    def get(self, config: str) -> Situation | None:
+        loop = self.loop
+        if loop is None or config not in loop.configs():
+            return None
+        return self._of(loop.state(config), loop.shares()[config])
+
+    async def note(self, config: str, topic: str, text: str, **details: object) -> bool:
+        """Write a finding into the facts of *config*, so that plans see it; False if no run is open."""
+        loop = self.loop
+        if loop is None or config not in loop.configs():
+            return False
+        at_s = loop.state(config).last_s
+        await loop.write(config, Noted(at_s=at_s, topic=topic, text=text, details=details))
+        return True
+
+    def _of(self, state: ConfigState, share: float) -> Situation:
+        facts, curve = self._curves.get(state.config, (-1, ()))
+        if facts != state.facts:
+            curve = rating_curve(state)
+            self._curves[state.config] = (state.facts, curve)
+        return Situation(state, curve, share, feedback(state, curve))
+
+
+def get_situations() -> Situations:
+    return process_scope().get(Situations, Situations)
