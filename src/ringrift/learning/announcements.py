@@ -1,0 +1,184 @@
+"""What is told when a fact was written: the events that follow from it, with their payloads.
+
+A pure mapping, so that the story told on the bus cannot differ from what happened. The controller publishes
+what `events_of` returns, after the fact is stored; an event that is lost costs a wake-up and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
+from ringrift.learning.announcements_of_jobs import ENDED, FAILED, ISSUED
+from ringrift.learning.announcements_of_verdicts import promoted, rejected, rolled_back
+from ringrift.learning.facts import (
+    AnyFact,
+    Archived,
+    Blocked,
+    JobEnded,
+    JobIssued,
+    Noted,
+    Promoted,
+    Recalled,
+    Rejected,
+    RolledBack,
+)
+from ringrift.learning.records import ShardState
+from ringrift.learning.state import ConfigState, OpenJob
+
+QUALITY_WANTED = 0.5  # mean quality below which the documents speak of poor data
+
+# Everything that `events_of` can return, for the wiring audit.
+ANNOUNCED = (
+    "BATCH_DISPATCHED",
+    "BATCH_SCHEDULED",
+    "CHECKPOINT_LOADED",
+    "CHECKPOINT_SAVED",
+    "CPU_PIPELINE_JOB_COMPLETED",
+    "CURRICULUM_ADVANCEMENT_NEEDED",
+    "DATABASE_CREATED",
+    "EVALUATION_COMPLETED",
+    "EVALUATION_FAILED",
+    "EVALUATION_PROGRESS",
+    "EVALUATION_STARTED",
+    "EXPORT_TRIGGERED",
+    "ITERATION_COMPLETED",
+    "MODEL_EVALUATION_BLOCKED",
+    "MODEL_PROMOTED",
+    "NEW_GAMES_AVAILABLE",
+    "NPZ_COMBINATION_COMPLETE",
+    "NPZ_COMBINATION_FAILED",
+    "NPZ_COMBINATION_STARTED",
+    "NPZ_EXPORT_COMPLETE",
+    "NPZ_EXPORT_STARTED",
+    "PER_BUFFER_REBUILT",
+    "PER_PRIORITIES_UPDATED",
+    "PLATEAU_DETECTED",
+    "PROMOTION_CANDIDATE",
+    "PROMOTION_FAILED",
+    "PROMOTION_REJECTED",
+    "PROMOTION_ROLLED_BACK",
+    "PROMOTION_STARTED",
+    "QUALITY_CHECK_REQUESTED",
+    "SELFPLAY_COMPLETE",
+    "SELFPLAY_TARGET_UPDATED",
+    "TIER_PROMOTION",
+    "TOURNAMENT_COMPLETED",
+    "TRAINING_BLOCKED_BY_QUALITY",
+    "TRAINING_COMPLETED",
+    "TRAINING_EARLY_STOPPED",
+    "TRAINING_FAILED",
+    "TRAINING_LOSS_ANOMALY",
+    "TRAINING_LOSS_TREND",
+    "TRAINING_PROGRESS",
+    "TRAINING_ROLLBACK_COMPLETED",
+    "TRAINING_ROLLBACK_NEEDED",
+    "TRAINING_THRESHOLD_REACHED",
+    "TRAINING_TRIGGERED",
+    "WORK_CANCELLED",
+    "WORK_COMPLETED",
+    "WORK_FAILED",
+    "WORK_QUEUED",
+)
+
+
+def events_of(fact: AnyFact, state: ConfigState) -> list[Announcement]:
+    """Return (event name, payload) for *fact*, in the order in which they are to be told.
+
+    *state* has taken in *fact*, and nothing after it.
+    """
+    scene = Scene(state, fact.at_s)
+    if isinstance(fact, JobEnded):
+        # Without a job this end was noted before, and told then.
+        return [] if state.last_ended is None else _ended(scene, state.last_ended, fact)
+    tell = cast("Callable[[Scene, AnyFact], list[Announcement]]", _TELL[type(fact)])
+    return tell(scene, fact)
+
+
+def _issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+    about = {"work_id": fact.job_id, "work_type": fact.kind, "config_key": scene.config}
+    queued = {**about, "priority": fact.priority, "queue_depth": len(scene.state.open_jobs)}
+    tell = ISSUED.get(fact.kind)
+    return [("WORK_QUEUED", queued), *([] if tell is None else tell(scene, fact))]
+
+
+def _ended(scene: Scene, job: OpenJob, fact: JobEnded) -> list[Announcement]:
+    about = {"work_id": job.job_id, "work_type": job.kind}
+    if fact.cancelled:
+        return [("WORK_CANCELLED", {**about, "reason": fact.error or "cancelled"})]
+    report = fact.report
+    if report is None:
+        error = fact.error or "it failed and left no message"
+        failed = {**about, "error": error, "attempts": scene.failures_of(job.kind)}
+        broken = FAILED.get(job.kind)
+        told = [] if broken is None else broken(scene, job, error)
+        return [("WORK_FAILED", {**failed, "config_key": scene.config}), *told]
+    done = {"node_id": report.node, "config_key": scene.config, "duration_seconds": report.wall_s}
+    tell = ENDED.get(job.kind)
+    return [("WORK_COMPLETED", {**about, **done}), *([] if tell is None else tell(scene, job, report))]
+
+
+def _archived(_scene: Scene, _fact: Archived) -> list[Announcement]:
+    """Nobody waits for an archived model."""
+    return []
+
+
+def _recalled(scene: Scene, _fact: Recalled) -> list[Announcement]:
+    """The weights of the recalled rows went to nothing, or came back."""
+    rows = scene.state.totals[f"rows {ShardState.RECALLED}"]
+    return [("PER_PRIORITIES_UPDATED", {"config_key": scene.config, "samples_updated": rows})]
+
+
+def _blocked(scene: Scene, fact: Blocked) -> list[Announcement]:
+    if fact.stage == "evaluate":
+        newest = scene.state.newest_model
+        path = "" if newest is None else blob_path(newest.digest)
+        nodes = {"required_nodes": 1, "actual_nodes": 0}
+        blocked = {"config_key": scene.config, "model_path": path, "reason": fact.reason, **nodes}
+        return [("MODEL_EVALUATION_BLOCKED", blocked)]
+    if fact.stage == "train" and "quality" in fact.reason.lower():
+        payload = {
+            "config_key": scene.config,
+            "quality_score": scene.mean_quality(),
+            "threshold": QUALITY_WANTED,
+            "reason": fact.reason,
+        }
+        return [("TRAINING_BLOCKED_BY_QUALITY", payload)]
+    return []
+
+
+def _noted(scene: Scene, fact: Noted) -> list[Announcement]:
+    if fact.topic == "plateau":
+        details: dict[str, Any] = dict(fact.details)
+        known = {
+            "metric_name": "rating",
+            "current_value": scene.champion_rating(),
+            "recommendation": fact.text,
+        }
+        plateau = {"config_key": scene.config, **known, **_only(details, _PLATEAU_FIELDS)}
+        needed = {"config_key": scene.config, "reason": fact.text}
+        return [("PLATEAU_DETECTED", plateau), ("CURRICULUM_ADVANCEMENT_NEEDED", needed)]
+    if fact.topic == "promotion_failed":
+        model = str(fact.details.get("model", scene.state.champion or ""))
+        return [("PROMOTION_FAILED", {"config_key": scene.config, "model_id": model, "error": fact.text})]
+    return []
+
+
+_PLATEAU_FIELDS = ("metric_name", "current_value", "best_value", "epochs_since_improvement", "plateau_type")
+
+
+def _only(details: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: details[name] for name in names if details.get(name) is not None}
+
+
+_TELL: dict[type, Callable[[Scene, Any], list[Announcement]]] = {
+    JobIssued: _issued,
+    Promoted: promoted,
+    Rejected: rejected,
+    RolledBack: rolled_back,
+    Archived: _archived,
+    Recalled: _recalled,
+    Blocked: _blocked,
+    Noted: _noted,
+}

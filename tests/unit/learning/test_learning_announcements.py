@@ -1,0 +1,179 @@
+"""What the bus is told follows from the facts, fits the catalog, and tells the loop's story in order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from learning_story import RULES, Story
+
+from ringrift.events.catalog import CATALOG
+from ringrift.learning.announcements import ANNOUNCED
+from ringrift.learning.facts import (
+    Archived,
+    Blocked,
+    JobEnded,
+    Noted,
+    Promoted,
+    Recalled,
+    Rejected,
+    RolledBack,
+)
+from ringrift.learning.orders import (
+    evaluate_order,
+    export_order,
+    selfplay_order,
+    train_order,
+    validate_order,
+)
+
+
+def whole_life() -> Story:
+    """Every kind of fact and every kind of end at least once."""
+    story = Story()
+    story.play()
+    story.check()
+    story.play()
+    story.check()
+    story.export()
+    first = story.train(loss=2.0)
+    story.evaluate(first, "random", wins=60, losses=4)
+    story.write(Promoted(at_s=story.now_s, model=first, previous=None, reason="beats random"))
+    for number in range(6):
+        story.play()
+        story.check()
+        story.export()
+        weak = story.train(loss=1.9 - 0.1 * number)
+        story.evaluate(weak, first, wins=20, losses=44)
+        story.write(Rejected(at_s=story.now_s, model=weak, gate="sprt", reason="not stronger"))
+    odd = story.train(loss=9.0, ended="no gain on held-out games", best_step=3)
+    story.evaluate(odd, first, wins=50, losses=14)
+    story.write(Promoted(at_s=story.now_s, model=odd, previous=first, reason="stronger"))
+    story.evaluate(odd, first, wins=10, losses=54, purpose="rollback")
+    story.write(RolledBack(at_s=story.now_s, model=odd, restored=first, reason="later evidence"))
+    story.write(Archived(at_s=story.now_s, model=odd, reason="old"))
+    story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1"))
+    story.write(Blocked(at_s=story.now_s, stage="train", reason="quality is poor", until_s=2e9))
+    story.write(Blocked(at_s=story.now_s, stage="evaluate", reason="no worker", until_s=2e9))
+    story.write(Noted(at_s=story.now_s, topic="plateau", text="flat for 5 models"))
+    story.write(Noted(at_s=story.now_s, topic="promotion_failed", text="the pointer moved"))
+    fail_everything(story, first)
+    return story
+
+
+def fail_everything(story: Story, model: str) -> None:
+    state = story.state
+    shards = list(state.shards.values())
+    candidate, samples = state.models[model], state.newest_samples
+    assert samples is not None
+    orders = {
+        "selfplay": selfplay_order(state, RULES, simulations=8),
+        "validate": validate_order(state, shards),
+        "export": export_order(state, RULES, shards, window_rows=10),
+        "train": train_order(state, RULES, samples, candidate, sample_steps=10),
+        "evaluate": evaluate_order(state, RULES, candidate, ["random"], games=2, purpose="promotion"),
+    }
+    for kind, order in orders.items():
+        story.fail(story.issue(kind, order))
+    job = story.issue("selfplay", orders["selfplay"])
+    story.write(JobEnded(at_s=story.now_s, job_id=job, cancelled=True))
+
+
+def test_every_payload_fits_the_catalog() -> None:
+    for name, payload in whole_life().told:
+        spec = CATALOG[name]
+        assert not spec.problems(payload), name
+        assert set(payload) <= {field.name for field in spec.fields}, name
+
+
+def test_what_is_declared_is_told_and_nothing_else() -> None:
+    assert {name for name, _ in whole_life().told} == set(ANNOUNCED)
+
+
+def test_the_stages_follow_each_other() -> None:
+    story = Story()
+    story.play()
+    story.check()
+    story.export()
+    model = story.train()
+    story.evaluate(model, "random", wins=60, losses=4)
+    story.write(Promoted(at_s=story.now_s, model=model, previous=None, reason="beats random"))
+    names = [name for name, _ in story.told]
+    chain = (
+        "SELFPLAY_COMPLETE",
+        "NEW_GAMES_AVAILABLE",
+        "NPZ_EXPORT_COMPLETE",
+        "TRAINING_COMPLETED",
+        "EVALUATION_COMPLETED",
+        "MODEL_PROMOTED",
+        "ITERATION_COMPLETED",
+    )
+    assert all(names.index(a) < names.index(b) for a, b in pairwise(chain))
+
+
+def test_an_end_that_was_noted_before_is_not_told_again() -> None:
+    story = Story()
+    job = story.issue("selfplay", selfplay_order(story.state, RULES, simulations=8))
+    assert story.end(job)
+    assert story.end(job) == []
+
+
+def test_a_verdict_without_games_is_not_told() -> None:
+    story = Story()
+    story.play()
+    story.check()
+    story.export()
+    model = story.train()
+    told = story.write(Promoted(at_s=story.now_s, model=model, previous=None, reason="always accept"))
+    assert "EVALUATION_COMPLETED" not in [name for name, _ in told]
+    assert "MODEL_PROMOTED" in [name for name, _ in told]
+
+
+def test_rating_games_are_no_verdict() -> None:
+    story = Story()
+    story.play()
+    story.check()
+    story.export()
+    model = story.train()
+    story.told.clear()
+    story.evaluate(model, "mcts:32", wins=3, losses=3, purpose="rating")
+    names = [name for name, _ in story.told]
+    assert "TOURNAMENT_COMPLETED" in names
+    assert not {"EVALUATION_STARTED", "EVALUATION_PROGRESS", "EVALUATION_COMPLETED"} & set(names)
+
+
+def test_the_training_threshold_is_told_once_when_it_is_crossed() -> None:
+    story = Story()
+    counts = []
+    for _ in range(3):
+        story.told.clear()
+        story.play(games=2, rows=60)
+        story.check()
+        counts.append([name for name, _ in story.told].count("TRAINING_THRESHOLD_REACHED"))
+    assert counts == [0, 1, 0]
+
+
+def test_the_loss_trend_is_told_when_it_flips() -> None:
+    story = Story()
+    story.play()
+    story.check()
+    story.export()
+    flips = []
+    for loss in (2.0, 1.8, 1.6, 1.7, 1.5):
+        story.told.clear()
+        story.train(loss=loss)
+        flips += [payload["trend"] for name, payload in story.told if name == "TRAINING_LOSS_TREND"]
+    assert flips == ["improving", "degrading", "improving"]
+
+
+@pytest.mark.parametrize(("loss", "told"), [(1.0, False), (5.0, True)])
+def test_a_loss_far_off_the_others_is_an_anomaly(loss: float, told: bool) -> None:
+    story = Story()
+    story.play()
+    story.check()
+    story.export()
+    for earlier in (1.2, 1.1, 1.15, 1.05, 1.1):
+        story.train(loss=earlier)
+    story.told.clear()
+    story.train(loss=loss)
+    assert ("TRAINING_LOSS_ANOMALY" in [name for name, _ in story.told]) is told
