@@ -1,0 +1,193 @@
+"""The progress watchdog: is each config getting anywhere, and if not, why.
+
+It looks at the status that the run keeps in the engine, so it also notices when the run itself is gone. A
+stall is told when it begins and each time it gets a tier worse; its end is told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import structlog
+
+from ringrift.engine.opening import get_engine
+from ringrift.engine.ports import KeyValue
+from ringrift.events.handlers import HandlerBase
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.progress_rules import (
+    ACTIONS,
+    BOOSTS,
+    ConfigTrack,
+    Progress,
+    judge,
+    velocity_per_hour,
+)
+from ringrift.health.progress_view import ConfigSeen, RunSeen, read_run
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult
+
+__all__ = [
+    "Progress",
+    "ProgressBook",
+    "ProgressWatchdog",
+    "StallDetector",
+    "create_progress_watchdog",
+    "get_stall_detector",
+    "velocity_per_hour",
+]
+
+log = structlog.get_logger()
+
+INTERVAL_S = 30.0
+STATUS_OLD_S = 120.0
+OPERATIONS_MAX = 1000
+
+Announcement = tuple[str, dict[str, Any]]
+
+
+class ProgressBook:
+    """What was seen of every config, and what there is to tell. Pure but for its memory."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[str, ConfigTrack] = {}
+        self.verdicts: dict[str, Progress] = {}
+
+    def look(self, run: RunSeen, now_s: float) -> list[Announcement]:
+        """Take in a status, and return the events that follow."""
+        for gone in self._tracks.keys() - run.configs.keys():
+            del self._tracks[gone]
+            self.verdicts.pop(gone, None)
+        told: list[Announcement] = []
+        for config, seen in run.configs.items():
+            track = self._tracks.setdefault(config, ConfigTrack())
+            track.see(seen, now_s)
+            verdict = judge(track, seen, now_s, run_state=run.state)
+            self.verdicts[config] = verdict
+            told += self._changes(config, track, seen, verdict, now_s)
+        return told
+
+    @property
+    def stalled(self) -> dict[str, str]:
+        return {config: each.reason for config, each in self.verdicts.items() if each.stalled}
+
+    def _changes(
+        self, config: str, track: ConfigTrack, seen: ConfigSeen, verdict: Progress, now_s: float
+    ) -> list[Announcement]:
+        velocity = velocity_per_hour(seen.curve)
+        if verdict.stalled:
+            worse = verdict.tier > track.tier
+            track.stalled_s = now_s if track.stalled_s is None else track.stalled_s
+            track.tier = max(track.tier, verdict.tier)
+            if not worse:
+                return []
+            stall = {
+                "config_key": config,
+                "stall_duration_hours": (verdict.late_s + verdict.expected_s) / 3600,
+                "action": ACTIONS[verdict.tier],
+                "escalation_tier": verdict.tier,
+                "boost_multiplier": BOOSTS[verdict.tier],
+                "current_velocity": velocity,
+            }
+            return [("PROGRESS_STALL_DETECTED", stall)]
+        if track.stalled_s is None:
+            return []
+        lasted_s, track.stalled_s, track.tier = now_s - track.stalled_s, None, 0
+        back = {"recovery_duration_hours": lasted_s / 3600, "current_velocity": velocity or 0.0}
+        return [("PROGRESS_RECOVERED", {"config_key": config, **back})]
+
+
+class ProgressWatchdog(HandlerBase):
+    """PROGRESS_WATCHDOG."""
+
+    capability: ClassVar[str] = "progress_watchdog"
+    emits: ClassVar[tuple[str, ...]] = ("PROGRESS_STALL_DETECTED", "PROGRESS_RECOVERED")
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime | None = None,
+        router: UnifiedEventRouter | None = None,
+        kv: KeyValue | None = None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        super().__init__("progress_watchdog", cycle_interval=interval_s, router=router, runtime=runtime)
+        self._kv = kv
+        self.book = ProgressBook()
+        self._seen_s: float | None = None
+
+    async def _run_cycle(self) -> None:
+        kv = self._kv or (await get_engine()).kv
+        run = await read_run(kv)
+        if run is None:
+            return
+        self._seen_s = run.at_s
+        now_s = self._runtime.now_s()
+        if now_s - run.at_s > STATUS_OLD_S and run.state == "running":
+            return  # what an old status shows is no news of the configs; the health check tells its age
+        for event, payload in self.book.look(run, now_s):
+            log.info("progress.changed", event_type=event, **payload)
+            await (self._own_router or get_router()).publish(event, payload, self.name)
+
+    def health_check(self) -> HealthCheckResult:
+        """Degraded while a config stalls, or while nobody keeps the status up to date."""
+        own = (
+            super()
+            .health_check()
+            .with_details(configs={config: each.reason for config, each in self.book.verdicts.items()})
+        )
+        if not own.healthy:
+            return own
+        if self._seen_s is None:
+            return HealthCheckResult.degraded("no run has told its status yet", **own.details)
+        age_s = self._runtime.now_s() - self._seen_s
+        if age_s > STATUS_OLD_S:
+            return HealthCheckResult.degraded(f"the run's status is {age_s:.0f} s old", **own.details)
+        if stalled := self.book.stalled:
+            words = "; ".join(f"{config}: {reason}" for config, reason in stalled.items())
+            return HealthCheckResult.degraded(words, **own.details)
+        return own
+
+
+def create_progress_watchdog(
+    router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
+) -> ProgressWatchdog:
+    return ProgressWatchdog(router=router, runtime=runtime)
+
+
+class StallDetector:
+    """Operations that should report now and then; one that falls silent beyond its own limit is stalled."""
+
+    def __init__(self, now_s: Callable[[], float], *, silent_s: float = 600.0) -> None:
+        self._now_s, self._silent_s = now_s, silent_s
+        self._operations: dict[str, tuple[float, float]] = {}  # last sign of life, seconds allowed
+
+    def report(self, operation: str, *, silent_s: float | None = None) -> None:
+        """*operation* lives; *silent_s* is how long it may stay silent from now on."""
+        if operation not in self._operations and len(self._operations) >= OPERATIONS_MAX:
+            oldest = min(self._operations, key=lambda name: self._operations[name][0])
+            del self._operations[oldest]
+        self._operations[operation] = (self._now_s(), silent_s or self._silent_s)
+
+    def end(self, operation: str) -> bool:
+        return self._operations.pop(operation, None) is not None
+
+    def stalled(self) -> dict[str, float]:
+        """Return the seconds of silence of every operation that is stalled."""
+        now_s = self._now_s()
+        return {
+            name: now_s - seen_s
+            for name, (seen_s, allowed_s) in self._operations.items()
+            if now_s - seen_s > allowed_s
+        }
+
+
+def get_stall_detector() -> StallDetector:
+    """Return the detector of this process."""
+    return process_scope().get(StallDetector, lambda: StallDetector(_monotonic_s))
+
+
+def _monotonic_s() -> float:
+    return system_runtime().monotonic_s()
