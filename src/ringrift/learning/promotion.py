@@ -8,7 +8,7 @@ on which evidence, and what to play next where there is too little of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -101,7 +101,7 @@ class Judgement:
     verdict: Verdict
     gate: str  # which question decided or is still open: head_to_head, floor, untrained, rollback
     reason: str
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)  # by gate
     play: Pairing | None = None
 
     @property
@@ -135,19 +135,16 @@ def judge(
         gates.append(_beats(candidate, champion, matches, rules, players, gate="head_to_head"))
     elif champion is None and untrained is not None:
         gates.append(_beats(candidate, untrained, matches, rules, players, gate="untrained"))
-    for passed in gates:
-        if passed.verdict is not Verdict.PROMOTE:
-            return passed
-    floor = _holds_floor(candidate, matches, rules, players)
-    evidence = {each.gate: each.evidence for each in (*gates, floor)}
-    if floor.verdict is not Verdict.PROMOTE:
-        return Judgement(
-            verdict=floor.verdict, gate="floor", reason=floor.reason, evidence=evidence, play=floor.play
-        )
-    reason = "; ".join(each.reason for each in (*gates, floor))
+    if all(each.verdict is Verdict.PROMOTE for each in gates):
+        gates.append(_holds_floor(candidate, matches, rules, players))
+    evidence = {each.gate: each.evidence for each in gates}
+    last = gates[-1]
+    if last.verdict is not Verdict.PROMOTE:
+        return replace(last, evidence=evidence)
+    reason = "; ".join(each.reason for each in gates)
     if champion is None:
         reason = f"first model: {reason}"
-    return Judgement(verdict=Verdict.PROMOTE, gate=(*gates, floor)[0].gate, reason=reason, evidence=evidence)
+    return Judgement(verdict=Verdict.PROMOTE, gate=gates[0].gate, reason=reason, evidence=evidence)
 
 
 def judge_rollback(
@@ -161,7 +158,7 @@ def judge_rollback(
     players, test = _players(matches), rules.reversed_test()
     found = gather(champion, previous, matches, players=players, purpose=ROLLBACK, only=rules.simulations)
     state = found.state(test)
-    evidence = _test_evidence(found, state)
+    evidence = {ROLLBACK: _test_evidence(found, state)}
     if state.verdict is TestVerdict.NOT_STRONGER:
         reason = f"weaker than its predecessor: {_in_words(found, state)}"
         return Judgement(verdict=Verdict.ROLL_BACK, gate=ROLLBACK, reason=reason, evidence=evidence)

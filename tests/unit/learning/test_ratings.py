@@ -1,0 +1,131 @@
+"""Ratings of a config, from its matches."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringrift.learning import ratings as module
+from ringrift.learning.ratings import ANCHORS, Pool, pools, rate
+from ringrift.learning.records import Match
+from ringrift.statistics.plackett_luce import place_chances
+from ringrift.statistics.sprt import expected_score
+
+
+def match(first, second, wins, losses, *, draws=0, simulations=32, at_s=0.0, recalled=False):
+    games = wins + losses + draws
+    return Match(
+        job_id=f"{first}-{second}-{at_s}",
+        first=first,
+        second=second,
+        simulations=simulations,
+        players=2,
+        games=games,
+        wins=wins,
+        draws=draws,
+        losses=losses,
+        pairs=None,
+        at_s=at_s,
+        recalled=recalled,
+    )
+
+
+def several(first, second, places, *, at_s=0.0):
+    return Match(
+        job_id=f"{first}-{second}",
+        first=first,
+        second=second,
+        simulations=32,
+        players=len(places),
+        games=sum(places),
+        wins=places[0],
+        draws=0,
+        losses=sum(places[1:]),
+        pairs=None,
+        places=tuple(places),
+        at_s=at_s,
+    )
+
+
+CHAIN = [
+    match("m1", "random", 60, 4, at_s=1),
+    match("m2", "m1", 120, 40, at_s=2),
+    match("m3", "m2", 110, 50, at_s=3),
+    match("m3", "mcts:32", 20, 44, at_s=4),
+]
+
+
+def test_random_is_pinned_and_strength_follows_the_chain():
+    found = rate(CHAIN)
+    assert found["random"].rating == found["random"].low == found["random"].high == 400.0
+    assert 400 < found["m1"].rating < found["m2"].rating < found["m3"].rating < found["mcts:32"].rating
+    assert found["m2"].games == 320
+    assert found["m3"].low < found["m3"].rating < found["m3"].high
+
+
+def test_a_baseline_measured_elsewhere_than_its_nominal_rating_bends():
+    found = rate([*CHAIN, match("mcts:32", "random", 150, 50, simulations=0, at_s=5)])
+    assert found["mcts:32"].rating < ANCHORS["mcts:32"] - 300
+    assert found["random"].rating == 400.0
+
+
+@given(st.randoms())
+@settings(max_examples=20)
+def test_order_means_nothing(rng):
+    shuffled = list(CHAIN)
+    rng.shuffle(shuffled)
+    assert {name: pytest.approx(each.rating, abs=1e-5) for name, each in rate(shuffled).items()} == {
+        name: each.rating for name, each in rate(CHAIN).items()
+    }
+
+
+def test_recalled_matches_and_matches_without_games_count_for_nothing():
+    noise = [match("m1", "random", 0, 500, recalled=True), match("m3", "m1", 0, 0), match("m1", "m1", 9, 9)]
+    assert rate([*CHAIN, *noise]) == rate(CHAIN)
+    assert rate([]) == {}
+
+
+def test_search_settings_are_pools_of_their_own():
+    strong = [match("m1", "random", 64, 0, simulations=200, at_s=9)]
+    both = [*CHAIN, *strong]
+    assert rate(both) == rate(strong)  # the newest match is of that pool
+    assert rate(both, pool=Pool(2, 32)) == rate(CHAIN)
+    assert set(pools(both)) == {Pool(2, 32), Pool(2, 200)}
+    assert rate(both, pool=Pool(3, 32)) == {}
+
+
+def test_a_model_without_any_link_to_a_baseline_has_no_rating():
+    assert set(rate([match("x", "y", 10, 5)])) == set()
+
+
+def test_search_baselines_stand_in_the_order_of_their_nodes():
+    found = rate([match("m", f"mcts:{nodes}", 10, 10) for nodes in (32, 64, 128)])
+    assert found["mcts:32"].rating < found["mcts:64"].rating < found["mcts:128"].rating
+
+
+@pytest.mark.parametrize("players", [3, 4])
+def test_placings_of_several_players_read_the_truth(players):
+    def places(gap):
+        return [round(2000 * chance) for chance in place_chances(gap, players)]
+
+    found = rate([several("m1", "random", places(200)), several("m2", "m1", places(100), at_s=1)])
+    assert found["m1"].rating == pytest.approx(600, abs=5)
+    assert found["m2"].rating == pytest.approx(700, abs=5)
+
+
+def test_many_models_in_groups_read_about_the_same_as_all_at_once(monkeypatch):
+    rng = random.Random(7)
+    names = [f"m{number:03}" for number in range(60)]
+    matches = [match("m000", "random", 45, 19)]
+    for at, one in enumerate(names[1:], 1):
+        for back in (1, 3):
+            if at >= back:
+                wins = sum(rng.random() < expected_score(15 * back) for _ in range(100))
+                matches.append(match(one, names[at - back], wins, 100 - wins, at_s=at))
+    at_once = rate(matches)
+    monkeypatch.setattr(module, "GROUP_MAX", 20)
+    grouped = rate(matches)
+    assert set(grouped) == set(at_once)
+    for name, each in grouped.items():
+        assert each.rating == pytest.approx(at_once[name].rating, abs=(each.high - each.low) / 4 + 1)
