@@ -8,7 +8,7 @@ export class Detail {
   constructor() {
     this.axis = "time";
     this.rating = new Plot(byId("rating-plot"), ratingShape, { height: 300 });
-    this.loss = new Plot(byId("loss-plot"), lossShape, { height: 190 });
+    this.loss = new Plot(byId("loss-plot"), lossShape, { height: 272 });
   }
 
   repaint() {
@@ -20,6 +20,7 @@ export class Detail {
     const config = store.get(`config/${key}`);
     const curve = store.get(`curve/${key}`, []);
     say(byId("rating-config"), key ?? "the champion");
+    say(byId("rating-value"), isNumber(config?.rating) ? String(Math.round(config.rating)) : "");
     say(byId("rating-now"), ratingSentence(config, curve));
     if (curve.length) this.rating.show({ curve, axis: this.axis, startedS: store.get("run")?.started_s });
     else {
@@ -56,7 +57,7 @@ function ratingSentence(config, curve) {
   if (!config || !isNumber(config.rating)) return "";
   const within = config.rating_interval ? `, 95 % interval ${interval(...config.rating_interval)}` : "";
   const times = curve.length === 1 ? "1 champion" : `${curve.length} champions`;
-  return `${Math.round(config.rating)} rating points${within}; ${times} so far, now ${brief(config.champion)}`;
+  return `rating points${within} · ${times} so far, now ${brief(config.champion)}`;
 }
 
 function whyNoCurve(store, config) {
@@ -135,7 +136,7 @@ function countPairs(config) {
 function costPairs(cost) {
   return [
     ["CPU time", effort(cost.cpu_s)],
-    ["GPU time", effort(cost.gpu_s)],
+    ["GPU time", cost.gpu_s > 0 ? effort(cost.gpu_s) : "none"],
     ["Money", isNumber(cost.money) ? cost.money.toFixed(2) : "no price set", "Give a node a price_per_hour in ringrift.toml."],
     ["CPU a game", effort(cost.cpu_s_per_game)],
     ["CPU a promotion", effort(cost.cpu_s_per_promotion)],

@@ -70,15 +70,20 @@ export function drawDaemons(store) {
   const daemons = store.get("daemons", []);
   const up = daemons.filter((daemon) => daemon.state === "running").length;
   say(byId("daemons-note"), daemons.length ? `${up} of ${daemons.length} run` : "");
-  const columns = [{ title: "daemon", class: "mono" }, { title: "state" }, { title: "up", number: true }, { title: "restarts", number: true }];
+  const columns = [{ title: "daemon", class: "daemon" }, { title: "state" }, { title: "up", number: true }];
   const sorted = [...daemons].sort((a, b) => (a.state === "running") - (b.state === "running"));
   const rows = sorted.map((daemon) => [
-    daemon.error ? el("span", { title: daemon.error }, daemon.name, el("span", { class: "bad-text" }, ` ${daemon.error}`)) : daemon.name,
+    el("span", {}, el("span", { class: "mono" }, daemon.name), trouble(daemon)),
     badge(daemon.state),
     daemon.since_s === null ? "–" : duration(store.nowS - daemon.since_s),
-    String(daemon.restarts),
   ]);
   byId("daemons").replaceChildren(rows.length ? table(columns, rows) : empty("No daemon has reported yet."));
+}
+
+function trouble({ restarts, error }) {
+  const again = restarts === 0 ? "" : restarts === 1 ? "1 restart" : `${restarts} restarts`;
+  const text = [again, error].filter(Boolean).join(", ");
+  return text ? el("span", { class: "trouble" }, text) : null;
 }
 
 export function drawEvents(store) {

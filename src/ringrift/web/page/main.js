@@ -34,7 +34,7 @@ function draw(changed) {
   drawHead(store, link);
   drawTotals(store);
   drawTiles(store, key, choose);
-  if (any("curve/") || any("config/")) detail.drawCurve(store, key);
+  if (any("curve/") || any("config/") || key === null) detail.drawCurve(store, key);
   if (any("losses/")) detail.drawLoss(store, key);
   if (any("config/")) {
     detail.drawNumbers(store, key);

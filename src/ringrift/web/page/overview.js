@@ -84,7 +84,7 @@ export function drawTiles(store, chosen, choose) {
     update: (tile, config) => {
       const [name, rating, plot, note] = tile.children;
       say(name, config.key);
-      say(rating, isNumber(config.rating) ? String(Math.round(config.rating)) : "no champion yet");
+      say(rating, isNumber(config.rating) ? String(Math.round(config.rating)) : "–");
       rating.title = config.rating_interval ? interval(...config.rating_interval) : "";
       rating.classList.toggle("muted", !isNumber(config.rating));
       const curve = store.get(`curve/${config.key}`, []);
@@ -92,7 +92,7 @@ export function drawTiles(store, chosen, choose) {
         plot.curve = curve;
         plot.replaceChildren(sparkline(curve));
       }
-      say(note, `${stageTitle(config.stage)} · ${count(config.games)} games`);
+      say(note, `${stageTitle(config.stage)} · ${count(config.games)} games${isNumber(config.rating) ? "" : " · no champion yet"}`);
       tile.dataset.level = level(config.stage);
       tile.setAttribute("aria-pressed", String(config.key === chosen));
     },

@@ -50,7 +50,7 @@ export class Plot {
     if (this.plot && width > 0 && width !== this.plot.width) this.plot.setSize({ width, height: this.height });
   }
 
-  options({ series, bands, xIsTime, xFormat, yFormat }) {
+  options({ series, bands, xIsTime, xFormat }) {
     const axis = { stroke: colour("--muted"), font: FONT, grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false } };
     return {
       width: Math.max(120, this.node.clientWidth),
@@ -60,8 +60,8 @@ export class Plot {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 9 } },
       scales: { x: { time: xIsTime, range: widened }, y: { range: roomy } },
       axes: [
-        { ...axis, space: 70, values: xFormat },
-        { ...axis, size: 48, values: yFormat },
+        { ...axis, size: 30, space: 70, values: xFormat },
+        { ...axis, size: 46, space: 34 },
       ],
       series: [{}, ...series],
       bands,
@@ -117,7 +117,7 @@ export function ratingShape({ curve, axis, startedS }) {
       points.map((p) => p.low),
     ],
     series: [
-      { label: "rating", stroke: colour("--accent"), width: 2.5, points: { show: true, size: 7, fill: colour("--accent"), stroke: colour("--card") } },
+      { label: "rating", stroke: colour("--accent"), width: 2.5, points: { show: true, size: 9, width: 2, fill: colour("--accent"), stroke: colour("--card") } },
       { label: "high", ...unseen },
       { label: "low", ...unseen },
     ],

@@ -1,0 +1,152 @@
+"""A real browser in front of a real server. Without Chromium these tests are skipped, except in CI."""
+
+import os
+import shutil
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from ringrift.runtime import SystemRuntime
+from ringrift.testing.sample_run import SampleRun
+from ringrift.web.endpoints import Probes
+from ringrift.web.server import ProbeServer
+from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard
+
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+DAEMONS = [
+    {
+        "name": name,
+        "state": state,
+        "category": "core",
+        "since_s": since_s,
+        "restarts": restarts,
+        "error": error,
+    }
+    for name, state, since_s, restarts, error in (
+        ("event_router", "running", 1_699_997_300.0, 0, ""),
+        ("health_server", "running", 1_699_997_300.0, 0, ""),
+        ("training_coordinator", "running", 1_699_997_300.0, 1, ""),
+        ("quality_monitor", "degraded", None, 3, "no quality for 3 min"),
+    )
+]
+
+
+def chromium():
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    program = chromium()
+    if program is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI must have Chromium")
+        pytest.skip("no Chromium here; Debian's package chromium brings it")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, headless=True, args=list(QUIET))
+        yield started
+        started.close()
+
+
+class Site:
+    """The live page of a made-up run."""
+
+    def __init__(self):
+        self.runtime = SystemRuntime(seed=1)
+        self.board = SnapshotBoard()
+        self.server = None
+        self.port = 0
+
+    @property
+    def url(self):
+        return self.server.url
+
+    def start(self):
+        self.probes = Probes(self.board, None, self.runtime)
+        self.server = ProbeServer(self.probes.app(), host="127.0.0.1", port=self.port)
+        self.server.start()
+        self.port = self.server.port
+
+    def stop(self):
+        if self.server is not None:
+            self.probes.stream.close()
+            self.server.stop()
+            self.server = None
+
+    def show(self, run, **changes):
+        """Have the control process tell *run*: a status, a sample of one, or None."""
+        status = run.status() if isinstance(run, SampleRun) else run
+        fields = {
+            "taken_s": self.runtime.monotonic_s(),
+            "node_id": "workshop",
+            "alive": True,
+            "ready": True,
+            "reason": "",
+            "uptime_s": 60.0,
+            "health_score": 1.0,
+            "version": "1.2.3",
+            "run": status,
+            "daemons": DAEMONS,
+            "events": [
+                {
+                    "id": "1",
+                    "at_s": 1_700_000_000.0,
+                    "type": "MODEL_PROMOTED",
+                    "source": "promotion",
+                    "about": "x 1",
+                }
+            ],
+        }
+        self.board.show(ProbeSnapshot(**{**fields, **changes}))
+
+
+@pytest.fixture
+def site():
+    made = Site()
+    made.start()
+    yield made
+    made.stop()
+
+
+class Visitor:
+    """One tab, and everything that went wrong in it."""
+
+    def __init__(self, page):
+        self.page, self.complaints = page, []
+        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def text(self, selector):
+        return self.page.locator(selector).inner_text()
+
+    def wait_for_text(self, selector, text):
+        self.page.wait_for_function(
+            "([selector, text]) => document.querySelector(selector)?.innerText.includes(text)",
+            arg=[selector, text],
+            timeout=15_000,
+        )
+
+
+@pytest.fixture
+def visit(browser, site):
+    contexts = []
+
+    def open_page(path="/", *, width=1280, height=900, theme="dark"):
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+        contexts.append(context)
+        visitor = Visitor(context.new_page())
+        visitor.page.goto(site.url + path)
+        visitor.wait_for_text("#link-text", "live")
+        return visitor
+
+    yield open_page
+    for context in contexts:
+        context.close()

@@ -1,0 +1,238 @@
+"""The live page as a person sees it, in headless Chromium."""
+
+import msgspec
+import pytest
+
+from ringrift.testing.sample_run import TWELVE, SampleRun
+
+ONE = SampleRun()
+HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
+
+# How many pixels of the canvas are painted in the colour of the curve.
+PAINTED = """selector => {
+  const canvas = document.querySelector(selector + ' canvas');
+  const probe = document.createElement('canvas').getContext('2d');
+  probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--accent').trim();
+  probe.fillRect(0, 0, 1, 1);
+  const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  let found = 0;
+  for (let i = 0; i < data.length; i += 4) {
+    const off = Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b);
+    if (data[i + 3] > 200 && off < 30) found += 1;
+  }
+  return found;
+}"""
+CONTRAST = """([front, back]) => {
+  const style = getComputedStyle(document.documentElement);
+  const light = name => {
+    const probe = document.createElement('canvas').getContext('2d');
+    probe.fillStyle = style.getPropertyValue(name).trim();
+    probe.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...probe.getImageData(0, 0, 1, 1).data].slice(0, 3).map(v => v / 255)
+      .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const [a, b] = [light(front), light(back)].sort((x, y) => y - x);
+  return (a + 0.05) / (b + 0.05);
+}"""
+
+
+def changed(run, config, **fields):
+    """The status of *run* with other numbers for one config."""
+    status = run.status()
+    configs = {**status.configs, config: msgspec.structs.replace(status.configs[config], **fields)}
+    return msgspec.structs.replace(status, configs=configs)
+
+
+def test_a_run_is_shown_with_its_curve_stages_and_reasons(site, visit):
+    site.show(ONE)
+    visitor = visit()
+    status = ONE.status().configs["square8_2p"]
+    assert visitor.text("#state") == "running"
+    assert visitor.text("#rating-value") == str(round(status.rating))
+    assert "9 champions so far" in visitor.text("#rating-now")
+    assert visitor.page.evaluate(PAINTED, "#rating-plot") > 400
+    visitor.page.locator(".as-table summary").click()
+    assert visitor.page.locator("#rating-table tbody tr").count() == len(status.curve)
+    assert visitor.page.locator("#stages [data-state=active]").all_inner_texts()[0].startswith("Self-play")
+    assert visitor.page.locator("#jobs progress").first.evaluate("bar => bar.value") == pytest.approx(
+        190 / 512
+    )
+    assert "the test says stronger" in visitor.text("#decisions li:first-child")
+    assert "Training sees every row 6.1 times" in visitor.text("#findings li:first-child")
+    assert "no quality for 3 min" in visitor.text("#daemons")
+    assert "MODEL_PROMOTED" in visitor.text("#events")
+    assert "1.2.3" in visitor.text("#version")
+    assert visitor.complaints == []
+
+
+def test_what_changes_in_the_run_changes_on_the_page(site, visit):
+    site.show(ONE)
+    visitor = visit()
+    mark = visitor.page.locator("#totals .total").first.element_handle()
+    last = ONE.status().configs["square8_2p"].curve[-1]
+    stronger = msgspec.structs.replace(
+        last, model="f" * 16, at_s=last.at_s + 60, rating=999.0, low=970.0, high=1030.0
+    )
+    curve = (*ONE.status().configs["square8_2p"].curve, stronger)
+    site.show(changed(ONE, "square8_2p", games=43_211, rating=999.0, curve=curve, champion="f" * 16))
+    visitor.wait_for_text("#rating-value", "999")
+    assert "43,211" in visitor.text("#totals")
+    assert "10 champions" in visitor.text("#rating-now")
+    assert mark.is_visible(), "the element was updated in its place"
+    assert visitor.complaints == []
+
+
+def test_the_page_says_when_the_server_is_gone_and_comes_back_by_itself(site, visit):
+    site.show(ONE)
+    visitor = visit()
+    site.stop()
+    visitor.wait_for_text("#banner", "Last seen")
+    assert visitor.text("#link-text") in {"connection lost", "stopped"}
+    assert visitor.text("#rating-value") == str(round(ONE.status().configs["square8_2p"].rating))
+    site.start()
+    site.show(changed(ONE, "square8_2p", rating=1234.0))
+    visitor.wait_for_text("#rating-value", "1234")
+    assert visitor.page.locator("#banner").is_hidden()
+    assert visitor.text("#link-text") == "live"
+
+
+def test_a_control_loop_that_stopped_reporting_is_not_shown_as_well(site, visit):
+    site.show(ONE, alive=False, reason="event_router is failed")
+    visitor = visit()
+    visitor.wait_for_text("#banner", "event_router is failed")
+    assert visitor.text("#state") == "not well"
+
+
+def test_twelve_configs_are_chosen_by_keyboard_and_keep_their_place(site, visit):
+    run = SampleRun(configs=TWELVE)
+    site.show(run)
+    visitor = visit()
+    tiles = visitor.page.locator("#configs .tile")
+    assert tiles.count() == 12
+    hexagonal = tiles.filter(has_text="hexagonal_2p")
+    hexagonal.focus()
+    visitor.page.keyboard.press("Enter")
+    assert visitor.text("#rating-config") == "hexagonal_2p"
+    assert hexagonal.get_attribute("aria-pressed") == "true"
+    assert visitor.page.url.endswith("#hexagonal_2p")
+    site.show(changed(run, "hexagonal_2p", games=777_777))
+    visitor.wait_for_text("#counts", "777.8K")
+    assert visitor.page.evaluate("document.activeElement.innerText").startswith("hexagonal_2p")
+    visitor.page.get_by_role("button", name="this config").click()
+    assert "hexagonal_2p" in visitor.text("#decisions") or "Nothing" in visitor.text("#decisions")
+    visitor.page.reload()
+    visitor.wait_for_text("#rating-config", "hexagonal_2p")
+    assert visitor.complaints == []
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize("configs", [("square8_2p",), TWELVE])
+def test_nothing_sticks_out_at_any_width(site, visit, width, configs):
+    site.show(SampleRun(configs=configs))
+    visitor = visit(width=width)
+    visitor.wait_for_text("#rating-now", "rating points")
+    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_text_from_outside_stays_text(site, visit):
+    status = SampleRun(configs=(HOSTILE, "hex8_2p")).status()
+    decisions = tuple(
+        msgspec.structs.replace(each, what=HOSTILE, reason=HOSTILE) for each in status.decisions
+    )
+    finding = {"check": HOSTILE, "level": HOSTILE, "text": HOSTILE, "advice": HOSTILE}
+    queue = {HOSTILE: {"ready": 1}}
+    run = changed(
+        SampleRun(configs=(HOSTILE, "hex8_2p")), HOSTILE, next=HOSTILE, champion=HOSTILE, stage=HOSTILE
+    )
+    run = msgspec.structs.replace(run, decisions=decisions, findings=(finding,), node=HOSTILE, queue=queue)
+    event = {"id": "1", "at_s": 1.0, "type": HOSTILE, "source": HOSTILE, "about": HOSTILE}
+    site.show(run, events=[event], version=HOSTILE)
+    visitor = visit()
+    visitor.wait_for_text("#decisions", "<img")
+    visitor.page.locator(".tile").first.click()
+    assert visitor.text("#rating-config") == HOSTILE
+    assert visitor.page.evaluate("window.pwned") is None
+    assert visitor.page.locator("main img, main script").count() == 0
+    assert visitor.complaints == []
+
+
+def test_a_script_that_was_smuggled_in_would_not_run(site, visit):
+    site.show(ONE)
+    visitor = visit()
+    visitor.page.evaluate(
+        "() => { const s = document.createElement('script'); s.textContent = 'window.pwned = 1';"
+        " document.body.append(s); }"
+    )
+    assert visitor.page.evaluate("window.pwned") is None
+    assert "Content Security Policy" in visitor.complaints[0]
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (None, "The loop has not told anything yet"),
+        (SampleRun(configs=()), "This run has no configs yet"),
+        (SampleRun(promotions=0, findings=False), "No champion yet"),
+    ],
+)
+def test_an_empty_place_says_why_it_is_empty(site, visit, run, words):
+    site.show(run)
+    visitor = visit()
+    visitor.wait_for_text("#rating-plot", words)
+    assert visitor.complaints == []
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_both_themes_can_be_read(site, visit, theme):
+    site.show(ONE)
+    visitor = visit(theme=theme)
+    for front, back in (
+        ("--text", "--card"),
+        ("--muted", "--card"),
+        ("--muted", "--bg"),
+        ("--accent", "--card"),
+        ("--good", "--good-bg"),
+        ("--warn", "--warn-bg"),
+        ("--bad", "--bad-bg"),
+    ):
+        assert visitor.page.evaluate(CONTRAST, [front, back]) >= 4.5, (front, back)
+
+
+def test_the_theme_is_switched_and_remembered(site, visit):
+    site.show(ONE)
+    visitor = visit(theme="dark")
+    visitor.page.get_by_role("button", name="Switch between dark and light").click()
+    assert visitor.page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert visitor.page.evaluate(PAINTED, "#rating-plot") > 400, (
+        "the curve is drawn anew in the other colours"
+    )
+    visitor.page.reload()
+    assert visitor.page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+def test_the_axis_of_the_curve_can_be_rows(site, visit):
+    site.show(ONE)
+    visitor = visit()
+    visitor.page.get_by_role("button", name="rows").click()
+    assert visitor.page.evaluate(PAINTED, "#rating-plot") > 400
+    assert visitor.complaints == []
+
+
+def test_a_point_of_the_curve_is_told_under_the_mouse(site, visit):
+    site.show(ONE)
+    visitor = visit()
+    visitor.page.locator("#rating-plot .u-over").hover()
+    assert "model" in visitor.text("#rating-plot .tip")
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_picture_of_it_can_be_taken(site, visit, tmp_path, theme, width):
+    site.show(SampleRun(configs=TWELVE))
+    visitor = visit(width=width, theme=theme)
+    visitor.wait_for_text("#rating-now", "rating points")
+    picture = tmp_path / f"page-{theme}-{width}.png"
+    visitor.page.screenshot(path=picture, full_page=True)
+    assert picture.stat().st_size > 40_000
