@@ -113,6 +113,18 @@ async def test_ends_from_before_they_were_numbered_come_in_their_order(config, o
     assert newest.item.id == "open"
 
 
+async def test_work_from_before_it_was_counted_is_counted(config, opened):
+    await make_first_version(config, opened)
+    engine = await opened(config)
+    ended = {WorkState.DONE: 1, WorkState.DEAD: 1, WorkState.CANCELLED: 1}
+    assert await engine.queue.counts() == {"k": {WorkState.READY: 1} | ended}
+    await claim_all(engine)
+    await engine.queue.revive("early")
+    assert await engine.queue.counts() == {
+        "k": {WorkState.CLAIMED: 1, WorkState.READY: 1, WorkState.DONE: 1, WorkState.CANCELLED: 1}
+    }
+
+
 async def make_first_version(config, opened):
     """A file as the first version of the schema left it, with work in every state."""
     await (await opened(config, migrations=MIGRATIONS[:1])).close()

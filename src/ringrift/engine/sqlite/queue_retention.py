@@ -47,6 +47,7 @@ def drop_empty_lanes(tx: Transaction) -> None:
     (count,) = tx.db.execute(sql.COUNT_LANES).fetchone()
     if count > _LANES_KEPT:
         tx.db.execute(sql.DROP_EMPTY_LANES)
+        tx.db.execute(sql.DROP_EMPTY_COUNTS)
 
 
 def _drop(tx: Transaction, seqs: Sequence[int]) -> int:

@@ -29,7 +29,8 @@ FIND_LANE = "SELECT id FROM lane WHERE kind = ? AND node = ? AND requires = ?"
 ADD_LANE = "INSERT INTO lane(kind, node, requires) VALUES (?, ?, ?)"
 LANES_AFTER = "SELECT id, kind, node, requires FROM lane WHERE id > ?"
 COUNT_LANES = "SELECT count(*) FROM lane"
-DROP_EMPTY_LANES = "DELETE FROM lane WHERE id NOT IN (SELECT lane FROM work)"
+DROP_EMPTY_LANES = "DELETE FROM lane WHERE id NOT IN (SELECT lane FROM work_count WHERE items > 0)"
+DROP_EMPTY_COUNTS = "DELETE FROM work_count WHERE items = 0"
 
 # --- adding
 # Each row is [id, priority, attempts_max, delay_s, trace, payload]; then the time and the lane.
@@ -112,13 +113,13 @@ ENDED = (
     " JOIN lane ON lane.id = work.lane WHERE number > ? ORDER BY number LIMIT ?"
 )
 COUNTS = (
-    "SELECT lane.kind, state, sum(n) FROM (SELECT lane AS lane_id, state, count(*) AS n FROM work"
-    " GROUP BY lane, state) JOIN lane ON lane.id = lane_id GROUP BY lane.kind, state"
+    "SELECT lane.kind, state, sum(items) FROM work_count JOIN lane ON lane.id = work_count.lane"
+    " WHERE items > 0 GROUP BY lane.kind, state"
 )
 
 # --- retention
 SWEEP = "SELECT seq, state, changed_s FROM work WHERE seq > ? ORDER BY seq LIMIT ?"
-COUNT_WORK = "SELECT count(*) FROM work"
+COUNT_WORK = "SELECT ifnull(sum(items), 0) FROM work_count"
 OLDEST_ENDED = f"SELECT seq FROM work WHERE state IN {ENDED_CODES} ORDER BY seq LIMIT ?"
 DROP_WORK = f"DELETE FROM work WHERE seq IN {_MANY}"
 DROP_ENDS = f"DELETE FROM work_end WHERE item IN {_MANY}"

@@ -89,6 +89,26 @@ _ENDS_IN_ORDER = (
     "INSERT INTO work_end(item) SELECT seq FROM work WHERE state IN (4, 5, 6) ORDER BY changed_s, seq",
 )
 
+_COUNT_ONE_MORE = (
+    "INSERT INTO work_count(lane, state, items) VALUES (new.lane, new.state, 1)"
+    " ON CONFLICT (lane, state) DO UPDATE SET items = items + 1"
+)
+_COUNT_ONE_LESS = "UPDATE work_count SET items = items - 1 WHERE lane = old.lane AND state = old.state"
+_WORK_COUNTED = (
+    # Kept by the database itself, so that no way of changing an item can forget it.
+    """CREATE TABLE work_count(
+        lane INTEGER NOT NULL,
+        state INTEGER NOT NULL,
+        items INTEGER NOT NULL,
+        PRIMARY KEY (lane, state)) STRICT, WITHOUT ROWID""",
+    "INSERT INTO work_count(lane, state, items) SELECT lane, state, count(*) FROM work GROUP BY lane, state",
+    f"CREATE TRIGGER work_added AFTER INSERT ON work BEGIN {_COUNT_ONE_MORE}; END",
+    f"CREATE TRIGGER work_dropped AFTER DELETE ON work BEGIN {_COUNT_ONE_LESS}; END",
+    "CREATE TRIGGER work_moved AFTER UPDATE OF lane, state ON work"
+    " WHEN old.state <> new.state OR old.lane <> new.lane"
+    f" BEGIN {_COUNT_ONE_LESS}; {_COUNT_ONE_MORE}; END",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -98,7 +118,11 @@ class Migration:
     statements: tuple[str, ...]
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(1, _FIRST), Migration(2, _ENDS_IN_ORDER))
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(1, _FIRST),
+    Migration(2, _ENDS_IN_ORDER),
+    Migration(3, _WORK_COUNTED),
+)
 
 
 def schema_version(db: sqlite3.Connection) -> int:
