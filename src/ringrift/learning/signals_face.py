@@ -89,7 +89,7 @@ class ListeningCoordinator:
         """What it said itself comes back; what its like in another process said is news."""
         return event.source == self.name and event.origin is not EventSource.CROSS_PROCESS
 
-    async def _on_event(self, event_type: str, payload: Mapping[str, Any]) -> None:
+    async def _on_event(self, event_type: str, payload: Mapping[str, Any], /) -> None:
         raise NotImplementedError
 
     async def tell(self, told: list[Told]) -> None:

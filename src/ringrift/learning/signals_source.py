@@ -40,11 +40,11 @@ class Situation:
 
 
 class Situations:
-    """Reads the loop of this process. Curves are fitted again only when there are new facts."""
+    """Reads the loop of this process. Curves are fitted again only when there are new matches."""
 
     def __init__(self, loop: RunningLoop | None = None) -> None:
         self._given = loop
-        self._curves: dict[str, tuple[int, tuple[Curve, ...]]] = {}
+        self._curves: dict[str, tuple[tuple[int, ...], tuple[Curve, ...]]] = {}
 
     @property
     def loop(self) -> RunningLoop | None:
@@ -76,10 +76,12 @@ class Situations:
         return True
 
     def _of(self, state: ConfigState, share: float) -> Situation:
-        facts, curve = self._curves.get(state.config, (-1, ()))
-        if facts != state.facts:
+        recalls = sum(not recall.withdrawn for recall in state.recalls.values())
+        basis = (len(state.matches), len(state.promotions), recalls, state.rollbacks)
+        known, curve = self._curves.get(state.config, ((), ()))
+        if known != basis:
             curve = rating_curve(state)
-            self._curves[state.config] = (state.facts, curve)
+            self._curves[state.config] = (basis, curve)
         return Situation(state, curve, share, feedback(state, curve))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ringrift.learning.ratings import rate
+from ringrift.learning.records import ModelState
 from ringrift.learning.run_status import Curve
 from ringrift.learning.state import ConfigState
 
@@ -10,7 +11,10 @@ POINTS_MAX = 500
 
 
 def rating_curve(state: ConfigState) -> tuple[Curve, ...]:
-    """Oldest first. A champion that has no chain of games to a baseline has no rating, and no point yet."""
+    """Oldest first, without those that were taken back.
+
+    A champion that has no chain of games to a baseline has no rating, and no point yet.
+    """
     if not state.promotions:
         return ()
     ratings = rate(state.matches)
@@ -24,5 +28,5 @@ def rating_curve(state: ConfigState) -> tuple[Curve, ...]:
             high=ratings[change.model].high,
         )
         for change in state.promotions[-POINTS_MAX:]
-        if change.model in ratings
+        if change.model in ratings and state.models[change.model].state is not ModelState.ROLLED_BACK
     )
