@@ -1,0 +1,181 @@
+"""A worker: so many slots, each claims an item, carries it out, and claims the next.
+
+The state of a worker is in the engine alone. Its record says what it is and how many slots are free; it can
+be killed at any moment, and the next worker on the node puts in order what it left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import msgspec
+import psutil
+import structlog
+
+from ringrift.engine.ports import Claim, Claimant
+from ringrift.errors import RingRiftError
+from ringrift.events.tracing import continued, extract
+from ringrift.work.job_verdicts import Fate
+from ringrift.work.worker_claim import ClaimedJob, Workshop
+from ringrift.work.worker_records import TELL_S, WORKER_RENEW_S, WORKER_TTL_S, WorkerRecord, worker_key
+from ringrift.work.worker_recovery import Recovery, WorkerNames
+
+log = structlog.get_logger()
+
+TIDY_S = 60.0
+FAREWELL_S = 5.0
+_MEGABYTE = 2**20
+
+
+class Worker:
+    """Runs until it is asked to stop."""
+
+    def __init__(self, shop: Workshop) -> None:
+        self._shop = shop
+        config = shop.config
+        self._claimant = Claimant(
+            worker=config.name, node=config.node, capabilities=config.capabilities, kinds=config.kinds
+        )
+        self._names = WorkerNames(shop.folders.root)
+        self._recovery = Recovery(shop.engine, shop.folders, self._names, shop.events)
+        self._jobs: dict[str, ClaimedJob] = {}
+        self._changed = asyncio.Event()
+        self._started_s = shop.runtime.now_s()
+        self._done = self._failed = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until *stop* is set: then jobs seal what they have and their items go back.
+
+        Raises `Conflict` if a living worker of this node has the same name.
+        """
+        config = self._shop.config
+        await asyncio.to_thread(self._names.take, config.name)
+        try:
+            await self._recovery.at_start(config.name)
+            log.info("worker.started", name=config.name, slots=config.slots, node=config.node)
+            async with asyncio.TaskGroup() as tasks:
+                helpers = [
+                    tasks.create_task(self._be_present(stop)),
+                    tasks.create_task(self._tidy()),
+                    tasks.create_task(self._stop_jobs(stop)),
+                ]
+                slots = [tasks.create_task(self._serve(stop)) for _ in range(config.slots)]
+                await asyncio.wait(slots)
+                for helper in helpers:
+                    helper.cancel()
+        finally:
+            async with asyncio.timeout(FAREWELL_S):
+                await self._shop.engine.kv.delete(worker_key(config.name))
+            self._names.let_go()
+        log.info("worker.stopped", name=config.name, done=self._done, failed=self._failed)
+
+    # --- slots --------------------------------------------------------------------------------------
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                claim = await self._next_claim(stop)
+                if claim is not None:
+                    await self._carry_out(claim, stop)
+            except RingRiftError as error:
+                # The engine is away; the lease, and with it the item, takes care of itself.
+                log.error("worker.slot_failed", error=f"{type(error).__name__}: {error}")
+                await self._pause(stop)
+
+    async def _next_claim(self, stop: asyncio.Event) -> Claim | None:
+        config = self._shop.config
+        claiming = asyncio.ensure_future(
+            self._shop.engine.queue.claim(self._claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s)
+        )
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if claiming.done():
+                return next(iter(claiming.result()), None)
+            return None
+        finally:
+            claiming.cancel()
+            stopping.cancel()
+            await asyncio.wait({claiming, stopping})
+
+    async def _carry_out(self, claim: Claim, stop: asyncio.Event) -> None:
+        job = self._jobs[claim.id] = ClaimedJob(claim, self._shop)
+        self._changed.set()
+        if stop.is_set():
+            job.ask_to_stop()
+        try:
+            with continued(extract(claim.trace)):
+                fate = await job.carry_out()
+        finally:
+            del self._jobs[claim.id]
+            self._changed.set()
+        self._done += fate is Fate.COMPLETE
+        self._failed += fate is Fate.FAIL
+        if fate in (Fate.RELEASE, Fate.DROP):
+            await self._pause(stop)  # what just went back would come again at once
+
+    async def _pause(self, stop: asyncio.Event) -> None:
+        waiting = asyncio.ensure_future(stop.wait())
+        sleeping = asyncio.ensure_future(self._shop.runtime.sleep(self._shop.config.pause_s))
+        try:
+            await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            sleeping.cancel()
+
+    async def _stop_jobs(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._changed.set()
+        for job in tuple(self._jobs.values()):
+            job.ask_to_stop()
+
+    # --- beside them --------------------------------------------------------------------------------
+
+    async def _be_present(self, stop: asyncio.Event) -> None:
+        """Keep the record fresh: soon after every change, and before it runs out."""
+        config, runtime = self._shop.config, self._shop.runtime
+        while True:
+            self._changed.clear()
+            try:
+                content = msgspec.json.encode(self._record(stopping=stop.is_set()))
+                await self._shop.engine.kv.put(worker_key(config.name), content, ttl_s=WORKER_TTL_S)
+            except RingRiftError as error:
+                log.warning("worker.presence_not_told", error=str(error))
+            await runtime.sleep(TELL_S)
+            waiting = asyncio.ensure_future(self._changed.wait())
+            try:
+                await asyncio.wait({waiting}, timeout=WORKER_RENEW_S - TELL_S)
+            finally:
+                waiting.cancel()
+
+    def _record(self, *, stopping: bool) -> WorkerRecord:
+        config, memory = self._shop.config, psutil.virtual_memory()
+        return WorkerRecord(
+            name=config.name,
+            node=config.node,
+            pid=self._shop.runtime.pid,
+            slots=config.slots,
+            busy=len(self._jobs),
+            kinds=None if config.kinds is None else tuple(sorted(config.kinds)),
+            capabilities=tuple(sorted(config.capabilities)),
+            cpus=os.cpu_count() or 1,
+            gpus=config.gpus,
+            memory_mb=memory.total // _MEGABYTE,
+            memory_free_mb=memory.available // _MEGABYTE,
+            load=round(os.getloadavg()[0], 2),
+            started_s=self._started_s,
+            at_s=self._shop.runtime.now_s(),
+            jobs=tuple(self._jobs),
+            done=self._done,
+            failed=self._failed,
+            stopping=stopping,
+        )
+
+    async def _tidy(self) -> None:
+        while True:
+            await self._shop.runtime.sleep(TIDY_S)
+            try:
+                await self._recovery.now_and_then()
+            except RingRiftError as error:
+                log.warning("worker.tidying_failed", error=str(error))

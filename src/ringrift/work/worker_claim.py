@@ -1,0 +1,340 @@
+"""One claimed item from its claim to its end: folder, job, lease, progress, completion.
+
+While this runs the lease is renewed. If it is lost all the same, the job is killed and nothing it made
+counts: every call to the queue carries the token of the claim, and the queue refuses an old one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from ringrift.engine.limits import VALUE_BYTES_MAX
+from ringrift.engine.ports import Claim, Engine, WorkState
+from ringrift.engine.work_rules import ENDED
+from ringrift.errors import ConfigError, Corrupt, LeaseLost, RingRiftError, Unavailable
+from ringrift.runtime import Runtime
+from ringrift.settings import Settings
+from ringrift.work.job_commands import job_argv, job_environment
+from ringrift.work.job_files import lay_out, take_in
+from ringrift.work.job_folders import JobFolder, JobFolders, JobRecord
+from ringrift.work.job_limits import Ending, JobLimits, limits_for
+from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport, read_order
+from ringrift.work.job_runner import JobTask, RunningJob
+from ringrift.work.job_verdicts import RETRY_S, Fate, JobEnd, Verdict, judge
+from ringrift.work.orphans import end_processes_of
+from ringrift.work.worker_config import WorkerConfig
+from ringrift.work.worker_events import HEARTBEAT_S, WorkerEvents
+from ringrift.work.worker_records import (
+    RUNNING_RENEW_S,
+    RUNNING_TTL_S,
+    TELL_S,
+    RunningRecord,
+    running_key,
+)
+
+log = structlog.get_logger()
+
+RESULT_BYTES_MAX = VALUE_BYTES_MAX // 2
+TimeoutOf = Callable[[str, str], Awaitable[float | None]]
+T = TypeVar("T")
+_REPEATED = ("event", "kind", "elapsed_s", "cpu_s", "status", "exit_code", "artifacts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What all claims of a worker share."""
+
+    config: WorkerConfig
+    engine: Engine
+    runtime: Runtime
+    settings: Settings
+    folders: JobFolders
+    events: WorkerEvents
+    timeout_of: TimeoutOf | None = None  # from measured durations, by kind and config
+
+
+class ClaimedJob:
+    """The work on one claim."""
+
+    def __init__(self, claim: Claim, shop: Workshop) -> None:
+        self._claim, self._shop = claim, shop
+        self._folder: JobFolder = shop.folders.of(claim.id)
+        self._order = JobOrder(config="", params={})
+        self._limits: JobLimits | None = None
+        self._job: RunningJob | None = None
+        self._stop_asked = False
+        self._lost = ""
+
+    def ask_to_stop(self) -> None:
+        """Let the job seal what it has; the item goes back to the queue."""
+        self._stop_asked = True
+        if self._job is not None:
+            self._job.ask_to_end(Ending.STOP, "the worker stops")
+
+    async def carry_out(self) -> Fate:
+        """Do it, and tell the queue how it went; return that."""
+        keeping = asyncio.ensure_future(self._keep_lease())
+        try:
+            return await self._carry_out()
+        except LeaseLost as lost:
+            return await self._drop(str(lost))
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+            await self._shop.engine.kv.delete(running_key(self._claim.id))
+
+    async def _carry_out(self) -> Fate:
+        begun_s = self._shop.runtime.monotonic_s()
+        await self._shop.events.claimed(self._claim)
+        try:
+            end = await self._attempt()
+            verdict = judge(end, attempt=self._claim.attempt)
+            if verdict.fate is Fate.COMPLETE:
+                artifacts = await take_in(self._folder, end.talk, self._shop.engine.blobs)
+                return await self._complete(await self._report(end, verdict, artifacts))
+        except LeaseLost:
+            raise
+        except RingRiftError as error:
+            verdict = _not_even_run(error)
+        except OSError as error:
+            verdict = Verdict(fate=Fate.FAIL, status="unavailable", error=str(error), retry_after_s=RETRY_S)
+        if self._lost or verdict.fate is Fate.DROP:
+            return await self._drop(self._lost or verdict.error)
+        if verdict.fate is Fate.RELEASE or self._stop_asked:
+            return await self._give_back()
+        return await self._fail(verdict, elapsed_s=self._shop.runtime.monotonic_s() - begun_s)
+
+    # --- the job ------------------------------------------------------------------------------------
+
+    async def _attempt(self) -> JobEnd:
+        claim, shop = self._claim, self._shop
+        self._order = order = read_order(claim.payload)
+        said = shop.settings.job(claim.kind)
+        measured_s = None if shop.timeout_of is None else await shop.timeout_of(claim.kind, order.config)
+        self._limits = limits_for(claim.kind, order, said, measured_timeout_s=measured_s)
+        await self._take_folder(order)
+        env = job_environment(
+            item_id=claim.id,
+            kind=claim.kind,
+            config=order.config,
+            out=str(self._folder.out.absolute()),
+            trace=claim.trace,
+        )
+        task = JobTask(
+            argv=job_argv(claim.kind, said),
+            env=env,
+            params=self._folder.params,
+            log=self._folder.log,
+            limits=self._limits,
+            grace_s=shop.settings.job_grace_period,
+        )
+        self._job = job = RunningJob(task, runtime=shop.runtime)
+        if self._stop_asked:
+            self.ask_to_stop()
+        if self._lost:
+            job.ask_to_end(Ending.LEASE_LOST, self._lost)
+        telling = asyncio.ensure_future(self._tell(job))
+        try:
+            return await job.run()
+        finally:
+            telling.cancel()
+            await asyncio.wait({telling})
+
+    async def _take_folder(self, order: JobOrder) -> None:
+        """Make the folder ours alone, with what the order says in it."""
+        claim, folder = self._claim, self._folder
+        before = await asyncio.to_thread(folder.read_record)
+        if before is not None:
+            await asyncio.to_thread(end_processes_of, claim.id)
+        await lay_out(folder, order, self._shop.engine.blobs)
+        record = JobRecord(
+            item_id=claim.id,
+            kind=claim.kind,
+            config=order.config,
+            worker=self._shop.config.name,
+            token=claim.token,
+            abandoned=0 if before is None else before.abandoned,
+        )
+        await asyncio.to_thread(folder.write_record, record)
+
+    async def _leave_folder(self) -> None:
+        """Say that nobody works in it now, before the item can be another's."""
+        record = await asyncio.to_thread(self._folder.read_record)
+        if record is not None and record.token == self._claim.token:
+            record.worker = None
+            await asyncio.to_thread(self._folder.write_record, record)
+
+    # --- while it runs ------------------------------------------------------------------------------
+
+    async def _keep_lease(self) -> None:
+        claim, runtime, config = self._claim, self._shop.runtime, self._shop.config
+        until_s = runtime.monotonic_s() + config.lease_s
+        while True:
+            await runtime.sleep(config.renew_s)
+            asked_s = runtime.monotonic_s()
+            try:
+                await self._shop.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
+                until_s = asked_s + config.lease_s
+            except LeaseLost as lost:
+                self._lose(str(lost))
+                return
+            except Unavailable as error:
+                log.warning("worker.renewal_failed", item=claim.id, error=str(error))
+                if runtime.monotonic_s() >= until_s:
+                    self._lose(f"it could not be renewed: {error}")
+                    return
+
+    def _lose(self, why: str) -> None:
+        self._lost = why
+        log.warning("worker.lease_lost", item=self._claim.id, kind=self._claim.kind, why=why)
+        if self._job is not None:
+            self._job.ask_to_end(Ending.LEASE_LOST, why)
+
+    async def _tell(self, job: RunningJob) -> None:
+        """Say how far the job is: as a record at most once a second, as an event less often."""
+        claim, runtime, events = self._claim, self._shop.runtime, self._shop.events
+        while job.pid is None:
+            await runtime.sleep(TELL_S / 10)
+        await events.started(claim, self._order, job.pid)
+        told, record_s, event_s = b"", -RUNNING_RENEW_S, runtime.monotonic_s()
+        while True:
+            now_s, news = runtime.monotonic_s(), f"{job.talk.last_line}{job.talk.extra}".encode()
+            if news != told or now_s - record_s >= RUNNING_RENEW_S:
+                told, record_s = news, now_s
+                await self._write_progress(job)
+            if now_s - event_s >= HEARTBEAT_S:
+                event_s = now_s
+                await events.moved(claim, self._order, job.talk, job.elapsed_s)
+            await runtime.sleep(TELL_S)
+
+    async def _write_progress(self, job: RunningJob) -> None:
+        claim, talk, config = self._claim, job.talk, self._shop.config
+        record = RunningRecord(
+            job_id=claim.id,
+            kind=claim.kind,
+            config=self._order.config,
+            worker=config.name,
+            node=config.node,
+            pid=job.pid,
+            attempt=claim.attempt,
+            stage=talk.stage or "starting",
+            done=talk.done,
+            total=talk.total,
+            rate=talk.rate,
+            eta_s=talk.eta_s,
+            started_s=job.started_s,
+            at_s=self._shop.runtime.now_s(),
+            elapsed_s=round(job.elapsed_s, 1),
+            cpu_s=round(max(talk.cpu_s, job.usage.cpu_s), 1),
+            memory_mb=round(job.usage.memory_mb, 1),
+            line=talk.last_line,
+            extra=talk.extra,
+        )
+        try:
+            content = msgspec.json.encode(record)
+            await self._shop.engine.kv.put(running_key(claim.id), content, ttl_s=RUNNING_TTL_S)
+        except RingRiftError as error:
+            log.warning("worker.progress_not_told", item=claim.id, error=str(error))
+
+    # --- how it ended -------------------------------------------------------------------------------
+
+    async def _report(self, end: JobEnd, verdict: Verdict, artifacts: tuple[JobArtifact, ...]) -> JobReport:
+        assert self._job is not None
+        assert end.talk.result is not None
+        fields = {key: value for key, value in end.talk.result.items() if key not in _REPEATED}
+        if len(msgspec.json.encode(fields)) > RESULT_BYTES_MAX:
+            # A result that the queue cannot hold becomes an artifact; plain values stay where they are.
+            digest = await self._shop.engine.blobs.put_bytes(msgspec.json.encode(fields))
+            size = await self._shop.engine.blobs.size(digest) or 0
+            whole = JobArtifact(name="result.json", kind="result", digest=digest, size_bytes=size)
+            artifacts = (*artifacts, whole)
+            fields = {k: v for k, v in fields.items() if v is None or isinstance(v, bool | int | float)}
+        return JobReport(
+            status=verdict.status,
+            worker=self._shop.config.name,
+            node=self._shop.config.node,
+            started_s=self._job.started_s,
+            wall_s=round(end.wall_s, 3),
+            cpu_s=round(end.cpu_s, 3),
+            gpu_s=round(end.wall_s, 3) if self._order.gpu else 0.0,
+            artifacts=artifacts,
+            fields=fields,
+        )
+
+    async def _complete(self, report: JobReport) -> Fate:
+        claim, queue = self._claim, self._shop.engine.queue
+        await self._insist(
+            lambda: queue.complete(claim.id, token=claim.token, result=report.as_result()), "complete"
+        )
+        log.info(
+            "worker.completed", item=claim.id, kind=claim.kind, status=report.status, wall_s=report.wall_s
+        )
+        await asyncio.to_thread(self._folder.remove)
+        await self._shop.events.completed(claim, self._order, report)
+        return Fate.COMPLETE
+
+    async def _give_back(self) -> Fate:
+        claim, queue = self._claim, self._shop.engine.queue
+        await self._leave_folder()
+        await self._insist(lambda: queue.release(claim.id, token=claim.token), "release")
+        log.info("worker.given_back", item=claim.id, kind=claim.kind)
+        await self._shop.events.given_back(claim, "the worker stops" if self._stop_asked else "stopped")
+        return Fate.RELEASE
+
+    async def _fail(self, verdict: Verdict, *, elapsed_s: float) -> Fate:
+        claim, queue = self._claim, self._shop.engine.queue
+        await self._leave_folder()
+        state = await self._insist(
+            lambda: queue.fail(
+                claim.id,
+                token=claim.token,
+                error=verdict.error,
+                retry_after_s=verdict.retry_after_s,
+                final=verdict.final,
+            ),
+            "fail",
+        )
+        log.warning("worker.failed", item=claim.id, kind=claim.kind, error=verdict.error, state=state)
+        limit_s = 0.0 if self._limits is None else self._limits.timeout_s
+        dead = state is WorkState.DEAD
+        await self._shop.events.failed(
+            claim, self._order, verdict, dead=dead, elapsed_s=elapsed_s, limit_s=limit_s
+        )
+        return Fate.FAIL
+
+    async def _drop(self, why: str) -> Fate:
+        """The item is not ours any more; neither is its folder, unless it became nobody's."""
+        claim = self._claim
+        log.warning("worker.dropped", item=claim.id, kind=claim.kind, why=why)
+        item = await self._shop.engine.queue.get(claim.id)
+        if item is None or item.state in ENDED:
+            await asyncio.to_thread(self._folder.remove)
+        await self._shop.events.given_back(claim, why)
+        return Fate.DROP
+
+    async def _insist(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+        """Tell the queue, again and again while the lease holds; a refusal is final."""
+        while True:
+            try:
+                return await call()
+            except Unavailable as error:
+                log.warning("worker.queue_unavailable", item=self._claim.id, call=what, error=str(error))
+                if self._lost:
+                    raise LeaseLost(self._claim.id, token=self._claim.token, reason=self._lost) from error
+                await self._shop.runtime.sleep(self._shop.config.pause_s)
+
+
+def _not_even_run(error: RingRiftError) -> Verdict:
+    """What becomes of an item whose job could not be started, or whose output could not be taken in."""
+    if isinstance(error, Unavailable):
+        after_s = error.retry_after_s
+        return Verdict(fate=Fate.FAIL, status="unavailable", error=str(error), retry_after_s=after_s)
+    final = isinstance(error, ConfigError)
+    status = "wrong_input" if final else "corrupt" if isinstance(error, Corrupt) else "failed"
+    return Verdict(fate=Fate.FAIL, status=status, error=str(error), retry_after_s=RETRY_S, final=final)

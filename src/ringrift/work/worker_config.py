@@ -1,0 +1,52 @@
+"""What a worker is: its name, its slots, what it can do and how patient it is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringrift.errors import ConfigError
+
+LEASE_S = 30.0
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """One worker. Units as the names say."""
+
+    name: str
+    node: str
+    slots: int = 1
+    kinds: frozenset[str] | None = None  # None: any
+    capabilities: frozenset[str] = frozenset({"cpu"})
+    gpus: int = 0
+    lease_s: float = LEASE_S
+    claim_wait_s: float = 60.0
+    pause_s: float = 1.0  # after something went wrong that is not the job's fault
+
+    def __post_init__(self) -> None:
+        if not self.name or not all(c.isalnum() or c in "._-" for c in self.name):
+            raise ConfigError(f"a worker's name has letters, digits, '.', '_' and '-', not {self.name!r}")
+        if not 1 <= self.slots <= 1024:
+            raise ConfigError(f"slots is {self.slots}; it must be 1 to 1024")
+        if self.lease_s < 1 or self.claim_wait_s <= 0 or self.pause_s <= 0:
+            raise ConfigError("lease_s must be at least 1, claim_wait_s and pause_s above 0")
+
+    @property
+    def renew_s(self) -> float:
+        """A third of the lease: two renewals may fail before it is lost."""
+        return self.lease_s / 3
+
+
+def visible_gpus() -> int:
+    """How many GPUs jobs of this process can see, without loading a library for it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
+    return len(list(NVIDIA.iterdir())) if NVIDIA.is_dir() else 0
+
+
+def own_capabilities(gpus: int) -> frozenset[str]:
+    return frozenset({"cpu", "gpu"}) if gpus else frozenset({"cpu"})

@@ -1,0 +1,101 @@
+"""`python -m ringrift.work.worker_main --slots N --name NAME`: a worker as a process of its own.
+
+SIGTERM and SIGINT let the jobs seal what they have, give the items back and end it; a second signal ends it
+at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from dataclasses import replace
+
+import structlog
+
+from ringrift.engine.opening import close_engine, get_engine
+from ringrift.errors import ConfigError, Conflict, RingRiftError
+from ringrift.events.router import get_router
+from ringrift.process import process_scope
+from ringrift.runtime import system_runtime
+from ringrift.settings import Settings, get_settings
+from ringrift.work.job_folders import JobFolders
+from ringrift.work.worker import Worker
+from ringrift.work.worker_claim import Workshop
+from ringrift.work.worker_config import LEASE_S, WorkerConfig, own_capabilities, visible_gpus
+from ringrift.work.worker_events import WorkerEvents
+
+log = structlog.get_logger()
+
+WRONG_INPUT, UNAVAILABLE = 2, 5
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    runtime = system_runtime()
+    gpus = visible_gpus()
+    try:
+        config = WorkerConfig(
+            name=options.name or f"{runtime.hostname}-1",
+            node=options.node or runtime.hostname,
+            slots=options.slots,
+            kinds=frozenset(options.kinds) if options.kinds else None,
+            capabilities=own_capabilities(gpus) | frozenset(options.capabilities),
+            gpus=gpus,
+            lease_s=options.lease_s,
+        )
+        settings = get_settings()
+        process_scope().put(Settings, replace(settings, process_name=f"worker-{config.name}"[:100]))
+        asyncio.run(_work(config))
+    except (ConfigError, Conflict) as error:
+        sys.stderr.write(f"{error}\n")
+        return WRONG_INPUT
+    except RingRiftError as error:
+        log.error("worker.ended", error=f"{type(error).__name__}: {error}")
+        return UNAVAILABLE
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ringrift.work.worker_main", description=__doc__)
+    parser.add_argument("--slots", type=int, default=1, help="jobs at a time")
+    parser.add_argument("--name", help="name of this worker, one per living process")
+    parser.add_argument("--node", help="name of this machine; its host name if none")
+    parser.add_argument("--kinds", nargs="+", default=[], help="kinds of jobs to take; any if none")
+    parser.add_argument("--capabilities", nargs="+", default=[], help="beside cpu and gpu")
+    parser.add_argument("--lease-s", type=float, default=LEASE_S, help="lease of a claim, in seconds")
+    return parser
+
+
+async def _work(config: WorkerConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _ask_to_stop, stop, asyncio.current_task())
+    settings, runtime, engine = get_settings(), system_runtime(), await get_engine()
+    router = get_router()
+    try:
+        await router.start()
+        shop = Workshop(
+            config=config,
+            engine=engine,
+            runtime=runtime,
+            settings=settings,
+            folders=JobFolders(settings.job_dir),
+            events=WorkerEvents(router.publish, node=config.node),
+        )
+        await Worker(shop).run(stop)
+    finally:
+        await router.stop()
+        await close_engine()
+
+
+def _ask_to_stop(stop: asyncio.Event, task: asyncio.Task[None] | None) -> None:
+    if stop.is_set() and task is not None:
+        task.cancel()
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

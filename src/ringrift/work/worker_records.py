@@ -1,0 +1,90 @@
+"""What workers and their jobs say of themselves in the key-value port, for everybody to read.
+
+Each record lives a little longer than the time between two renewals, so that what a killed worker said is
+gone soon after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ringrift.engine.ports import KeyValue
+
+WORKERS = "workers/"
+RUNNING = "jobs/running/"
+WORKER_TTL_S = 20.0
+WORKER_RENEW_S = 5.0
+RUNNING_TTL_S = 30.0
+RUNNING_RENEW_S = 10.0
+TELL_S = 1.0  # no record is written more often
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that lives: `workers/<name>`."""
+
+    name: str
+    node: str
+    pid: int
+    slots: int
+    busy: int
+    kinds: tuple[str, ...] | None  # None: any
+    capabilities: tuple[str, ...]
+    cpus: int
+    gpus: int
+    memory_mb: int  # of the machine
+    memory_free_mb: int
+    load: float  # runnable processes over the last minute
+    started_s: float
+    at_s: float
+    jobs: tuple[str, ...] = ()
+    done: int = 0
+    failed: int = 0
+    stopping: bool = False
+
+    @property
+    def free(self) -> int:
+        return 0 if self.stopping else max(self.slots - self.busy, 0)
+
+
+class RunningRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job under way: `jobs/running/<item id>`."""
+
+    job_id: str
+    kind: str
+    config: str
+    worker: str
+    node: str
+    pid: int | None
+    attempt: int
+    stage: str
+    done: float
+    total: float | None
+    rate: float
+    eta_s: float | None
+    started_s: float
+    at_s: float
+    elapsed_s: float
+    cpu_s: float
+    memory_mb: float
+    line: str  # the newest position in words
+    extra: dict[str, Any] = {}  # what the stage adds: moves, losses, …
+
+
+def worker_key(name: str) -> str:
+    return WORKERS + name
+
+
+def running_key(item_id: str) -> str:
+    return RUNNING + item_id
+
+
+async def live_workers(kv: KeyValue) -> list[WorkerRecord]:
+    """Every worker that lives, by name."""
+    return [msgspec.json.decode(entry.value, type=WorkerRecord) for entry in await kv.entries(WORKERS)]
+
+
+async def running_jobs(kv: KeyValue) -> list[RunningRecord]:
+    """Every job under way, by item."""
+    return [msgspec.json.decode(entry.value, type=RunningRecord) for entry in await kv.entries(RUNNING)]
