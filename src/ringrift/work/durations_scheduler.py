@@ -1,0 +1,120 @@
+"""When to run what takes long: estimates, and whether a host has room for an intensive task now.
+
+For people and programs that plan by hand; the loop itself is paced by its work queue. Intensive tasks
+(training, optimisation, whole pipelines) exclude each other on a host and stay out of its busy hours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ringrift.engine.blocking import run_blocking
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.work.durations_book import DurationBook, get_duration_book
+from ringrift.work.durations_rules import DAY_S, Outcome
+from ringrift.work.limits import SpawnVerdict
+from ringrift.work.task_registry import RunningTask, TaskRegistry
+from ringrift.work.task_types import INTENSIVE_TYPES, TaskType, task_type_of
+
+ANSWER_S = 10.0
+HOUR_S = 3600.0
+LONGEST_S = DAY_S  # a running task counts as ended by then, whatever the estimate
+
+
+@dataclass(frozen=True, slots=True)
+class BusyHours:
+    """Hours of the day, in UTC, that intensive tasks avoid."""
+
+    first: int = 14
+    last: int = 22  # not included
+
+    def left_s(self, now_s: float) -> float:
+        """How long the busy hours still last; 0 outside of them."""
+        second_of_day = now_s % DAY_S
+        inside = self.first * HOUR_S <= second_of_day < self.last * HOUR_S
+        return self.last * HOUR_S - second_of_day if inside else 0.0
+
+
+class DurationScheduler:
+    """Estimates and room on hosts, from measured durations and from what really runs."""
+
+    def __init__(
+        self,
+        book: DurationBook,
+        registry: TaskRegistry,
+        *,
+        busy: BusyHours | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._book, self._registry = book, registry
+        self._busy, self._runtime = busy or BusyHours(), runtime or system_runtime()
+
+    @staticmethod
+    def get_instance() -> DurationScheduler:
+        return get_duration_scheduler()
+
+    async def estimate_s(self, task_type: str, config: str = "", host: str = "") -> float:
+        return (await self._book.estimate(str(task_type), config, host)).seconds
+
+    async def room_for(self, task_type: str, host: str = "") -> SpawnVerdict:
+        """Whether *host* has room for the task now; if not why, and when it is expected to have."""
+        kind, now_s = task_type_of(task_type), self._runtime.now_s()
+        if kind not in INTENSIVE_TYPES:
+            return SpawnVerdict(True, "ok")
+        host = host or self._runtime.hostname
+        for task in await self._registry.running():
+            if task.node == host and task.task_type in INTENSIVE_TYPES:
+                left_s = await self._left_s(task, now_s)
+                why = f"{task.task_type.value} runs on {host}, for about {left_s / 60:.0f} min more"
+                return SpawnVerdict(False, why, left_s, check="exclusive")
+        if (left_s := self._busy.left_s(now_s)) > 0:
+            why = f"intensive tasks wait until {self._busy.last}:00 UTC"
+            return SpawnVerdict(False, why, left_s, check="busy_hours")
+        return SpawnVerdict(True, "ok")
+
+    async def running(self, host: str) -> list[dict[str, Any]]:
+        """What runs on *host*, and when it is expected to end."""
+        now_s = self._runtime.now_s()
+        return [
+            {
+                "task_id": task.task_id,
+                "task_type": task.task_type.value,
+                "started": task.started_s,
+                "expected_end": now_s + await self._left_s(task, now_s),
+            }
+            for task in await self._registry.running()
+            if task.node == host
+        ]
+
+    async def _left_s(self, task: RunningTask, now_s: float) -> float:
+        expected_s = await self.estimate_s(task.task_type.value, task.config_key, task.node)
+        return max(60.0, task.started_s + min(LONGEST_S, expected_s) - now_s)
+
+
+def get_duration_scheduler() -> DurationScheduler:
+    """Return the scheduler of this process."""
+    return process_scope().get(
+        DurationScheduler, lambda: DurationScheduler(get_duration_book(), TaskRegistry())
+    )
+
+
+def estimate_task_duration(task_type: TaskType | str, config: str = "", host: str = "") -> float:
+    """How many seconds such a task is expected to take."""
+    asking = get_duration_scheduler().estimate_s(task_type, config, host)
+    return run_blocking(asking, timeout_s=ANSWER_S)
+
+
+def can_schedule_task(task_type: TaskType | str, host: str = "") -> tuple[bool, str]:
+    """Whether *host* has room for the task now, and why not."""
+    return run_blocking(get_duration_scheduler().room_for(task_type, host), timeout_s=ANSWER_S).as_pair()
+
+
+def record_task_completion(
+    task_type: TaskType | str, config: str = "", host: str = "", *, seconds: float, success: bool = True
+) -> None:
+    """Add a measured duration, for code without a loop."""
+    outcome = Outcome.OK if success else Outcome.FAILED
+    adding = get_duration_book().record(str(task_type), config, host, seconds, outcome=outcome)
+    run_blocking(adding, timeout_s=ANSWER_S)

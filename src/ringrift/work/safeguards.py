@@ -1,0 +1,68 @@
+"""The last gate before anything starts: emergency stop, breakers, rates, limits, resources, in that order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringrift.engine.blocking import run_blocking
+from ringrift.process import process_scope
+from ringrift.work.limits import SpawnVerdict
+from ringrift.work.limits_checks import SAFEGUARD_ORDER, judge
+from ringrift.work.task_admission import TaskAdmission, get_task_admission
+from ringrift.work.task_types import task_type_of
+
+ANSWER_S = 10.0
+
+
+class Safeguards:
+    """Says whether a kind of work may start on a node. Every no has a reason and a time to ask again."""
+
+    def __init__(self, admission: TaskAdmission) -> None:
+        self._admission = admission
+        self.asked = 0
+        self.refused: dict[str, int] = {}  # by check
+
+    @staticmethod
+    def get_instance() -> Safeguards:
+        return get_safeguards()
+
+    async def allow(self, kind: str, node: str = "") -> SpawnVerdict:
+        """Whether work of *kind* (a job kind or a task type) may start on *node* now."""
+        question = await self._admission.question(task_type_of(kind), node, for_safeguards=True)
+        verdict = judge(question, self._admission.limits, SAFEGUARD_ORDER)
+        self.asked += 1
+        if not verdict.ok:
+            self.refused[verdict.check] = self.refused.get(verdict.check, 0) + 1
+        return verdict
+
+    def started(self, kind: str, node: str = "") -> None:
+        """Count a start against the rates."""
+        self._admission.started(task_type_of(kind), node)
+
+    def succeeded(self, kind: str, node: str = "") -> None:
+        self._admission.succeeded(task_type_of(kind), node)
+
+    async def failed(self, kind: str, node: str, reason: str) -> None:
+        """Count a failure. One that says that memory ran out turns the emergency stop on."""
+        await self._admission.failed(task_type_of(kind), node, reason)
+
+    def check_before_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
+        """`allow` for code without a loop."""
+        return run_blocking(self.allow(task_type, node_id), timeout_s=ANSWER_S).as_pair()
+
+    def get_stats(self) -> dict[str, Any]:
+        return {
+            "asked": self.asked,
+            "refused": dict(self.refused),
+            "open_breakers": self._admission.open_breakers(),
+        }
+
+
+def get_safeguards() -> Safeguards:
+    """Return the safeguards of this process."""
+    return process_scope().get(Safeguards, lambda: Safeguards(get_task_admission()))
+
+
+def check_before_spawn(task_type: str, node_id: str = "") -> tuple[bool, str]:
+    """Whether a task may start, and why not."""
+    return get_safeguards().check_before_spawn(task_type, node_id)

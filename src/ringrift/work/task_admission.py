@@ -1,0 +1,241 @@
+"""Puts together all that the question "may this task start?" depends on, and remembers what did.
+
+Rates, cooldowns and breakers are this process's own memory; everything else is read, at most a second old.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from ringrift.engine.opening import get_engine
+from ringrift.engine.ports import Engine
+from ringrift.health.breakers import CircuitBreaker
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
+from ringrift.work.backpressure_monitor import QueueMonitor, get_queue_monitor
+from ringrift.work.emergency import EmergencyNotice, EmergencyStop, get_emergency_stop
+from ringrift.work.limits import CoordinatorState, Question, StateNotice, TaskLimits, TokenBucket
+from ringrift.work.limits_checks import check_hard_resources, has_room_again
+from ringrift.work.queue_depths import QueueType
+from ringrift.work.task_registry import RunningTask, TaskRegistry, counted
+from ringrift.work.task_resources import NodeResources, read_resources
+from ringrift.work.task_types import SELFPLAY_TYPES, TaskType
+
+STATE_KEY = "tasks/state"
+FRESH_S = 1.0
+NODES_MAX = 2_000  # nodes and kinds that are remembered; those not heard of for longest go first
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where the facts come from."""
+
+    engine: Callable[[], Awaitable[Engine]] = get_engine
+    emergency: EmergencyStop
+    monitor: QueueMonitor
+    resources: Callable[[], Awaitable[NodeResources]]
+    runtime: Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    at_s: float
+    tasks: list[RunningTask]
+    state: StateNotice
+    emergency: EmergencyNotice | None
+    resources: NodeResources
+
+
+@dataclass(frozen=True, slots=True)
+class RateSet:
+    """The rates of one gate."""
+
+    rate: TokenBucket
+    selfplay: TokenBucket | None = None
+
+
+class TaskAdmission:
+    """The memory of what started and failed here, and the one that asks the questions."""
+
+    def __init__(self, surroundings: Surroundings, *, limits: TaskLimits | None = None) -> None:
+        self._at = surroundings
+        self.limits = limits or TaskLimits()
+        self.registry = TaskRegistry(surroundings.engine, runtime=surroundings.runtime)
+        self.offline: dict[str, str] = {}  # node: why it counts as gone
+        self._halted = ""  # why this machine had no room when last looked at
+        self._seen: _Seen | None = None
+        limits = self.limits
+        self._rate = TokenBucket(limits.spawns_per_minute, limits.spawns_burst)
+        self._guard_rate = TokenBucket(limits.spawns_per_minute, limits.spawns_per_minute)
+        self._selfplay_rate = TokenBucket(limits.selfplay_per_minute, limits.selfplay_burst)
+        self._node_rates: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._last_spawn_s: OrderedDict[str, float] = OrderedDict()
+        self._breakers: OrderedDict[str, CircuitBreaker] = OrderedDict()
+
+    # --- asking ---------------------------------------------------------------------------------------
+
+    async def question(self, task_type: TaskType, node: str, *, for_safeguards: bool = False) -> Question:
+        """All that is known about starting a task of *task_type* on *node* now."""
+        node = node or self._at.runtime.hostname
+        seen, now_s = await self._look(), self._at.runtime.now_s()
+        here = self.is_this_machine(node)
+        kept = await self.registry.reservation(node)
+        return Question(
+            task_type=task_type,
+            node=node,
+            now_s=now_s,
+            state=self._state(seen),
+            emergency=seen.emergency,
+            rate=self._guard_rate if for_safeguards else self._rate,
+            selfplay_rate=None if for_safeguards else self._selfplay_rate,
+            node_rate=self._node_rates.get(node),
+            last_spawn_s=self._last_spawn_s.get(node),
+            reserved_for="" if kept is None else kept.purpose,
+            reserved_until_s=None if kept is None else kept.until_s,
+            node_offline=self.offline.get(node, ""),
+            node_breaker=self._breakers.get(f"node {node}"),
+            type_breaker=self._breakers.get(f"type {task_type.value}"),
+            on_node=counted(seen.tasks, node=node),
+            in_cluster=counted(seen.tasks),
+            resources=seen.resources if here else None,
+            backpressure=self._at.monitor.level(QueueType.TRAINING_DATA),
+        )
+
+    def is_this_machine(self, node: str) -> bool:
+        return node in {"", "local", "localhost", self._at.runtime.hostname}
+
+    async def running(self) -> list[RunningTask]:
+        return (await self._look()).tasks
+
+    async def state(self) -> StateNotice:
+        return self._state(await self._look())
+
+    async def set_state(self, notice: StateNotice) -> None:
+        await (await self._at.engine()).kv.put(STATE_KEY, msgspec.json.encode(notice))
+        self.forget_view()
+
+    def forget_view(self) -> None:
+        """Look again at the next question."""
+        self._seen = None
+
+    async def _look(self) -> _Seen:
+        now_s = self._at.runtime.monotonic_s()
+        if self._seen is not None and now_s - self._seen.at_s < FRESH_S:
+            return self._seen
+        if not self._at.monitor.is_fresh:
+            await self._at.monitor.refresh()
+        entry = await (await self._at.engine()).kv.get(STATE_KEY)
+        stored = StateNotice() if entry is None else msgspec.json.decode(entry.value, type=StateNotice)
+        resources = await self._at.resources()
+        self._note_room(resources)
+        self._seen = _Seen(
+            now_s, await self.registry.running(), stored, await self._at.emergency.notice(), resources
+        )
+        return self._seen
+
+    def _note_room(self, resources: NodeResources) -> None:
+        """Halt at the limit, go on at nine tenths of it."""
+        ask = Question(task_type=TaskType.OTHER, node="", now_s=0.0, resources=resources)
+        refusal = check_hard_resources(ask, self.limits)
+        if refusal is not None:
+            self._halted = refusal.reason
+        elif self._halted and has_room_again(resources, self.limits):
+            self._halted = ""
+
+    def _state(self, seen: _Seen) -> StateNotice:
+        now_s = self._at.runtime.now_s()
+        if seen.emergency is not None:
+            notice = seen.emergency
+            return StateNotice(
+                state=CoordinatorState.EMERGENCY,
+                reason=notice.reason,
+                since_s=notice.since_s,
+                until_s=notice.until_s,
+            )
+        stored = seen.state
+        if stored.until_s is not None and now_s >= stored.until_s:
+            stored = StateNotice()
+        if stored.state is CoordinatorState.RUNNING and self._halted:
+            return StateNotice(
+                state=CoordinatorState.PAUSED, reason=self._halted, since_s=now_s, by_resources=True
+            )
+        return stored
+
+    # --- remembering ----------------------------------------------------------------------------------
+
+    def started(self, task_type: TaskType, node: str) -> None:
+        """Count a start against the rates."""
+        now_s, node = self._at.runtime.now_s(), node or self._at.runtime.hostname
+        self._rate, self._guard_rate = self._rate.taken(now_s), self._guard_rate.taken(now_s)
+        if task_type in SELFPLAY_TYPES:
+            self._selfplay_rate = self._selfplay_rate.taken(now_s)
+        bucket = self._node_rates.get(node)
+        fresh = TokenBucket(self.limits.node_per_minute, self.limits.node_burst)
+        _remember(self._node_rates, node, (bucket or fresh).taken(now_s))
+        _remember(self._last_spawn_s, node, now_s)
+        self.forget_view()
+
+    def succeeded(self, task_type: TaskType, node: str) -> None:
+        for key in _breaker_keys(task_type, node or self._at.runtime.hostname):
+            self._breakers.pop(key, None)
+        self.forget_view()
+
+    async def failed(self, task_type: TaskType, node: str, reason: str) -> EmergencyNotice | None:
+        """Count a failure; return the emergency stop if memory ran out."""
+        now_s = self._at.runtime.now_s()
+        for key in _breaker_keys(task_type, node or self._at.runtime.hostname):
+            _remember(self._breakers, key, self._breakers.get(key, CircuitBreaker()).failed(now_s))
+        self.forget_view()
+        return await self._at.emergency.after_failure(reason)
+
+    def open_breakers(self) -> dict[str, str]:
+        """What is held back after failures in a row, with the state of its breaker."""
+        now_s = self._at.runtime.now_s()
+        return {
+            key: breaker.state(now_s).value
+            for key, breaker in tuple(self._breakers.items())
+            if breaker.opened_s is not None
+        }
+
+
+def _breaker_keys(task_type: TaskType, node: str) -> tuple[str, str]:
+    return f"node {node}", f"type {task_type.value}"
+
+
+def _remember(table: OrderedDict[K, V], key: K, value: V) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > NODES_MAX:
+        table.popitem(last=False)
+
+
+def get_task_admission() -> TaskAdmission:
+    """Return the admission of this process."""
+    return process_scope().get(TaskAdmission, _make)
+
+
+def _make() -> TaskAdmission:
+    settings = get_settings()
+    per_minute = float(settings.spawns_per_minute)
+    limits = TaskLimits(
+        spawns_per_minute=per_minute,
+        selfplay_per_minute=per_minute / 2,
+        node_per_minute=per_minute / 2,
+        node_burst=max(1.0, per_minute / 2),
+    )
+    surroundings = Surroundings(
+        emergency=get_emergency_stop(),
+        monitor=get_queue_monitor(),
+        resources=lambda: read_resources(settings.data_dir),
+        runtime=system_runtime(),
+    )
+    return TaskAdmission(surroundings, limits=limits)

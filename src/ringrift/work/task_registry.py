@@ -1,0 +1,161 @@
+"""Every task that runs: the claims of the work queue, and what programs registered themselves.
+
+Claims are the queue's own truth and need no record. A task that somebody registers has one in the key-value
+port, which its heartbeats keep alive; so all processes count the same tasks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from ringrift.engine.opening import get_engine
+from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem
+from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.work.task_types import TaskType, task_type_of
+from ringrift.work.worker_records import live_workers
+
+TASK_PREFIX = "tasks/running/"
+RESERVED_PREFIX = "tasks/reserved/"
+KEPT_S = 86_400.0  # without a heartbeat; long after it counts as orphaned
+TASKS_MAX = 10_000
+ORPHAN_AFTER_S = 300.0
+
+
+class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that somebody said is running."""
+
+    task_id: str
+    task_type: TaskType
+    node: str
+    started_s: float
+    heartbeat_s: float
+    pid: int | None = None
+    config_key: str = ""
+    claimed: bool = False  # a claim of the work queue, kept alive by its lease
+
+    def silent_s(self, now_s: float) -> float:
+        return max(0.0, now_s - self.heartbeat_s)
+
+    def is_orphaned(self, now_s: float, *, after_s: float = ORPHAN_AFTER_S) -> bool:
+        """A claim is never an orphan: the queue itself ends it."""
+        return not self.claimed and self.silent_s(now_s) > after_s
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that one kind of work has for itself for a while."""
+
+    node: str
+    purpose: str
+    until_s: float
+
+
+class TaskRegistry:
+    """Reads and writes the tasks. Every call goes to the engine; nothing is kept here."""
+
+    def __init__(
+        self, engine: Callable[[], Awaitable[Engine]] = get_engine, *, runtime: Runtime | None = None
+    ) -> None:
+        self._engine, self._runtime = engine, runtime or system_runtime()
+
+    async def add(self, task: RunningTask) -> None:
+        """Store *task*; the same id again replaces the record. `ConfigError` when there are too many."""
+        kv = (await self._engine()).kv
+        if len(await kv.entries(TASK_PREFIX)) >= TASKS_MAX:
+            raise ConfigError(f"{TASKS_MAX} tasks are registered; end those that no longer run")
+        await kv.put(TASK_PREFIX + task.task_id, msgspec.json.encode(task), ttl_s=KEPT_S)
+
+    async def heartbeat(self, task_id: str) -> bool:
+        """Note that the task lives; False if it is not registered."""
+        kv = (await self._engine()).kv
+        entry = await kv.get(TASK_PREFIX + task_id)
+        if entry is None:
+            return False
+        task = msgspec.structs.replace(_task(entry), heartbeat_s=self._runtime.now_s())
+        try:
+            await kv.update(entry.key, msgspec.json.encode(task), revision=entry.revision, ttl_s=KEPT_S)
+        except RevisionMismatch:
+            return await kv.get(entry.key) is not None  # another heartbeat, or its end, came first
+        return True
+
+    async def end(self, task_id: str) -> RunningTask | None:
+        """Take the task off; None if it was not registered."""
+        kv = (await self._engine()).kv
+        entry = await kv.get(TASK_PREFIX + task_id)
+        if entry is None or not await kv.delete(entry.key):
+            return None
+        return _task(entry)
+
+    async def registered(self) -> list[RunningTask]:
+        return [_task(entry) for entry in await (await self._engine()).kv.entries(TASK_PREFIX)]
+
+    async def running(self) -> list[RunningTask]:
+        """Return claims and registered tasks; a job that is both counts once."""
+        engine = await self._engine()
+        items = await engine.queue.claimed(limit=TASKS_MAX)
+        nodes = await _nodes_of_workers(engine.kv) if items else {}
+        claims = [_of_claim(item, nodes) for item in items]
+        known = {task.task_id for task in claims}
+        now_s = self._runtime.now_s()
+        others = [task for task in await self.registered() if task.task_id not in known]
+        return claims + [task for task in others if not task.is_orphaned(now_s)]
+
+    async def is_work_item(self, task_id: str) -> bool:
+        """Whether the work queue itself keeps this task."""
+        return await (await self._engine()).queue.get(task_id) is not None
+
+    async def cancel_claim(self, task_id: str, *, reason: str) -> bool:
+        """Cancel a job in the work queue; False if there is none of that id that has not ended."""
+        return await (await self._engine()).queue.cancel(task_id, reason=reason)
+
+    # --- reservations ---------------------------------------------------------------------------------
+
+    async def reserve(self, node: str, *, purpose: str, for_s: float) -> bool:
+        """Keep *node* for *purpose*; False if it is kept for another."""
+        kv, key = (await self._engine()).kv, RESERVED_PREFIX + node
+        held = Reservation(node=node, purpose=purpose, until_s=self._runtime.now_s() + for_s)
+        try:
+            await kv.create(key, msgspec.json.encode(held), ttl_s=for_s)
+        except AlreadyExists:
+            return False
+        return True
+
+    async def free(self, node: str) -> bool:
+        return await (await self._engine()).kv.delete(RESERVED_PREFIX + node)
+
+    async def reservation(self, node: str) -> Reservation | None:
+        entry = await (await self._engine()).kv.get(RESERVED_PREFIX + node)
+        return None if entry is None else msgspec.json.decode(entry.value, type=Reservation)
+
+
+def counted(tasks: Sequence[RunningTask], *, node: str | None = None) -> Counter[TaskType]:
+    """How many tasks of each type run, on *node* or everywhere."""
+    return Counter(task.task_type for task in tasks if node is None or task.node == node)
+
+
+async def _nodes_of_workers(kv: KeyValue) -> dict[str, str]:
+    return {worker.name: worker.node for worker in await live_workers(kv)}
+
+
+def _of_claim(item: WorkItem, nodes: Mapping[str, str]) -> RunningTask:
+    holder = item.holder or ""
+    return RunningTask(
+        task_id=item.id,
+        task_type=task_type_of(item.kind),
+        node=nodes.get(holder, holder),  # a worker that says nothing of itself counts as a node of its own
+        started_s=item.changed_s,
+        heartbeat_s=item.changed_s,
+        config_key=str(item.payload.get("config", "")),
+        claimed=True,
+    )
+
+
+def _task(entry: Entry) -> RunningTask:
+    try:
+        return msgspec.json.decode(entry.value, type=RunningTask)
+    except msgspec.DecodeError as error:
+        advice = "Delete the key; the task registers again when it next begins."
+        raise Corrupt(entry.key, found=f"no record of a task: {error}", advice=advice) from None
