@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
@@ -12,12 +12,18 @@ import numpy.typing as npt
 
 from ringrift.games.contract import ActionArray, Game
 from ringrift.jobs.replaying import BatchReplay, Fault, ReplayStep
+from ringrift.jobs.scratch import scratch_database
 from ringrift.jobs.shards.reader import BrokenGame, GameSummary
 from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
 
 GAMES_AT_ONCE = 64
 RESULT_TOLERANCE = 1e-6
 POLICY_SUM_TOLERANCE = 1e-3
+
+_SEEN = """
+CREATE TABLE seen (game_id TEXT UNIQUE NOT NULL, fingerprint TEXT NOT NULL);
+CREATE INDEX by_fingerprint ON seen (fingerprint);
+"""
 
 T = TypeVar("T")
 
@@ -31,12 +37,17 @@ class CheckedGame:
     fault: Fault | None
 
 
-@dataclass(slots=True)
 class SeenGames:
-    """Ids and contents of the games met so far, over all shards of one run."""
+    """Ids and contents of the games met so far, over all shards of one run; a context manager."""
 
-    ids: set[str] = field(default_factory=set)
-    fingerprints: dict[str, str] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._db = scratch_database(_SEEN)
+
+    def __enter__(self) -> SeenGames:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
 
     def fault_of(self, stored: StoredGame) -> Fault | None:
         """Note the game; a fault if it was there before."""
@@ -48,12 +59,13 @@ class SeenGames:
         return "duplicate" if self._note(summary.game_id, summary.fingerprint, summary.rows) else ""
 
     def _note(self, game_id: str, fingerprint: str, rows: int) -> str:
-        if game_id in self.ids:
+        twins = "SELECT game_id FROM seen WHERE fingerprint = ? ORDER BY rowid LIMIT 1"
+        twin = self._db.execute(twins, (fingerprint,)).fetchone()
+        noted = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (game_id, fingerprint))
+        if not noted.rowcount:
             return "a game of this id was there before"
-        self.ids.add(game_id)
-        twin = self.fingerprints.setdefault(fingerprint, game_id)
         # Without policies, two games of the same moves may well be two games.
-        return f"the same moves and policies as game {twin}" if twin != game_id and rows else ""
+        return f"the same moves and policies as game {twin[0]}" if twin is not None and rows else ""
 
 
 def checked_games(

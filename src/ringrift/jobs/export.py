@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.contract import Game
@@ -22,15 +22,17 @@ from ringrift.jobs.checking import SeenGames
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.params import Params
-from ringrift.jobs.samples.from_games import Marks, Teaching, game_samples
+from ringrift.jobs.samples.from_games import MarkedGame, Teaching, game_samples
+from ringrift.jobs.samples.hold_out import HOLD_OUT, game_hash, is_held_out
 from ringrift.jobs.samples.layout import Codes, scalars
 from ringrift.jobs.samples.npz_check import check_samples
 from ringrift.jobs.samples.npz_writer import SampleWriter
-from ringrift.jobs.samples.window import DAY_S, PlannedGame, PowerWindow, game_weights, newest
+from ringrift.jobs.samples.plan import PlannedGame, PlanTotals, SamplePlan
+from ringrift.jobs.samples.window import DAY_S, PowerWindow
 from ringrift.jobs.sealing import describe, file_sha256, read_json, sealing
 from ringrift.jobs.shards.reader import GameSummary, open_shard
 from ringrift.jobs.shards.records import StoredGame
-from ringrift.jobs.validate import ShardReport, ValidateParams, validate_shard
+from ringrift.jobs.validate import ShardReport, ValidateParams, checked_shard
 
 
 class ExportParams(Params, frozen=True, kw_only=True):
@@ -70,67 +72,84 @@ class ExportParams(Params, frozen=True, kw_only=True):
     budget_min: Annotated[
         int, msgspec.Meta(ge=0, description="Leave out games searched with fewer simulations, or with none.")
     ] = 0
+    hold_out: Annotated[
+        float, msgspec.Meta(ge=0, le=0.5, description="Share of games that training holds out; counted only.")
+    ] = HOLD_OUT
     compress: Annotated[bool, msgspec.Meta(description="Deflate the arrays.")] = True
     now_s: Annotated[float, msgspec.Meta(description="When ages end; now if none.")] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExportPlan:
-    """What goes into the file."""
-
-    games: list[PlannedGame]
-    marks: dict[str, Marks]
-    rows: int
-    rows_offered: int
-    refused: dict[str, int]
 
 
 def run_export(job: Job, params: ExportParams) -> Outcome:
     game = load_game(_config_of(params.shards))
     now_s = job.runtime.now_s() if params.now_s is None else params.now_s
-    games, refused = candidates(job, params)
-    plan = make_plan(params, games, refused, now_s=now_s)
-    if not plan.rows:
-        raise Corrupt(
-            params.out, found=f"no game to learn from ({plan.refused})", advice="Nothing was written"
-        )
-    with sealing(params.out) as part:
-        _write(job, params, game, plan, part, now_s=now_s)
-        job.stage("checking")
-        check = check_samples(part, game=game)
-        if not check.valid:
-            raise Corrupt(part, found="; ".join(check.errors), advice="Check the disk and export again")
-    counts = {"rows": check.sample_count, "games": len(plan.games)}
-    job.sealed(describe(params.out, "samples", config=game.key, **counts))
-    told = {**counts, "rows_offered": plan.rows_offered, "refused": plan.refused, "warnings": check.warnings}
-    return Outcome(ExitCode.DONE, told)
+    with SamplePlan() as plan:
+        refused = offer_games(job, params, plan)
+        totals = choose_games(params, plan, now_s=now_s)
+        if outside := totals.games_offered - totals.games:
+            refused["outside_window"] = outside
+        if not totals.rows:
+            told = f"no game to learn from ({dict(refused)})"
+            raise Corrupt(params.out, found=told, advice="Nothing was written")
+        with sealing(params.out) as part:
+            _write(job, params, game, plan, part, now_s=now_s)
+            job.stage("checking")
+            check = check_samples(part, game=game)
+            if not check.valid:
+                raise Corrupt(part, found="; ".join(check.errors), advice="Check the disk and export again")
+    counts = {"rows": check.sample_count, "games": totals.games}
+    artifact = describe(params.out, "samples", config=game.key, **counts)
+    job.sealed(artifact)
+    told_of = {
+        "config": game.key,
+        "samples": str(params.out),
+        "sha256": artifact.sha256,
+        **counts,
+        "rows_offered": totals.rows_offered,
+        "games_offered": totals.games_offered,
+        "window": params.window,
+        "hold_out": _held_out(params, totals),
+        "newest_game_s": totals.newest_s,
+        "refused": dict(refused),
+        "warnings": check.warnings,
+    }
+    return Outcome(ExitCode.DONE, told_of)
 
 
-def candidates(job: Job, params: ExportParams) -> tuple[list[PlannedGame], Counter[str]]:
-    """All games that agree with the rules and fulfil the limits, once each; and why others do not."""
-    reports = {report.sha256: report for report in map(_read_report, params.reports)}
+def offer_games(job: Job, params: ExportParams, plan: SamplePlan) -> Counter[str]:
+    """Offer the games that agree with the rules and the limits, once each; returns why others do not."""
+    reports = {_read_report(path, ReportName).sha256: path for path in params.reports}
     checks = ValidateParams(shards=params.shards, moves_min=params.moves_min)
-    seen = SeenGames()
-    games: list[PlannedGame] = []
     refused: Counter[str] = Counter()
     job.stage("validating", total=len(params.shards))
-    for number, path in enumerate(params.shards):
-        job.stop_point()
-        report = reports.get(file_sha256(path)) or validate_shard(path, seen=SeenGames(), params=checks)
-        refused.update(report.reasons)
-        qualities = {each.game_id: each.quality for each in report.accepted}
-        with open_shard(path) as shard:
-            for summary in shard.summaries():
-                if summary.game_id not in qualities:
-                    continue
-                quality = qualities[summary.game_id]
-                reason = _left_out(summary, quality, params) or seen.reason_of(summary)
-                if reason:
-                    refused[reason] += 1
-                else:
-                    games.append(_planned(number, summary, quality))
-        job.progress(number + 1, games=len(games))
-    return games, refused
+    with SeenGames() as seen:
+        for number, path in enumerate(params.shards):
+            job.stop_point()
+            refused.update(_note_accepted(path, reports.get(file_sha256(path)), plan, checks))
+            with open_shard(path) as shard:
+                for summary in shard.summaries():
+                    quality = plan.quality_of(summary.game_id)
+                    if quality is None:
+                        continue
+                    reason = _left_out(summary, quality, params) or seen.reason_of(summary)
+                    if reason:
+                        refused[reason] += 1
+                    else:
+                        plan.offer(_planned(number, summary, quality, hold_out=params.hold_out))
+            job.progress(number + 1)
+    return refused
+
+
+def _note_accepted(
+    path: Path, report_path: Path | None, plan: SamplePlan, checks: ValidateParams
+) -> Counter[str]:
+    """Tell *plan* the accepted games of one shard; returns why others were refused."""
+    if report_path is not None:
+        report = _read_report(report_path, ShardReport)
+        plan.note_qualities((each.game_id, each.quality) for each in report.accepted)
+        return Counter(report.reasons)
+    with SeenGames() as seen, checked_shard(path, seen=seen, params=checks) as found:
+        plan.note_qualities((each.game_id, each.quality) for each in found.accepted())
+        return found.reasons
 
 
 def _left_out(summary: GameSummary, quality: float, params: ExportParams) -> str:
@@ -145,47 +164,47 @@ def _left_out(summary: GameSummary, quality: float, params: ExportParams) -> str
     return ""
 
 
-def _planned(shard: int, summary: GameSummary, quality: float) -> PlannedGame:
+def _planned(shard: int, summary: GameSummary, quality: float, *, hold_out: float) -> PlannedGame:
+    hashes = np.array([game_hash(summary.fingerprint)], dtype=np.uint64)
     return PlannedGame(
-        shard, summary.game_id, summary.rows, summary.completed_s, summary.engine_mode, quality
+        shard,
+        summary.game_id,
+        summary.rows,
+        summary.completed_s,
+        summary.engine_mode,
+        quality,
+        held_out=bool(is_held_out(hashes, hold_out)[0]),
     )
 
 
-def make_plan(
-    params: ExportParams, games: list[PlannedGame], refused: Counter[str], *, now_s: float
-) -> ExportPlan:
+def choose_games(params: ExportParams, plan: SamplePlan, *, now_s: float) -> PlanTotals:
     """Choose the window and weigh it."""
-    offered = sum(game.rows for game in games)
     rows_max = params.rows_max
     if params.window == "rows":
         rows_max = min(rows_max, params.window_rows)
     elif params.window == "power":
         window = PowerWindow(params.window_a, params.window_b, params.window_c)
-        rows_max = min(rows_max, window.rows(params.rows_generated or offered))
-    kept = newest(games, rows_max)
-    half_life_s = params.half_life_days * DAY_S or None
-    weights = game_weights(kept, now_s=now_s, half_life_s=half_life_s)
-    outside = len(games) - len(kept)
-    return ExportPlan(
-        games=kept,
-        marks={game.game_id: Marks(weight, game.quality) for game, weight in zip(kept, weights, strict=True)},
-        rows=sum(game.rows for game in kept),
-        rows_offered=offered,
-        refused={**refused, **({"outside_window": outside} if outside else {})},
-    )
+        rows_max = min(rows_max, window.rows(params.rows_generated or plan.totals().rows_offered))
+    plan.choose(rows_max)
+    plan.weigh(now_s=now_s, half_life_s=params.half_life_days * DAY_S or None)
+    return plan.totals()
 
 
-def _write(job: Job, params: ExportParams, game: Game, plan: ExportPlan, part: Path, *, now_s: float) -> None:
+def _held_out(params: ExportParams, totals: PlanTotals) -> dict[str, Any]:
+    return {"share": params.hold_out, "games": totals.held_games, "rows": totals.held_rows}
+
+
+def _write(job: Job, params: ExportParams, game: Game, plan: SamplePlan, part: Path, *, now_s: float) -> None:
+    totals = plan.totals()
     symmetries = tuple(range(game.symmetries)) if params.symmetries else (0,)
     teaching = Teaching(symmetries, params.value_mix)
-    rows, codes = plan.rows * len(symmetries), Codes()
+    rows, codes = totals.rows * len(symmetries), Codes()
     written = index_max = 0
     job.stage("writing", total=rows)
     with SampleWriter(part, game, rows=rows, compress=params.compress) as writer:
         for number, path in enumerate(params.shards):
-            wanted = {each.game_id for each in plan.games if each.shard == number}
-            stored = _wanted_games(path, wanted)
-            for columns in game_samples(game, stored, plan.marks, teaching=teaching, codes=codes):
+            marked = _marked_games(plan, number, path)
+            for columns in game_samples(game, marked, teaching=teaching, codes=codes):
                 job.stop_point()
                 writer.add(columns)
                 written += len(columns["values"])
@@ -193,25 +212,25 @@ def _write(job: Job, params: ExportParams, game: Game, plan: ExportPlan, part: P
                 job.progress(written)
         metadata = {
             "export_time": now_s,
-            "newest_game_time": max(each.completed_s for each in plan.games),
-            "game_count": len(plan.games),
+            "newest_game_time": totals.newest_s,
+            "game_count": totals.games,
             "sample_count": rows,
-            "rows_offered": plan.rows_offered,
+            "rows_offered": totals.rows_offered,
             "window": params.window,
             "value_mix": params.value_mix,
+            "hold_out": _held_out(params, totals),
             "shards": [file_sha256(path) for path in params.shards],
         }
         texts = {"metadata": json.dumps(metadata), "codes": json.dumps(codes.as_json())}
         writer.finish({**scalars(game, rows=rows, policy_index_max=index_max), **texts})
 
 
-def _wanted_games(path: Path, wanted: set[str]) -> Iterator[StoredGame]:
-    if not wanted:
-        return
+def _marked_games(plan: SamplePlan, number: int, path: Path) -> Iterator[MarkedGame]:
     with open_shard(path) as shard:
-        for stored in shard.games():
-            if isinstance(stored, StoredGame) and stored.game.game_id in wanted:
-                yield stored
+        for stored in shard.games(lambda game_id: plan.marks_of(number, game_id) is not None):
+            marks = plan.marks_of(number, stored.game.game_id) if isinstance(stored, StoredGame) else None
+            if isinstance(stored, StoredGame) and marks is not None:
+                yield stored, marks
 
 
 def _config_of(shards: Sequence[Path]) -> str:
@@ -226,9 +245,18 @@ def _config_of(shards: Sequence[Path]) -> str:
     return next(iter(configs))
 
 
-def _read_report(path: Path) -> ShardReport:
+class ReportName(msgspec.Struct, frozen=True):
+    """Of which bytes a report is."""
+
+    sha256: str
+
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+def _read_report(path: Path, wanted: type[R]) -> R:
     try:
-        return msgspec.convert(read_json(path), ShardReport)
+        return msgspec.convert(read_json(path), wanted)
     except msgspec.ValidationError as error:
         raise Corrupt(path, found=f"no report: {error}", advice="Validate the shard again") from None
 

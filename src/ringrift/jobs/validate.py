@@ -7,9 +7,10 @@ if any game or shard was refused; the report is written all the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Annotated, Any
 
 import msgspec
@@ -21,13 +22,16 @@ from ringrift.jobs.checking import CheckedGame, SeenGames, checked_games
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.params import Params
-from ringrift.jobs.quality import GameTraits, diversities, quality_category, quality_score
+from ringrift.jobs.quality import GameTraits, QualityScores, quality_category
+from ringrift.jobs.scratch import scratch_database
 from ringrift.jobs.sealing import describe, file_sha256, seal_json
 from ringrift.jobs.shards.reader import open_shard
 
 REPORT_SUFFIX = ".report.json"
 REPORT_VERSION = 1
 KNOWN_SOURCES = ("selfplay", "evaluation", "tournament")
+
+_REFUSED = "CREATE TABLE refused (game_id TEXT, reason TEXT, detail TEXT, move INTEGER)"
 
 log = structlog.get_logger()
 
@@ -86,32 +90,73 @@ def report_path(shard: Path, folder: Path | None) -> Path:
 
 
 def run_validate(job: Job, params: ValidateParams) -> Outcome:
-    seen = SeenGames()
-    reports: list[ShardReport] = []
-    damaged: list[dict[str, str]] = []
+    totals = _Totals()
     job.stage("replaying", total=len(params.shards))
-    for number, path in enumerate(params.shards):
-        if job.stop.requested:
-            return Outcome(ExitCode.STOPPED, _totals(reports, damaged))
-        try:
-            report = validate_shard(path, seen=seen, params=params)
-        except Corrupt as error:
-            log.warning("validate.shard_refused", shard=str(path), what=str(error))
-            damaged.append({"shard": str(path), "why": str(error)})
-        else:
-            reports.append(report)
-            target = report_path(path, params.out)
-            seal_json(target, report)
-            job.sealed(describe(target, "report", games=report.games, refused=len(report.refused)))
-        job.progress(number + 1, games=sum(each.games for each in reports))
-    totals = _totals(reports, damaged)
-    fine = not damaged and not totals["refused"]
-    return Outcome(ExitCode.DONE if fine else ExitCode.DATA_REFUSED, totals)
+    with SeenGames() as seen:
+        for number, path in enumerate(params.shards):
+            if job.stop.requested:
+                return Outcome(ExitCode.STOPPED, totals.as_json())
+            try:
+                with checked_shard(path, seen=seen, params=params) as found:
+                    report = _report(path, found)
+            except Corrupt as error:
+                log.warning("validate.shard_refused", shard=str(path), what=str(error))
+                totals.damaged.append({"shard": str(path), "why": str(error)})
+            else:
+                target = report_path(path, params.out)
+                seal_json(target, report)
+                job.sealed(describe(target, "report", games=report.games, refused=len(report.refused)))
+                totals.add(path, report, target)
+            job.progress(number + 1, games=totals.games)
+    return Outcome(ExitCode.DONE if totals.fine else ExitCode.DATA_REFUSED, totals.as_json())
 
 
-def validate_shard(path: Path, *, seen: SeenGames, params: ValidateParams) -> ShardReport:
-    """Check one shard; raises `Corrupt` if the file itself is not sound."""
-    with open_shard(path) as shard:
+class ShardFindings:
+    """What the replay of one shard found. Games are kept on disk, so a shard may hold any number."""
+
+    def __init__(self, config: str, scores: QualityScores, *, optimal_moves: float | None) -> None:
+        self.config, self.reasons = config, Counter[str]()
+        self._scores, self._optimal_moves = scores, optimal_moves
+        self._refused = scratch_database(_REFUSED)
+
+    def close(self) -> None:
+        self._refused.close()
+
+    @property
+    def games(self) -> int:
+        return len(self._scores) + self.reasons.total()
+
+    def accepted(self) -> Iterator[AcceptedGame]:
+        """Games that agree with the rules, scored against each other."""
+        for each in self._scores.scored(self._optimal_moves):
+            yield AcceptedGame(each.name, each.quality, each.rows)
+
+    def refused(self) -> Iterator[RefusedGame]:
+        for row in self._refused.execute("SELECT * FROM refused ORDER BY rowid"):
+            yield RefusedGame(*row)
+
+    def add(self, checked: CheckedGame) -> None:
+        fault, stored = checked.fault, checked.stored
+        if fault is not None:
+            self.reasons[fault.reason] += 1
+            row = (checked.game_id, fault.reason, fault.detail, fault.move)
+            self._refused.execute("INSERT INTO refused VALUES (?, ?, ?, ?)", row)
+            return
+        assert stored is not None
+        played, moves = stored.game, stored.moves
+        traits = GameTraits(
+            decisive=played.winner is not None,
+            actions=played.actions,
+            kinds=[phase or kind for phase, kind in zip(moves.phases, moves.types, strict=True)],
+            source_known=played.source in KNOWN_SOURCES,
+        )
+        self._scores.add(checked.game_id, traits, rows=played.rows)
+
+
+@contextmanager
+def checked_shard(path: Path, *, seen: SeenGames, params: ValidateParams) -> Iterator[ShardFindings]:
+    """Replay one shard; raises `Corrupt` if the file itself is not sound."""
+    with open_shard(path) as shard, QualityScores() as scores:
         config = shard.metadata.get("config_key")
         if config is None:
             raise Corrupt(path, found="it does not say of which config it is", advice="Write the games again")
@@ -119,79 +164,76 @@ def validate_shard(path: Path, *, seen: SeenGames, params: ValidateParams) -> Sh
             game = load_game(config)
         except ConfigError as error:
             raise Corrupt(path, found=str(error), advice="Install the package that has this game") from None
-        found = _Findings()
-        for checked in checked_games(game, shard.games(), seen=seen, moves_min=params.moves_min):
-            found.add(checked)
-        promised = int(shard.metadata.get("games", "-1"))
-    games = len(found.fine) + len(found.refused)
-    if promised != games:
-        raise Corrupt(path, found=f"{games} of {promised} games are there", advice="Fetch it again")
-    accepted, refused = found.scored(params.optimal_moves), tuple(found.refused)
+        found = ShardFindings(config, scores, optimal_moves=params.optimal_moves)
+        with closing(found):
+            for checked in checked_games(game, shard.games(), seen=seen, moves_min=params.moves_min):
+                found.add(checked)
+            promised = int(shard.metadata.get("games", "-1"))
+            if promised != found.games:
+                told = f"{found.games} of {promised} games are there"
+                raise Corrupt(path, found=told, advice="Fetch it again")
+            yield found
+
+
+def _report(path: Path, found: ShardFindings) -> ShardReport:
+    accepted, refused = tuple(found.accepted()), tuple(found.refused())
     return ShardReport(
         version=REPORT_VERSION,
         shard=path.name,
         sha256=file_sha256(path),
-        config=config,
-        games=games,
+        config=found.config,
+        games=found.games,
         rows=sum(each.rows for each in accepted),
         quality=round(fmean(each.quality for each in accepted), 4) if accepted else None,
         categories=dict(Counter(quality_category(each.quality) for each in accepted)),
-        reasons=dict(Counter(each.reason for each in refused)),
+        reasons=dict(found.reasons),
         accepted=accepted,
         refused=refused,
     )
 
 
-class _Findings:
-    """Collects what a report needs of each game, so that policies need not stay in memory."""
+class _Totals:
+    """Sums over all shards; what each game was refused for is in the shard's report."""
 
     def __init__(self) -> None:
-        self.fine: list[tuple[str, int, GameTraits]] = []
-        self.refused: list[RefusedGame] = []
+        self.games = self._accepted = self._rows = 0
+        self._quality = 0.0
+        self._reasons: Counter[str] = Counter()
+        self._shards: list[dict[str, Any]] = []
+        self.damaged: list[dict[str, str]] = []
 
-    def add(self, checked: CheckedGame) -> None:
-        fault, stored = checked.fault, checked.stored
-        if fault is not None:
-            self.refused.append(RefusedGame(checked.game_id, fault.reason, fault.detail, fault.move))
-            return
-        assert stored is not None
-        played, moves = stored.game, stored.moves
-        traits = GameTraits(
-            decisive=played.winner is not None,
-            actions=played.actions,
-            kinds=tuple(phase or kind for phase, kind in zip(moves.phases, moves.types, strict=True)),
-            source_known=played.source in KNOWN_SOURCES,
-        )
-        self.fine.append((checked.game_id, played.rows, traits))
+    @property
+    def fine(self) -> bool:
+        return not self.damaged and not self._reasons
 
-    def scored(self, optimal_moves: float | None) -> tuple[AcceptedGame, ...]:
-        if not self.fine:
-            return ()
-        actions = [traits.actions for _, _, traits in self.fine]
-        optimal = optimal_moves or median(map(len, actions))
-        return tuple(
-            AcceptedGame(
-                game_id, round(quality_score(traits, optimal_moves=optimal, diversity=different), 4), rows
-            )
-            for (game_id, rows, traits), different in zip(self.fine, diversities(actions), strict=True)
+    def add(self, path: Path, report: ShardReport, written: Path) -> None:
+        self.games += report.games
+        self._accepted += len(report.accepted)
+        self._rows += report.rows
+        self._quality += sum(each.quality for each in report.accepted)
+        self._reasons.update(report.reasons)
+        self._shards.append(
+            {
+                "shard": str(path),
+                "sha256": report.sha256,
+                "report": str(written),
+                "accepted": len(report.accepted),
+                "refused": len(report.refused),
+                "rows": report.rows,
+            }
         )
 
-
-def _totals(reports: Sequence[ShardReport], damaged: Sequence[dict[str, str]]) -> dict[str, Any]:
-    reasons: Counter[str] = Counter()
-    for report in reports:
-        reasons.update(report.reasons)
-    qualities = [each.quality for report in reports for each in report.accepted]
-    return {
-        "shards": len(reports),
-        "games": sum(report.games for report in reports),
-        "accepted": len(qualities),
-        "refused": sum(len(report.refused) for report in reports),
-        "rows": sum(report.rows for report in reports),
-        "reasons": dict(reasons),
-        "quality": round(fmean(qualities), 4) if qualities else None,
-        "damaged": list(damaged),
-    }
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "games": self.games,
+            "accepted": self._accepted,
+            "refused": self._reasons.total(),
+            "rows": self._rows,
+            "reasons": dict(self._reasons),
+            "quality": round(self._quality / self._accepted, 4) if self._accepted else None,
+            "shards": self._shards,
+            "damaged": list(self.damaged),
+        }
 
 
 VALIDATE = JobSpec(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ from ringrift.errors import Corrupt
 from ringrift.games.contract import Game, LegalActions, States
 from ringrift.jobs.checking import GAMES_AT_ONCE, in_groups
 from ringrift.jobs.replaying import BatchReplay, ReplayStep
+from ringrift.jobs.samples.hold_out import game_hash
 from ringrift.jobs.samples.layout import SEATS_MAX, Codes, Columns
+from ringrift.jobs.samples.plan import Marks
 from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
 
 
@@ -25,30 +27,25 @@ class Teaching:
     value_mix: float  # share of the search's value in the target; the rest is the game's result
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """What the plan says about a game."""
-
-    weight: float
-    quality: float
+MarkedGame = tuple[StoredGame, Marks]
 
 
 def game_samples(
     game: Game,
-    stored: Iterable[StoredGame],
-    marks: Mapping[str, Marks],
+    marked: Iterable[MarkedGame],
     *,
     teaching: Teaching,
     codes: Codes,
 ) -> Iterator[Columns]:
     """Samples of validated games, a bounded number at a time."""
-    for some in in_groups(stored, GAMES_AT_ONCE):
+    for group in in_groups(marked, GAMES_AT_ONCE):
+        some = [stored for stored, _ in group]
         replay = BatchReplay(game, [each.game.actions for each in some])
         full = [each.game.policies.searched for each in some]
         for step in replay.steps():
             searched = np.array([full[row][step.move] for row in step.rows])
             if searched.any():
-                taught = _Step(game, _only(game, step, searched), some, marks, teaching, codes)
+                taught = _Step(game, _only(game, step, searched), group, teaching, codes)
                 for symmetry in teaching.symmetries:
                     yield taught.columns(symmetry)
         for row, fault in replay.faults.items():
@@ -72,13 +69,13 @@ class _Step:
         self,
         game: Game,
         step: ReplayStep,
-        some: Sequence[StoredGame],
-        marks: Mapping[str, Marks],
+        group: Sequence[MarkedGame],
         teaching: Teaching,
         codes: Codes,
     ) -> None:
         self._game, self._step = game, step
-        self._stored = [some[row] for row in step.rows]
+        self._stored = [group[row][0] for row in step.rows]
+        self._marks = [group[row][1] for row in step.rows]
         self._seats = game.to_move(step.states)
         self._policy = np.concatenate(
             [
@@ -86,7 +83,7 @@ class _Step:
                 for at, each in enumerate(self._stored)
             ]
         )
-        self._fixed = self._same_for_all_symmetries(marks, teaching, codes)
+        self._fixed = self._same_for_all_symmetries(teaching, codes)
 
     def columns(self, symmetry: int) -> Columns:
         """All columns of these samples, turned."""
@@ -106,15 +103,12 @@ class _Step:
             "symmetries": np.full(len(states), symmetry),
         }
 
-    def _same_for_all_symmetries(
-        self, marks: Mapping[str, Marks], teaching: Teaching, codes: Codes
-    ) -> dict[str, npt.NDArray[Any]]:
+    def _same_for_all_symmetries(self, teaching: Teaching, codes: Codes) -> dict[str, npt.NDArray[Any]]:
         move, stored = self._step.move, self._stored
         values = np.stack([_value_target(each, move, teaching.value_mix) for each in stored])
         rows = np.arange(len(stored))
         padded = np.zeros((len(stored), SEATS_MAX), dtype=np.float32)
         padded[:, : values.shape[1]] = values
-        marked = [marks[each.game.game_id] for each in stored]
         games = [each.game for each in stored]
         elos = [each.metadata.get("generator_elo", np.nan) for each in games]
         rivals = [_opponent(each, seat) for each, seat in zip(stored, self._seats, strict=True)]
@@ -133,10 +127,10 @@ class _Step:
             "opponent_types": np.array([codes.of("opponent_types", rival) for rival in rivals]),
             "generator_elo": np.array(elos, dtype=np.float32),
             "opponent_elo": np.array(elos, dtype=np.float32),
-            "quality_score": np.array([mark.quality for mark in marked]),
-            "sample_weights": np.array([mark.weight for mark in marked]),
+            "quality_score": np.array([mark.quality for mark in self._marks]),
+            "sample_weights": np.array([mark.weight for mark in self._marks]),
             "timestamps": np.array([each.completed_s for each in games]),
-            "game_hashes": np.array([int(each.fingerprint[:16], 16) for each in stored], dtype=np.uint64),
+            "game_hashes": np.array([game_hash(each.fingerprint) for each in stored], dtype=np.uint64),
         }
 
 

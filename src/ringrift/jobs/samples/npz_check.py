@@ -24,7 +24,9 @@ DIMENSION_MAX = 10**9
 SAMPLES_MAX = 10**8
 POLICY_SUM_TOLERANCE = 1e-3
 FLAT = {"policy_indices", "policy_values", "policy_offsets"}
+MISDIVIDED = "policy_offsets do not divide the policies among the samples"
 _PIECE_BYTES = 2**20
+_PIECE_VALUES = 2**18
 _HEADER_CHARS_MAX = 10_000
 
 UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError, SyntaxError, RuntimeError)
@@ -184,23 +186,53 @@ def _check_range(name: str, header: ArrayHeader, low: float, high: float, found:
 def _check_policies(archive: zipfile.ZipFile, headers: dict[str, ArrayHeader], found: SampleCheck) -> None:
     if not headers.keys() >= FLAT:
         return
-    offsets = _whole(archive, "policy_offsets", headers)
-    total = headers["policy_values"].shape[0]
-    if offsets[0] != 0 or offsets[-1] != total or (np.diff(offsets) <= 0).any():
-        found.errors.append("policy_offsets do not divide the policies among the samples")
-        return
-    sums, at = np.zeros(found.sample_count), 0
-    for piece in _pieces(archive, "policy_values", headers["policy_values"]):
-        owners = np.searchsorted(offsets, np.arange(at, at + len(piece)), side="right") - 1
-        np.add.at(sums, owners, piece)
-        at += len(piece)
-    if (np.abs(sums - 1) > POLICY_SUM_TOLERANCE).any():
-        wrong = int(np.argmax(np.abs(sums - 1)))
-        found.errors.append(f"the policy of sample {wrong} sums to {sums[wrong]:.4f}")
+    wrong = _policy_fault(archive, headers)
+    if wrong:
+        found.errors.append(wrong)
     if "policy_size" in headers:
         size = int(_whole(archive, "policy_size", headers))
         if int(_whole(archive, "max_policy_index", headers)) >= size:
             found.errors.append(f"a policy names an action beyond the {size} there are")
+
+
+def _policy_fault(archive: zipfile.ZipFile, headers: dict[str, ArrayHeader]) -> str:
+    """The first thing that is wrong with offsets and sums, read side by side."""
+    header = headers["policy_values"]
+    values, total = _Stream(archive, "policy_values", header), header.shape[0]
+    sample, start = 0, None
+    for ends in _pieces(archive, "policy_offsets", headers["policy_offsets"]):
+        offsets = ends if start is None else np.concatenate(([start], ends))
+        counts = np.diff(offsets)
+        if (start is None and offsets[0] != 0) or (counts <= 0).any() or offsets[-1] > total:
+            return MISDIVIDED
+        for some in np.array_split(counts, 1 + int(counts.sum()) // _PIECE_VALUES):
+            taken = values.take(int(some.sum()))
+            if len(some):
+                sums = np.add.reduceat(taken.astype(np.float64), np.cumsum(some) - some)
+                off = np.flatnonzero(np.abs(sums - 1) > POLICY_SUM_TOLERANCE)
+                if off.size:
+                    return f"the policy of sample {sample + off[0]} sums to {sums[off[0]]:.4f}"
+            sample += len(some)
+        start = offsets[-1]
+    return MISDIVIDED if start != total else ""
+
+
+class _Stream:
+    """A flat array, read on and on in parts of any size."""
+
+    def __init__(self, archive: zipfile.ZipFile, name: str, header: ArrayHeader) -> None:
+        self._pieces = _pieces(archive, name, header)
+        self._left: np.ndarray[Any, Any] = np.empty(0, header.dtype)
+
+    def take(self, count: int) -> np.ndarray[Any, Any]:
+        """The next *count* entries, fewer at the end."""
+        parts, missing = [self._left], count - len(self._left)
+        while missing > 0 and (piece := next(self._pieces, None)) is not None:
+            parts.append(piece)
+            missing -= len(piece)
+        joined = np.concatenate(parts)
+        self._left = joined[count:]
+        return joined[:count]
 
 
 def _pieces(archive: zipfile.ZipFile, name: str, header: ArrayHeader) -> Iterator[np.ndarray[Any, Any]]:

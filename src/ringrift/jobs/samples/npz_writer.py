@@ -69,10 +69,7 @@ class SampleWriter:
         """Write what waits, the scalars and the checksums."""
         assert self._written == self._rows, f"{self._written} of {self._rows} samples were written"
         self._stream.close()
-        offsets = self._offsets()
-        with self._open_member("policy_offsets", offsets.dtype, offsets.shape) as member:
-            member.write(offsets.tobytes())
-        self._digests["policy_offsets"] = hashlib.sha256(offsets.tobytes())
+        self._write_offsets()
         for name, waiting in self._waiting.items():
             dtype, shape = self._columns.get(name, (self._flat_columns.get(name), ()))
             assert dtype is not None
@@ -90,11 +87,20 @@ class SampleWriter:
         self._digests[name].update(content)
         (self._stream if name == STREAMED else self._waiting[name]).write(content)
 
-    def _offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        waiting = self._waiting["policy_counts"]
+    def _write_offsets(self) -> None:
+        """Sum the counts up, a piece at a time."""
+        waiting, digest, end = self._waiting["policy_counts"], hashlib.sha256(), np.int64(0)
         waiting.seek(0)
-        counts = np.frombuffer(waiting.read(), dtype="<i4")
-        return np.concatenate([np.zeros(1, "<i8"), np.cumsum(counts, dtype="<i8")])
+        with self._open_member("policy_offsets", np.dtype("<i8"), (self._rows + 1,)) as member:
+            content = end.astype("<i8").tobytes()
+            while content:
+                member.write(content)
+                digest.update(content)
+                counts = np.frombuffer(waiting.read(_COPY_BYTES), dtype="<i4")
+                offsets = end + np.cumsum(counts, dtype="<i8")
+                end = offsets[-1] if len(offsets) else end
+                content = offsets.tobytes()
+        self._digests["policy_offsets"] = digest
 
     def _open_member(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:
         # A member without a time of its own makes the same samples the same bytes.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringrift.errors import ConfigError
@@ -11,18 +12,6 @@ SOURCE_WEIGHTS = {"gumbel": 3.0, "puct": 3.0, "mcts": 3.0, "policy": 1.5}
 OTHER_SOURCE_WEIGHT = 1.0
 FRESHNESS_FLOOR = 0.1
 DAY_S = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedGame:
-    """A game that may be exported."""
-
-    shard: int
-    game_id: str
-    rows: int
-    completed_s: float
-    engine_mode: str
-    quality: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +33,14 @@ class PowerWindow:
         return round(self.c * (1 + self.b * (grown - 1) / self.a))
 
 
-def newest(games: Sequence[PlannedGame], rows_max: int) -> list[PlannedGame]:
-    """The newest games that fit into *rows_max*, in their first order; whole games only."""
-    kept, rows = set(), 0
-    for at in sorted(range(len(games)), key=lambda at: (-games[at].completed_s, at)):
-        if rows + games[at].rows > rows_max:
-            break
-        rows += games[at].rows
-        kept.add(at)
-    return [game for at, game in enumerate(games) if at in kept]
+def games_within(rows_newest_first: Iterable[int], rows_max: int) -> int:
+    """How many of the newest games fit into *rows_max*, whole games only."""
+    rows = 0
+    for count, more in enumerate(rows_newest_first):
+        rows += more
+        if rows > rows_max:
+            return count
+    return sys.maxsize
 
 
 def freshness(age_s: float, half_life_s: float) -> float:
@@ -60,15 +48,7 @@ def freshness(age_s: float, half_life_s: float) -> float:
     return max(FRESHNESS_FLOOR, float(0.5 ** (max(age_s, 0.0) / half_life_s)))
 
 
-def game_weights(games: Sequence[PlannedGame], *, now_s: float, half_life_s: float | None) -> list[float]:
-    """Weight of each game's rows: source times freshness, 1 on average over all rows."""
-    raw = [
-        SOURCE_WEIGHTS.get(game.engine_mode, OTHER_SOURCE_WEIGHT)
-        * (1.0 if half_life_s is None else freshness(now_s - game.completed_s, half_life_s))
-        for game in games
-    ]
-    rows = sum(game.rows for game in games)
-    if not rows:
-        return raw
-    mean = sum(weight * game.rows for weight, game in zip(raw, games, strict=True)) / rows
-    return [weight / mean for weight in raw]
+def unscaled_weight(engine_mode: str, *, age_s: float, half_life_s: float | None) -> float:
+    """Weight of a game's rows by its source and freshness; without ageing if there is no half-life."""
+    fresh = 1.0 if half_life_s is None else freshness(age_s, half_life_s)
+    return SOURCE_WEIGHTS.get(engine_mode, OTHER_SOURCE_WEIGHT) * fresh

@@ -21,6 +21,8 @@ from ringrift.jobs.shards.schema import SCHEMA_VERSION
 
 Row = tuple[Any, ...]
 
+MOVE_COLUMNS = 9  # that are read of each move
+
 
 class Undecodable(ValueError):
     """The rows of a game do not make a game; the message says what is wrong."""
@@ -116,7 +118,8 @@ def _stored_game(game: Row, players: Sequence[Row], moves: Sequence[Row]) -> Sto
         raise Undecodable("move numbers have gaps")
     if [row[0] for row in players] != list(range(1, game[2] + 1)):
         raise Undecodable(f"{len(players)} players are recorded for a game of {game[2]}")
-    policies = [decode_policy(row[7]) for row in moves]
+    _, turns, movers, phases, types, actions, texts, probabilities, values = _columns(moves)
+    policies = [decode_policy(blob) for blob in probabilities]
     played = PlayedGame(
         game_id=game[0],
         config_key=game[1],
@@ -142,22 +145,26 @@ def _stored_game(game: Row, players: Sequence[Row], moves: Sequence[Row]) -> Sto
             )
             for row in players
         ),
-        actions=np.array([row[5] for row in moves], dtype=np.int32),
+        actions=np.array(actions, dtype=np.int32),
         policies=SoftPolicies(
-            offsets=np.cumsum([0] + [len(actions) for actions, _ in policies], dtype=np.int64),
-            actions=_joined([actions for actions, _ in policies], np.dtype(np.int32)),
-            probabilities=_joined([values for _, values in policies], np.dtype(np.float32)),
+            offsets=np.cumsum([0] + [len(named) for named, _ in policies], dtype=np.int64),
+            actions=_joined([named for named, _ in policies], np.dtype(np.int32)),
+            probabilities=_joined([shares for _, shares in policies], np.dtype(np.float32)),
         ),
-        root_values=_root_values([row[8] for row in moves], players=game[2]),
+        root_values=_root_values(values, players=game[2]),
     )
     columns = MoveColumns(
-        players=np.array([row[2] for row in moves], dtype=np.int64),
-        turns=np.array([row[1] for row in moves], dtype=np.int64),
-        phases=tuple(row[3] for row in moves),
-        types=tuple(row[4] for row in moves),
-        texts=tuple(row[6] for row in moves),
+        players=np.array(movers, dtype=np.int64),
+        turns=np.array(turns, dtype=np.int64),
+        phases=phases,
+        types=types,
+        texts=texts,
     )
     return StoredGame(played, columns, total_moves=game[10], winner=game[8], fingerprint=game[15])
+
+
+def _columns(moves: Sequence[Row]) -> Sequence[tuple[Any, ...]]:
+    return list(zip(*moves, strict=True)) or [()] * MOVE_COLUMNS
 
 
 def _joined(parts: Sequence[Any], dtype: np.dtype[Any]) -> Any:

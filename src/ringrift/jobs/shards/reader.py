@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,10 +79,11 @@ class ShardReader:
         for row in self._db.execute(_SUMMARIES):
             yield GameSummary(*row)
 
-    def games(self) -> Iterator[StoredGame | BrokenGame]:
-        """Every game, in the order in which the run numbered them."""
+    def games(self, wanted: Callable[[str], bool] | None = None) -> Iterator[StoredGame | BrokenGame]:
+        """Every game, or those whose id is wanted, in the order in which the run numbered them."""
         for row in self._db.execute(_GAMES):
-            yield self._assemble(row)
+            if wanted is None or wanted(row[0]):
+                yield self._assemble(row)
 
     def _assemble(self, row: Row) -> StoredGame | BrokenGame:
         players = self._db.execute(_PLAYERS, row[:1]).fetchall()

@@ -15,6 +15,7 @@ import numpy as np
 
 from ringrift.errors import ConfigError, Corrupt, GameMismatch
 from ringrift.games.contract import Game, LegalActions
+from ringrift.jobs.samples.hold_out import is_held_out
 from ringrift.jobs.samples.npz_check import check_samples
 from ringrift.jobs.training.rows import Numbers, TrainingRows, joined, ragged_index
 
@@ -23,7 +24,6 @@ WANTED = (
     *("seats", "values_mp", "sample_weights", "game_hashes"),
 )
 _COPY_BYTES = 2**20
-_HOLD_OUT_PARTS = 10_000
 
 
 class SampleFile:
@@ -105,5 +105,5 @@ class SampleSet:
     def split(self, hold_out: float) -> tuple[Numbers, Numbers]:
         """Rows to train on, and rows of games that are held out."""
         hashes = np.concatenate([file.game_hashes for file in self._files])
-        held = (hashes % np.uint64(_HOLD_OUT_PARTS)) < np.uint64(round(hold_out * _HOLD_OUT_PARTS))
+        held = is_held_out(hashes, hold_out)
         return np.flatnonzero(~held), np.flatnonzero(held)
