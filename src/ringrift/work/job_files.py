@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 
+from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import Blobs
 from ringrift.errors import DigestMismatch, Unavailable
 from ringrift.work.job_folders import JobFolder
 from ringrift.work.job_orders import JobArtifact, JobOrder
 from ringrift.work.job_talk import JobTalk
 
+RESULT_BYTES_MAX = VALUE_BYTES_MAX // 2
+REPEATED = ("event", "kind", "elapsed_s", "cpu_s", "status", "exit_code", "artifacts")  # said elsewhere
 MISSING_S = 30.0  # an input may still be on its way
 
 
@@ -33,8 +37,14 @@ async def lay_out(folder: JobFolder, order: JobOrder, blobs: Blobs) -> None:
     await asyncio.to_thread(folder.write_params, order)
 
 
-async def take_in(folder: JobFolder, talk: JobTalk, blobs: Blobs) -> tuple[JobArtifact, ...]:
-    """Put every announced artifact into the blobs; `DigestMismatch` if one changed since."""
+async def take_in(
+    folder: JobFolder, talk: JobTalk, blobs: Blobs
+) -> tuple[tuple[JobArtifact, ...], dict[str, Any]]:
+    """Put every announced artifact into the blobs; return them and the fields of the result.
+
+    `DigestMismatch` if a file changed since it was announced. A result that the queue cannot hold becomes
+    an artifact itself; its plain values stay where they are.
+    """
     taken = []
     for said in talk.artifacts.values():
         name, path = await asyncio.to_thread(folder.artifact, said.path)
@@ -51,4 +61,10 @@ async def take_in(folder: JobFolder, talk: JobTalk, blobs: Blobs) -> tuple[JobAr
         taken.append(
             JobArtifact(name=name, kind=said.artifact, digest=digest, size_bytes=size_bytes, counts=counts)
         )
-    return tuple(taken)
+    fields = {key: value for key, value in (talk.result or {}).items() if key not in REPEATED}
+    whole = msgspec.json.encode(fields)
+    if len(whole) > RESULT_BYTES_MAX:
+        digest = await blobs.put_bytes(whole)
+        taken.append(JobArtifact(name="result.json", kind="result", digest=digest, size_bytes=len(whole)))
+        fields = {k: v for k, v in fields.items() if v is None or isinstance(v, bool | int | float)}
+    return tuple(taken), fields

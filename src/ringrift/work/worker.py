@@ -17,9 +17,10 @@ from ringrift.engine.ports import Claim, Claimant
 from ringrift.errors import RingRiftError
 from ringrift.events.tracing import continued, extract
 from ringrift.work.job_verdicts import Fate
-from ringrift.work.worker_claim import ClaimedJob, Workshop
+from ringrift.work.worker_claim import ClaimedJob
 from ringrift.work.worker_records import TELL_S, WORKER_RENEW_S, WORKER_TTL_S, WorkerRecord, worker_key
 from ringrift.work.worker_recovery import Recovery, WorkerNames
+from ringrift.work.worker_shop import Workshop
 
 log = structlog.get_logger()
 

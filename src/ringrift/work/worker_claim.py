@@ -8,55 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
-import msgspec
 import structlog
 
-from ringrift.engine.limits import VALUE_BYTES_MAX
-from ringrift.engine.ports import Claim, Engine, WorkState
+from ringrift.engine.ports import Claim, WorkState
 from ringrift.engine.work_rules import ENDED
 from ringrift.errors import ConfigError, Corrupt, LeaseLost, RingRiftError, Unavailable
-from ringrift.runtime import Runtime
-from ringrift.settings import Settings
+from ringrift.work.durations_rules import Outcome
 from ringrift.work.job_commands import job_argv, job_environment
 from ringrift.work.job_files import lay_out, take_in
-from ringrift.work.job_folders import JobFolder, JobFolders, JobRecord
+from ringrift.work.job_folders import JobFolder, JobRecord
 from ringrift.work.job_limits import Ending, JobLimits, limits_for
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport, read_order
+from ringrift.work.job_orders import JobOrder, JobReport, read_order
 from ringrift.work.job_runner import JobTask, RunningJob
 from ringrift.work.job_verdicts import RETRY_S, Fate, JobEnd, Verdict, judge
 from ringrift.work.orphans import end_processes_of
-from ringrift.work.worker_config import WorkerConfig
-from ringrift.work.worker_events import HEARTBEAT_S, WorkerEvents
+from ringrift.work.worker_progress import tell_progress
 from ringrift.work.worker_records import (
-    RUNNING_RENEW_S,
-    RUNNING_TTL_S,
-    TELL_S,
-    RunningRecord,
     running_key,
 )
+from ringrift.work.worker_shop import Workshop
 
 log = structlog.get_logger()
 
-RESULT_BYTES_MAX = VALUE_BYTES_MAX // 2
-TimeoutOf = Callable[[str, str], Awaitable[float | None]]
 T = TypeVar("T")
-_REPEATED = ("event", "kind", "elapsed_s", "cpu_s", "status", "exit_code", "artifacts")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
-    """What all claims of a worker share."""
-
-    config: WorkerConfig
-    engine: Engine
-    runtime: Runtime
-    settings: Settings
-    folders: JobFolders
-    events: WorkerEvents
-    timeout_of: TimeoutOf | None = None  # from measured durations, by kind and config
 
 
 class ClaimedJob:
@@ -96,8 +72,7 @@ class ClaimedJob:
             end = await self._attempt()
             verdict = judge(end, attempt=self._claim.attempt)
             if verdict.fate is Fate.COMPLETE:
-                artifacts = await take_in(self._folder, end.talk, self._shop.engine.blobs)
-                return await self._complete(await self._report(end, verdict, artifacts))
+                return await self._complete(await self._report(end, verdict))
         except LeaseLost:
             raise
         except RingRiftError as error:
@@ -116,7 +91,7 @@ class ClaimedJob:
         claim, shop = self._claim, self._shop
         self._order = order = read_order(claim.payload)
         said = shop.settings.job(claim.kind)
-        measured_s = None if shop.timeout_of is None else await shop.timeout_of(claim.kind, order.config)
+        measured_s = await shop.timeout_s(claim.kind, order.config)
         self._limits = limits_for(claim.kind, order, said, measured_timeout_s=measured_s)
         await self._take_folder(order)
         env = job_environment(
@@ -139,7 +114,7 @@ class ClaimedJob:
             self.ask_to_stop()
         if self._lost:
             job.ask_to_end(Ending.LEASE_LOST, self._lost)
-        telling = asyncio.ensure_future(self._tell(job))
+        telling = asyncio.ensure_future(tell_progress(claim, order, job, shop))
         try:
             return await job.run()
         finally:
@@ -196,69 +171,16 @@ class ClaimedJob:
         if self._job is not None:
             self._job.ask_to_end(Ending.LEASE_LOST, why)
 
-    async def _tell(self, job: RunningJob) -> None:
-        """Say how far the job is: as a record at most once a second, as an event less often."""
-        claim, runtime, events = self._claim, self._shop.runtime, self._shop.events
-        while job.pid is None:
-            await runtime.sleep(TELL_S / 10)
-        await events.started(claim, self._order, job.pid)
-        told, record_s, event_s = b"", -RUNNING_RENEW_S, runtime.monotonic_s()
-        while True:
-            now_s, news = runtime.monotonic_s(), f"{job.talk.last_line}{job.talk.extra}".encode()
-            if news != told or now_s - record_s >= RUNNING_RENEW_S:
-                told, record_s = news, now_s
-                await self._write_progress(job)
-            if now_s - event_s >= HEARTBEAT_S:
-                event_s = now_s
-                await events.moved(claim, self._order, job.talk, job.elapsed_s)
-            await runtime.sleep(TELL_S)
-
-    async def _write_progress(self, job: RunningJob) -> None:
-        claim, talk, config = self._claim, job.talk, self._shop.config
-        record = RunningRecord(
-            job_id=claim.id,
-            kind=claim.kind,
-            config=self._order.config,
-            worker=config.name,
-            node=config.node,
-            pid=job.pid,
-            attempt=claim.attempt,
-            stage=talk.stage or "starting",
-            done=talk.done,
-            total=talk.total,
-            rate=talk.rate,
-            eta_s=talk.eta_s,
-            started_s=job.started_s,
-            at_s=self._shop.runtime.now_s(),
-            elapsed_s=round(job.elapsed_s, 1),
-            cpu_s=round(max(talk.cpu_s, job.usage.cpu_s), 1),
-            memory_mb=round(job.usage.memory_mb, 1),
-            line=talk.last_line,
-            extra=talk.extra,
-        )
-        try:
-            content = msgspec.json.encode(record)
-            await self._shop.engine.kv.put(running_key(claim.id), content, ttl_s=RUNNING_TTL_S)
-        except RingRiftError as error:
-            log.warning("worker.progress_not_told", item=claim.id, error=str(error))
-
     # --- how it ended -------------------------------------------------------------------------------
 
-    async def _report(self, end: JobEnd, verdict: Verdict, artifacts: tuple[JobArtifact, ...]) -> JobReport:
+    async def _report(self, end: JobEnd, verdict: Verdict) -> JobReport:
         assert self._job is not None
-        assert end.talk.result is not None
-        fields = {key: value for key, value in end.talk.result.items() if key not in _REPEATED}
-        if len(msgspec.json.encode(fields)) > RESULT_BYTES_MAX:
-            # A result that the queue cannot hold becomes an artifact; plain values stay where they are.
-            digest = await self._shop.engine.blobs.put_bytes(msgspec.json.encode(fields))
-            size = await self._shop.engine.blobs.size(digest) or 0
-            whole = JobArtifact(name="result.json", kind="result", digest=digest, size_bytes=size)
-            artifacts = (*artifacts, whole)
-            fields = {k: v for k, v in fields.items() if v is None or isinstance(v, bool | int | float)}
+        config, blobs = self._shop.config, self._shop.engine.blobs
+        artifacts, fields = await take_in(self._folder, end.talk, blobs)
         return JobReport(
             status=verdict.status,
-            worker=self._shop.config.name,
-            node=self._shop.config.node,
+            worker=config.name,
+            node=config.node,
             started_s=self._job.started_s,
             wall_s=round(end.wall_s, 3),
             cpu_s=round(end.cpu_s, 3),
@@ -276,6 +198,7 @@ class ClaimedJob:
             "worker.completed", item=claim.id, kind=claim.kind, status=report.status, wall_s=report.wall_s
         )
         await asyncio.to_thread(self._folder.remove)
+        await self._shop.measured(claim.kind, self._order.config, report.wall_s, outcome=Outcome.OK)
         await self._shop.events.completed(claim, self._order, report)
         return Fate.COMPLETE
 
@@ -303,6 +226,8 @@ class ClaimedJob:
         log.warning("worker.failed", item=claim.id, kind=claim.kind, error=verdict.error, state=state)
         limit_s = 0.0 if self._limits is None else self._limits.timeout_s
         dead = state is WorkState.DEAD
+        outcome = Outcome.TIMED_OUT if verdict.status == Ending.TIMEOUT else Outcome.FAILED
+        await self._shop.measured(claim.kind, self._order.config, elapsed_s, outcome=outcome)
         await self._shop.events.failed(
             claim, self._order, verdict, dead=dead, elapsed_s=elapsed_s, limit_s=limit_s
         )

@@ -20,11 +20,12 @@ from ringrift.events.router import get_router
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
+from ringrift.work.durations_book import get_duration_book
 from ringrift.work.job_folders import JobFolders
 from ringrift.work.worker import Worker
-from ringrift.work.worker_claim import Workshop
 from ringrift.work.worker_config import LEASE_S, WorkerConfig, own_capabilities, visible_gpus
 from ringrift.work.worker_events import WorkerEvents
+from ringrift.work.worker_shop import Workshop
 
 log = structlog.get_logger()
 
@@ -84,6 +85,7 @@ async def _work(config: WorkerConfig) -> None:
             settings=settings,
             folders=JobFolders(settings.job_dir),
             events=WorkerEvents(router.publish, node=config.node),
+            durations=get_duration_book(),
         )
         await Worker(shop).run(stop)
     finally:
