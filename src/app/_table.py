@@ -51,14 +51,18 @@ _OLD_COORDINATOR = {
     "get_event_coordinator": "ringrift.events.router:get_router",
 }
 _NODE_HEALTH = {"get_node_health": "node_health", "get_healthy_nodes": "node_health"}
+_BACKPRESSURE_LEVEL = {"BackpressureLevel": "ringrift.work.backpressure:BackpressureLevel"}
+_TASK_TYPE = {"TaskType": "ringrift.work.tasks:TaskType"}
+_PACKAGE_EFFORT = {
+    **_BACKPRESSURE_LEVEL,
+    **_TASK_TYPE,
+    "check_backpressure": "ringrift.work.backpressure:check_backpressure",
+    "should_throttle_production": "ringrift.work.backpressure:should_throttle_production",
+    "QueueType": "ringrift.work.backpressure:QueueType",
+    "TaskCoordinator": "ringrift.work.tasks:TaskCoordinator",
+    "can_spawn": "ringrift.work.tasks:can_spawn",
+}
 _PACKAGE_PLANNED = {
-    "check_backpressure": "backpressure",
-    "should_throttle_production": "backpressure",
-    "QueueType": "backpressure",
-    "BackpressureLevel": "backpressure",
-    "TaskCoordinator": "task_coordination",
-    "TaskType": "task_coordination",
-    "can_spawn": "task_coordination",
     "get_sync_recommendations": "game_sync",
     "execute_priority_sync": "game_sync",
     "SyncPriority": "game_sync",
@@ -84,6 +88,7 @@ _PRESENT: dict[str, Alias] = {
             *_HEALTH,
             "ringrift.work.roles",
         ),
+        names=_PACKAGE_EFFORT,
         planned=_PACKAGE_PLANNED,
     ),
     # what is said
@@ -120,9 +125,8 @@ _PRESENT: dict[str, Alias] = {
     "types": Alias(
         "component_health",
         ("ringrift.status",),
+        names={**_BACKPRESSURE_LEVEL, **_TASK_TYPE},
         planned={
-            "BackpressureLevel": "backpressure",
-            "TaskType": "task_coordination",
             "BoardType": "pipeline",
             "AlertLevel": "node_health",
             "AlertCategory": "node_health",

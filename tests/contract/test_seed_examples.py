@@ -77,10 +77,10 @@ MANIFEST = {
         ("1. Event-Driven Pipeline", RUNS),
         ("2. Dead Letter Queue", ENDLESS),
         ("4. Health Monitoring", RUNS),
-        ("5. Backpressure", "backpressure"),
+        ("5. Backpressure", RUNS),
         ("6. Distributed Tracing", RUNS),
         ("Emitting Pipeline Events", RUNS),
-        ("Task Coordination", "task_coordination"),
+        ("Task Coordination", RUNS),
         ("Sync Scheduling", "game_sync"),
     ],
 }

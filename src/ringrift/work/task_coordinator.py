@@ -246,13 +246,19 @@ class TaskCoordinator:
     # --- what others say ------------------------------------------------------------------------------
 
     async def _on_event(self, event: RouterEvent) -> None:
-        said, own = event.payload, event.source == NAME and event.origin is not EventSource.CROSS_PROCESS
+        # What a coordinator of any process said stands in the records already; writing it again could
+        # bring a task back that has ended meanwhile.
+        said, recorded = event.payload, event.source == NAME
+        here = recorded and event.origin is not EventSource.CROSS_PROCESS
         task_id, kind = str(said.get("task_id", "")), task_type_of(str(said.get("task_type", "")))
         node = str(said.get("node_id") or "")
         match event.event_type:
-            case "TASK_SPAWNED" if not own:
+            case "TASK_SPAWNED" if recorded:
+                if not here:
+                    self.admission.started(kind, node)
+            case "TASK_SPAWNED":
                 await self._note_spawned(task_id, kind, node, said)
-            case "TASK_HEARTBEAT" if not own:
+            case "TASK_HEARTBEAT" if not recorded:
                 await self.admission.registry.heartbeat(task_id)
             case "TASK_COMPLETED":
                 await self._ended(task_id, "completed")
