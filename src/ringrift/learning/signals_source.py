@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringrift.learning.controller import Controller
 from ringrift.learning.facts import AnyFact, Noted
 from ringrift.learning.feedback_rules import Feedback, feedback
 from ringrift.learning.run_status import Curve
@@ -29,6 +28,17 @@ class RunningLoop(Protocol):
     async def write(self, config: str, fact: AnyFact) -> None: ...
 
 
+class OpenRun:
+    """The loop that runs in this process, if one does. Whoever runs it says so here."""
+
+    def __init__(self) -> None:
+        self.loop: RunningLoop | None = None
+
+
+def get_open_run() -> OpenRun:
+    return process_scope().get(OpenRun, OpenRun)
+
+
 @dataclass(frozen=True, slots=True)
 class Situation:
     """One config as the faces see it."""
@@ -49,7 +59,7 @@ class Situations:
     @property
     def loop(self) -> RunningLoop | None:
         """The controller, or None while no run is open in this process."""
-        return self._given or process_scope().peek(Controller)
+        return self._given or get_open_run().loop
 
     def all(self) -> Mapping[str, Situation]:
         loop = self.loop

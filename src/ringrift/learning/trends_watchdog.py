@@ -54,7 +54,7 @@ class MetricsAnalysisDaemon(HandlerBase):
     def health_check(self) -> HealthCheckResult:
         own = super().health_check()
         plateaus = {config: found.reason for config, found in self._orchestrator.plateaus().items()}
-        return own.with_details(plateaus=plateaus, **self._orchestrator.get_metrics())
+        return own.with_details(**{**self._orchestrator.get_metrics(), "plateaus": plateaus})
 
 
 @dataclass(slots=True)

@@ -1,0 +1,278 @@
+"""The daemons and coordinators of feedback and trends, on a run whose facts the test writes."""
+
+import pytest
+from feedback_kit import Ear, Run, checked_shard, promote, reject, roll_back, trained_model
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringrift.events.catalog import CATALOG
+from ringrift.learning.facts import Noted
+from ringrift.learning.feedback import (
+    ArchitectureFeedback,
+    FeedbackLoopController,
+    GauntletFeedbackController,
+    SignalType,
+    architecture_weights,
+)
+from ringrift.learning.quality import QualityMonitorDaemon
+from ringrift.learning.signals import HISTORY_MAX, MEANINGS, FeedbackSignal, FeedbackSignals
+from ringrift.learning.signals_face import heard_by
+from ringrift.learning.trends import (
+    MetricsAnalysisDaemon,
+    MetricsAnalysisOrchestrator,
+    ModelPerformanceWatchdog,
+    TrendDirection,
+    analyze_metrics,
+    get_metrics_orchestrator,
+    record_metric,
+    wire_metrics_events,
+)
+from ringrift.learning.trends_metrics import METRICS_MAX, NUMBERS
+from ringrift.testing.simulation import SimulatedRuntime, simulate
+
+
+def with_daemon(make, scenario, *configs):
+    """Run *scenario* beside a daemon on a run of its own, in simulated time."""
+
+    async def whole():
+        run, ear, runtime = Run(*configs), Ear(), SimulatedRuntime()
+        daemon = make(router=ear.router, runtime=runtime, situations=run.situations)
+        await daemon.start()
+        try:
+            await scenario(run, ear, runtime, daemon)
+        finally:
+            await daemon.stop()
+
+    simulate(whole())
+
+
+def on_a_plateau(story, refused=5):
+    promote(story, trained_model(story))
+    for _ in range(refused):
+        reject(story, trained_model(story))
+
+
+# --- feedback -----------------------------------------------------------------------------------------------
+
+
+def test_the_feedback_loop_tells_a_change_once_with_its_reason_and_then_its_end():
+    async def scenario(run, ear, runtime, daemon):
+        on_a_plateau(run.story)
+        await runtime.sleep(31.0)
+        told = ear.take()
+        assert told["ADAPTIVE_PARAMS_CHANGED"]["params"]["exploration"] == 1.2
+        assert "refused" in told["EXPLORATION_BOOST"]["reason"]
+        assert daemon.get_feedback("square8_2p").plateau.level == 1
+        assert "refused" in str(daemon.health_check().details["configs"]["square8_2p"]["reasons"])
+        await runtime.sleep(600.0)
+        assert ear.take() == {}
+        promote(run.story, trained_model(run.story))
+        await runtime.sleep(331.0)
+        told = ear.take()
+        assert told["EXPLORATION_ADJUSTED"]["exploration"] == 1.0
+        assert "EXPLORATION_BOOST" not in told
+
+    with_daemon(FeedbackLoopController, scenario)
+
+
+def test_changes_within_the_cooldown_are_held_back_not_lost():
+    async def scenario(run, ear, runtime, daemon):
+        on_a_plateau(run.story, refused=5)
+        await runtime.sleep(31.0)
+        ear.take()
+        for _ in range(5):
+            reject(run.story, trained_model(run.story))
+        await runtime.sleep(60.0)
+        assert "ADAPTIVE_PARAMS_CHANGED" not in ear.take()
+        await runtime.sleep(300.0)
+        assert ear.take()["HYPERPARAMETER_UPDATED"]["new_value"] == 0.5
+
+    with_daemon(FeedbackLoopController, scenario)
+
+
+def test_an_event_becomes_a_signal_and_makes_the_loop_look_at_once():
+    async def scenario(run, ear, runtime, daemon):
+        checked_shard(run.story, games=200, quality=0.45)
+        warning = {"config_key": "square8_2p", "quality_score": 0.45, "threshold": 0.6}
+        await ear.router.publish("QUALITY_DEGRADED", warning, "test")
+        told = ear.take()  # no time has passed
+        assert told["QUALITY_FEEDBACK_ADJUSTED"]["budget_multiplier"] == 1.3
+        assert told["QUALITY_CHECK_REQUESTED"]["priority"] == "high"
+        assert told["ADAPTIVE_PARAMS_CHANGED"]["params"]["intensity"] == "reduced"
+        latest = daemon.signals.latest("square8_2p")
+        assert latest[SignalType.QUALITY].value == 0.45
+
+    with_daemon(FeedbackLoopController, scenario)
+
+
+def test_quality_monitor_and_feedback_loop_do_not_answer_each_other_for_ever():
+    async def scenario(run, ear, runtime, daemon):
+        monitor = QualityMonitorDaemon(router=ear.router, runtime=runtime, situations=run.situations)
+        await monitor.start()
+        checked_shard(run.story, games=200, quality=0.4)
+        await runtime.sleep(600.0)
+        await monitor.stop()
+        assert max(ear.counts().values()) <= 3
+        assert daemon.get_recent_errors() == monitor.get_recent_errors() == []
+
+    with_daemon(FeedbackLoopController, scenario)
+
+
+def test_every_event_that_feedback_must_hear_has_a_meaning():
+    assert MEANINGS.keys() == set(heard_by("feedback_loop"))
+    for event, meaning in MEANINGS.items():
+        fields = {field.name for field in CATALOG[event].fields}
+        assert not meaning.field or meaning.field in fields, event
+
+
+@given(st.lists(st.tuples(st.sampled_from(SignalType), st.sampled_from(["a", "b"])), max_size=50))
+def test_the_newest_signal_of_each_type_is_kept_per_config(added):
+    signals = FeedbackSignals()
+    for number, (kind, config) in enumerate(added):
+        signals.add(FeedbackSignal(kind, config, float(number), "test", "", 0.0))
+    for kind, config in added:
+        last = max(n for n, each in enumerate(added) if each == (kind, config))
+        assert signals.latest(config)[kind].value == last
+
+
+def test_history_is_bounded():
+    signals = FeedbackSignals()
+    for number in range(HISTORY_MAX + 10):
+        signals.add(FeedbackSignal(SignalType.QUALITY, "a", float(number), "test", "", 0.0))
+    assert len(signals.history(limit=10_000)) == HISTORY_MAX
+    assert signals.history(limit=1)[0].value == HISTORY_MAX + 9
+
+
+# --- gauntlet and architectures -----------------------------------------------------------------------------
+
+
+def test_gauntlet_feedback_tells_weakness_and_strength():
+    async def scenario(run, ear, runtime, daemon):
+        story = run.story
+        model = trained_model(story)
+        story.evaluate(model, "random", wins=20, losses=20)
+        done = {"config_key": "square8_2p", "model_id": model, "model_path": "", "elo": 0.0, "win_rate": 0.5}
+        await ear.router.publish("EVALUATION_COMPLETED", {**done, "games_played": 40}, "test")
+        told = ear.take()
+        assert told["SELFPLAY_TARGET_UPDATED"]["extra_games"] == 5000
+        assert told["HYPERPARAMETER_UPDATED"]["new_value"] == 1.5
+        story.evaluate(model, "random", wins=400, losses=0)
+        story.evaluate(model, "heuristic", wins=90, losses=10)
+        await runtime.sleep(601.0)
+        told = ear.take()
+        assert "SELFPLAY_TARGET_UPDATED" not in told
+        assert daemon.advice("square8_2p").temperature == 0.8
+        assert "90% against the heuristic" in told["HYPERPARAMETER_UPDATED"]["reason"]
+
+    with_daemon(GauntletFeedbackController, scenario)
+
+
+@given(st.dictionaries(st.sampled_from(["small", "medium", "large", "huge"]), st.floats(-1, 1)))
+def test_architecture_weights_sum_to_1_and_leave_a_tenth_to_each(scores):
+    weights = architecture_weights(scores)
+    assert sum(weights.values()) == pytest.approx(1.0, abs=1e-3)
+    assert min(weights.values()) >= 0.1
+    if len(scores) > 1:
+        assert weights[max(scores, key=scores.get)] >= weights[min(scores, key=scores.get)] - 1e-9
+
+
+def test_a_finished_search_moves_the_weights_of_architectures():
+    async def scenario(run, ear, runtime, daemon):
+        await runtime.sleep(1.0)
+        even = ear.take()["ARCHITECTURE_WEIGHTS_UPDATED"]["weights"]
+        assert len(set(even.values())) == 1
+        scores = {"small": 0.5, "medium": 0.62, "large": 0.41}
+        run.story.write(Noted(at_s=1.0, topic="architecture", text="searched", details={"scores": scores}))
+        await runtime.sleep(61.0)
+        weights = ear.take()["ARCHITECTURE_WEIGHTS_UPDATED"]["weights"]
+        assert weights["medium"] > weights["small"] > weights["large"] >= 0.1
+
+    with_daemon(ArchitectureFeedback, scenario)
+
+
+# --- trends -------------------------------------------------------------------------------------------------
+
+
+def make_analysis(*, router, runtime, situations):
+    orchestrator = MetricsAnalysisOrchestrator(router=router, runtime=runtime, situations=situations)
+    return MetricsAnalysisDaemon(router=router, runtime=runtime, orchestrator=orchestrator)
+
+
+def test_a_plateau_is_told_when_it_begins_and_when_it_grows():
+    async def scenario(run, ear, runtime, daemon):
+        on_a_plateau(run.story)
+        await runtime.sleep(31.0)
+        told = ear.take()
+        assert told["PLATEAU_DETECTED"]["plateau_type"] == "level 1"
+        assert told["METRICS_UPDATED"]["metric_name"] == "model.held_loss"
+        await runtime.sleep(600.0)
+        assert ear.take() == {}
+        for _ in range(5):
+            reject(run.story, trained_model(run.story))
+        await runtime.sleep(31.0)
+        assert ear.take()["PLATEAU_DETECTED"]["plateau_type"] == "level 2"
+        assert "refused" in daemon.health_check().details["plateaus"]["square8_2p"]
+
+    with_daemon(make_analysis, scenario)
+
+
+async def test_metrics_are_recorded_from_events_and_from_calls_and_analysed():
+    orchestrator = wire_metrics_events()
+    assert orchestrator is get_metrics_orchestrator()
+    for step in range(20):
+        record_metric("loss", 2.0 - 0.05 * step, "hex8_2p")
+    found = analyze_metrics("loss", "hex8_2p")["loss/hex8_2p"]
+    assert found.direction is TrendDirection.IMPROVING
+    assert found.points == 20  # its own event is not counted again
+    assert analyze_metrics("nothing") == {}
+
+
+def test_numbers_of_events_become_series_and_there_are_not_too_many():
+    async def scenario():
+        ear, runtime = Ear(), SimulatedRuntime()
+        orchestrator = MetricsAnalysisOrchestrator(
+            router=ear.router, runtime=runtime, situations=Run().situations
+        )
+        orchestrator.wire()
+        for step in range(12):
+            progress = {"config_key": "hex8_2p", "job_id": "j", "epoch": step, "train_loss": 3.0 - step / 10}
+            await ear.router.publish("TRAINING_PROGRESS", progress, "trainer")
+            await runtime.sleep(10.0)
+        assert orchestrator.analyze("training.loss")["training.loss/hex8_2p"].points == 12
+        for number in range(METRICS_MAX + 5):
+            orchestrator.record(f"series {number}", 1.0)
+        assert orchestrator.get_metrics()["series"] == METRICS_MAX
+
+    simulate(scenario())
+
+
+def test_the_fields_that_become_series_are_in_the_catalog():
+    assert NUMBERS.keys() <= set(heard_by("metrics_orchestrator"))
+    for event, fields in NUMBERS.items():
+        assert fields.keys() <= {field.name for field in CATALOG[event].fields}, event
+
+
+def test_the_watchdog_tells_a_weaker_champion_and_when_it_is_over():
+    async def scenario(run, ear, runtime, daemon):
+        story = run.story
+        strong, weak = trained_model(story), trained_model(story)
+        story.evaluate(strong, "random", wins=380, losses=20)
+        promote(story, strong)
+        await runtime.sleep(301.0)
+        assert ear.take() == {}
+        story.evaluate(weak, "random", wins=300, losses=100)
+        promote(story, weak)
+        await runtime.sleep(301.0)
+        told = ear.take()
+        assert told["REGRESSION_DETECTED"]["severity"] == "critical"
+        assert told["REGRESSION_CRITICAL"]["elo_drop"] > 75
+        assert told["TRAINING_ROLLBACK_NEEDED"]["model_id"] == weak
+        assert "critical" in str(daemon.health_check().details["regressions"])
+        await runtime.sleep(900.0)
+        assert ear.take() == {}  # said once
+        roll_back(story, weak, strong)
+        await runtime.sleep(301.0)
+        assert ear.take()["REGRESSION_CLEARED"]["model_id"] == strong
+        assert daemon.regressions() == {}
+
+    with_daemon(ModelPerformanceWatchdog, scenario)
