@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
 from ringrift.bootstrap.master_loop import MasterLoopGuard, read_master_loop
+from ringrift.bootstrap.run_options import settle_run_options
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine, get_engine
@@ -54,8 +55,9 @@ async def run_control_process(
             raise Conflict(_already_running(guard)) from None
         stack.callback(guard.release)
         _be_known_as_control()
-        await get_engine()
+        engine = await get_engine()
         stack.push_async_callback(close_engine)
+        await settle_run_options(engine.kv)
         router = get_router()
         await router.start()
         stack.push_async_callback(router.stop)

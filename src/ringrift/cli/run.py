@@ -1,4 +1,4 @@
-"""`ringrift run`: the control process of this machine, in the foreground."""
+"""`ringrift run`: the loop of this machine, in the foreground."""
 
 from __future__ import annotations
 
@@ -7,19 +7,34 @@ import logging
 import os
 import re
 import signal
+import sys
+import webbrowser
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from ringrift.bootstrap.control_process import Started, run_control_process
+from ringrift.bootstrap.run_options import (
+    RunOptions,
+    get_run_options,
+    parse_configs,
+    parse_workers,
+    set_run_options,
+)
+from ringrift.cli.data_folder import use_data_folder
 from ringrift.cli.live_view import PlainView, View, live_view
 from ringrift.cli.logs import log_to_file, log_to_stderr
 from ringrift.cli.terminal import console, plain_errors
+from ringrift.engine.opening import get_engine
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
+from ringrift.web.address import read_address
+from ringrift.web.run_reader import RunReader
 
 STOP_LOOK_S = 0.25
 
@@ -28,27 +43,47 @@ _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def run(
-    profile: Annotated[str, typer.Option(help="Which daemons to run.")] = "standard",
-    data: Annotated[Path | None, typer.Option(help="Data folder; the same as RINGRIFT_DATA_DIR.")] = None,
+    configs: Annotated[
+        str | None, typer.Option(help="Configs to learn, such as square8_2p,hex8_2p; else those of before.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Jobs at a time; one a core if not given.")] = None,
     duration: Annotated[str | None, typer.Option("--for", help="Stop after this time: 90s, 10m, 2h.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data folder; the same as RINGRIFT_DATA_DIR.")] = None,
+    profile: Annotated[str, typer.Option(help="Which daemons to run.")] = "standard",
     plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of the live view.")] = False,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the live page.")] = False,
 ) -> None:
-    """Run the coordination of this machine until interrupted; stop and start as you like."""
+    """Learn on this machine until interrupted; stop and start as you like."""
     with plain_errors():
-        if data is not None:
-            os.environ["RINGRIFT_DATA_DIR"] = str(data)
+        use_data_folder(data)
         limit_s = None if duration is None else parse_duration(duration)
-        settings = get_settings()
         live = not plain and console().is_terminal
+        set_run_options(
+            RunOptions(
+                configs=None if configs is None else parse_configs(configs),
+                workers=None if workers is None else parse_workers(workers),
+                open_browser=not no_open and live and has_display(os.environ),
+            )
+        )
+        settings, runtime = get_settings(), system_runtime()
         with ExitStack() as stack:
             if live:
                 log_path = settings.data_dir / "logs" / "control.log"
                 stack.callback(log_to_file(log_path).close)
-                view: View = stack.enter_context(live_view(console(), settings.data_dir, log_path))
+                view: View = stack.enter_context(
+                    live_view(Console(highlight=False), settings.data_dir, log_path, runtime)
+                )
             else:
                 log_to_stderr(logging.INFO)
-                view = PlainView()
-            asyncio.run(run_with_view(profile, view, limit_s=limit_s, runtime=system_runtime()))
+                view = PlainView(runtime)
+            asyncio.run(run_with_view(profile, view, limit_s=limit_s, runtime=runtime))
+
+
+def has_display(environ: Mapping[str, str]) -> bool:
+    """Whether a browser would open in front of whoever sits at this terminal."""
+    if environ.get("SSH_CONNECTION"):
+        return False
+    return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
 def parse_duration(text: str) -> float:
@@ -91,13 +126,20 @@ async def _show(view: View, started: asyncio.Future[Started], stop: asyncio.Even
     view.starting()
     news = await started
     view.started(news)
-    next_s = 0.0
+    await _open_page()
+    reader, kv, next_s = RunReader(), (await get_engine()).kv, 0.0
     while not stop.is_set():
         if runtime.monotonic_s() >= next_s:
-            view.refresh(news.manager)
+            view.refresh(news.manager, await reader.read(kv))
             next_s = runtime.monotonic_s() + view.every_s
         await runtime.sleep(STOP_LOOK_S)
     view.stopping()
+
+
+async def _open_page() -> None:
+    address = read_address(get_settings().coordination_dir)
+    if get_run_options().open_browser and address is not None:
+        await asyncio.to_thread(webbrowser.open, address.url)
 
 
 async def _stop_after(stop: asyncio.Event, limit_s: float, runtime: Runtime) -> None:

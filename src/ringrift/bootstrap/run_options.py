@@ -1,0 +1,138 @@
+"""What a run was asked to do, and what it does where nothing was asked.
+
+`ringrift run` leaves its options here; the control process settles them once its engine is open, because a
+run that goes on does so with the configs it had.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+import msgspec
+import psutil
+
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import ConfigError
+from ringrift.process import process_scope
+
+CHOICE_KEY = "learning/run_choice"
+DEFAULT_CONFIGS = ("square8_2p",)
+WORKERS_MAX = 1024
+WORKER_MEMORY_BYTES = 1_500_000_000  # a training job with its batch and the libraries
+
+_GAMES = "ringrift.games"
+_KEY = re.compile(r"(?P<board>[a-z][a-z0-9_]*)_(?P<players>[2-4])p")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What was asked; None leaves the choice to the run."""
+
+    configs: tuple[str, ...] | None = None
+    workers: int | None = None
+    open_browser: bool = False
+
+
+class RunChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run does, each with the reason."""
+
+    configs: tuple[str, ...]
+    workers: int
+    configs_why: str = ""
+    workers_why: str = ""
+
+    def __str__(self) -> str:
+        many = "worker" if self.workers == 1 else "workers"
+        configs = ", ".join(self.configs)
+        return f"{configs} ({self.configs_why}) with {self.workers} {many} ({self.workers_why})"
+
+
+def set_run_options(options: RunOptions) -> None:
+    process_scope().put(RunOptions, options)
+
+
+def get_run_options() -> RunOptions:
+    """The options of this process; none were asked unless somebody set them."""
+    return process_scope().get(RunOptions, RunOptions)
+
+
+async def settle_run_options(kv: KeyValue, options: RunOptions | None = None) -> RunChoice:
+    """Choose what was left open, remember the configs for the next start, and tell this process."""
+    asked = options or get_run_options()
+    configs, configs_why = asked.configs, "as asked"
+    if configs is None:
+        before = await read_run_choice(kv)
+        configs, configs_why = (
+            (DEFAULT_CONFIGS, "the default") if before is None else (before.configs, "as before")
+        )
+    workers, workers_why = asked.workers, "as asked"
+    if workers is None:
+        workers, workers_why = default_workers()
+    choice = RunChoice(configs=configs, workers=workers, configs_why=configs_why, workers_why=workers_why)
+    await kv.put(CHOICE_KEY, msgspec.json.encode(choice))
+    process_scope().put(RunChoice, choice)
+    return choice
+
+
+async def read_run_choice(kv: KeyValue) -> RunChoice | None:
+    """What the last run on this folder did."""
+    entry = await kv.get(CHOICE_KEY)
+    return None if entry is None else msgspec.json.decode(entry.value, type=RunChoice)
+
+
+def current_choice() -> RunChoice | None:
+    """What the run of this process does, once it is settled."""
+    return process_scope().peek(RunChoice)
+
+
+def default_workers() -> tuple[int, str]:
+    """One a core, as far as the memory goes."""
+    cores = len(os.sched_getaffinity(0))
+    room = int(psutil.virtual_memory().total // WORKER_MEMORY_BYTES)
+    if room < cores:
+        return max(1, room), "as many as the memory holds"
+    return max(1, cores), "one a core"
+
+
+def parse_configs(text: str) -> tuple[str, ...]:
+    """Split `a,b,c`; raises `ConfigError` for what can be no config, and says what can."""
+    keys = tuple(dict.fromkeys(key.strip() for key in _split(text) if key.strip()))
+    if not keys:
+        raise ConfigError(f"no config is named in {text!r}; {_known()}")
+    for key in keys:
+        _check(key)
+    return keys
+
+
+def parse_workers(count: int) -> int:
+    if not 1 <= count <= WORKERS_MAX:
+        raise ConfigError(f"--workers is {count}; it must be from 1 to {WORKERS_MAX}")
+    return count
+
+
+def _split(text: str) -> list[str]:
+    """At the commas outside of brackets: an OpenSpiel game has its parameters in them."""
+    return re.split(r",(?![^()]*\))", text)
+
+
+def _check(key: str) -> None:
+    boards = _boards()
+    family, colon, _ = key.partition(":")
+    if colon and family in boards:
+        return
+    found = _KEY.fullmatch(key)
+    if found is None or found["board"] not in boards:
+        raise ConfigError(f"{key!r} is no config; {_known()}")
+
+
+def _boards() -> Sequence[str]:
+    return sorted({point.name for point in entry_points(group=_GAMES)})
+
+
+def _known() -> str:
+    boards = ", ".join(f"{name}:GAME" if name == "open_spiel" else f"{name}_2p" for name in _boards())
+    return f"there are {boards} (RingRift's boards also with _3p and _4p)"

@@ -1,0 +1,185 @@
+"""A run's status drawn for a terminal of any size; for the live view and for `ringrift status`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ringrift.cli.curves import curve_lines, sparkline
+from ringrift.cli.wording import NOTHING, UNITS, brief, clock, count, duration, rate, rating, stage_title
+from ringrift.learning.run_status import ConfigStatus, LossPoint, RunStatus, StageProgress
+
+NARROW, WIDE, VERY_WIDE = 80, 110, 130
+CURVE_LINES = 7
+SPARK_CHARS = 10
+_STYLES = {
+    "promote": "green",
+    "running": "green",
+    "reject": "yellow",
+    "paused": "yellow",
+    "warning": "yellow",
+    "roll back": "red",
+    "block": "red",
+    "blocked": "red",
+    "error": "red",
+}
+
+
+def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None = None) -> RenderableType:
+    """Everything in about *height* lines; without a height, everything there is."""
+    jobs_max, decisions_max = (100, 20) if height is None else _room(status, height)
+    parts: list[RenderableType] = [_configs(status, width), *_blocks(status, now_s)]
+    running = [(key, job) for key, config in status.configs.items() for job in config.running]
+    if running:
+        parts += [Text(), _jobs(running[:jobs_max], width)]
+        if len(running) > jobs_max:
+            parts.append(Text(f"and {len(running) - jobs_max} more jobs", style="dim"))
+    curve, decisions = _curve(status, _half(width)), _decisions(status, decisions_max)
+    if curve is not None and width >= WIDE:
+        side_by_side = Table.grid(padding=(0, 3), expand=True)
+        side_by_side.add_column(width=_half(width))
+        side_by_side.add_column(ratio=1)
+        side_by_side.add_row(curve, decisions)
+        parts += [Text(), side_by_side]
+    else:
+        parts += [Text(), *([curve, Text()] if curve is not None else []), decisions]
+    findings = [each for each in status.findings if each.get("level") != "ok"]
+    for finding in findings[:3]:
+        level = str(finding.get("level", ""))
+        parts.append(Text(f"doctor: {finding.get('text', '')}", style=_STYLES.get(level, "")))
+    return Group(*parts)
+
+
+def head_line(status: RunStatus, *, now_s: float) -> Text:
+    """One line: state, place, time, workers, speed."""
+    speed = sum(config.games_per_s for config in status.configs.values())
+    text = Text(status.state, style=f"bold {_STYLES.get(status.state, '')}")
+    text.append(f" on {status.node} for {duration(now_s - status.started_s)}", style="default")
+    text.append(f"   {status.workers} workers   {rate(speed)} games/s", style="default")
+    return text
+
+
+def _configs(status: RunStatus, width: int) -> RenderableType:
+    if not status.configs:
+        return Text("no configs yet", style="dim")
+    wide = width >= WIDE
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2 if width >= VERY_WIDE else 1))
+    table.add_column("config", no_wrap=True)
+    table.add_column("stage", no_wrap=True)
+    numbers = ("games", "games/s", "rating", "promoted") if width >= NARROW else ("games", "rating")
+    for name in (*numbers, *(("rows", "loss") if wide else ())):
+        table.add_column(name, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("curve", no_wrap=True)
+        table.add_column("champion", no_wrap=True)
+    for key, config in status.configs.items():
+        table.add_row(*_config_row(key, config, numbers, wide=wide))
+    return table
+
+
+def _config_row(key: str, config: ConfigStatus, numbers: Sequence[str], *, wide: bool) -> list[str | Text]:
+    narrow = len(numbers) < 4
+    values = {
+        "games": count(config.games),
+        "games/s": rate(config.games_per_s),
+        "rating": rating(config.rating, None if narrow else config.rating_interval),
+        "promoted": str(config.promotions),
+    }
+    stage = Text(stage_title(config.stage), style=_STYLES.get(config.stage, ""))
+    row: list[str | Text] = [key, stage, *(values[name] for name in numbers)]
+    if wide:
+        row += [
+            count(config.rows),
+            loss_text(config.losses),
+            Text(sparkline([p.rating for p in config.curve], width=SPARK_CHARS), style="cyan"),
+            brief(config.champion),
+        ]
+    return row
+
+
+def loss_text(losses: Sequence[LossPoint]) -> str:
+    """The newest loss on games that were not trained on, or else on those that were."""
+    if not losses:
+        return NOTHING
+    newest = losses[-1]
+    value = newest.hold_out if newest.hold_out is not None else newest.policy
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def _blocks(status: RunStatus, now_s: float) -> list[RenderableType]:
+    return [
+        Text(
+            f"{key}: {stage_title(stage)} waits: {block.get('reason', '')}{_until(block, now_s)}", style="red"
+        )
+        for key, config in status.configs.items()
+        for stage, block in config.blocked.items()
+    ]
+
+
+def _until(block: dict[str, object], now_s: float) -> str:
+    until_s = block.get("until_s")
+    return f" (for {duration(until_s - now_s)})" if isinstance(until_s, int | float) else ""
+
+
+def _jobs(running: Sequence[tuple[str, StageProgress]], width: int) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(width=max(8, min(24, width - 96)))
+    table.add_column(no_wrap=True, justify="right")
+    if width >= NARROW:
+        table.add_column(no_wrap=True, justify="right")
+        table.add_column(no_wrap=True, style="dim")
+    for key, job in running:
+        unit = UNITS.get(job.kind, "")
+        of_total = count(job.done) if job.total is None else f"{count(job.done)}/{count(job.total)}"
+        bar = ProgressBar(total=job.total, completed=job.done) if job.total else Text("…", style="dim")
+        row: list[RenderableType] = [stage_title(job.kind), key, bar, f"{of_total} {unit}"]
+        if width >= NARROW:
+            left = "" if job.eta_s is None else f"{duration(job.eta_s)} left"
+            row += [f"{rate(job.rate)}/s", "  ".join(each for each in (left, job.text) if each)]
+        table.add_row(*row)
+    return table
+
+
+def _curve(status: RunStatus, width: int) -> RenderableType | None:
+    """The curve of the config whose champion changed last."""
+    curves = {key: config.curve for key, config in status.configs.items() if config.curve}
+    if not curves:
+        return None
+    key = max(curves, key=lambda name: curves[name][-1].at_s)
+    config = status.configs[key]
+    title = Text.assemble(
+        ("rating of ", "bold"), (key, "bold"), f"  {rating(config.rating, config.rating_interval)}"
+    )
+    return Group(title, *curve_lines(config.curve, width=width, height=CURVE_LINES))
+
+
+def _decisions(status: RunStatus, limit: int) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    for place in range(3):
+        table.add_column(no_wrap=place < 2)
+    for decision in status.decisions[:limit]:
+        what = Text(decision.what, style=_STYLES.get(decision.what, "bold"))
+        about = decision.reason if len(status.configs) < 2 else f"{decision.config}: {decision.reason}"
+        table.add_row(
+            Text(clock(decision.at_s), style="dim"), what, Text(about, overflow="ellipsis", no_wrap=True)
+        )
+    if not status.decisions:
+        return Group(Text("last decisions", style="bold"), Text("nothing has been decided yet", style="dim"))
+    return Group(Text("last decisions", style="bold"), table)
+
+
+def _room(status: RunStatus, height: int) -> tuple[int, int]:
+    """How many jobs and decisions fit."""
+    left = height - len(status.configs) - CURVE_LINES - 8
+    jobs = max(1, min(6, left // 2))
+    return jobs, max(1, min(12, left - jobs + CURVE_LINES))
+
+
+def _half(width: int) -> int:
+    return width - 2 if width < WIDE else min(64, width * 2 // 5)

@@ -1,0 +1,72 @@
+"""Numbers and times in words that a person reads at a glance."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+STAGE_TITLES = {
+    "selfplay": "Self-play",
+    "validate": "Check",
+    "export": "Export",
+    "train": "Train",
+    "evaluate": "Evaluate",
+}
+UNITS = {"selfplay": "games", "validate": "games", "evaluate": "games", "export": "rows", "train": "rows"}
+DIGEST_CHARS = 10
+NOTHING = "-"
+
+
+def count(value: float) -> str:
+    """12,345, and 1.2M from a million on."""
+    if abs(value) < 1_000_000:
+        return f"{value:,.0f}"
+    return f"{value / 1e6:.1f}M" if abs(value) < 1e9 else f"{value / 1e9:.1f}G"
+
+
+def rate(value: float) -> str:
+    return count(value) if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def duration(seconds: float | None) -> str:
+    """5 s, 3 min 10 s, 2 h 5 min, 3 d 4 h."""
+    if seconds is None:
+        return NOTHING
+    whole = max(0, round(seconds))
+    for large, small, size, names in (
+        (86_400, 3_600, 86_400, ("d", "h")),
+        (3_600, 60, 3_600, ("h", "min")),
+        (60, 1, 60, ("min", "s")),
+    ):
+        if whole >= size:
+            rest = whole % large // small
+            return f"{whole // large} {names[0]}" + (f" {rest} {names[1]}" if rest else "")
+    return f"{whole} s"
+
+
+def effort(seconds: float | None) -> str:
+    """A cost in seconds, exact enough for that of one game."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 100 else duration(seconds)
+
+
+def clock(at_s: float, *, with_date: bool = False) -> str:
+    form = "%Y-%m-%d %H:%M:%S" if with_date else "%H:%M:%S"
+    return datetime.fromtimestamp(at_s, UTC).astimezone().strftime(form)
+
+
+def brief(digest: str | None) -> str:
+    return digest[:DIGEST_CHARS] if digest else NOTHING
+
+
+def stage_title(kind: str) -> str:
+    return STAGE_TITLES.get(kind, kind)
+
+
+def rating(value: float | None, interval: tuple[float, float] | None) -> str:
+    """712 (685 to 739)."""
+    if value is None:
+        return NOTHING
+    return f"{value:.0f}" if interval is None else f"{value:.0f} ({interval[0]:.0f} to {interval[1]:.0f})"
