@@ -2,6 +2,7 @@
 
 A pure mapping, so that the story told on the bus cannot differ from what happened. The controller publishes
 what `events_of` returns, after the fact is stored; an event that is lost costs a wake-up and nothing else.
+How an attempt at a job went is told by its worker, and here only where no worker lived to tell it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from ringrift.engine.work_rules import LEASE_RAN_OUT
 from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
 from ringrift.learning.announcements_of_jobs import ENDED, FAILED, ISSUED
 from ringrift.learning.announcements_of_verdicts import promoted, rejected, rolled_back
@@ -71,13 +73,11 @@ ANNOUNCED = (
     "TRAINING_FAILED",
     "TRAINING_LOSS_ANOMALY",
     "TRAINING_LOSS_TREND",
-    "TRAINING_PROGRESS",
     "TRAINING_ROLLBACK_COMPLETED",
     "TRAINING_ROLLBACK_NEEDED",
     "TRAINING_THRESHOLD_REACHED",
     "TRAINING_TRIGGERED",
     "WORK_CANCELLED",
-    "WORK_COMPLETED",
     "WORK_FAILED",
     "WORK_QUEUED",
 )
@@ -110,13 +110,19 @@ def _ended(scene: Scene, job: OpenJob, fact: JobEnded) -> list[Announcement]:
     report = fact.report
     if report is None:
         error = fact.error or "it failed and left no message"
-        failed = {**about, "error": error, "attempts": scene.failures_of(job.kind)}
         broken = FAILED.get(job.kind)
         told = [] if broken is None else broken(scene, job, error)
-        return [("WORK_FAILED", {**failed, "config_key": scene.config}), *told]
-    done = {"node_id": report.node, "config_key": scene.config, "duration_seconds": report.wall_s}
+        if LEASE_RAN_OUT not in error:
+            return told  # its worker told the failure
+        failed = {
+            **about,
+            "error": error,
+            "attempts": scene.failures_of(job.kind),
+            "config_key": scene.config,
+        }
+        return [("WORK_FAILED", failed), *told]
     tell = ENDED.get(job.kind)
-    return [("WORK_COMPLETED", {**about, **done}), *([] if tell is None else tell(scene, job, report))]
+    return [] if tell is None else tell(scene, job, report)
 
 
 def _archived(_scene: Scene, _fact: Archived) -> list[Announcement]:

@@ -25,7 +25,6 @@ def trained(scene: Scene, job: OpenJob, report: JobReport) -> list[Announcement]
     loss, earlier = loss_of(report.fields), _losses_before(scene, model)
     told = [*_checkpoints(scene, model, loss)]
     if loss is not None:
-        told.append(_progress(scene, job, model, loss))
         told += _early_stop(scene, model, report, loss)
         told += _anomaly(scene, model, loss, earlier)
         told += _trend(scene, model, loss, earlier)
@@ -53,13 +52,6 @@ def _checkpoints(scene: Scene, model: Model, loss: float | None) -> list[Announc
         return told
     loaded = {**about, "checkpoint_path": blob_path(model.parent), "epoch": scene.number(model.parent)}
     return [("CHECKPOINT_LOADED", loaded), *told]
-
-
-def _progress(scene: Scene, job: OpenJob, model: Model, loss: float) -> Announcement:
-    progress = {"job_id": job.job_id, "epoch": model.number, "train_loss": loss, "val_loss": loss}
-    if (rate := job.order.params.get("lr")) is not None:
-        progress["learning_rate"] = float(rate)
-    return ("TRAINING_PROGRESS", {"config_key": scene.config, **progress})
 
 
 def _early_stop(scene: Scene, model: Model, report: JobReport, loss: float) -> list[Announcement]:

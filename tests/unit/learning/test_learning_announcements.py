@@ -75,6 +75,7 @@ def fail_everything(story: Story, model: str) -> None:
     }
     for kind, order in orders.items():
         story.fail(story.issue(kind, order))
+        story.fail(story.issue(kind, order), "the lease ran out")
     job = story.issue("selfplay", orders["selfplay"])
     story.write(JobEnded(at_s=story.now_s, job_id=job, cancelled=True))
 
@@ -116,6 +117,15 @@ def test_an_end_that_was_noted_before_is_not_told_again() -> None:
     job = story.issue("selfplay", selfplay_order(story.state, RULES, simulations=8))
     assert story.end(job)
     assert story.end(job) == []
+
+
+def test_a_failure_that_its_worker_told_is_not_told_again() -> None:
+    story = Story()
+    order = selfplay_order(story.state, RULES, simulations=8)
+    told = story.fail(story.issue("selfplay", order), "exit code 1")
+    assert [name for name, _ in told] == ["SELFPLAY_COMPLETE"]
+    told = story.fail(story.issue("selfplay", order), "the lease ran out (3 attempts)")
+    assert [name for name, _ in told] == ["WORK_FAILED", "SELFPLAY_COMPLETE"]
 
 
 def test_a_verdict_without_games_is_not_told() -> None:

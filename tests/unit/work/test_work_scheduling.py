@@ -1,0 +1,249 @@
+"""The schedulers: what they hear changes what they show, wakes the loop, or moves a job."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from ringrift.engine.memory import memory_engine
+from ringrift.engine.ports import Claimant, WorkState
+from ringrift.errors import ConfigError
+from ringrift.events.catalog import CATALOG
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.progress_view import RUN_STATUS_KEY, ConfigSeen, RunSeen
+from ringrift.testing.simulation import ManualRuntime
+from ringrift.work.scheduling import (
+    JobPriority,
+    PriorityJobScheduler,
+    ScheduledJob,
+    SelfplayOrchestrator,
+    SelfplayScheduler,
+    emit_selfplay_completion,
+    get_bell,
+    get_selfplay_stats,
+    select_curriculum_config,
+    wire_selfplay_events,
+)
+from ringrift.work.scheduling_face import heard_by
+
+
+@pytest.fixture
+def router():
+    return UnifiedEventRouter(enable_cross_process_polling=False)
+
+
+@pytest.fixture
+def heard(router):
+    """Everything that is published, checked against the catalog."""
+    events = []
+
+    def note(event):
+        assert not CATALOG[event.event_type].problems(event.payload), event
+        events.append((event.event_type, event.payload))
+
+    router.subscribe(None, note, "test")
+    return events
+
+
+COMPLETE = {"config_key": "hex8_3p", "task_id": "t1", "node_id": "n1", "games_generated": 40}
+
+
+async def test_a_self_play_task_is_followed_from_start_to_end(router):
+    orchestrator = wire_selfplay_events(router)
+    spawned = {"task_id": "t1", "task_type": "selfplay", "node_id": "n1", "config_key": "hex8_3p"}
+    await router.publish("TASK_SPAWNED", spawned)
+    assert [task.task_id for task in orchestrator.get_active_tasks()] == ["t1"]
+    await router.publish("SELFPLAY_COMPLETE", {**COMPLETE, "duration_seconds": 10.0})
+    (task,) = orchestrator.get_history()
+    assert (task.config_key, task.games_generated, task.success) == ("hex8_3p", 40, True)
+    assert not orchestrator.get_active_tasks()
+    assert orchestrator.get_stats()["games_by_config"] == {"hex8_3p": 40}
+
+
+async def test_games_that_are_told_twice_count_once(router):
+    orchestrator = wire_selfplay_events(router)
+    for _ in range(3):
+        await router.publish("SELFPLAY_COMPLETE", COMPLETE)
+    assert orchestrator.get_stats()["total_games"] == 40
+
+
+async def test_a_task_whose_worker_died_is_no_longer_active(router):
+    orchestrator = wire_selfplay_events(router)
+    task = {"task_id": "t1", "task_type": "selfplay", "node_id": "n1"}
+    await router.publish("TASK_SPAWNED", {**task, "config_key": "hex8_2p"})
+    await router.publish("TASK_ORPHANED", {**task, "reason": "its worker was killed"})
+    assert not orchestrator.get_active_tasks()
+    assert orchestrator.get_history()[0].error == "its worker was killed"
+    assert get_bell().rung["TASK_ORPHANED"] == 1
+
+
+async def test_the_history_is_bounded(router):
+    orchestrator = wire_selfplay_events(router)
+    for number in range(600):
+        await router.publish("SELFPLAY_COMPLETE", {**COMPLETE, "task_id": f"t{number}"})
+    assert len(orchestrator.get_history(limit=1000)) == 500
+    assert len(orchestrator._ended) == 500
+
+
+async def test_poor_quality_asks_for_more_games_and_says_so(router, heard):
+    orchestrator = wire_selfplay_events(router)
+    for score in (0.2, 0.25, 0.9):
+        await router.publish("QUALITY_SCORE_UPDATED", {"config_key": "hex8_2p", "quality_score": score})
+    told = [p["budget_multiplier"] for name, p in heard if name == "QUALITY_FEEDBACK_ADJUSTED"]
+    assert told == [1.5, 0.9]
+    assert orchestrator.budget_multiplier("hex8_2p") == 0.9
+
+
+async def test_backpressure_is_shown_until_it_is_released(router):
+    orchestrator = wire_selfplay_events(router)
+    await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "5,000 games wait"})
+    assert orchestrator.is_paused() == (True, "5,000 games wait")
+    await router.publish("BACKPRESSURE_RELEASED", {})
+    assert orchestrator.is_paused() == (False, "")
+
+
+async def test_the_documents_functions_work_on_the_process_router():
+    wire_selfplay_events()
+    await emit_selfplay_completion("x", "square8", 2, 12)
+    assert get_selfplay_stats()["total_games"] == 12
+
+
+def test_a_coordinator_without_a_reaction_is_refused(router):
+    class Deaf(SelfplayOrchestrator):
+        def reactions(self):
+            return {}
+
+    with pytest.raises(ConfigError, match="must hear BACKPRESSURE_ACTIVATED"):
+        Deaf(router=router).wire()
+
+
+# --- shares ---------------------------------------------------------------------------------------------
+
+
+async def put_run(engine, runtime, **configs):
+    seen = RunSeen(at_s=runtime.now_s(), workers=2, configs=configs)
+    await engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(seen))
+
+
+async def test_the_scheduler_shows_and_tells_the_runs_shares(router, heard):
+    runtime = ManualRuntime()
+    engine = memory_engine(runtime)
+    scheduler = SelfplayScheduler(router=router, runtime=runtime, kv=engine.kv)
+    await put_run(engine, runtime, a_2p=ConfigSeen(share=0.7, games=50), b_2p=ConfigSeen(share=0.3))
+    await scheduler._run_cycle()
+    assert scheduler.get_priority_configs() == [("a_2p", 0.7), ("b_2p", 0.3)]
+    assert scheduler.get_config_weights() == {"a_2p": 1.4, "b_2p": 0.6}
+    assert scheduler.allocate_games(1000) == {"a_2p": 700, "b_2p": 300}
+    assert scheduler.search_budget("a_2p") == 64
+    names = [name for name, _ in heard]
+    assert names.count("SCHEDULER_REGISTERED") == names.count("SELFPLAY_ALLOCATION_UPDATED") == 2
+    heard.clear()
+    await scheduler._run_cycle()
+    assert heard == []
+    await put_run(engine, runtime, a_2p=ConfigSeen(share=0.5), b_2p=ConfigSeen(share=0.5))
+    await scheduler._run_cycle()
+    changes = {p["config_key"]: p["change_percent"] for name, p in heard if name == "SELFPLAY_RATE_CHANGED"}
+    assert changes == pytest.approx({"a_2p": -28.57, "b_2p": 66.67}, abs=0.01)
+    await engine.close()
+
+
+async def test_a_dead_node_gets_nothing_and_a_strained_one_half(router):
+    runtime = ManualRuntime()
+    engine = memory_engine(runtime)
+    scheduler = SelfplayScheduler(router=router, runtime=runtime, kv=engine.kv)
+    scheduler._subscribe()
+    await router.publish("P2P_NODE_DEAD", {"node_id": "dead", "reason": "no answer"})
+    strained = {"node_id": "hot", "resource_type": "cpu", "cpu_percent": 99.0}
+    await router.publish("NODE_OVERLOADED", strained)
+    nodes = {"well": 2, "hot": 2, "dead": 2}
+    runtime_now = max(event.timestamp for event in router._event_history)
+    runtime.advance(max(0.0, runtime_now - runtime.now_s()))
+    assert scheduler.allocate_to_nodes(nodes, 300) == {"well": 200, "hot": 100, "dead": 0}
+    await router.publish("NODE_RECOVERED", {"node_id": "dead"})
+    assert scheduler.allocate_to_nodes(nodes, 500)["dead"] == 200
+    scheduler._unsubscribe()
+    await engine.close()
+
+
+async def test_a_new_champion_is_asked_for(router, heard):
+    scheduler = SelfplayScheduler(router=router)
+    scheduler._subscribe()
+    promoted = {"config_key": "a_2p", "model_id": "m", "model_path": "blob:m", "elo": 1600.0}
+    await router.publish("MODEL_PROMOTED", promoted)
+    assert "MODEL_SYNC_REQUESTED" in [name for name, _ in heard]
+    assert scheduler.signals.value("a_2p", "MODEL_PROMOTED", "elo", 0.0) == 1600.0
+    scheduler._unsubscribe()
+
+
+def test_the_scheduler_hears_what_the_catalog_says():
+    assert len(heard_by("selfplay_scheduler")) >= 40
+    assert set(SelfplayScheduler().wiring().subscribes) == set(heard_by("selfplay_scheduler"))
+
+
+# --- jobs -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def jobs(router):
+    runtime = ManualRuntime()
+    engine = memory_engine(runtime)
+
+    async def queue():
+        return engine.queue
+
+    scheduler = PriorityJobScheduler(queue, router=router, runtime=runtime)
+    scheduler.wire()
+    yield scheduler, engine
+    await engine.close()
+
+
+async def claim_all(engine, node="n"):
+    claims = await engine.queue.claim(Claimant(worker=f"w@{node}", node=node), lease_s=60, limit=10)
+    return [claim.id for claim in claims]
+
+
+async def test_critical_jobs_go_first(jobs):
+    scheduler, engine = jobs
+    ids = {
+        p: await scheduler.schedule(ScheduledJob(job_type="train", priority=p)) for p in reversed(JobPriority)
+    }
+    assert await claim_all(engine) == [ids[p] for p in JobPriority]
+
+
+async def test_jobs_of_a_dead_host_are_offered_to_all_one_step_more_urgent(jobs, router):
+    scheduler, engine = jobs
+    job = ScheduledJob(job_type="export", host_preference="gone", config={"config": "hex8_2p"})
+    old = await scheduler.schedule(job)
+    assert await claim_all(engine, node="other") == []
+    await router.publish("HOST_OFFLINE", {"node_id": "gone", "reason": "no heartbeat"})
+    (new,) = await claim_all(engine, node="other")
+    moved = await engine.queue.get(new)
+    assert moved.priority > (await engine.queue.get(old)).priority
+    assert (await engine.queue.get(old)).state is WorkState.CANCELLED
+    assert moved.payload == {"config": "hex8_2p"}
+    with pytest.raises(ConfigError, match="gone is away"):
+        await scheduler.schedule(job)
+
+
+async def test_a_preempted_job_comes_back(jobs, heard):
+    scheduler, engine = jobs
+    low = await scheduler.schedule(ScheduledJob(job_type="selfplay", priority=JobPriority.LOW))
+    assert await claim_all(engine) == [low]
+    urgent = await scheduler.schedule(ScheduledJob(job_type="evaluate", priority=JobPriority.CRITICAL))
+    again = await scheduler.preempt(low, for_job_id=urgent)
+    assert (await engine.queue.get(low)).state is WorkState.CANCELLED
+    assert await claim_all(engine) == [urgent, again]
+    assert "JOB_PREEMPTED" in [name for name, _ in heard]
+    with pytest.raises(ConfigError, match="not more urgent"):
+        await scheduler.preempt(urgent, for_job_id=again)
+
+
+def test_rarely_played_configs_are_picked_more_often():
+    rng = random.Random(1)
+    picks = [select_curriculum_config({"many": 9999, "few": 999}, rng=rng) for _ in range(2000)]
+    assert 0.87 < picks.count("few") / len(picks) < 0.94
+    assert select_curriculum_config({"many": 10**6, "new": 5}, rng=rng) == "new"
+    with pytest.raises(ConfigError):
+        select_curriculum_config({})

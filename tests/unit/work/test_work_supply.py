@@ -1,0 +1,132 @@
+"""The supply of work follows what can be taken, whatever the queue already holds."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringrift.engine.memory import memory_engine
+from ringrift.engine.ports import NewWork
+from ringrift.errors import ConfigError
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.progress_view import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
+from ringrift.testing.simulation import ManualRuntime
+from ringrift.work.scheduling_bell import get_bell
+from ringrift.work.supply import (
+    QueuePopulatorDaemon,
+    SupplyLimits,
+    UnifiedQueuePopulator,
+    wanted_items,
+)
+from ringrift.work.worker_records import WorkerRecord, worker_key
+
+COUNTS = st.integers(0, 3000)
+
+
+@given(slots=COUNTS, ready=COUNTS, claimed=COUNTS, throttle=st.floats(0, 1))
+def test_the_queue_never_grows_beyond_what_can_be_taken(slots, ready, claimed, throttle):
+    limits = SupplyLimits()
+    found = wanted_items(slots, ready=ready, claimed=claimed, throttle=throttle, limits=limits)
+    assert found.items >= 0
+    assert found.reason
+    if found.items:
+        assert ready + found.items <= limits.hard
+        assert ready + claimed + found.items <= slots + limits.ahead
+
+
+@given(slots=st.integers(1, 100))
+def test_a_free_slot_always_finds_work(slots):
+    assert wanted_items(slots, ready=0, claimed=slots - 1).items >= 1
+    assert wanted_items(slots, ready=0, claimed=slots).items == 1  # the one ahead
+
+
+@given(slots=st.integers(1, 100))
+def test_a_stop_leaves_a_trickle(slots):
+    assert wanted_items(slots, ready=0, claimed=0, throttle=0.0).items == 1
+    assert wanted_items(slots, ready=0, claimed=1, throttle=0.0).items == 0
+
+
+def test_limits():
+    assert wanted_items(5000, ready=1000, claimed=0).items == 0
+    assert wanted_items(600, ready=500, claimed=100).items == 0
+    assert wanted_items(0, ready=0, claimed=0).items == 0
+    with pytest.raises(ConfigError):
+        SupplyLimits(soft=10, hard=5)
+    with pytest.raises(ConfigError):
+        wanted_items(1, ready=-1, claimed=0)
+
+
+def worker(name: str, **fields) -> WorkerRecord:
+    plain = {
+        "node": "n",
+        "pid": 1,
+        "slots": 2,
+        "busy": 0,
+        "kinds": None,
+        "capabilities": (),
+        "cpus": 2,
+        "gpus": 0,
+        "memory_mb": 1,
+        "memory_free_mb": 1,
+        "load": 0.0,
+        "started_s": 0.0,
+        "at_s": 0.0,
+    }
+    return WorkerRecord(name=name, **{**plain, **fields})
+
+
+async def test_the_populator_counts_workers_and_the_one_queue():
+    engine = memory_engine(ManualRuntime())
+    records = (worker("w1"), worker("w2", kinds=("train",)), worker("w3", stopping=True))
+    for record in records:
+        await engine.kv.put(worker_key(record.name), msgspec.json.encode(record))
+    await engine.queue.add([NewWork(kind="selfplay")])
+
+    async def shared():
+        return engine
+
+    router = UnifiedEventRouter(enable_cross_process_polling=False)
+    populator = UnifiedQueuePopulator(shared, router=router)
+    daemon = QueuePopulatorDaemon(populator, router=router)
+    await daemon._run_cycle()
+    assert (populator.supply.slots, populator.supply.ready, populator.supply.items) == (2, 1, 2)
+    assert get_bell().rung["there is room for work"] == 1
+    await engine.queue.add([NewWork(kind="selfplay")] * 2)
+    await daemon._run_cycle()
+    assert populator.supply.items == 0
+    assert get_bell().rung["there is room for work"] == 1
+    await engine.close()
+
+
+async def test_an_end_rings_the_bell():
+    router = UnifiedEventRouter(enable_cross_process_polling=False)
+    populator = UnifiedQueuePopulator(router=router)
+    populator.wire()
+    rings = []
+    end = get_bell().listen(lambda: rings.append(1))
+    await router.publish("WORK_COMPLETED", {"work_id": "w", "work_type": "selfplay", "node_id": "n"})
+    end()
+    await router.publish("WORK_COMPLETED", {"work_id": "x", "work_type": "selfplay", "node_id": "n"})
+    assert rings == [1]
+    assert populator.get_metrics()["events_heard"] == 2
+
+
+async def test_a_changed_velocity_is_told_once():
+    engine, heard = memory_engine(ManualRuntime()), []
+
+    async def shared():
+        return engine
+
+    router = UnifiedEventRouter(enable_cross_process_polling=False)
+    router.subscribe("ELO_VELOCITY_CHANGED", lambda event: heard.append(event.payload), "t")
+    populator = UnifiedQueuePopulator(shared, router=router)
+    curve = (RatingPoint(at_s=0.0, rating=1000.0), RatingPoint(at_s=3600.0, rating=1100.0))
+    seen = RunSeen(at_s=0.0, configs={"a_2p": ConfigSeen(curve=curve, rating=2100.0)})
+    await engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(seen))
+    await populator.look()
+    await populator.look()
+    assert [(each["velocity"], each["trend"]) for each in heard] == [(pytest.approx(100.0), "improving")]
+    assert populator.all_targets_met()
+    await engine.close()
