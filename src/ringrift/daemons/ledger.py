@@ -21,7 +21,7 @@ class RestartLedger:
     def __init__(self, store: LedgerStore, runtime: Runtime) -> None:
         self._store, self._runtime = store, runtime
         self._records: dict[str, RestartRecord] | None = None
-        self._changed = False
+        self._changed: dict[str, RestartRecord] = {}  # not written yet
         self._writer: asyncio.Task[None] | None = None
         self.store_failures = 0
 
@@ -72,8 +72,7 @@ class RestartLedger:
         return self._records
 
     def _keep(self, daemon_type: DaemonType, record: RestartRecord) -> None:
-        self._loaded()[str(daemon_type)] = record
-        self._changed = True
+        self._loaded()[str(daemon_type)] = self._changed[str(daemon_type)] = record
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # cleared from outside a loop, where nobody would come back to write it
@@ -84,9 +83,11 @@ class RestartLedger:
 
     async def _write(self) -> None:
         while self._changed:
-            self._changed = False
+            changed, self._changed = self._changed, {}
             try:
-                await self._store.save(dict(self._loaded()), now_s=self._runtime.now_s())
+                await self._store.save(changed, now_s=self._runtime.now_s())
             except OSError as error:
                 self.store_failures += 1
+                self._changed = {**changed, **self._changed}  # written with the next change
                 log.warning("daemons.ledger_not_written", error=str(error))
+                return

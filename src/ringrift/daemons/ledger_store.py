@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -12,8 +13,13 @@ import msgspec
 import structlog
 
 from ringrift.daemons.restarts import FORGIVEN_AFTER_S, RestartRecord
+from ringrift.engine.lock_files import LockFile
+from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
+
+_LOCK_STEP_S, _LOCK_STEPS = 0.01, 500
+_JUST_WRITTEN_S = 60.0  # by another manager, while we waited; later than that, the clock was set back
 
 
 class LedgerStore(Protocol):
@@ -23,7 +29,9 @@ class LedgerStore(Protocol):
         """Return what was kept, if it is at most a day old."""
         ...
 
-    async def save(self, records: Mapping[str, RestartRecord], *, now_s: float) -> None: ...
+    async def save(self, changed: Mapping[str, RestartRecord], *, now_s: float) -> None:
+        """Replace these records and leave the others, which may be another manager's; `OSError` if not."""
+        ...
 
 
 class MemoryLedger:
@@ -36,8 +44,9 @@ class MemoryLedger:
     def load(self, *, now_s: float) -> dict[str, RestartRecord]:
         return dict(self._records) if now_s - self._saved_s < FORGIVEN_AFTER_S else {}
 
-    async def save(self, records: Mapping[str, RestartRecord], *, now_s: float) -> None:
-        self._records, self._saved_s = dict(records), now_s
+    async def save(self, changed: Mapping[str, RestartRecord], *, now_s: float) -> None:
+        self._records.update(changed)
+        self._saved_s = now_s
 
 
 class _Document(msgspec.Struct):
@@ -50,10 +59,15 @@ class _Document(msgspec.Struct):
 
 
 class JsonLedger:
-    """One small JSON file, replaced atomically. An unreadable file counts as empty, and says so."""
+    """One small JSON file, replaced atomically. An unreadable file counts as empty, and says so.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Several managers may write to it, in one process or in many: each changes only its own records.
+    """
+
+    def __init__(self, path: Path, runtime: Runtime | None = None) -> None:
+        self._path, self._runtime = path, runtime or system_runtime()
+        self._lock_file: LockFile | None = None
+        self._turn = threading.Lock()
 
     def load(self, *, now_s: float) -> dict[str, RestartRecord]:
         try:
@@ -63,7 +77,7 @@ class JsonLedger:
         except (OSError, msgspec.DecodeError) as error:
             log.warning("daemons.ledger_unreadable", path=str(self._path), error=str(error))
             return {}
-        if not 0 <= now_s - document.timestamp < FORGIVEN_AFTER_S:
+        if not -_JUST_WRITTEN_S <= now_s - document.timestamp < FORGIVEN_AFTER_S:
             return {}
         names = {*document.counts, *document.restart_timestamps, *document.permanently_failed}
         return {
@@ -77,26 +91,47 @@ class JsonLedger:
             for name in names
         }
 
-    async def save(self, records: Mapping[str, RestartRecord], *, now_s: float) -> None:
-        document = _Document(
-            timestamp=now_s,
-            counts={name: record.in_a_row for name, record in records.items()},
-            restart_timestamps={name: list(record.recent_s) for name, record in records.items()},
-            permanently_failed={
-                name: record.failed_for_good_s
-                for name, record in records.items()
-                if record.failed_for_good_s is not None
-            },
-            totals={name: record.total for name, record in records.items()},
-            errors={name: record.last_error for name, record in records.items()},
-        )
-        await asyncio.to_thread(self._replace, msgspec.json.encode(document))
+    async def save(self, changed: Mapping[str, RestartRecord], *, now_s: float) -> None:
+        for _ in range(_LOCK_STEPS):
+            if await asyncio.to_thread(self._merge, changed, now_s):
+                return
+            await self._runtime.sleep(_LOCK_STEP_S)
+        raise TimeoutError(f"{self._path} is being written by another process that does not end")
+
+    def _merge(self, changed: Mapping[str, RestartRecord], now_s: float) -> bool:
+        """Read, change and write the file with others kept out; False if another has it just now."""
+        with self._turn:
+            if self._lock_file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._lock_file = LockFile(self._path.with_suffix(".lock"))
+            if not self._lock_file.try_lock():
+                return False
+            try:
+                document = _document({**self.load(now_s=now_s), **changed}, now_s)
+                self._replace(msgspec.json.encode(document))
+            finally:
+                self._lock_file.unlock()
+        return True
 
     def _replace(self, content: bytes) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         draft = self._path.with_suffix(".draft")
         with draft.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self._path)
+
+
+def _document(records: Mapping[str, RestartRecord], now_s: float) -> _Document:
+    return _Document(
+        timestamp=now_s,
+        counts={name: record.in_a_row for name, record in records.items()},
+        restart_timestamps={name: list(record.recent_s) for name, record in records.items()},
+        permanently_failed={
+            name: record.failed_for_good_s
+            for name, record in records.items()
+            if record.failed_for_good_s is not None
+        },
+        totals={name: record.total for name, record in records.items()},
+        errors={name: record.last_error for name, record in records.items()},
+    )

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.daemons.breaker import GLOBAL_LIMIT, LIMITS, STARTUP_S, CascadeBreaker
+from ringrift.daemons.ledger import RestartLedger
 from ringrift.daemons.ledger_store import JsonLedger
 from ringrift.daemons.restarts import (
     FORGIVEN_AFTER_S,
@@ -18,8 +19,9 @@ from ringrift.daemons.restarts import (
     clear,
     on_crash,
 )
-from ringrift.daemons.types import DaemonCategory, RestartTier
+from ringrift.daemons.types import DaemonCategory, DaemonType, RestartTier
 from ringrift.errors import ConfigError
+from ringrift.runtime import SystemRuntime
 
 NOW_S = 1_700_000_000.0
 
@@ -129,6 +131,39 @@ async def test_the_ledger_file_keeps_records_for_a_day_and_survives_damage(tmp_p
     assert store.load(now_s=NOW_S + FORGIVEN_AFTER_S) == {}
     (tmp_path / "deep" / "daemon_restarts.json").write_text("{half")
     assert store.load(now_s=NOW_S) == {}
+
+
+async def test_two_managers_on_one_ledger_file_keep_each_others_records(tmp_path: Path) -> None:
+    path = tmp_path / "daemon_restarts.json"
+    ledgers = [RestartLedger(JsonLedger(path), SystemRuntime()) for _ in range(4)]
+    for ledger in ledgers:
+        assert (
+            ledger.record(DaemonType.AUTO_SYNC) == RestartRecord()
+        )  # each has read the file before any other wrote
+    types = [DaemonType.register(f"LEDGER_{number}") for number in range(20)]
+    for number, daemon_type in enumerate(types):
+        ledgers[number % 4].crashed(daemon_type, RestartPolicy(), ran_s=1.0, error=f"crash {number}")
+    for ledger in ledgers:
+        await ledger.flush(timeout_s=30)
+        assert ledger.store_failures == 0
+    kept = JsonLedger(path).load(now_s=SystemRuntime().now_s())
+    assert {name: record.last_error for name, record in kept.items()} == {
+        str(daemon_type): f"crash {number}" for number, daemon_type in enumerate(types)
+    }
+
+
+async def test_a_record_that_could_not_be_written_is_written_with_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "daemon_restarts.json"
+    path.parent.write_text("a file where the folder should be")
+    ledger = RestartLedger(JsonLedger(path), SystemRuntime())
+    first, second = DaemonType.register("LEDGER_FIRST"), DaemonType.register("LEDGER_SECOND")
+    ledger.crashed(first, RestartPolicy(), ran_s=1.0, error="x")
+    await ledger.flush(timeout_s=30)
+    assert ledger.store_failures == 1
+    path.parent.unlink()
+    ledger.crashed(second, RestartPolicy(), ran_s=1.0, error="y")
+    await ledger.flush(timeout_s=30)
+    assert set(JsonLedger(path).load(now_s=SystemRuntime().now_s())) == {str(first), str(second)}
 
 
 def test_a_category_that_keeps_crashing_waits_and_others_do_not() -> None:
