@@ -7,11 +7,11 @@ How an attempt at a job went is told by its worker, and here only where no worke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 from ringrift.engine.work_rules import LEASE_RAN_OUT
-from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
+from ringrift.learning.announcement_scene import Announcement, Scene
 from ringrift.learning.announcements_of_jobs import ENDED, FAILED, ISSUED
 from ringrift.learning.announcements_of_verdicts import promoted, rejected, rolled_back
 from ringrift.learning.facts import (
@@ -46,7 +46,6 @@ ANNOUNCED = (
     "EVALUATION_STARTED",
     "EXPORT_TRIGGERED",
     "ITERATION_COMPLETED",
-    "MODEL_EVALUATION_BLOCKED",
     "MODEL_PROMOTED",
     "NEW_GAMES_AVAILABLE",
     "NPZ_COMBINATION_COMPLETE",
@@ -56,7 +55,6 @@ ANNOUNCED = (
     "NPZ_EXPORT_STARTED",
     "PER_BUFFER_REBUILT",
     "PER_PRIORITIES_UPDATED",
-    "PLATEAU_DETECTED",
     "PROMOTION_CANDIDATE",
     "PROMOTION_FAILED",
     "PROMOTION_REJECTED",
@@ -74,7 +72,6 @@ ANNOUNCED = (
     "TRAINING_LOSS_ANOMALY",
     "TRAINING_LOSS_TREND",
     "TRAINING_ROLLBACK_COMPLETED",
-    "TRAINING_ROLLBACK_NEEDED",
     "TRAINING_THRESHOLD_REACHED",
     "TRAINING_TRIGGERED",
     "WORK_CANCELLED",
@@ -137,12 +134,6 @@ def _recalled(scene: Scene, _fact: Recalled) -> list[Announcement]:
 
 
 def _blocked(scene: Scene, fact: Blocked) -> list[Announcement]:
-    if fact.stage == "evaluate":
-        newest = scene.state.newest_model
-        path = "" if newest is None else blob_path(newest.digest)
-        nodes = {"required_nodes": 1, "actual_nodes": 0}
-        blocked = {"config_key": scene.config, "model_path": path, "reason": fact.reason, **nodes}
-        return [("MODEL_EVALUATION_BLOCKED", blocked)]
     if fact.stage == "train" and "quality" in fact.reason.lower():
         payload = {
             "config_key": scene.config,
@@ -156,26 +147,11 @@ def _blocked(scene: Scene, fact: Blocked) -> list[Announcement]:
 
 def _noted(scene: Scene, fact: Noted) -> list[Announcement]:
     if fact.topic == "plateau":
-        details: dict[str, Any] = dict(fact.details)
-        known = {
-            "metric_name": "rating",
-            "current_value": scene.champion_rating(),
-            "recommendation": fact.text,
-        }
-        plateau = {"config_key": scene.config, **known, **_only(details, _PLATEAU_FIELDS)}
-        needed = {"config_key": scene.config, "reason": fact.text}
-        return [("PLATEAU_DETECTED", plateau), ("CURRICULUM_ADVANCEMENT_NEEDED", needed)]
+        return [("CURRICULUM_ADVANCEMENT_NEEDED", {"config_key": scene.config, "reason": fact.text})]
     if fact.topic == "promotion_failed":
         model = str(fact.details.get("model", scene.state.champion or ""))
         return [("PROMOTION_FAILED", {"config_key": scene.config, "model_id": model, "error": fact.text})]
     return []
-
-
-_PLATEAU_FIELDS = ("metric_name", "current_value", "best_value", "epochs_since_improvement", "plateau_type")
-
-
-def _only(details: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: details[name] for name in names if details.get(name) is not None}
 
 
 _TELL: dict[type, Callable[[Scene, Any], list[Announcement]]] = {

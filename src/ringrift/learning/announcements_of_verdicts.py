@@ -48,10 +48,8 @@ def rejected(scene: Scene, fact: Rejected) -> list[Announcement]:
 
 def rolled_back(scene: Scene, fact: RolledBack) -> list[Announcement]:
     config = {"config_key": scene.config}
-    needed = {**config, "model_id": fact.model, "reason": fact.reason, "severity": "severe"}
     back = {**config, "from_model_id": fact.model, "to_model_id": fact.restored or "", "reason": fact.reason}
     told: list[Announcement] = [
-        ("TRAINING_ROLLBACK_NEEDED", needed),
         ("PROMOTION_ROLLED_BACK", {**back, "triggered_by": "later evidence"}),
     ]
     if fact.restored is None:

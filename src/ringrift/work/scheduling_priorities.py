@@ -37,7 +37,7 @@ GPU_MEMORY_GB = {"hex8": 8.0, "square8": 8.0, "square19": 24.0, "hexagonal": 40.
 GPU_MEMORY_GB_OTHER = 8.0
 
 _WAKE = (
-    "BACKPRESSURE_RELEASED IDLE_RESOURCE_DETECTED NEW_GAMES_AVAILABLE NODE_ACTIVATED NODE_RECOVERED "
+    "BACKPRESSURE_RELEASED IDLE_RESOURCE_DETECTED MODEL_PROMOTED NEW_GAMES_AVAILABLE NODE_ACTIVATED NODE_RECOVERED "
     "P2P_CLUSTER_HEALTHY PROMOTION_ROLLED_BACK SELFPLAY_COMPLETE SELFPLAY_TARGET_UPDATED TRAINING_COMPLETED"
 )
 _NODE_AWAY = "HOST_OFFLINE NODE_RETIRED NODE_TERMINATED NODE_UNHEALTHY P2P_NODE_DEAD"
@@ -52,7 +52,6 @@ class SelfplayScheduler(HandlerBase):
     capability: ClassVar[str] = "scheduling"
     emits: ClassVar[tuple[str, ...]] = (
         "IDLE_STATE_REQUEST",
-        "MODEL_SYNC_REQUESTED",
         "NODE_INCOMPATIBLE_WITH_WORKLOAD",
         "P2P_SELFPLAY_SCALED",
         "SCHEDULER_REGISTERED",
@@ -92,8 +91,6 @@ class SelfplayScheduler(HandlerBase):
             self.nodes.clear(event)
         elif name in _CAPACITY.split():
             await self._on_capacity(event)
-        if name == "MODEL_PROMOTED":
-            await self._ask_for_model(event)
         if name in _WAKE.split():
             get_bell().ring_for(event)
 
@@ -115,13 +112,6 @@ class SelfplayScheduler(HandlerBase):
         }
         self.nodes.note(event, AWAY)
         await self._tell("NODE_INCOMPATIBLE_WITH_WORKLOAD", problem)
-
-    async def _ask_for_model(self, event: RouterEvent) -> None:
-        """Whoever plays next needs the new champion."""
-        told = event.payload
-        about = {"model_id": str(told["model_id"]), "model_path": str(told["model_path"])}
-        wanted = {**about, "config_key": str(told["config_key"]), "reason": "self-play by the new champion"}
-        await self._tell("MODEL_SYNC_REQUESTED", wanted)
 
     # --- the cycle ------------------------------------------------------------------------------------
 

@@ -41,15 +41,12 @@ __all__ = [
 NAME = "queue_populator"
 INTERVAL_S = 5.0
 KIND = "selfplay"
-VELOCITY_CHANGE_TOLD = 0.2  # of the larger of both
-VELOCITY_FLAT = 2.0  # rating points per hour below which a config stands still
 
 
 class UnifiedQueuePopulator(CoordinatorFace):
     """What the queue holds against what the workers can take."""
 
     capability: ClassVar[str] = "work_supply"
-    emits: ClassVar[tuple[str, ...]] = ("ELO_VELOCITY_CHANGED",)
 
     def __init__(
         self,
@@ -66,7 +63,6 @@ class UnifiedQueuePopulator(CoordinatorFace):
         self.supply: Supply | None = None
         self.counts: dict[str, dict[str, int]] = {}
         self._run: RunSeen | None = None
-        self._velocities: dict[str, float] = {}
 
     def reactions(self) -> Mapping[str, Callback]:
         return {
@@ -100,30 +96,17 @@ class UnifiedQueuePopulator(CoordinatorFace):
             limits=self.limits,
         )
         self._run = await read_run(engine.kv)
-        if self._run is not None:
-            await self._tell_velocities(self._run)
         return self.supply
-
-    async def _tell_velocities(self, run: RunSeen) -> None:
-        for config, seen in run.configs.items():
-            velocity = velocity_per_hour(seen.curve)
-            if velocity is None:
-                continue
-            before = self._velocities.get(config, 0.0)
-            if abs(velocity - before) <= VELOCITY_CHANGE_TOLD * max(
-                abs(velocity), abs(before), VELOCITY_FLAT
-            ):
-                continue
-            self._velocities[config] = velocity
-            flat = abs(velocity) < VELOCITY_FLAT
-            trend = "stable" if flat else "improving" if velocity > 0 else "declining"
-            change = {"velocity": velocity, "previous_velocity": before, "velocity_change": velocity - before}
-            await self.tell("ELO_VELOCITY_CHANGED", {"config_key": config, **change, "trend": trend})
 
     def all_targets_met(self) -> bool:
         """Whether every config is at its target; each keeps its maintenance share even then."""
         configs = {} if self._run is None else self._run.configs
         return bool(configs) and all((each.rating or 0.0) >= TARGET_RATING for each in configs.values())
+
+    def velocities(self) -> dict[str, float | None]:
+        """Return rating points per hour by config; None while it is not known."""
+        configs = {} if self._run is None else self._run.configs
+        return {config: velocity_per_hour(seen.curve) for config, seen in configs.items()}
 
     def get_stats(self) -> dict[str, Any]:
         supply = self.supply
@@ -132,7 +115,7 @@ class UnifiedQueuePopulator(CoordinatorFace):
             "slots": 0 if supply is None else supply.slots,
             "wanted_items": 0 if supply is None else supply.items,
             "reason": "it has not looked yet" if supply is None else supply.reason,
-            "velocities": dict(self._velocities),
+            "velocities": self.velocities(),
             "all_targets_met": self.all_targets_met(),
         }
 

@@ -167,12 +167,12 @@ async def test_a_dead_node_gets_nothing_and_a_strained_one_half(router):
     await engine.close()
 
 
-async def test_a_new_champion_is_asked_for(router, heard):
+async def test_a_new_champion_wakes_the_loop_and_is_shown(router):
     scheduler = SelfplayScheduler(router=router)
     scheduler._subscribe()
     promoted = {"config_key": "a_2p", "model_id": "m", "model_path": "blob:m", "elo": 1600.0}
     await router.publish("MODEL_PROMOTED", promoted)
-    assert "MODEL_SYNC_REQUESTED" in [name for name, _ in heard]
+    assert get_bell().rung["MODEL_PROMOTED"] == 1
     assert scheduler.signals.value("a_2p", "MODEL_PROMOTED", "elo", 0.0) == 1600.0
     scheduler._unsubscribe()
 

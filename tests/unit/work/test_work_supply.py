@@ -113,20 +113,17 @@ async def test_an_end_rings_the_bell():
     assert populator.get_metrics()["events_heard"] == 2
 
 
-async def test_a_changed_velocity_is_told_once():
-    engine, heard = memory_engine(ManualRuntime()), []
+async def test_velocities_and_targets_are_those_of_the_run():
+    engine = memory_engine(ManualRuntime())
 
     async def shared():
         return engine
 
-    router = UnifiedEventRouter(enable_cross_process_polling=False)
-    router.subscribe("ELO_VELOCITY_CHANGED", lambda event: heard.append(event.payload), "t")
-    populator = UnifiedQueuePopulator(shared, router=router)
+    populator = UnifiedQueuePopulator(shared, router=UnifiedEventRouter(enable_cross_process_polling=False))
     curve = (RatingPoint(at_s=0.0, rating=1000.0), RatingPoint(at_s=3600.0, rating=1100.0))
     seen = RunSeen(at_s=0.0, configs={"a_2p": ConfigSeen(curve=curve, rating=2100.0)})
     await engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(seen))
     await populator.look()
-    await populator.look()
-    assert [(each["velocity"], each["trend"]) for each in heard] == [(pytest.approx(100.0), "improving")]
+    assert populator.velocities() == {"a_2p": pytest.approx(100.0)}
     assert populator.all_targets_met()
     await engine.close()
