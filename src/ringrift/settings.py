@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ringrift.errors import ConfigError
@@ -128,7 +129,24 @@ def _parse_command(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _parse_table(value: Any) -> dict[str, Any]:
+    """Read a table, or the same as JSON from the environment."""
+    table = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(table, dict):
+        raise TypeError
+    return table
+
+
+def _parse_prices(value: Any) -> dict[str, float]:
+    return {
+        _parse_name(node): _parse_number(price, above=-1e-9, up_to=1e6)
+        for node, price in _parse_table(value).items()
+    }
+
+
 _BOOL = _Kind("true or false", _parse_bool)
+_TABLE = _Kind("a table", _parse_table)
+_PRICES = _Kind("a table of names of nodes with the price of an hour", _parse_prices)
 _JOBS = _Kind("a table per kind of job, such as [jobs.train]", _parse_jobs)
 _PATH = _Kind("a file path", _parse_path)
 _PORT = _Kind("a port number from 0 (any free port) to 65535", _parse_port)
@@ -202,6 +220,12 @@ class Settings:
     )
     job_grace_period: float = _setting(
         "RINGRIFT_JOB_GRACE_PERIOD", _SECONDS, 60.0, "time a job has to stop by itself"
+    )
+    learning: Mapping[str, Any] = _setting(
+        "RINGRIFT_LEARNING", _TABLE, MappingProxyType({}), "how configs are played, trained and judged"
+    )
+    prices: Mapping[str, float] = _setting(
+        "RINGRIFT_PRICES", _PRICES, MappingProxyType({}), "what an hour of a node costs, by name"
     )
     jobs: tuple[JobSettings, ...] = _setting(
         "RINGRIFT_JOBS", _JOBS, (), "commands and limits of jobs, by kind"

@@ -102,6 +102,7 @@ def _train(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> 
     fields = report.fields
     steps = int(fields.get("steps", 0)) * int(job.order.params.get("batch", 0))
     before = state.models[parent].rows_seen if parent in state.models else 0
+    state.spend(steps)
     state.models[weights.digest] = Model(
         digest=weights.digest,
         card=card.digest,

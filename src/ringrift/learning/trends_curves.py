@@ -30,3 +30,18 @@ def rating_curve(state: ConfigState) -> tuple[Curve, ...]:
         for change in state.promotions[-POINTS_MAX:]
         if change.model in ratings and state.models[change.model].state is not ModelState.ROLLED_BACK
     )
+
+
+class RatingCurves:
+    """The curves of several configs. One is fitted again only when there is something new to fit."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, ...], tuple[Curve, ...]]] = {}
+
+    def of(self, state: ConfigState) -> tuple[Curve, ...]:
+        mark = (len(state.matches), len(state.promotions), state.rollbacks, len(state.recalls))
+        known = self._known.get(state.config)
+        if known is None or known[0] != mark:
+            known = (mark, rating_curve(state))
+            self._known[state.config] = known
+        return known[1]

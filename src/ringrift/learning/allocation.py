@@ -1,0 +1,66 @@
+"""Which of the wanted work is ordered now: a few items at a time, when a worker can take them.
+
+Work is pulled. Games fill the slots and one more waits, so that no worker is idle while the next is planned;
+everything else is ordered only when its kind has not had more than its share. So a long queue cannot
+build up, and no kind of work starves another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ringrift.learning.plan import Plan, Wanted
+from ringrift.work.shares import FairClock, kind_of_share, next_kind
+
+SELFPLAY = "selfplay"
+GAMES_AHEAD = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the workers can take."""
+
+    slots: int
+    open_selfplay: int
+    open_other: int
+
+    def has_room_for(self, kind: str) -> bool:
+        if kind == SELFPLAY:
+            return self.open_selfplay + self.open_other < self.slots + GAMES_AHEAD
+        return self.open_other < self.slots
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to order next."""
+
+    config: str
+    wanted: Wanted
+    group: str  # the kind of work whose share pays
+
+
+def choose(
+    plans: Mapping[str, Plan],
+    capacity: Capacity,
+    clock: FairClock,
+    *,
+    kind_shares: Mapping[str, float],
+    config_served: Mapping[str, float],
+    config_shares: Mapping[str, float],
+) -> Choice | None:
+    """The next order, or None while nothing is wanted or nobody could take it."""
+    offers: dict[str, dict[str, Wanted]] = {}
+    for config, plan in plans.items():
+        for wanted in plan.wanted:
+            if capacity.has_room_for(wanted.kind):
+                offers.setdefault(kind_of_share(wanted.kind), {})[config] = wanted
+    if not offers:
+        return None
+    # Self-play is always wanted: where it has been served less than its share it goes first, even
+    # if its own queue is full at the moment.
+    group = next_kind(clock.served, kind_shares, {*offers, SELFPLAY})
+    if group not in offers:
+        return None
+    config = next_kind(config_served, config_shares, offers[group])
+    return Choice(config, offers[group][config], group)

@@ -1,0 +1,61 @@
+"""The champion of each config as a pointer in the key-value port, swapped by compare-and-swap.
+
+The facts say who is champion; the pointer is what others follow. It carries the number of the change, so an
+older change can never overwrite a newer one.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import msgspec
+
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import Conflict
+from ringrift.learning.state import ConfigState
+
+PREFIX = "learning/champion/"
+
+
+class Champion(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is champion since the change of that number."""
+
+    config: str
+    model: str | None
+    card: str | None
+    change: int  # promotions and roll-backs so far
+
+
+class ChampionPointers:
+    """Keeps the pointers in step with the facts."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def follow(self, state: ConfigState) -> None:
+        """Swap the pointer if the champion changed. Raises `Conflict` if another process is ahead."""
+        change = len(state.promotions) + state.rollbacks
+        if not change:
+            return
+        key = key_of(state.config)
+        card = None if state.champion is None else state.models[state.champion].card
+        wanted = Champion(config=state.config, model=state.champion, card=card, change=change)
+        entry = await self._kv.get(key)
+        if entry is None:
+            await self._kv.create(key, msgspec.json.encode(wanted))
+            return
+        present = msgspec.json.decode(entry.value, type=Champion)
+        if present == wanted:
+            return
+        if present.change >= change:
+            raise Conflict(f"the champion of {state.config} was changed by another process")
+        await self._kv.update(key, msgspec.json.encode(wanted), revision=entry.revision)
+
+
+async def read_champion(kv: KeyValue, config: str) -> Champion | None:
+    entry = await kv.get(key_of(config))
+    return None if entry is None else msgspec.json.decode(entry.value, type=Champion)
+
+
+def key_of(config: str) -> str:
+    return PREFIX + quote(config, safe="")

@@ -1,0 +1,256 @@
+"""The one reconcile loop: looks at what is, asks the plan, and does what it says.
+
+Every change is a fact first. An order is a fact before it is a work item, and an end is a fact before its
+consequences, so a crash between any two steps is made good by the next pass. Events only wake the loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
+from ringrift.errors import ConfigError
+from ringrift.learning.allocation import SELFPLAY, Capacity, Choice, choose
+from ringrift.learning.announcing import Announcer
+from ringrift.learning.champions import ChampionPointers
+from ringrift.learning.facts import AnyFact, JobEnded, JobIssued
+from ringrift.learning.feedback_rules import feedback, velocity_per_hour
+from ringrift.learning.ledger import Ledger, remember_config
+from ringrift.learning.plan import Plan, Snapshot, plan
+from ringrift.learning.results import problem_with
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.state import ConfigState, OpenJob
+from ringrift.learning.trends_curves import RatingCurves
+from ringrift.learning.wishes import Wishes
+from ringrift.runtime import Runtime
+from ringrift.work.job_orders import read_report
+from ringrift.work.shares import KIND_SHARES, ConfigView, FairClock, config_shares, kind_of_share
+from ringrift.work.supply_rules import slots_for
+from ringrift.work.worker_records import live_workers
+
+ENDS_AT_ONCE = 500
+DECISIONS_AT_ONCE = 16
+ORDERS_AT_ONCE = 256
+JOB_S_EXPECTED = 60.0
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Effort:
+    """Who was served how much; a fresh start after a restart is fair enough."""
+
+    clock: FairClock = FairClock()
+    configs: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+class Controller:
+    """Runs the loop of all configs of one engine. One process at a time may do that."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        rules: LearningRules,
+        *,
+        announcer: Announcer,
+    ) -> None:
+        self._engine, self._runtime, self.rules = engine, runtime, rules
+        self._announcer = announcer
+        self._wishes = Wishes(engine.kv)
+        self._champions = ChampionPointers(engine.kv)
+        self._ledgers: dict[str, Ledger] = {}
+        self._jobs: dict[str, str] = {}  # open job: config
+        self._seen_end = 0
+        self._effort = _Effort()
+        self.curves = RatingCurves()
+        self.plans: dict[str, Plan] = {}
+        self.passes = 0
+
+    def configs(self) -> list[str]:
+        return list(self._ledgers)
+
+    def state(self, config: str) -> ConfigState:
+        """What is known of *config*; raises `ConfigError` that lists those there are."""
+        if config not in self._ledgers:
+            raise ConfigError(f"{config} is not among the configs of this run: {', '.join(self._ledgers)}")
+        return self._ledgers[config].state
+
+    def shares(self) -> dict[str, float]:
+        """The share of self-play of each config."""
+        return config_shares([self._view(ledger.state) for ledger in self._ledgers.values()])
+
+    # --- start ---------------------------------------------------------------------------------------------
+
+    async def open(self, configs: Sequence[str]) -> None:
+        """Read the facts of *configs*, and make good what a crash left half-done."""
+        for config in configs:
+            await remember_config(self._engine.kv, config)
+            ledger = await Ledger.open(self._engine.kv, config, bucket_rules=self.rules.bucket)
+            self._ledgers[config] = ledger
+            for job in list(ledger.state.open_jobs.values()):
+                self._jobs[job.job_id] = config
+                await self._put_into_queue(job)
+            await self._champions.follow(ledger.state)
+        # Ends from before are few (those that came while nobody looked) and are met again from the start.
+        for job_id, config in list(self._jobs.items()):
+            item = await self._engine.queue.get(job_id)
+            if item is not None:
+                await self._note_end(config, item)
+
+    # --- one pass ------------------------------------------------------------------------------------------
+
+    async def reconcile(self) -> None:
+        """Take in what ended, decide, order. Safe to repeat, and to break off at any point."""
+        self.passes += 1
+        await self._take_in_ends()
+        for config in self._ledgers:
+            await self._decide(config)
+        await self._order()
+
+    async def _take_in_ends(self) -> None:
+        while ends := await self._engine.queue.ended(after=self._seen_end, limit=ENDS_AT_ONCE):
+            for end in ends:
+                config = self._jobs.get(end.item.id)
+                if config is not None:
+                    await self._note_end(config, end.item)
+                self._seen_end = end.number
+
+    async def _note_end(self, config: str, item: WorkItem) -> None:
+        if item.state not in (WorkState.DONE, WorkState.DEAD, WorkState.CANCELLED):
+            return
+        ledger = self._ledgers[config]
+        job = ledger.state.open_jobs.get(item.id)
+        if job is None:
+            return
+        fact = ended_fact(job, item, at_s=self._runtime.now_s())
+        await self._write(config, fact)
+        del self._jobs[job.job_id]
+        group = kind_of_share(job.kind)
+        took_s = 0.0 if fact.report is None else fact.report.wall_s
+        self._effort.clock = self._effort.clock.ended(group, expected_s=JOB_S_EXPECTED, measured_s=took_s)
+        if job.kind == SELFPLAY:
+            self._effort.configs[config] += took_s - JOB_S_EXPECTED
+
+    async def _decide(self, config: str) -> None:
+        """Write what is decided until nothing more follows from it."""
+        ledger = self._ledgers[config]
+        for _ in range(DECISIONS_AT_ONCE):
+            made = plan(await self._snapshot(ledger.state))
+            self.plans[config] = made
+            if not made.decided:
+                return
+            for fact in made.decided:
+                await self._write(config, fact)
+            await self._champions.follow(ledger.state)
+        log.error("learning.decisions_do_not_settle", config=config)
+
+    async def _order(self) -> None:
+        slots = slots_for(await live_workers(self._engine.kv), SELFPLAY)
+        for _ in range(ORDERS_AT_ONCE):
+            choice = self._choose(slots)
+            if choice is None:
+                return
+            await self._issue(choice)
+            self.plans[choice.config] = plan(await self._snapshot(self._ledgers[choice.config].state))
+        log.warning("learning.orders_at_once", orders=ORDERS_AT_ONCE, slots=slots)
+
+    def _choose(self, slots: int) -> Choice | None:
+        open_jobs = [job for ledger in self._ledgers.values() for job in ledger.state.open_jobs.values()]
+        games = sum(1 for job in open_jobs if job.kind == SELFPLAY)
+        return choose(
+            self.plans,
+            Capacity(slots, games, len(open_jobs) - games),
+            self._effort.clock,
+            kind_shares=KIND_SHARES,
+            config_served=self._effort.configs,
+            config_shares=self.shares(),
+        )
+
+    async def _issue(self, choice: Choice) -> None:
+        wanted, state = choice.wanted, self.state(choice.config)
+        number = state.issued[wanted.kind] + 1
+        fact = JobIssued(
+            at_s=self._runtime.now_s(),
+            job_id=job_id(choice.config, wanted.kind, number),
+            kind=wanted.kind,
+            order=wanted.order,
+            priority=wanted.priority,
+            reason=wanted.reason,
+        )
+        await self._write(choice.config, fact)
+        self._jobs[fact.job_id] = choice.config
+        await self._put_into_queue(state.open_jobs[fact.job_id])
+        clock = self._effort.clock
+        self._effort.clock = clock.started(choice.group, KIND_SHARES, expected_s=JOB_S_EXPECTED)
+        if wanted.kind == SELFPLAY:
+            self._effort.configs[choice.config] += JOB_S_EXPECTED
+
+    async def _put_into_queue(self, job: OpenJob) -> None:
+        """Once per job, however often it is called."""
+        item = NewWork(
+            id=job.job_id,
+            kind=job.kind,
+            payload=job.order.as_payload(),
+            priority=job.priority,
+            requires=frozenset({"gpu"}) if job.order.gpu else frozenset(),
+            idempotency_key=job.job_id,
+            attempts_max=self.rules.job_attempts,
+        )
+        await self._engine.queue.add([item])
+
+    # --- around it -----------------------------------------------------------------------------------------
+
+    async def write(self, config: str, fact: AnyFact) -> None:
+        """Add a fact that somebody else found: a recall, a note. The next pass acts on it."""
+        self.state(config)
+        await self._write(config, fact)
+
+    async def _write(self, config: str, fact: AnyFact) -> None:
+        ledger = self._ledgers[config]
+        await ledger.append(fact)
+        await self._announcer.announce(fact, ledger.state)
+
+    async def _snapshot(self, state: ConfigState) -> Snapshot:
+        paused = await self._wishes.why_paused(state.config)
+        found = feedback(state, self.curves.of(state))
+        return Snapshot(state, self.rules, self._runtime.now_s(), paused, found)
+
+    def _view(self, state: ConfigState) -> ConfigView:
+        curve = self.curves.of(state)
+        pace = velocity_per_hour(curve)
+        return ConfigView(
+            config=state.config,
+            rating=curve[-1].rating if curve else None,
+            rate_per_hour=None if pace is None else pace[0],
+            rate_error=0.0 if pace is None else pace[1],
+            hours_served=sum(state.served_s.values()) / 3600,
+        )
+
+
+def job_id(config: str, kind: str, number: int) -> str:
+    """A name that is also good for a folder, and of one config only."""
+    plain = "".join(c if c.isalnum() or c in "_-" else "-" for c in config)
+    if plain != config:
+        plain = f"{plain}-{hashlib.sha256(config.encode()).hexdigest()[:8]}"
+    return f"{plain}.{kind}.{number:06d}"
+
+
+def ended_fact(job: OpenJob, item: WorkItem, *, at_s: float) -> JobEnded:
+    """How *job* ended. A result that cannot be its answer is a failure, and says why."""
+    if item.state is WorkState.CANCELLED:
+        return JobEnded(at_s=at_s, job_id=job.job_id, cancelled=True, error=item.error or "cancelled")
+    if item.state is WorkState.DEAD:
+        return JobEnded(at_s=at_s, job_id=job.job_id, error=item.error or "no reason was given")
+    try:
+        report = read_report(item.result or {})
+    except ConfigError as error:
+        return JobEnded(at_s=at_s, job_id=job.job_id, error=str(error))
+    if problem := problem_with(job, report):
+        return JobEnded(at_s=at_s, job_id=job.job_id, error=problem)
+    return JobEnded(at_s=at_s, job_id=job.job_id, report=report)

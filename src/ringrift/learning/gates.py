@@ -1,0 +1,56 @@
+"""May a stage start now? Pauses, blocks, and the breaker that every stage of every config has to itself.
+
+Every no has a reason, and every no but a person's pause has an end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.state import ConfigState, StageFailures
+
+BREAKER_DOUBLINGS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Open, or closed for a reason until a time; None: until somebody opens it."""
+
+    open: bool
+    reason: str = ""
+    until_s: float | None = None
+
+
+OPEN = Gate(True)
+
+
+def stage_gate(
+    state: ConfigState, stage: str, rules: LearningRules, *, now_s: float, paused: str | None
+) -> Gate:
+    """Whether work of *stage* may be ordered."""
+    if paused is not None:
+        return Gate(False, f"paused: {paused}")
+    block = state.blocks.get(stage)
+    if block is not None and now_s < block.until_s:
+        return Gate(False, block.reason, block.until_s)
+    return breaker_gate(stage, state.failures.get(stage), rules, now_s=now_s)
+
+
+def breaker_gate(stage: str, failures: StageFailures | None, rules: LearningRules, *, now_s: float) -> Gate:
+    """After failures a stage waits, longer each time; then one attempt shows whether it works again."""
+    if failures is None or not failures.in_a_row:
+        return OPEN
+    until_s = failures.last_s + breaker_delay_s(failures.in_a_row, rules)
+    if now_s >= until_s:
+        return OPEN
+    times = "once" if failures.in_a_row == 1 else f"{failures.in_a_row} times in a row"
+    return Gate(False, f"{stage} failed {times}: {failures.error}", until_s)
+
+
+def breaker_delay_s(in_a_row: int, rules: LearningRules) -> float:
+    """How long a stage rests after so many failures in a row."""
+    beyond = in_a_row - rules.breaker_failures
+    if beyond < 0:
+        return min(rules.retry_s * 2.0 ** (in_a_row - 1), rules.breaker_s)
+    return float(rules.breaker_s * 2 ** min(beyond, BREAKER_DOUBLINGS_MAX))

@@ -1,0 +1,90 @@
+"""The facts of one config in the key-value port: read once, then written one after the other.
+
+The number of a fact is part of its key and must be free, so two writers cannot both count: the second finds
+its number taken and stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import AlreadyExists, Conflict, Corrupt
+from ringrift.learning.facts import AnyFact
+from ringrift.learning.state import ConfigState
+from ringrift.learning.window import BucketRules
+
+PREFIX = "learning/fact/"
+_NUMBER = "{:010d}"
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(AnyFact).decode
+
+
+class Ledger:
+    """Where the facts of one config are kept, and what they add up to."""
+
+    def __init__(self, kv: KeyValue, state: ConfigState) -> None:
+        self._kv, self.state = kv, state
+        self._prefix = prefix_of(state.config)
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, kv: KeyValue, config: str, *, bucket_rules: BucketRules) -> Ledger:
+        """Read all facts. Raises `Corrupt` if one is missing or cannot be read."""
+        ledger = cls(kv, ConfigState(config, bucket_rules))
+        for fact in await read_facts(kv, config):
+            ledger.state.apply(fact)
+        return ledger
+
+    async def append(self, fact: AnyFact) -> None:
+        """Store the next fact, then take it in. Raises `Conflict` if another process writes here."""
+        async with self._turn:  # the loop and those who note findings write from different tasks
+            key = self._prefix + _NUMBER.format(self.state.facts + 1)
+            try:
+                await self._kv.create(key, _encode(fact))
+            except AlreadyExists:
+                raise Conflict(f"another process writes the facts of {self.state.config}") from None
+            self.state.apply(fact)
+
+
+async def read_facts(kv: KeyValue, config: str) -> list[AnyFact]:
+    """All facts of *config* in order."""
+    prefix, facts = prefix_of(config), []
+    for number, entry in enumerate(await kv.entries(prefix), start=1):
+        if entry.key != prefix + _NUMBER.format(number):
+            raise Corrupt(
+                entry.key, found=f"fact {number} is missing", advice="Restore the engine's database"
+            )
+        try:
+            facts.append(_decode(entry.value))
+        except msgspec.MsgspecError as error:
+            raise Corrupt(
+                entry.key, found=f"no fact ({error})", advice="Use the version that wrote it"
+            ) from None
+    return facts
+
+
+async def known_configs(kv: KeyValue) -> list[str]:
+    """The configs that have facts."""
+    first = PREFIX.count("/")
+    keys = [entry.key for entry in await kv.entries(CONFIGS)]
+    return sorted(unquote(key.split("/")[first]) for key in keys)
+
+
+CONFIGS = "learning/config/"
+
+
+async def remember_config(kv: KeyValue, config: str) -> None:
+    """List *config* among those that have facts."""
+    try:
+        await kv.create(CONFIGS + quote(config, safe=""), b"")
+    except AlreadyExists:
+        return
+
+
+def prefix_of(config: str) -> str:
+    return f"{PREFIX}{quote(config, safe='')}/"

@@ -1,0 +1,158 @@
+"""The jobs that a config may need next, each as an order that a worker can carry out alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+from ringrift.learning.records import Model, Samples, Shard
+from ringrift.learning.results import WEIGHTS_SUFFIX, player_text
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.state import ConfigState
+from ringrift.work.job_orders import INPUTS, OUT, JobOrder
+
+NAME_DIGITS = 16
+RECENT_SHARDS = 8
+GAMES_MIN, GAMES_MAX = 8, 5_000
+# Averaged weights remember about an eighth of a run: a longer memory would still hold its start.
+AVERAGED_SHARE = 8
+LAST_RATE_SHARE = 0.3
+WARMUP_STEPS = 20
+
+
+def selfplay_order(
+    state: ConfigState, rules: LearningRules, *, simulations: int, exploration: float = 1.0
+) -> JobOrder:
+    """Games by the champion, as many as fill the time of one job."""
+    params: dict[str, Any] = {
+        "config": state.config,
+        "games": selfplay_games(state, rules),
+        "out": OUT,
+        "seed": state.issued["selfplay"] + 1,
+        "simulations": simulations,
+        "temperature": exploration,
+        "slots": rules.selfplay_slots,
+        "games_per_shard": GAMES_MAX,
+    }
+    inputs: dict[str, str] = {}
+    if state.champion is not None:
+        inputs = model_files("champion", state.models[state.champion])
+        params["model"] = f"{INPUTS}/champion{WEIGHTS_SUFFIX}"
+    return JobOrder(config=state.config, params=params, inputs=inputs)
+
+
+def selfplay_games(state: ConfigState, rules: LearningRules) -> int:
+    """How many games fill one job, by the pace of the last shards that this champion made."""
+    recent = [shard for shard in reversed(state.shards.values()) if shard.games][:RECENT_SHARDS]
+    same = [shard for shard in recent if shard.model == state.champion]
+    cpu_s = sum(shard.cpu_s for shard in same)
+    if cpu_s <= 0:
+        return rules.selfplay_games_first
+    pace = sum(shard.games for shard in same) / cpu_s
+    return max(GAMES_MIN, min(GAMES_MAX, round(pace * rules.selfplay_job_s)))
+
+
+def validate_order(state: ConfigState, shards: Sequence[Shard]) -> JobOrder:
+    names = [shard_name(shard) for shard in shards]
+    params = {"shards": [f"{INPUTS}/{name}" for name in names], "out": OUT}
+    inputs = {name: shard.digest for name, shard in zip(names, shards, strict=True)}
+    return JobOrder(config=state.config, params=params, inputs=inputs)
+
+
+def export_order(
+    state: ConfigState, rules: LearningRules, shards: Sequence[Shard], *, window_rows: int
+) -> JobOrder:
+    """The window as one file of samples. Shards were checked before: their reports come along."""
+    inputs = {shard_name(shard): shard.digest for shard in shards}
+    reports = {report_name(shard): shard.report for shard in shards if shard.report is not None}
+    params = {
+        "shards": [f"{INPUTS}/{name}" for name in inputs],
+        "reports": [f"{INPUTS}/{name}" for name in reports],
+        "out": f"{OUT}/samples.npz",
+        "window": "rows",
+        "window_rows": window_rows,
+        "rows_max": max(window_rows, 1),
+        "rows_generated": state.rows,
+        "value_mix": rules.value_mix,
+        "half_life_days": 0.0,
+    }
+    return JobOrder(config=state.config, params=params, inputs={**inputs, **reports})
+
+
+def train_order(
+    state: ConfigState,
+    rules: LearningRules,
+    samples: Samples,
+    parent: Model | None,
+    *,
+    sample_steps: int,
+    rate_factor: float = 1.0,
+) -> JobOrder:
+    steps = max(1, sample_steps // rules.batch)
+    taken = 0 if parent is None else parent.rows_seen // rules.batch
+    slowed = 1.0 if taken < rules.learning_rate_steps else sqrt(rules.learning_rate_steps / taken)
+    rate = rules.learning_rate * slowed * rate_factor
+    params: dict[str, Any] = {
+        "config": state.config,
+        "samples": [f"{INPUTS}/samples.npz"],
+        "out": f"{OUT}/model{WEIGHTS_SUFFIX}",
+        "preset": rules.preset,
+        "seed": state.issued["train"] + 1,
+        "steps": steps,
+        "batch": rules.batch,
+        "lr": rate,
+        "lr_end": rate * LAST_RATE_SHARE,
+        "warmup_steps": min(WARMUP_STEPS, steps),
+        "average_decay": max(0.0, 1.0 - AVERAGED_SHARE / steps),
+        "hold_out": rules.hold_out,
+        "patience": 0,
+    }
+    inputs = {"samples.npz": samples.digest}
+    if parent is not None:
+        inputs |= model_files("parent", parent)
+        params["parent"] = f"{INPUTS}/parent{WEIGHTS_SUFFIX}"
+    return JobOrder(config=state.config, params=params, inputs=inputs)
+
+
+def evaluate_order(
+    state: ConfigState,
+    rules: LearningRules,
+    candidate: Model,
+    opponents: Sequence[str],
+    *,
+    games: int,
+    purpose: str,
+) -> JobOrder:
+    """Paired games of *candidate* against each of *opponents*: digests of models, or names of baselines."""
+    inputs, texts = model_files("candidate", candidate), []
+    for number, opponent in enumerate(opponents):
+        model = state.models.get(opponent)
+        if model is None:
+            texts.append(opponent)
+        else:
+            inputs |= model_files(f"opponent-{number}", model)
+            texts.append(player_text(f"opponent-{number}{WEIGHTS_SUFFIX}", rules.evaluation_simulations))
+    params = {
+        "config": state.config,
+        "candidate": player_text(f"candidate{WEIGHTS_SUFFIX}", rules.evaluation_simulations),
+        "opponents": texts,
+        "out": OUT,
+        "games": games,
+        "test": "none",
+        "seed": state.issued["evaluate"] + 1,
+    }
+    return JobOrder(config=state.config, params=params, inputs=inputs, purpose=purpose)
+
+
+def model_files(name: str, model: Model) -> dict[str, str]:
+    """A model is two files: the weights and the card beside them."""
+    return {f"{name}{WEIGHTS_SUFFIX}": model.digest, f"{name}.json": model.card}
+
+
+def shard_name(shard: Shard) -> str:
+    return f"{shard.digest[:NAME_DIGITS]}.shard.db"
+
+
+def report_name(shard: Shard) -> str:
+    return f"{shard_name(shard)}.report.json"

@@ -1,0 +1,197 @@
+"""From the state of the run to the picture of it that people see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ringrift.learning.facts import (
+    AnyFact,
+    Blocked,
+    JobEnded,
+    JobIssued,
+    Noted,
+    Promoted,
+    Recalled,
+    Rejected,
+    RolledBack,
+)
+from ringrift.learning.gates import stage_gate
+from ringrift.learning.plan import STAGES, Plan
+from ringrift.learning.records import ShardState
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.run_status import ConfigStatus, Cost, Curve, Decision, LossPoint, StageProgress
+from ringrift.learning.state import ConfigState
+from ringrift.work.worker_records import RunningRecord
+
+LOSSES_SHOWN = 200
+DECISIONS_SHOWN = 50
+# Of several jobs under way, the one furthest along is what the config is doing.
+_FURTHEST = ("evaluate", "train", "export", "validate", "selfplay")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What is not in the facts of a config."""
+
+    plan: Plan | None
+    rules: LearningRules
+    curve: tuple[Curve, ...]
+    running: Sequence[RunningRecord]
+    share: float
+    paused: str | None
+    prices: Mapping[str, float]
+    now_s: float
+
+
+def config_status(state: ConfigState, around: Surroundings) -> ConfigStatus:
+    """One config."""
+    curve, paused = around.curve, around.paused
+    ours = [job for job in around.running if job.job_id in state.open_jobs]
+    blocked = _blocked(state, around.rules, now_s=around.now_s, paused=paused)
+    newest = state.newest_model
+    trained_on = None if newest is None else state.samples.get(newest.samples)
+    rating = _rating(state, curve)
+    return ConfigStatus(
+        games=state.games,
+        games_unchecked=state.totals[f"games {ShardState.UNCHECKED}"],
+        games_refused=state.totals["refused"],
+        rows=state.rows,
+        trained_rows=0 if trained_on is None else trained_on.rows_generated,
+        sample_steps=int(state.bucket.spent),
+        promotions=len(state.promotions),
+        rollbacks=state.rollbacks,
+        rejections=state.rejections,
+        champion=state.champion,
+        rating=None if rating is None else rating.rating,
+        rating_interval=None if rating is None else (rating.low, rating.high),
+        stage=_stage(ours, blocked, paused),
+        blocked=blocked,
+        share=around.share,
+        games_per_s=sum(job.rate for job in ours if job.kind == "selfplay"),
+        curve=curve,
+        losses=tuple(_losses(state)),
+        running=tuple(_progress(job) for job in ours),
+        cost=cost(state, curve, around.prices),
+        next=_next(around.plan),
+    )
+
+
+def _rating(state: ConfigState, curve: Sequence[Curve]) -> Curve | None:
+    return next((point for point in reversed(curve) if point.model == state.champion), None)
+
+
+def _blocked(
+    state: ConfigState, rules: LearningRules, *, now_s: float, paused: str | None
+) -> dict[str, dict[str, Any]]:
+    gates = {stage: stage_gate(state, stage, rules, now_s=now_s, paused=paused) for stage in STAGES}
+    return {
+        stage: {"reason": gate.reason, "until_s": gate.until_s}
+        for stage, gate in gates.items()
+        if not gate.open
+    }
+
+
+def _stage(running: Sequence[RunningRecord], blocked: Mapping[str, Any], paused: str | None) -> str:
+    if paused is not None:
+        return "paused"
+    kinds = {job.kind for job in running}
+    found = next((kind for kind in _FURTHEST if kind in kinds), None)
+    return found or ("blocked" if blocked else "idle")
+
+
+def _losses(state: ConfigState) -> list[LossPoint]:
+    models = islice(reversed(state.models.values()), LOSSES_SHOWN)
+    points = [
+        LossPoint(
+            at_s=model.made_s,
+            model=model.digest,
+            rows_seen=model.rows_seen,
+            policy=_number(model.losses.get("train_policy")),
+            value=_number(model.losses.get("train_value")),
+            hold_out=_number(model.losses.get("best_loss")),
+        )
+        for model in models
+    ]
+    return points[::-1]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _progress(job: RunningRecord) -> StageProgress:
+    return StageProgress(
+        kind=job.kind,
+        job_id=job.job_id,
+        worker=job.worker,
+        done=int(job.done),
+        total=None if job.total is None else int(job.total),
+        rate=job.rate,
+        eta_s=job.eta_s,
+        started_s=job.started_s,
+        text=job.line,
+    )
+
+
+def cost(state: ConfigState, curve: Sequence[Curve], prices: Mapping[str, float]) -> Cost:
+    """What was spent, and what for. Money only where every node that worked has a price."""
+    priced = bool(state.node_s) and all(node in prices for node in state.node_s)
+    money = sum(prices[node] * used_s / 3600 for node, used_s in state.node_s.items()) if priced else None
+    gained = curve[-1].rating - curve[0].rating if len(curve) > 1 else 0.0
+
+    def per(count: float) -> float | None:
+        return state.cpu_s / count if count > 0 else None
+
+    return Cost(
+        cpu_s=state.cpu_s,
+        gpu_s=state.gpu_s,
+        money=money,
+        cpu_s_per_game=per(state.games),
+        cpu_s_per_promotion=per(len(state.promotions)),
+        cpu_s_per_rating_point=per(gained),
+    )
+
+
+def _next(plan: Plan | None) -> str:
+    """What the config waits for: the most advanced stage that has something to say."""
+    if plan is None:
+        return "starting"
+    order = {stage: number for number, stage in enumerate(("train", "evaluate", *STAGES))}
+    said = sorted(plan.explanations, key=lambda each: (not each.will, order.get(each.stage, len(order))))
+    return f"{said[0].stage}: {said[0].reason}" if said else ""
+
+
+def decisions(states: Sequence[ConfigState]) -> tuple[Decision, ...]:
+    """The newest decisions of all configs, newest first."""
+    found = [
+        Decision(at_s=fact.at_s, config=state.config, what=what, reason=reason)
+        for state in states
+        for fact in islice(reversed(state.decisions), DECISIONS_SHOWN)
+        for what, reason in [_in_words(fact)]
+    ]
+    return tuple(sorted(found, key=lambda each: -each.at_s)[:DECISIONS_SHOWN])
+
+
+def _in_words(fact: AnyFact) -> tuple[str, str]:
+    match fact:
+        case JobIssued():
+            return fact.kind, fact.reason
+        case JobEnded():
+            return f"{fact.job_id} failed", fact.error
+        case Promoted():
+            return f"promoted {fact.model[:12]}", fact.reason
+        case Rejected():
+            return f"refused {fact.model[:12]}", fact.reason
+        case RolledBack():
+            return f"took back {fact.model[:12]}", fact.reason
+        case Recalled():
+            return "recall withdrawn" if fact.withdrawn else "recall", fact.reason
+        case Blocked():
+            return f"{fact.stage} waits", fact.reason
+        case Noted():
+            return fact.topic, fact.text
+        case _:
+            return "archived", fact.reason

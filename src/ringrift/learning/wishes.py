@@ -1,0 +1,47 @@
+"""What people want of a run: to pause it, whole or in part, and to go on."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import msgspec
+
+from ringrift.engine.ports import KeyValue
+
+PREFIX = "learning/wish/"
+ALL = "*"
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """One wish; the newest counts."""
+
+    paused: bool
+    reason: str = ""
+    by: str = ""
+    at_s: float = 0.0
+
+
+class Wishes:
+    """The wishes for all configs (`*`) and for single ones."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def set(self, config: str, wish: Wish) -> None:
+        await self._kv.put(key_of(config), msgspec.json.encode(wish))
+
+    async def get(self, config: str) -> Wish | None:
+        entry = await self._kv.get(key_of(config))
+        return None if entry is None else msgspec.json.decode(entry.value, type=Wish)
+
+    async def why_paused(self, config: str) -> str | None:
+        """The reason, or None if the config may work."""
+        for place in (ALL, config):
+            wish = await self.get(place)
+            if wish is not None and wish.paused:
+                return wish.reason or f"by {wish.by or 'a user'}"
+        return None
+
+
+def key_of(config: str) -> str:
+    return PREFIX + (ALL if config == ALL else quote(config, safe=""))
