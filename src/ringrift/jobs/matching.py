@@ -19,7 +19,7 @@ import numpy as np
 from ringrift.games.contract import Game
 from ringrift.jobs.frame import Job
 from ringrift.jobs.params import Params, params_as_json
-from ringrift.jobs.sealing import alone, describe
+from ringrift.jobs.sealing import alone
 from ringrift.jobs.shards.records import PlayedGame, SeatRecord, SoftPolicies, StoredGame, termination_of
 from ringrift.jobs.shards.writer import ShardWriter
 from ringrift.network.card import card_path, read_card
@@ -69,8 +69,8 @@ def game_book(
     facts = {"config_key": game.key, "run_id": run_id}
     with alone(folder / f"{name}.lock"):
         writer = ShardWriter(folder, name, game, games_per_shard=games_per_shard, facts=facts)
-        for path in writer.sealed:
-            job.sealed(describe(path, "shard"))
+        for before in writer.sealed_before():
+            job.sealed(before)
         yield writer
         if (artifact := writer.seal()) is not None:
             job.sealed(artifact)

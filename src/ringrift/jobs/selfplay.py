@@ -24,7 +24,7 @@ from ringrift.games.registry import load_game
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.params import Params, params_as_json
-from ringrift.jobs.sealing import alone, describe, read_json, seal_json
+from ringrift.jobs.sealing import alone, read_json, seal_json
 from ringrift.jobs.shards.records import RESIGNATION, PlayedGame, SeatRecord, SoftPolicies, termination_of
 from ringrift.jobs.shards.writer import ShardWriter
 from ringrift.players.seeds import derived
@@ -145,8 +145,8 @@ class _Run:
         self._writer = ShardWriter(
             params.out, name, game, games_per_shard=params.games_per_shard, facts=facts
         )
-        for path in self._writer.sealed:
-            job.sealed(describe(path, "shard"))
+        for artifact in self._writer.sealed_before():
+            job.sealed(artifact)
         numbers = np.arange(params.games, dtype=np.int64)
         self._index_of = dict(zip(derived(params.seed, numbers).tolist(), numbers.tolist(), strict=True))
         self._started_s: dict[int, float] = {}
@@ -156,6 +156,7 @@ class _Run:
         done = self._writer.done_indexes()
         self._done = len(done & set(self._index_of.values()))
         resumed = self._unfinished(done)
+        self._resumed_moves = sum(len(each.moves) for each in resumed)
         begun = {each.seed for each in resumed}
         fresh = (s for s, at in self._index_of.items() if at not in done and s not in begun)
         selfplay = Selfplay(
@@ -198,15 +199,26 @@ class _Run:
         told = {
             "config": self._game.key,
             "run_id": self._run_id,
+            "seed": self._params.seed,
             "games": self._done,
+            **self._sealed_totals(),
             "games_wanted": self._params.games,
             "unfinished": len(selfplay.in_progress()),
             "cut_off": self._cut_off,
+            "resumed_moves": self._resumed_moves,
             "moves": selfplay.moves,
             "simulations": selfplay.simulations,
             "generator_sha256": self._digest,
         }
         return Outcome(ExitCode.STOPPED if stopped else ExitCode.DONE, told)
+
+    def _sealed_totals(self) -> dict[str, int]:
+        """Decisions and training rows of all shards of the run, those of earlier processes too."""
+        counts = [each.counts for each in self._job.artifacts if each.kind == "shard"]
+        return {
+            "decisions": sum(each["moves"] for each in counts),
+            "rows": sum(each["rows"] for each in counts),
+        }
 
     def _unfinished(self, done: set[int]) -> list[GameInProgress]:
         """Games that an earlier run left half-played."""

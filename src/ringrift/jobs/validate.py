@@ -105,7 +105,7 @@ def run_validate(job: Job, params: ValidateParams) -> Outcome:
             else:
                 target = report_path(path, params.out)
                 seal_json(target, report)
-                job.sealed(describe(target, "report", games=report.games, refused=len(report.refused)))
+                job.sealed(describe(target, "report", **_counts(report)))
                 totals.add(path, report, target)
             job.progress(number + 1, games=totals.games)
     return Outcome(ExitCode.DONE if totals.fine else ExitCode.DATA_REFUSED, totals.as_json())
@@ -190,6 +190,18 @@ def _report(path: Path, found: ShardFindings) -> ShardReport:
         accepted=accepted,
         refused=refused,
     )
+
+
+def _counts(report: ShardReport) -> dict[str, Any]:
+    """What a controller needs to know of a shard without opening the report."""
+    return {
+        "shard": report.sha256,
+        "games": report.games,
+        "refused": len(report.refused),
+        "rows": report.rows,
+        "reasons": report.reasons,
+        "quality": report.quality,
+    }
 
 
 class _Totals:

@@ -24,6 +24,7 @@ from ringrift.jobs.shards.schema import check_header, create_tables
 
 SHARD_SUFFIX = ".shard.db"
 OPEN_SUFFIX = ".games"
+COUNTS = ("games", "moves", "rows")  # facts that every shard carries
 _TABLES = ("games", "game_players", "game_moves")
 
 log = structlog.get_logger()
@@ -74,6 +75,13 @@ class ShardWriter:
     def gathered(self) -> int:
         count: int = self._db.execute("SELECT count(*) FROM games").fetchone()[0]
         return count
+
+    def sealed_before(self) -> Iterator[Artifact]:
+        """The shards that earlier runs of the same games sealed."""
+        for path in self.sealed:
+            with open_shard(path) as shard:
+                facts = shard.metadata
+            yield describe(path, "shard", **{name: int(facts[name]) for name in COUNTS})
 
     def seal(self) -> Artifact | None:
         """Seal the gathered games, if there are any."""
@@ -127,7 +135,7 @@ class ShardWriter:
             db.execute("DETACH gathered")
         finally:
             db.close()
-        return {"games": games, "moves": moves, "rows": rows}
+        return dict(zip(COUNTS, (games, moves, rows), strict=True))
 
     def _finish_sealing(self) -> None:
         """Empty the open file of games that a killed process had sealed already."""
