@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ringrift.errors import ConfigError
@@ -168,7 +167,8 @@ _COUNT = _Kind(
 
 
 def _setting(variable: str, kind: _Kind, default: Any, about: str) -> Any:
-    return field(default=default, metadata={"variable": variable, "kind": kind, "about": about})
+    facts = {"variable": variable, "kind": kind, "about": about, "default": default}
+    return field(default_factory=lambda: default, metadata=facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +221,11 @@ class Settings:
     job_grace_period: float = _setting(
         "RINGRIFT_JOB_GRACE_PERIOD", _SECONDS, 60.0, "time a job has to stop by itself"
     )
-    learning: Mapping[str, Any] = _setting(
-        "RINGRIFT_LEARNING", _TABLE, MappingProxyType({}), "how configs are played, trained and judged"
+    learning: Mapping[str, Any] | None = _setting(
+        "RINGRIFT_LEARNING", _TABLE, None, "how configs are played, trained and judged"
     )
-    prices: Mapping[str, float] = _setting(
-        "RINGRIFT_PRICES", _PRICES, MappingProxyType({}), "what an hour of a node costs, by name"
+    prices: Mapping[str, float] | None = _setting(
+        "RINGRIFT_PRICES", _PRICES, None, "what an hour of a node costs, by name"
     )
     jobs: tuple[JobSettings, ...] = _setting(
         "RINGRIFT_JOBS", _JOBS, (), "commands and limits of jobs, by kind"
@@ -297,7 +297,7 @@ def load_settings(
     values: dict[str, Any] = {}
     origins: list[Origin] = []
     for item in fields(Settings):
-        value, source = _look_up(item.name, item.metadata, item.default, env, table, path)
+        value, source = _look_up(item.name, item.metadata, item.metadata["default"], env, table, path)
         if value is None and item.name in _DERIVED:
             value, source = _DERIVED[item.name](values["data_dir"]), Source.DERIVED
         values[item.name] = value

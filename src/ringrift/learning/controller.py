@@ -108,18 +108,22 @@ class Controller:
     async def reconcile(self) -> None:
         """Take in what ended, decide, order. Safe to repeat, and to break off at any point."""
         self.passes += 1
-        await self._take_in_ends()
+        await self.take_in_ends()
         for config in self._ledgers:
             await self._decide(config)
         await self._order()
 
-    async def _take_in_ends(self) -> None:
+    async def take_in_ends(self) -> int:
+        """Write down which of our jobs ended; return how many."""
+        noted = 0
         while ends := await self._engine.queue.ended(after=self._seen_end, limit=ENDS_AT_ONCE):
             for end in ends:
                 config = self._jobs.get(end.item.id)
                 if config is not None:
                     await self._note_end(config, end.item)
+                    noted += 1
                 self._seen_end = end.number
+        return noted
 
     async def _note_end(self, config: str, item: WorkItem) -> None:
         if item.state not in (WorkState.DONE, WorkState.DEAD, WorkState.CANCELLED):

@@ -18,6 +18,7 @@ from ringrift.learning.state import ConfigState
 from ringrift.learning.window import BucketRules
 
 PREFIX = "learning/fact/"
+CONFIGS = "learning/config/"
 _NUMBER = "{:010d}"
 
 _encode = msgspec.json.Encoder().encode
@@ -70,21 +71,21 @@ async def read_facts(kv: KeyValue, config: str) -> list[AnyFact]:
 
 async def known_configs(kv: KeyValue) -> list[str]:
     """The configs that have facts."""
-    first = PREFIX.count("/")
-    keys = [entry.key for entry in await kv.entries(CONFIGS)]
-    return sorted(unquote(key.split("/")[first]) for key in keys)
-
-
-CONFIGS = "learning/config/"
+    return sorted(unquote(entry.key.removeprefix(CONFIGS)) for entry in await kv.entries(CONFIGS))
 
 
 async def remember_config(kv: KeyValue, config: str) -> None:
     """List *config* among those that have facts."""
     try:
-        await kv.create(CONFIGS + quote(config, safe=""), b"")
+        await kv.create(CONFIGS + quoted(config), b"")
     except AlreadyExists:
         return
 
 
 def prefix_of(config: str) -> str:
-    return f"{PREFIX}{quote(config, safe='')}/"
+    return f"{PREFIX}{quoted(config)}/"
+
+
+def quoted(config: str) -> str:
+    """The name of a config as one part of a key."""
+    return quote(config, safe="")

@@ -1,0 +1,126 @@
+"""The loop as it runs in the control process: wakes, reconciles, and keeps the picture of the run fresh.
+
+It looks for ended work a few times a second, which is cheap, and plans only when there is a reason: work
+ended, somebody rang the bell, or some seconds have passed, because a gate may have opened by time alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from ringrift.engine.ports import Engine
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.announcing import RouterAnnouncer
+from ringrift.learning.controller import Controller
+from ringrift.learning.ledger import quoted
+from ringrift.learning.rules import learning_rules
+from ringrift.learning.run_status import STATUS_KEY, RunStatus
+from ringrift.learning.signals_source import get_open_run
+from ringrift.learning.status_view import Surroundings, config_status, decisions
+from ringrift.learning.wishes import ALL, Wishes
+from ringrift.runtime import Runtime
+from ringrift.settings import Settings
+from ringrift.work.scheduling_bell import get_bell
+from ringrift.work.worker_records import live_workers, running_jobs
+
+LOOK_S = 0.25
+PLAN_AT_LEAST_EVERY_S = 2.0
+STATUS_EVERY_S = 1.0
+EXPLAIN_PREFIX = "learning/explain/"
+
+log = structlog.get_logger()
+
+
+class TrainingLoop:
+    """Drives a controller until it is cancelled."""
+
+    def __init__(
+        self, engine: Engine, runtime: Runtime, router: UnifiedEventRouter, settings: Settings
+    ) -> None:
+        self._engine, self._runtime, self._settings = engine, runtime, settings
+        self.controller = Controller(
+            engine, runtime, learning_rules(settings.learning or {}), announcer=RouterAnnouncer(router)
+        )
+        self._woken = asyncio.Event()
+        self._started_s = runtime.now_s()
+        self._state = "running"
+
+    async def run(self, configs: Sequence[str], on_ready: Callable[[], None] | None = None) -> None:
+        """Learn *configs*; ends by cancellation, and then leaves a last picture that says so."""
+        await self.controller.open(configs)
+        loop, run = asyncio.get_running_loop(), get_open_run()
+        end_listening = get_bell().listen(lambda: loop.call_soon_threadsafe(self._woken.set))
+        run.loop = self.controller
+        try:
+            if on_ready is not None:
+                on_ready()
+            await self._turn_until_cancelled()
+        finally:
+            run.loop = None
+            end_listening()
+            self._state = "stopped"
+            await self._show()
+
+    async def _turn_until_cancelled(self) -> None:
+        planned_s = shown_s = float("-inf")
+        while True:
+            now_s = self._runtime.monotonic_s()
+            woken = self._woken.is_set()
+            self._woken.clear()
+            if await self.controller.take_in_ends() or woken or now_s - planned_s >= PLAN_AT_LEAST_EVERY_S:
+                await self.controller.reconcile()
+                planned_s = now_s
+            if now_s - shown_s >= STATUS_EVERY_S:
+                await self._show()
+                shown_s = now_s
+            await self._wait()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+
+    async def _show(self) -> None:
+        kv = self._engine.kv
+        await kv.put(STATUS_KEY, msgspec.json.encode(await self.status()))
+        for config, plan in self.controller.plans.items():
+            await kv.put(EXPLAIN_PREFIX + quoted(config), msgspec.json.encode(plan.explanations))
+
+    async def status(self) -> RunStatus:
+        """The picture of the run now."""
+        controller, kv, now_s = self.controller, self._engine.kv, self._runtime.now_s()
+        running, workers, wishes = await running_jobs(kv), await live_workers(kv), Wishes(kv)
+        states = [controller.state(config) for config in controller.configs()]
+        shares = controller.shares()
+        pictures = {}
+        for state in states:
+            around = Surroundings(
+                plan=controller.plans.get(state.config),
+                rules=controller.rules,
+                curve=controller.curves.of(state),
+                running=running,
+                share=shares[state.config],
+                paused=await wishes.why_paused(state.config),
+                prices=self._settings.prices or {},
+                now_s=now_s,
+            )
+            pictures[state.config] = config_status(state, around)
+        everything = await wishes.get(ALL)
+        paused = everything is not None and everything.paused
+        counts = await self._engine.queue.counts()
+        return RunStatus(
+            at_s=now_s,
+            started_s=self._started_s,
+            node=self._runtime.hostname,
+            state="paused" if paused and self._state == "running" else self._state,
+            workers=sum(worker.slots for worker in workers),
+            configs=pictures,
+            decisions=decisions(states),
+            queue={kind: {str(s): n for s, n in by.items()} for kind, by in counts.items()},
+        )
