@@ -1,0 +1,341 @@
+"""A worker's promises in simulated time: leases, fencing, limits, stopping, and what it tells."""
+
+import signal
+
+import msgspec
+import pytest
+from worker_world import WorkerWorld, end_well, say
+
+from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.testing.simulation import simulate
+from ringrift.work.worker_records import live_workers, running_jobs
+
+DONE, DEAD, READY, CLAIMED = WorkState.DONE, WorkState.DEAD, WorkState.READY, WorkState.CLAIMED
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Run a scenario in a world of its own."""
+
+    def run(scenario, **config):
+        async def main():
+            async with WorkerWorld(tmp_path, **config) as here:
+                await scenario(here)
+
+        simulate(main(), limit_s=100_000)
+
+    return run
+
+
+def test_a_job_is_done_and_its_artifacts_are_in_the_blobs(world):
+    async def scenario(here):
+        content = await here.engine.blobs.put_bytes(b"weights")
+        item_id = await here.add(inputs={"champion.safetensors": content})
+        child = await here.child()
+        command = here.runtime.children[0][0]
+        assert list(command.argv[1:]) == ["-m", "ringrift.jobs", "selfplay", "--params", "-"]
+        folder = here.folders.of(item_id)
+        assert msgspec.json.decode(command.input.read_bytes()) == {"out": str(folder.out)}
+        assert (folder.inputs / "champion.safetensors").read_bytes() == b"weights"
+        (folder.out / "a.db").write_bytes(b"games")
+        artifact = {"path": str(folder.out / "a.db"), "artifact": "shard", "counts": {"games": 3}}
+        end_well(child, artifacts=[artifact], games=3)
+        done = await here.until(item_id, DONE)
+        (taken,) = done.result["artifacts"]
+        assert (taken["name"], taken["kind"], taken["counts"]) == ("a.db", "shard", {"games": 3})
+        assert (await here.engine.blobs.open(taken["digest"])).read() == b"games"
+        assert done.result["fields"] == {"games": 3}
+        assert (done.result["worker"], done.result["node"], done.result["status"]) == ("w1", "node", "done")
+        while folder.path.exists():
+            await here.runtime.sleep(0.1)
+        await here.runtime.sleep(1)
+        assert here.events() == [
+            *("WORK_CLAIMED", "WORK_STARTED", "TASK_SPAWNED"),
+            *("WORK_COMPLETED", "TASK_COMPLETED", "SELFPLAY_COMPLETE"),
+        ]
+
+    world(scenario)
+
+
+def test_the_lease_is_renewed_for_as_long_as_the_job_runs(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        for _ in range(100):
+            await here.runtime.sleep(10)
+            say(child, event="progress", stage="playing", done=1)
+            assert (await here.item(item_id)).state is CLAIMED
+        end_well(child)
+        assert (await here.until(item_id, DONE)).attempts == 1
+
+    world(scenario, lease_s=30.0)
+
+
+def test_a_cancelled_job_is_killed_and_its_folder_goes(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        (here.folders.of(item_id).out / "half").write_text("x")
+        await here.engine.queue.cancel(item_id, reason="not wanted")
+        assert await child.wait() == -signal.SIGKILL
+        assert child.signals == [signal.SIGKILL]  # no grace for what does not count any more
+        while here.folders.of(item_id).path.exists():
+            await here.runtime.sleep(0.1)
+        assert (await here.item(item_id)).state is WorkState.CANCELLED
+
+    world(scenario)
+
+
+def test_what_is_handed_in_after_the_lease_was_lost_does_not_count(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        queue, renew = here.engine.queue, here.engine.queue.renew
+
+        async def too_late(*args, **kwargs):
+            """This worker is held up until another has the item."""
+            await here.runtime.sleep(60)
+            return await renew(*args, **kwargs)
+
+        queue.renew = too_late
+        await here.runtime.sleep(35)
+        (other,) = await queue.claim(Claimant(worker="other"), lease_s=1000)
+        assert other.id == item_id
+        end_well(child)
+        while not here.folders.of(item_id).read_record() or "TASK_ABANDONED" not in here.events():
+            await here.runtime.sleep(1)
+        assert (await here.item(item_id)).holder == "other"
+        await queue.complete(item_id, token=other.token, result={"by": "other"})
+        queue.renew = renew
+
+    world(scenario)
+
+
+def test_a_failed_attempt_is_tried_again_where_it_left_off(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        (here.folders.of(item_id).out / "half").write_text("x")
+        child.exit(1)
+        failed = await here.until(item_id, READY)
+        assert "exited with code 1" in failed.error
+        again = await here.child(1)
+        assert (here.folders.of(item_id).out / "half").read_text() == "x"
+        end_well(again)
+        assert (await here.until(item_id, DONE)).attempts == 2
+        assert "WORK_RETRY" in here.events()
+
+    world(scenario)
+
+
+def test_wrong_input_is_never_tried_again(world):
+    async def scenario(here):
+        item_id = await here.add(attempts_max=5)
+        say(await here.child(), event="result", status="wrong_input", error="no such board")
+        (await here.child()).exit(2)
+        dead = await here.until(item_id, DEAD)
+        assert (dead.attempts, dead.error) == (1, "the job exited with code 2; no such board")
+        await here.runtime.sleep(1)
+        assert "WORK_FAILED" in here.events()
+
+    world(scenario)
+
+
+def test_an_order_that_is_none_dies_without_a_process(world):
+    async def scenario(here):
+        (item_id,) = await here.engine.queue.add([NewWork(kind="selfplay", payload={"games": 3})])
+        assert "no job order" in (await here.until(item_id, DEAD)).error
+        assert here.runtime.children == []
+
+    world(scenario)
+
+
+def test_a_missing_input_is_waited_for(world):
+    async def scenario(here):
+        digest = await here.engine.blobs.put_bytes(b"late")
+        await here.engine.blobs.delete(digest)
+        item_id = await here.add(inputs={"x": digest})
+        waiting = await here.until(item_id, READY)
+        while waiting.error is None:
+            await here.runtime.sleep(0.1)
+            waiting = await here.item(item_id)
+        assert "is not here" in waiting.error
+        await here.engine.blobs.put_bytes(b"late")
+        end_well(await here.child())
+        await here.until(item_id, DONE)
+
+    world(scenario)
+
+
+def test_a_silent_job_is_asked_to_end_then_killed(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        begun_s = here.runtime.monotonic_s()
+        assert await child.wait() == -signal.SIGKILL
+        assert 130 <= here.runtime.monotonic_s() - begun_s <= 135  # 120 s of silence, 10 s of grace
+        assert child.signals == [signal.SIGTERM, signal.SIGCONT, signal.SIGKILL]
+        failed = await here.until(item_id, READY)
+        assert "said nothing for 120 s" in failed.error
+
+    world(scenario)
+
+
+def test_a_job_that_only_beats_is_stuck(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        while not child.signals:
+            say(child, event="heartbeat", stage="playing", done=5, idle_s=1.0)
+            await here.runtime.sleep(10)
+        assert "did nothing" in (await here.until(item_id, READY)).error
+
+    world(scenario)
+
+
+def test_a_job_has_the_time_that_its_order_gives(world):
+    async def scenario(here):
+        item_id = await here.add(limits={"timeout_s": 45.0})
+        child = await here.child()
+        while not child.signals:
+            say(child, event="progress", stage="playing", done=here.runtime.monotonic_s())
+            await here.runtime.sleep(5)
+        child.exit(3)
+        assert "ran longer than 45 s" in (await here.until(item_id, READY)).error
+        await here.runtime.sleep(1)
+        assert "WORK_TIMEOUT" in here.events()
+
+    world(scenario)
+
+
+def test_stopping_lets_jobs_seal_and_gives_the_items_back(world):
+    async def scenario(here):
+        ids = [await here.add() for _ in range(3)]
+        first, second = await here.child(0), await here.child(1)
+        await here.runtime.sleep(1)
+        here.stop.set()
+        await here.runtime.sleep(1)
+        assert first.signals[0] is second.signals[0] is signal.SIGTERM
+        first.exit(3)
+        await here.runtime.sleep(20)  # the second does not hear: killed after the grace period
+        assert second.signals[-1] is signal.SIGKILL
+        for item_id in ids:
+            item = await here.item(item_id)
+            assert (item.state, item.attempts) == (READY, 0)
+        assert len(here.runtime.children) == 2
+        assert await live_workers(here.engine.kv) == []
+
+    world(scenario, slots=2)
+
+
+def test_a_job_that_keeps_stopping_by_itself_does_not_spin(world):
+    async def scenario(here):
+        item_id = await here.add()
+        for number in range(5):
+            (await here.child(number)).exit(3)
+        assert here.runtime.monotonic_s() >= 4
+        end_well(await here.child(5))
+        assert (await here.until(item_id, DONE)).attempts == 1
+
+    world(scenario)
+
+
+def test_the_record_of_a_worker_says_what_is_free(world):
+    async def scenario(here):
+        await here.runtime.sleep(1)
+        (record,) = await live_workers(here.engine.kv)
+        assert (record.name, record.slots, record.busy, record.free) == ("w1", 2, 0, 2)
+        assert record.kinds == ("selfplay", "train")
+        assert "cpu" in record.capabilities
+        item_id = await here.add()
+        child = await here.child()
+        await here.runtime.sleep(1.5)
+        (record,) = await live_workers(here.engine.kv)
+        assert (record.busy, record.free, record.jobs) == (1, 1, (item_id,))
+        other = await here.add("export")
+        await here.runtime.sleep(30)
+        assert (await here.item(other)).state is READY  # not one of its kinds
+        assert len(await live_workers(here.engine.kv)) == 1  # kept alive
+        end_well(child)
+        await here.until(item_id, DONE)
+
+    world(scenario, slots=2, kinds=frozenset({"selfplay", "train"}))
+
+
+def test_progress_is_told_at_most_once_a_second(world):
+    async def scenario(here):
+        item_id = await here.add("train")
+        child = await here.child()
+        writes, put = [], here.engine.kv.put
+
+        async def counted(key, value, **options):
+            writes.append(key)
+            return await put(key, value, **options)
+
+        here.engine.kv.put = counted
+        for step in range(400):
+            say(child, event="progress", stage="training", done=step, total=400, rate=20.0, loss=1.0)
+            await here.runtime.sleep(0.1)
+        (record,) = await running_jobs(here.engine.kv)
+        assert (record.job_id, record.kind, record.config, record.stage) == (
+            item_id,
+            "train",
+            "c",
+            "training",
+        )
+        assert record.total == 400
+        assert record.done > 380
+        assert (record.worker, record.attempt, record.extra) == ("w1", 1, {"loss": 1.0})
+        assert 35 <= writes.count(f"jobs/running/{item_id}") <= 41
+        assert here.events().count("TASK_HEARTBEAT") == here.events().count("TRAINING_PROGRESS") == 3
+        end_well(child)
+        await here.until(item_id, DONE)
+        await here.runtime.sleep(1)
+        assert await running_jobs(here.engine.kv) == []
+
+    world(scenario)
+
+
+def test_an_artifact_that_changed_after_it_was_sealed_is_refused(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        path = here.folders.of(item_id).out / "a.db"
+        path.write_bytes(b"changed")
+        end_well(child, artifacts=[{"path": str(path), "sha256": "0" * 64}])
+        assert "digest" in (await here.until(item_id, READY)).error
+
+    world(scenario)
+
+
+def test_a_result_that_the_queue_cannot_hold_becomes_an_artifact(world):
+    async def scenario(here):
+        item_id = await here.add()
+        end_well(await here.child(), games=3, found=["x" * 100] * 20_000)
+        done = await here.until(item_id, DONE)
+        assert done.result["fields"] == {"games": 3}
+        (taken,) = done.result["artifacts"]
+        whole = msgspec.json.decode((await here.engine.blobs.open(taken["digest"])).read())
+        assert (taken["kind"], len(whole["found"])) == ("result", 20_000)
+
+    world(scenario)
+
+
+def test_durations_are_measured(world):
+    async def scenario(here):
+        for _ in range(3):
+            item_id = await here.add()
+            child = await here.child(len(here.runtime.children))
+            for _ in range(4):
+                await here.runtime.sleep(100)
+                say(child, event="progress", stage="playing", done=here.runtime.monotonic_s())
+            end_well(child)
+            await here.until(item_id, DONE)
+        item_id = await here.add()
+        child, begun_s = await here.child(3), here.runtime.monotonic_s()
+        while not child.signals:
+            say(child, event="progress", stage="playing", done=here.runtime.monotonic_s())
+            await here.runtime.sleep(10)
+        assert 1150 < here.runtime.monotonic_s() - begun_s < 1300  # three times what it took before
+
+    world(scenario)
