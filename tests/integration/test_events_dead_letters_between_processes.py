@@ -1,5 +1,6 @@
 """A dead letter belongs to the process that has its subscription, also over `kill -9`."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -75,10 +76,12 @@ def start(tmp_path):
 def test_a_letter_survives_its_process_and_is_retried_there_on_request(tmp_path, start):
     process = start()
     flaky = tmp_path / "flaky"
-    wait_for(lambda: len(flaky.read_text().split()) == 2)  # the event itself and the first, immediate retry
+    dlq = DeadLetterQueue(tmp_path / "data" / "coordination" / "dead_letter_queue.db")
+    # The event itself and the first, immediate retry, of which the letter knows.
+    wait_for(lambda: [letter.retry_count for letter in dlq.get_pending_events()] == [1])
+    assert len(flaky.read_text().split()) == 2
     process.send_signal(signal.SIGKILL)
     process.wait()
-    dlq = DeadLetterQueue(tmp_path / "data" / "coordination" / "dead_letter_queue.db")
     [letter] = dlq.get_pending_events()
     assert (letter.subscription, letter.retry_count) == ("flaky", 1)
     start()
@@ -91,3 +94,55 @@ def test_a_letter_survives_its_process_and_is_retried_there_on_request(tmp_path,
     assert len(flaky.read_text().split()) == 3
     assert len((tmp_path / "good").read_text().split()) == 1
     dlq.close()
+
+
+HANGS_IN_A_RETRY = textwrap.dedent(
+    """
+    import asyncio, sys
+    from ringrift.events.dead_letters import DeadLetterQueue
+
+    async def hang(payload):
+        print("retrying", flush=True)
+        await asyncio.sleep(1000)
+
+    dlq = DeadLetterQueue(sys.argv[1])
+    dlq.register_handler("MY_EVENT", hang)
+    asyncio.run(dlq.retry_all())
+    """
+)
+
+
+def test_a_killed_retrier_lets_go_of_its_letter_at_once(tmp_path):
+    path, seen = tmp_path / "letters.db", []
+
+    async def handle(payload):
+        seen.append(payload["n"])
+
+    dlq = DeadLetterQueue(path)
+    dlq.register_handler("MY_EVENT", handle)
+    dlq.capture("MY_EVENT", {"n": 1}, "some code", "failed")
+    argv = [sys.executable, "-c", HANGS_IN_A_RETRY, str(path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "retrying\n"
+            assert asyncio.run(dlq.retry_all())["skipped"] == 1
+        finally:
+            process.kill()
+    assert asyncio.run(dlq.retry_all())["recovered"] == 1
+    assert seen == [1]
+    dlq.close()
+
+
+def test_the_next_process_under_the_number_of_a_killed_one_has_none_of_its_claims(tmp_path):
+    path = tmp_path / "letters.db"
+    first = DeadLetterQueue(path)
+    letter = first.capture("MY_EVENT", {"n": 1}, "some code", "failed")
+    argv = [sys.executable, "-c", HANGS_IN_A_RETRY, str(path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "retrying\n"
+        process.kill()
+    next_one = DeadLetterQueue(path)
+    next_one.register_handler("MY_EVENT", lambda payload: asyncio.sleep(0))
+    assert asyncio.run(next_one.retry_event(letter))
+    for dlq in (first, next_one):
+        dlq.close()

@@ -18,6 +18,7 @@ from ringrift.engine.sqlite.files import check_ours, check_sound, connect, creat
 from ringrift.engine.sqlite.schema import Migration, migrate
 from ringrift.errors import ForeignFile
 from ringrift.events.plain_values import to_json
+from ringrift.events.retrier_slots import RetrierSlots
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ _MIGRATIONS = (
             "CREATE INDEX idx_dead_letter_event_type ON dead_letter(event_type)",
         ),
     ),
+    Migration(2, ("ALTER TABLE dead_letter ADD COLUMN claimed_by INTEGER NOT NULL DEFAULT 0",)),
 )
 
 
@@ -128,13 +130,15 @@ class DeadLetterStore:
             check_sound(self._db, path)
             migrate(self._db, path, _MIGRATIONS)
             found = self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'dead_letter'").fetchone()
-        self._lock = threading.Lock()
+        self._lock, self._slot_lock = threading.Lock(), threading.Lock()
+        self._retriers = RetrierSlots(path, self._free_claims_of)
         if found is None:
             self.close()
             advice = "Nothing was changed. Point RINGRIFT_DLQ_PATH at another file"
             raise ForeignFile(path, found="this database holds no dead letters", advice=advice)
 
     def close(self) -> None:
+        self._retriers.close()
         self._db.close()
 
     def put(self, letter: FailedEvent) -> None:
@@ -195,24 +199,33 @@ class DeadLetterStore:
     def claim(self, letter_id: str, *, now_s: float, until_s: float) -> bool:
         """Keep other processes off a pending letter; False if one of them has it.
 
-        A claim that ends later than ours would was made before the clock was set back, and is void.
+        A claim that ends later than ours would was made before the clock was set back, and is void. So is
+        that of a process that has ended.
         """
-        done = self._do(
-            lambda db: (
-                db.execute(
-                    """UPDATE dead_letter SET claimed_until_s = ?
-                   WHERE event_id = ? AND status = 'pending' AND NOT claimed_until_s BETWEEN ? AND ?""",
-                    (until_s, letter_id, now_s, until_s),
-                ).rowcount
-            )
-        )
-        return done == 1
+        query = """UPDATE dead_letter SET claimed_until_s = ?, claimed_by = ?
+            WHERE event_id = ? AND status = 'pending' AND NOT claimed_until_s BETWEEN ? AND ?"""
+        with self._slot_lock:
+            given = (until_s, self._retriers.mine(), letter_id, now_s, until_s)
+            if self._do(lambda db: db.execute(query, given).rowcount) == 1:
+                return True
+            if not self._retriers.free_if_gone(self._claimed_by(letter_id)):
+                return False
+            return self._do(lambda db: db.execute(query, given).rowcount) == 1
+
+    def _claimed_by(self, letter_id: str) -> int:
+        query = "SELECT claimed_by FROM dead_letter WHERE event_id = ? AND status = 'pending'"
+        row = self._do(lambda db: db.execute(query, (letter_id,)).fetchone())
+        return 0 if row is None else int(row[0])
+
+    def _free_claims_of(self, retrier: int) -> None:
+        query = "UPDATE dead_letter SET claimed_until_s = 0, claimed_by = 0 WHERE claimed_by = ?"
+        self._do(lambda db: db.execute(query, (retrier,)))
 
     def release(self, letter_id: str) -> None:
         """Give a claimed letter back untouched."""
         self._do(
             lambda db: db.execute(
-                "UPDATE dead_letter SET claimed_until_s = 0 WHERE event_id = ?", (letter_id,)
+                "UPDATE dead_letter SET claimed_until_s = 0, claimed_by = 0 WHERE event_id = ?", (letter_id,)
             )
         )
 
@@ -221,7 +234,7 @@ class DeadLetterStore:
         self._do(
             lambda db: db.execute(
                 """UPDATE dead_letter SET status = ?, error = ?, retry_count = ?, last_retry_at = ?,
-                       claimed_until_s = 0 WHERE event_id = ?""",
+                       claimed_until_s = 0, claimed_by = 0 WHERE event_id = ?""",
                 (status, error, retries, at, letter_id),
             )
         )
@@ -231,7 +244,7 @@ class DeadLetterStore:
         done = self._do(
             lambda db: (
                 db.execute(
-                    """UPDATE dead_letter SET last_retry_at = NULL, claimed_until_s = 0,
+                    """UPDATE dead_letter SET last_retry_at = NULL, claimed_until_s = 0, claimed_by = 0,
                        retry_count = CASE status WHEN 'abandoned' THEN 0 ELSE retry_count END,
                        status = 'pending'
                    WHERE event_id = ? AND status IN ('pending', 'abandoned')""",
