@@ -57,7 +57,3 @@ def run_through(argv: list[str]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return code if code >= 0 else KILLED_BY - code
-
-
-# Everything behind the kind belongs to the job, also --help.
-JOB_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

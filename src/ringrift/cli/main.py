@@ -7,28 +7,38 @@ from typing import Annotated
 
 import typer
 
-from ringrift.cli.config import config_app
-from ringrift.cli.daemons import daemons
-from ringrift.cli.events import events_app
-from ringrift.cli.game import game_app
-from ringrift.cli.job import JOB_SETTINGS, job, play
 from ringrift.cli.logs import log_to_stderr
-from ringrift.cli.run import run
+from ringrift.cli.on_demand import Place, group_of
+
+# Everything behind the kind belongs to the job, also --help.
+PASS_ALL_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+COMMANDS = {
+    "run": Place("ringrift.cli.run:run"),
+    "status": Place("ringrift.cli.status:status"),
+    "explain": Place("ringrift.cli.explain:explain"),
+    "pause": Place("ringrift.cli.control_commands:pause"),
+    "resume": Place("ringrift.cli.control_commands:resume"),
+    "stop": Place("ringrift.cli.control_commands:stop"),
+    "models": Place("ringrift.cli.models:models_app"),
+    "report": Place("ringrift.cli.report:report"),
+    "queue": Place("ringrift.cli.queue:queue_app"),
+    "daemons": Place("ringrift.cli.daemons:daemons"),
+    "events": Place("ringrift.cli.events:events_app"),
+    "config": Place("ringrift.cli.config:config_app"),
+    "game": Place("ringrift.cli.game:game_app"),
+    "job": Place("ringrift.cli.job:job", PASS_ALL_ON),
+    "play": Place("ringrift.cli.job:play", PASS_ALL_ON),
+}
 
 app = typer.Typer(
+    cls=group_of(COMMANDS),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Runs a self-play training cluster by itself.",
 )
-app.command("run")(run)
-app.command("daemons")(daemons)
-app.add_typer(events_app, name="events")
-app.add_typer(config_app, name="config")
-app.add_typer(game_app, name="game")
-app.command("job", context_settings=JOB_SETTINGS)(job)
-app.command("play", context_settings=JOB_SETTINGS)(play)
 
 
 def _print_version(wanted: bool) -> None:

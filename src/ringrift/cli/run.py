@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import signal
 import sys
 import webbrowser
@@ -26,6 +25,7 @@ from ringrift.bootstrap.run_options import (
     set_run_options,
 )
 from ringrift.cli.data_folder import use_data_folder
+from ringrift.cli.durations import parse_duration
 from ringrift.cli.live_view import PlainView, View, live_view
 from ringrift.cli.logs import log_to_file, log_to_stderr
 from ringrift.cli.terminal import console, plain_errors
@@ -37,9 +37,6 @@ from ringrift.web.address import read_address
 from ringrift.web.run_reader import RunReader
 
 STOP_LOOK_S = 0.25
-
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd]?)")
-_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def run(
@@ -84,14 +81,6 @@ def has_display(environ: Mapping[str, str]) -> bool:
     if environ.get("SSH_CONNECTION"):
         return False
     return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
-
-
-def parse_duration(text: str) -> float:
-    """Return the seconds of `90s`, `10m`, `2h`, `1d` or a plain number of seconds."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or float(found["number"]) == 0:
-        raise ConfigError(f"--for is {text!r}; it must be a time such as 90s, 10m, 2h or 1d")
-    return float(found["number"]) * _UNITS_S[found["unit"]]
 
 
 async def run_with_view(profile: str, view: View, *, limit_s: float | None, runtime: Runtime) -> None:

@@ -3,8 +3,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from ringrift.cli.durations import parse_duration
 from ringrift.cli.main import app
-from ringrift.cli.run import parse_duration
 from ringrift.errors import ConfigError
 
 

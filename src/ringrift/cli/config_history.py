@@ -1,0 +1,66 @@
+"""What the facts of a config add up to, read for a command: models with ratings, promotions with evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import ConfigError
+from ringrift.learning.ledger import read_facts
+from ringrift.learning.ratings import Rating, rate
+from ringrift.learning.records import Model
+from ringrift.learning.state import ConfigState, fold
+from ringrift.learning.window import BucketRules
+
+
+class ConfigHistory(msgspec.Struct, frozen=True):
+    """The state of a config, and the ratings of its participants."""
+
+    state: ConfigState
+    ratings: dict[str, Rating]
+
+
+async def read_history(kv: KeyValue, config: str) -> ConfigHistory:
+    """Fold all facts of *config*."""
+    state = fold(config, await read_facts(kv, config), bucket_rules=BucketRules())
+    return ConfigHistory(state, rate(state.trusted_matches()))
+
+
+def find_model(state: ConfigState, text: str | None) -> Model:
+    """The model of that number, or whose digest begins so; the champion for None."""
+    if text is None:
+        if state.champion is None:
+            raise ConfigError(
+                f"{state.config} has no champion yet; name a model of `ringrift models {state.config}`"
+            )
+        return state.models[state.champion]
+    found = [m for m in state.models.values() if m.digest.startswith(text) or str(m.number) == text]
+    if len(found) != 1:
+        what = f"{len(found)} models of {state.config} are" if found else f"no model of {state.config} is"
+        raise ConfigError(f"{what} called {text!r}; `ringrift models {state.config}` lists them")
+    return found[0]
+
+
+def model_row(history: ConfigHistory, model: Model) -> dict[str, Any]:
+    """What programs get of a model."""
+    rated = history.ratings.get(model.digest)
+    return {
+        "number": model.number,
+        "model": model.digest,
+        "parent": model.parent,
+        "state": str(model.state),
+        "is_champion": model.digest == history.state.champion,
+        "rating": None if rated is None else rated.rating,
+        "rating_interval": None if rated is None else (rated.low, rated.high),
+        "rated_games": 0 if rated is None else rated.games,
+        "rows_seen": model.rows_seen,
+        "losses": model.losses,
+        "samples": model.samples,
+        "shards": len(model.shards),
+        "card": model.card,
+        "job": model.job_id,
+        "made_s": model.made_s,
+        "history": [{"at_s": at_s, "state": state, "reason": why} for at_s, state, why in model.history],
+    }

@@ -1,0 +1,155 @@
+"""`ringrift pause`, `resume` and `stop`: what people want of a run, said from another terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import signal
+from typing import Annotated, Any
+
+import typer
+
+from ringrift.bootstrap.master_loop import MasterLoop, read_master_loop
+from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
+from ringrift.cli.durations import parse_duration
+from ringrift.cli.known_configs import configs_of, require_config
+from ringrift.cli.terminal import console, plain_errors, print_json
+from ringrift.cli.wording import duration
+from ringrift.engine.ports import Engine
+from ringrift.errors import ConfigError, Unavailable
+from ringrift.learning.wishes import ALL, Wish, Wishes
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
+from ringrift.work.emergency import get_emergency_stop
+
+LOOK_EVERY_S = 0.2
+TELL_EVERY_S = 5.0
+
+Config = Annotated[str | None, typer.Argument(help="A config of the run; without one, the whole run.")]
+
+
+def pause(
+    config: Config = None,
+    reason: Annotated[str, typer.Option(help="Shown to everybody who looks.")] = "",
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Order no new jobs, for one config or for all; what runs goes on to its end."""
+    with plain_errors():
+        use_data_folder(data)
+        answer = ask_engine(lambda engine: _pause(engine, config, reason))
+    _tell(answer, as_json, f"{_whom(config)} will order no new jobs; `ringrift resume` lets it go on")
+
+
+def resume(
+    config: Config = None,
+    clear_emergency: Annotated[
+        bool, typer.Option("--clear-emergency", help="Also end an emergency stop.")
+    ] = False,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Let a paused config, or the whole run, go on."""
+    with plain_errors():
+        use_data_folder(data)
+        answer = ask_engine(lambda engine: _resume(engine, config, clear_emergency=clear_emergency))
+    cleared = answer["emergency_cleared"]
+    text = f"{_whom(config)} may order jobs again"
+    text += f"; the emergency stop is over ({cleared})" if cleared else ""
+    if answer["still_paused"]:
+        text += f"; but the whole run is paused ({answer['still_paused']}): `ringrift resume`"
+    if answer["emergency"]:
+        text += f"; but an emergency stop is on ({answer['emergency']}): `ringrift resume --clear-emergency`"
+    _tell(answer, as_json, text)
+
+
+def stop(
+    timeout: Annotated[str, typer.Option(help="How long to wait for its end: 90s, 2m.")] = "2m",
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Ask the run to stop, and wait until it has."""
+    with plain_errors():
+        use_data_folder(data)
+        limit_s = parse_duration(timeout, option="--timeout")
+        loop = read_master_loop()
+        if loop is None or not loop.is_alive:
+            where = get_settings().data_dir
+            _tell({"stopped": False, "pid": None}, as_json, f"nothing runs in {where}")
+            return
+        took_s = asyncio.run(_end(loop, limit_s=limit_s, quiet=as_json, runtime=system_runtime()))
+    told = f"process {loop.pid} stopped after {duration(took_s)}; `ringrift run` goes on where it was"
+    _tell({"stopped": True, "pid": loop.pid, "took_s": took_s}, as_json, told)
+
+
+async def _pause(engine: Engine, config: str | None, reason: str) -> dict[str, Any]:
+    whom = ALL if config is None else await require_config(engine.kv, config)
+    wish = _wish(paused=True, reason=reason)
+    await Wishes(engine.kv).set(whom, wish)
+    return {"config": whom, "paused": True, "reason": wish.reason}
+
+
+async def _resume(engine: Engine, config: str | None, *, clear_emergency: bool) -> dict[str, Any]:
+    wishes, emergency = Wishes(engine.kv), get_emergency_stop()
+    known = await configs_of(engine.kv)
+    whom = (ALL, *known) if config is None else (await require_config(engine.kv, config),)
+    for each in whom:
+        wish = await wishes.get(each)
+        if wish is not None and wish.paused:
+            await wishes.set(each, _wish(paused=False, reason=""))
+    whole = await wishes.get(ALL)
+    cleared = await emergency.clear() if clear_emergency else None
+    notice = await emergency.notice()
+    return {
+        "config": ALL if config is None else config,
+        "paused": False,
+        "still_paused": whole.reason or f"by {whole.by}" if whole is not None and whole.paused else "",
+        "emergency_cleared": "" if cleared is None else cleared.reason,
+        "emergency": "" if notice is None else notice.reason,
+    }
+
+
+def _wish(*, paused: bool, reason: str) -> Wish:
+    return Wish(paused=paused, reason=reason, by=_user(), at_s=system_runtime().now_s())
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return f"user {os.getuid()}"
+
+
+async def _end(loop: MasterLoop, *, limit_s: float, quiet: bool, runtime: Runtime) -> float:
+    """Ask with SIGTERM and wait; returns the seconds it took. Raises `Unavailable` if it stays."""
+    try:
+        os.kill(loop.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return 0.0
+    except PermissionError:
+        raise ConfigError(f"process {loop.pid} belongs to another user; only they can stop it") from None
+    began_s = told_s = runtime.monotonic_s()
+    while loop.is_alive:
+        now_s = runtime.monotonic_s()
+        if now_s - began_s > limit_s:
+            raise Unavailable(
+                f"process {loop.pid} was asked to stop and has not after {duration(limit_s)}",
+                retry_after_s=10,
+            )
+        if now_s - told_s >= TELL_EVERY_S and not quiet:
+            told_s = now_s
+            console().print(f"process {loop.pid} ends its jobs, for {duration(now_s - began_s)} now…")
+        await runtime.sleep(LOOK_EVERY_S)
+    return runtime.monotonic_s() - began_s
+
+
+def _whom(config: str | None) -> str:
+    return "the run" if config is None else config
+
+
+def _tell(answer: dict[str, Any], as_json: bool, text: str) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        console().print(text, markup=False)

@@ -1,0 +1,74 @@
+"""`ringrift explain CONFIG`: why the run does, or does not do, something now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ringrift.bootstrap.master_loop import is_master_loop_running
+from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
+from ringrift.cli.known_configs import require_config
+from ringrift.cli.terminal import console, plain_errors, print_json
+from ringrift.cli.wording import duration, stage_title
+from ringrift.engine.ports import Engine
+from ringrift.errors import Corrupt
+from ringrift.runtime import system_runtime
+
+PREFIX = "learning/explain/"
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plan says of one stage."""
+
+    stage: str
+    will: bool
+    reason: str
+    until_s: float | None = None
+
+
+def explain(
+    config: Annotated[str, typer.Argument(help="A config of the run.")],
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Say, stage by stage, what the run does for a config now, and why."""
+    with plain_errors():
+        use_data_folder(data)
+        found = ask_engine(lambda engine: _read(engine, config))
+        runs, now_s = is_master_loop_running(), system_runtime().now_s()
+    if as_json:
+        print_json({"config": config, "running": runs, "stages": found})
+        return
+    if not runs:
+        console().print("The run is stopped; this is what it last thought.\n")
+    if not found:
+        console().print(f"The plan has said nothing of {config} yet.", markup=False)
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for each in found:
+        does = Text("goes on", style="green") if each.will else Text("waits", style="yellow")
+        left = "" if each.until_s is None else f" (for {duration(each.until_s - now_s)})"
+        table.add_row(stage_title(each.stage), does, Text(each.reason + left))
+    console().print(table)
+
+
+async def _read(engine: Engine, config: str) -> list[Explanation]:
+    await require_config(engine.kv, config)
+    key = PREFIX + quote(config, safe="")
+    entry = await engine.kv.get(key)
+    if entry is None:
+        return []
+    try:
+        return msgspec.json.decode(entry.value, type=list[Explanation])
+    except msgspec.DecodeError as error:
+        raise Corrupt(
+            key, found=f"no explanation of this version: {error}", advice="`ringrift run` writes it anew"
+        ) from None
