@@ -53,7 +53,11 @@ class TrainingLoop:
         """Learn *configs*; ends by cancellation, and then leaves a last picture that says so."""
         await self.controller.open(configs)
         loop, run = asyncio.get_running_loop(), get_open_run()
-        end_listening = get_bell().listen(lambda: loop.call_soon_threadsafe(self._woken.set))
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._woken.set)
+
+        end_listening = get_bell().listen(wake)
         run.loop = self.controller
         try:
             if on_ready is not None:

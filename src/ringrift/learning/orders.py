@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from math import sqrt
 from typing import Any
 
-from ringrift.learning.records import Model, Samples, Shard
+from ringrift.learning.records import Model, Samples, Shard, ShardState
 from ringrift.learning.results import WEIGHTS_SUFFIX, player_text
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
+from ringrift.learning.window import rows_missing
 from ringrift.work.job_orders import INPUTS, OUT, JobOrder
 
 NAME_DIGITS = 16
@@ -43,14 +45,20 @@ def selfplay_order(
 
 
 def selfplay_games(state: ConfigState, rules: LearningRules) -> int:
-    """How many games fill one job, by the pace of the last shards that this champion made."""
-    recent = [shard for shard in reversed(state.shards.values()) if shard.games][:RECENT_SHARDS]
+    """How many games fill one job at the pace of this champion, and not more than the next training needs."""
+    recent = list(islice((s for s in reversed(state.shards.values()) if s.games), RECENT_SHARDS))
     same = [shard for shard in recent if shard.model == state.champion]
     cpu_s = sum(shard.cpu_s for shard in same)
     if cpu_s <= 0:
         return rules.selfplay_games_first
-    pace = sum(shard.games for shard in same) / cpu_s
-    return max(GAMES_MIN, min(GAMES_MAX, round(pace * rules.selfplay_job_s)))
+    games = sum(shard.games for shard in same)
+    wanted = games / cpu_s * rules.selfplay_job_s
+    lacking = rows_missing(state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models))
+    lacking -= state.totals[f"rows {ShardState.UNCHECKED}"]
+    if lacking > 0:
+        rows_per_game = max(1.0, sum(shard.rows for shard in same) / games)
+        wanted = min(wanted, max(lacking / rows_per_game, rules.selfplay_games_first))
+    return max(GAMES_MIN, min(GAMES_MAX, round(wanted)))
 
 
 def validate_order(state: ConfigState, shards: Sequence[Shard]) -> JobOrder:
