@@ -62,7 +62,7 @@ _HOMES: dict[Part, dict[str, str]] = {
         "dataset_export": "ringrift.learning.export",
         "training_feedback": "ringrift.learning.feedback",
         "pipeline": "ringrift.learning.pipeline",
-        "promotion": "ringrift.learning.promotion",
+        "promotion": "ringrift.learning.promotion_daemons",
         "data_quality": "ringrift.learning.quality",
         "training_trigger": "ringrift.learning.training",
         "training_fallback": "ringrift.learning.training",

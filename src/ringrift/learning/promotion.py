@@ -148,15 +148,21 @@ def judge(
 
 
 def judge_rollback(
-    champion: str, previous: str, matches: Sequence[Match], *, rules: PromotionRules
+    champion: str,
+    previous: str,
+    matches: Sequence[Match],
+    *,
+    rules: PromotionRules,
+    since_s: float = 0.0,
 ) -> Judgement:
     """Is *champion* to give its place back to *previous*?
 
     Only games played for this question count: those that won the promotion were chosen for being good. To
-    give back needs proof, so at the cap the champion stays.
+    give back needs proof, so at the cap the champion stays. A second look counts the games *since_s* only.
     """
     players, test = _players(matches), rules.reversed_test()
-    found = gather(champion, previous, matches, players=players, purpose=ROLLBACK, only=rules.simulations)
+    counted = [match for match in matches if match.at_s >= since_s]
+    found = gather(champion, previous, counted, players=players, purpose=ROLLBACK, only=rules.simulations)
     state = found.state(test)
     evidence = {ROLLBACK: _test_evidence(found, state)}
     if state.verdict is TestVerdict.NOT_STRONGER:

@@ -1,0 +1,144 @@
+"""TOURNAMENT_DAEMON: wishes for the games that tie the ratings together.
+
+Promotion matches link a champion to the one before it and no further. A ladder match against the baseline
+nearest in strength fixes where the config stands, and a match against an older champion shortens the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from ringrift.events.handlers import HandlerBase
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.facts import Noted
+from ringrift.learning.ratings import ANCHORS, is_baseline, rate
+from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.state import ConfigState
+from ringrift.learning.wanted import TOPIC, wanted_games, wish_details
+from ringrift.runtime import Runtime
+from ringrift.status import HealthCheckResult
+
+INTERVAL_S = 60.0
+LADDER_S = 3600.0
+CROSS_MODEL_S = 4 * 3600.0
+LADDER_GAMES = 40
+CROSS_MODEL_GAMES = 20
+CHAMPIONS_BACK = 4
+RATING = "rating"  # the purpose of such a match
+# Ladder games are cheap only while the baseline is: beyond this a ladder match would take the cluster's day.
+LADDER = ("random", "mcts:32", "mcts:128", "mcts:512")
+
+
+class TournamentRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How often, and how many games."""
+
+    ladder_s: float = LADDER_S
+    cross_model_s: float = CROSS_MODEL_S
+    ladder_games: int = LADDER_GAMES
+    cross_model_games: int = CROSS_MODEL_GAMES
+
+
+def tournament_wishes(state: ConfigState, now_s: float, rules: TournamentRules) -> list[Noted]:
+    """What to ask for now: at most one ladder match and one match with an older champion."""
+    champion = state.champion
+    if champion is None or wanted_games(state, now_s):
+        return []
+    wishes = []
+    if _due(state, now_s, rules.ladder_s, ladder=True):
+        rung = ladder_rung(state, champion)
+        details = wish_details(champion, [rung], games=rules.ladder_games)
+        wishes.append(Noted(at_s=now_s, topic=TOPIC, text=f"ladder match with {rung}", details=details))
+    older = older_champion(state)
+    if older is not None and _due(state, now_s, rules.cross_model_s, ladder=False):
+        details = wish_details(champion, [older], games=rules.cross_model_games)
+        text = f"match with the champion {CHAMPIONS_BACK} back"
+        wishes.append(Noted(at_s=now_s, topic=TOPIC, text=text, details=details))
+    return wishes
+
+
+def ladder_rung(state: ConfigState, champion: str) -> str:
+    """The baseline nearest in strength: games with much weaker or stronger ones say little."""
+    ratings = rate(state.trusted_matches())
+    mine = ratings.get(champion)
+    if mine is None:
+        return LADDER[0]
+
+    def strength(name: str) -> float:
+        return ratings[name].rating if name in ratings else ANCHORS[name]
+
+    return min(LADDER, key=lambda name: abs(strength(name) - mine.rating))
+
+
+def older_champion(state: ConfigState) -> str | None:
+    """The champion some changes back, if it is still another one."""
+    champions = [change.model for change in state.promotions]
+    if len(champions) <= CHAMPIONS_BACK:
+        return None
+    older = champions[-1 - CHAMPIONS_BACK]
+    return None if older == state.champion else older
+
+
+def _due(state: ConfigState, now_s: float, every_s: float, *, ladder: bool) -> bool:
+    """Whether the last such match of the config, by whichever champion, is long enough ago."""
+    began_s = state.promotions[0].at_s if state.promotions else now_s
+    last_s = max(
+        (
+            match.at_s
+            for match in state.trusted_matches()
+            if match.purpose == RATING and is_baseline(match.second) == ladder
+        ),
+        default=began_s,
+    )
+    return now_s - last_s >= every_s
+
+
+class TournamentDaemon(HandlerBase):
+    """Asks for rating games when they are due. The plan orders them when no candidate waits."""
+
+    capability: ClassVar[str] = "evaluation"
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+        rules: TournamentRules | None = None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        super().__init__("tournament_daemon", cycle_interval=interval_s, router=router, runtime=runtime)
+        self.router = router or get_router()
+        self._situations = situations or get_situations()
+        self.rules = rules or TournamentRules()
+        self.wishes = 0
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return {"MODEL_PROMOTED": self._on_promoted}
+
+    async def _on_promoted(self, event: RouterEvent) -> None:
+        await self._ask(str(event.payload.get("config_key")))
+
+    async def _run_cycle(self) -> None:
+        for config in self._situations.all():
+            await self._ask(config)
+
+    async def _ask(self, config: str) -> None:
+        loop = self._situations.loop
+        if loop is None or config not in loop.configs():
+            return
+        for wish in tournament_wishes(loop.state(config), self._runtime.now_s(), self.rules):
+            self.wishes += 1
+            await loop.write(config, wish)
+
+    def health_check(self) -> HealthCheckResult:
+        return super().health_check().with_details(wishes=self.wishes)
+
+
+def get_tournament_daemon() -> TournamentDaemon:
+    return TournamentDaemon.get_instance()

@@ -1,0 +1,215 @@
+"""The life of every model: from training to production, rolled back or archived.
+
+The states are facts of the run. This coordinator tells them, keeps a short story of what was said about each
+model, and lets others know when the registry changed. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.announcement_scene import blob_path
+from ringrift.learning.models_archive import to_archive
+from ringrift.learning.models_publication import ChampionFiles
+from ringrift.learning.models_view import (
+    REGISTRY_STAGES,
+    LifecycleStats,
+    ModelRecord,
+    lifecycle_stats,
+    record_of,
+)
+from ringrift.learning.ratings import rate
+from ringrift.learning.records import ModelState
+from ringrift.learning.signals_face import ListeningCoordinator, Told, heard_by
+from ringrift.learning.state import ConfigState
+from ringrift.process import process_scope
+
+__all__ = [
+    "REGISTRY_STAGES",
+    "ChampionFiles",
+    "LifecycleStats",
+    "ModelLifecycleCoordinator",
+    "ModelRecord",
+    "ModelState",
+    "get_model_coordinator",
+    "get_model_stats",
+    "get_production_model_id",
+    "to_archive",
+    "wire_model_events",
+]
+
+STORIES_MAX = 500
+STORY_LINES_MAX = 50
+REGISTRY = "model_registry"
+
+# What a registry calls the change that an event stands for.
+_ACTIONS: Mapping[str, str] = {
+    "TRAINING_COMPLETED": "registered",
+    "MODEL_PROMOTED": "promoted",
+    "PROMOTION_ROLLED_BACK": "rolled_back",
+    "MODEL_CORRUPTED": "corrupted",
+    "NAS_BEST_ARCHITECTURE": "architecture",
+}
+_MODEL_FIELDS = ("model_id", "from_model_id")
+_PATH_FIELDS = ("checkpoint_path", "model_path")
+_ABOUT = ("elo", "new_elo", "severity", "reason", "error", "gate", "decision", "new_tier", "corruption_type")
+
+
+class ModelLifecycleCoordinator(ListeningCoordinator):
+    """Knows every model of the runs of this process."""
+
+    component: ClassVar[str] = "model_coordinator"
+    emits: ClassVar[tuple[str, ...]] = ("MODEL_SYNC_REQUESTED", "MODEL_UPDATED", "REGISTRY_UPDATED")
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        # What was heard of a model, newest last; what happened to it is in the facts.
+        self._stories: OrderedDict[str, deque[tuple[float, str, str]]] = OrderedDict()
+
+    def hears(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*heard_by(self.component), *heard_by(REGISTRY))))
+
+    # --- models -----------------------------------------------------------------------------------------
+
+    def get_models(
+        self, config_key: str | None = None, *, state: ModelState | str | None = None
+    ) -> list[ModelRecord]:
+        """All models, or those of one config or one state, oldest first."""
+        wanted = None if state is None else ModelState(state)
+        return [
+            record
+            for config in self._states(config_key)
+            for record in self._records(config)
+            if wanted in (None, record.state)
+        ]
+
+    def get_model(self, model_id: str) -> ModelRecord | None:
+        """The model of that hash, or of the only one that begins so."""
+        found = [record for record in self.get_models() if record.model_id.startswith(model_id)]
+        return found[0] if len(found) == 1 else None
+
+    def get_model_state(self, model_id: str) -> ModelState | None:
+        found = self.get_model(model_id)
+        return None if found is None else found.state
+
+    def get_state_history(self, model_id: str) -> tuple[tuple[float, str, str], ...]:
+        """When it entered which state, and why."""
+        found = self.get_model(model_id)
+        return () if found is None else found.state_history
+
+    def get_model_story(self, model_id: str) -> list[tuple[float, str, str]]:
+        """What was said of it: time, event, and the words of it."""
+        return list(self._stories.get(model_id, ()))
+
+    def get_production_model(self, config_key: str | None = None) -> ModelRecord | None:
+        """The champion of a config; without one, of the config that changed last."""
+        champions = self.get_models(config_key, state=ModelState.PRODUCTION)
+        return max(champions, key=lambda record: record.state_history[-1][0], default=None)
+
+    def get_production_model_id(self, config_key: str | None = None) -> str | None:
+        found = self.get_production_model(config_key)
+        return None if found is None else found.model_id
+
+    def get_stats(self) -> LifecycleStats:
+        return lifecycle_stats({state.config: state for state in self._states(None)})
+
+    def _states(self, config_key: str | None) -> list[ConfigState]:
+        loop = self._situations.loop
+        configs = [] if loop is None else loop.configs()
+        return [loop.state(config) for config in configs if loop is not None and config_key in (None, config)]
+
+    def _records(self, state: ConfigState) -> Iterable[ModelRecord]:
+        ratings = rate(state.matches)
+        return (record_of(model, state, ratings) for model in state.models.values())
+
+    # --- events -----------------------------------------------------------------------------------------
+
+    async def _heard(self, event: RouterEvent) -> None:
+        if event.source != REGISTRY:
+            await super()._heard(event)
+
+    async def _on_event(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        model = _model_of(payload) or self._champion_of(payload)
+        if model:
+            self._remember(model, event_type, payload)
+        action = _ACTIONS.get(event_type)
+        if action is not None:
+            await self.tell(_registry_events(action, model, payload))
+
+    def _champion_of(self, payload: Mapping[str, Any]) -> str:
+        """An event that names a config and no model is about its champion."""
+        states = self._states(str(payload.get("config_key", "")))
+        return (states[0].champion or "") if states else ""
+
+    def _remember(self, model: str, event_type: str, payload: Mapping[str, Any]) -> None:
+        story = self._stories.setdefault(model, deque(maxlen=STORY_LINES_MAX))
+        self._stories.move_to_end(model)
+        while len(self._stories) > STORIES_MAX:
+            self._stories.popitem(last=False)
+        words = ", ".join(f"{name} {payload[name]}" for name in _ABOUT if payload.get(name) is not None)
+        story.append((self._runtime.now_s(), event_type, words))
+
+    # --- what it says about itself ------------------------------------------------------------------------
+
+    def get_metrics(self) -> dict[str, Any]:
+        return {**super().get_metrics(), **self.get_stats().to_dict()}
+
+
+def _model_of(payload: Mapping[str, Any]) -> str:
+    named = next((str(payload[name]) for name in _MODEL_FIELDS if payload.get(name)), "")
+    if named:
+        return named
+    path = next((str(payload[name]) for name in _PATH_FIELDS if payload.get(name)), "")
+    return path.removeprefix(blob_path(""))
+
+
+def _registry_events(action: str, model: str, payload: Mapping[str, Any]) -> list[Told]:
+    """What others have to know: the registry changed, and a new champion is to be where it is needed."""
+    config = str(payload.get("config_key", ""))
+    told: list[Told] = [("REGISTRY_UPDATED", {"action": action, "model_id": model or config})]
+    about = {"config_key": config, "model_id": model, "model_path": blob_path(model)}
+    if action == "promoted":
+        state = REGISTRY_STAGES[ModelState.PRODUCTION]
+        told.append(("MODEL_UPDATED", {**about, "changes": {"stage": state}}))
+        told.append(("MODEL_SYNC_REQUESTED", {**about, "priority": "high", "reason": "new champion"}))
+    elif action == "rolled_back":
+        restored = str(payload.get("to_model_id", ""))
+        told.append(
+            ("MODEL_UPDATED", {**about, "changes": {"stage": REGISTRY_STAGES[ModelState.ROLLED_BACK]}})
+        )
+        if restored:
+            back = {"config_key": config, "model_id": restored, "model_path": blob_path(restored)}
+            told.append(("MODEL_SYNC_REQUESTED", {**back, "priority": "high", "reason": "restored champion"}))
+    elif action == "corrupted":
+        told.append(
+            ("MODEL_SYNC_REQUESTED", {**about, "priority": "high", "reason": "the local copy is damaged"})
+        )
+    return told
+
+
+def get_model_coordinator() -> ModelLifecycleCoordinator:
+    return process_scope().get(ModelLifecycleCoordinator, ModelLifecycleCoordinator)
+
+
+def wire_model_events(*, router: UnifiedEventRouter | None = None) -> ModelLifecycleCoordinator:
+    """Return this process's coordinator, subscribed; a *router* of its own gives a coordinator of its own."""
+    coordinator = get_model_coordinator() if router is None else ModelLifecycleCoordinator(router=router)
+    coordinator.wire()
+    return coordinator
+
+
+def get_production_model_id(
+    board_type: str | None = None, num_players: int | None = None, *, config_key: str | None = None
+) -> str | None:
+    """The hash of the champion of a config, named by its key or by board and players; None if it has none."""
+    if config_key is None and board_type is not None:
+        config_key = board_type if num_players is None else f"{board_type}_{num_players}p"
+    return get_model_coordinator().get_production_model_id(config_key)
+
+
+def get_model_stats() -> LifecycleStats:
+    return get_model_coordinator().get_stats()

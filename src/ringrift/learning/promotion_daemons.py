@@ -1,0 +1,231 @@
+"""AUTO_PROMOTION and UNIFIED_PROMOTION: how the judgement of each config stands, and what follows a verdict.
+
+The plan decides and the controller swaps the champion. These daemons show why, publish the champion's files,
+and turn bad news about a champion into a second look at it: games against its predecessor, judged by the
+same test as any promotion.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import structlog
+
+from ringrift.engine.opening import get_engine
+from ringrift.errors import Corrupt
+from ringrift.events.handlers import HandlerBase
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.announcement_scene import blob_path
+from ringrift.learning.facts import Noted
+from ringrift.learning.models_publication import ChampionFiles
+from ringrift.learning.plan import previous_champion
+from ringrift.learning.promotion import Judgement, PromotionRules, Verdict, judge, judge_rollback
+from ringrift.learning.records import ModelState
+from ringrift.learning.signals_face import heard_by
+from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.state import ConfigState
+from ringrift.learning.wanted import RECHECK_TOPIC, recheck_count, rechecked_since
+from ringrift.runtime import Runtime
+from ringrift.settings import get_settings
+from ringrift.status import HealthCheckResult
+
+log = structlog.get_logger()
+
+INTERVAL_S = 60.0
+COOLDOWN_S = 300.0
+MODELS_FOLDER = "models"
+NEWS_MAX = 100
+# A regression this small is noise as often as not; the test would only repeat what it said.
+_MILD = frozenset({"none", "minor"})
+_SHOWN_ONLY = frozenset({"LOW_QUALITY_DATA_WARNING"})  # of the data, which says nothing of this champion
+LOOKS_MAX = 3
+
+
+class PromotionDaemon(HandlerBase):
+    """The face of promotion and rollback."""
+
+    capability: ClassVar[str] = "promotion"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+        settings: Mapping[str, Any] | None = None,
+        rules: PromotionRules | None = None,
+    ) -> None:
+        super().__init__(name, cycle_interval=INTERVAL_S, router=router, runtime=runtime)
+        self.router = router or get_router()
+        self._situations = situations or get_situations()
+        self._cooldown_s = float((settings or {}).get("cooldown_s", COOLDOWN_S))
+        self._rules = rules
+        self._news: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, the last bad news
+
+    # --- what it knows ------------------------------------------------------------------------------------
+
+    def get_judgement(self, config_key: str) -> Judgement | None:
+        """How the newest candidate stands; None if none is being judged."""
+        situation = self._situations.get(config_key)
+        newest = None if situation is None else situation.state.newest_model
+        if situation is None or newest is None or newest.state is not ModelState.EVALUATING:
+            return None
+        state = situation.state
+        return judge(newest.digest, state.champion, state.trusted_matches(), rules=self.rules)
+
+    @property
+    def rules(self) -> PromotionRules:
+        """Those of the run."""
+        running = getattr(self._situations.loop, "rules", None)
+        return self._rules or getattr(running, "promotion", None) or PromotionRules()
+
+    # --- events -------------------------------------------------------------------------------------------
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return dict.fromkeys(heard_by("rollback_manager"), self._on_bad_news)
+
+    async def _run_cycle(self) -> None:
+        """Nothing waits for a time here: verdicts come with games, and news with events."""
+
+    async def _on_bad_news(self, event: RouterEvent) -> None:
+        """Look again at a champion of which something bad was said, at most once per cooldown."""
+        config, payload = str(event.payload.get("config_key")), event.payload
+        loop, now_s = self._situations.loop, self._runtime.now_s()
+        words = bad_news(event.event_type, payload)
+        if not words or loop is None or config not in loop.configs():
+            return
+        self._news[config] = (now_s, words)
+        while len(self._news) > NEWS_MAX:
+            self._news.popitem(last=False)
+        state = loop.state(config)
+        if event.event_type in _SHOWN_ONLY or not self._may_look_again(state, now_s):
+            return
+        note = Noted(at_s=now_s, topic=RECHECK_TOPIC, text=words, details={"model": state.champion})
+        await loop.write(config, note)
+
+    def _may_look_again(self, state: ConfigState, now_s: float) -> bool:
+        """If the last look is settled, and not too often: every look may err, and costs games."""
+        champion = state.champion
+        previous = None if champion is None else previous_champion(state)
+        if champion is None or previous is None:
+            return False  # there is nothing to go back to
+        since_s, looks = rechecked_since(state, champion), recheck_count(state, champion)
+        if looks >= LOOKS_MAX or now_s - since_s < self._cooldown_s:
+            return False
+        found = judge_rollback(champion, previous, state.trusted_matches(), rules=self.rules, since_s=since_s)
+        return found.verdict is Verdict.KEEP
+
+    def health_check(self) -> HealthCheckResult:
+        standing = {
+            config: found.reason
+            for config in self._situations.all()
+            if (found := self.get_judgement(config)) is not None
+        }
+        news = {config: words for config, (_, words) in self._news.items()}
+        return super().health_check().with_details(judgements=standing, bad_news=news)
+
+
+class AutoPromotionDaemon(PromotionDaemon):
+    """AUTO_PROMOTION: also installs the champions' files, and tells when all configs moved on."""
+
+    emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED")
+
+    def __init__(self, *, files: ChampionFiles | None = None, **given: Any) -> None:
+        super().__init__("auto_promotion", **given)
+        self._files = files
+        self._damaged: set[str] = set()
+        self._crossed: dict[str, int] | None = None  # config: promotions when all had moved on last
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        own = dict.fromkeys((*heard_by("auto_promotion"), "MODEL_PROMOTED", "PROMOTION_ROLLED_BACK"))
+        # What is bad news is heard by the base; the champions are looked at on every other word.
+        return {**dict.fromkeys(own, self._on_word), **super()._get_event_subscriptions()}
+
+    async def _on_word(self, event: RouterEvent) -> None:
+        config = str(event.payload.get("config_key"))
+        situation = self._situations.get(config)
+        if situation is not None:
+            await self._install(situation.state)
+            await self._tell_crossing(situation.state)
+
+    async def _run_cycle(self) -> None:
+        for situation in self._situations.all().values():
+            await self._install(situation.state)
+
+    async def _install(self, state: ConfigState) -> None:
+        """Publish the champion's files. A damaged blob is told once, and stays visible in the health."""
+        champion = state.champion
+        if champion is None:
+            return
+        try:
+            await (await self._champion_files()).publish(state)
+        except Corrupt as error:
+            log.error("promotion.champion_damaged", config=state.config, model=champion, error=str(error))
+            if champion not in self._damaged:
+                self._damaged.add(champion)
+                about = {"model_id": champion, "model_path": blob_path(champion)}
+                damage = {**about, "corruption_type": error.found, "node_id": self._runtime.hostname}
+                await self.router.publish("MODEL_CORRUPTED", damage, self.name)
+        else:
+            self._damaged.discard(champion)
+
+    async def _champion_files(self) -> ChampionFiles:
+        if self._files is None:
+            engine = await get_engine()
+            self._files = ChampionFiles(Path(get_settings().data_dir) / MODELS_FOLDER, engine.blobs)
+        return self._files
+
+    async def _tell_crossing(self, state: ConfigState) -> None:
+        """Told when every config of the run has a newer champion than when it was told last."""
+        now = {config: len(each.state.promotions) for config, each in self._situations.all().items()}
+        if self._crossed is None:
+            self._crossed = now
+        if len(now) < 2 or not all(count > self._crossed.get(config, 0) for config, count in now.items()):
+            return
+        self._crossed = now
+        told = {"model_id": state.champion or "", "config_keys": sorted(now)}
+        decision = "every config has a new champion"
+        await self.router.publish("CROSSBOARD_PROMOTION", {**told, "decision": decision}, self.name)
+
+    def health_check(self) -> HealthCheckResult:
+        own = super().health_check()
+        if own.healthy and self._damaged:
+            return HealthCheckResult.degraded(f"{len(self._damaged)} champions are damaged", **own.details)
+        return own.with_details(damaged=sorted(self._damaged))
+
+
+class UnifiedPromotionDaemon(PromotionDaemon):
+    """UNIFIED_PROMOTION: the same view where AUTO_PROMOTION does not run."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__("unified_promotion", **given)
+
+
+def bad_news(event_type: str, payload: Mapping[str, Any]) -> str:
+    """What an event says against a champion; empty if it says nothing of weight."""
+    if event_type == "ELO_SIGNIFICANT_CHANGE":
+        delta = float(payload.get("elo_delta", 0.0))
+        return f"its rating fell by {-delta:.0f} points" if delta < 0 else ""
+    if event_type == "REGRESSION_DETECTED" and str(payload.get("severity", "")).lower() in _MILD:
+        return ""
+    if event_type == "LOW_QUALITY_DATA_WARNING":
+        return f"the newest data are poor (quality {float(payload.get('avg_quality', 0.0)):.2f})"
+    if event_type == "TRAINING_ROLLBACK_NEEDED":
+        return str(payload.get("reason") or "a rollback was asked for")
+    drop = payload.get("elo_drop")
+    return (
+        f"a regression of {float(drop):.0f} points was found"
+        if drop is not None
+        else "a regression was found"
+    )
+
+
+def get_auto_promotion_daemon() -> AutoPromotionDaemon:
+    return AutoPromotionDaemon.get_instance()

@@ -1,0 +1,285 @@
+"""The life of models: views, archive rules, and the champion's files."""
+
+import hashlib
+from contextlib import asynccontextmanager
+
+import pytest
+from feedback_kit import Ear, Run, promote, reject, roll_back, trained_model
+
+from ringrift.engine.memory.engine import memory_engine
+from ringrift.errors import Corrupt
+from ringrift.learning.models import (
+    ChampionFiles,
+    ModelLifecycleCoordinator,
+    get_production_model_id,
+    to_archive,
+    wire_model_events,
+)
+from ringrift.learning.ratings import Rating
+from ringrift.learning.records import Model, ModelState
+from ringrift.learning.state import ConfigState
+from ringrift.process import process_scope
+from ringrift.runtime import system_runtime
+
+DAY_S = 24 * 3600.0
+
+
+@pytest.fixture
+def run():
+    return Run("square8_2p", "hex8_2p")
+
+
+@pytest.fixture
+def coordinator(run):
+    ear = Ear()
+    coordinator = ModelLifecycleCoordinator(router=ear.router, situations=run.situations)
+    coordinator.ear = ear
+    coordinator.wire()
+    yield coordinator
+    coordinator.unwire()
+
+
+def test_states_follow_the_facts_with_their_reasons(run, coordinator):
+    first = trained_model(run.story)
+    assert coordinator.get_model_state(first) is ModelState.EVALUATING
+    promote(run.story, first)
+    second = trained_model(run.story)
+    promote(run.story, second)
+    assert coordinator.get_model_state(first) is ModelState.STAGING
+    roll_back(run.story, second, first)
+    third = trained_model(run.story)
+    reject(run.story, third)
+    states = {record.model_id: record.state for record in coordinator.get_models("square8_2p")}
+    assert states == {
+        first: ModelState.PRODUCTION,
+        second: ModelState.ROLLED_BACK,
+        third: ModelState.REJECTED,
+    }
+    assert [state for _, state, _ in coordinator.get_state_history(first)] == [
+        "evaluating",
+        "production",
+        "staging",
+        "production",
+    ]
+    assert coordinator.get_stats().to_dict() == {
+        "total_models": 3,
+        "by_state": {"production": 1, "rolled_back": 1, "rejected": 1},
+        "promotions": 2,
+        "rollbacks": 1,
+        "rejections": 1,
+    }
+    assert coordinator.get_model(first).children == (second,)
+    assert coordinator.get_models(state="rejected")[0].stage == "rejected"
+
+
+def test_a_rating_belongs_to_a_hash_and_an_unplayed_model_has_the_wide_start(run, coordinator):
+    model = trained_model(run.story)
+    assert (coordinator.get_model(model).elo, coordinator.get_model(model).games_played) == (1500.0, 0)
+    run.story.evaluate(model, "random", wins=60, losses=4)
+    rated = coordinator.get_model(model)
+    assert rated.games_played == 64
+    assert 700 < rated.elo < 1000
+    assert rated.elo_uncertainty < 350
+
+
+def test_the_production_model_is_the_champion(run, coordinator):
+    assert coordinator.get_production_model_id() is None
+    model = trained_model(run.story)
+    promote(run.story, model)
+    other = trained_model(run.stories["hex8_2p"])
+    promote(run.stories["hex8_2p"], other)
+    run.stories["hex8_2p"].state.models[other].history[-1] = (1e9, "production", "later")
+    process_scope().put(ModelLifecycleCoordinator, coordinator)
+    try:
+        assert get_production_model_id("square8", 2) == model
+        assert get_production_model_id(config_key="hex8_2p") == other
+        assert get_production_model_id() == other  # changed last
+        assert get_production_model_id("hex8", 4) is None
+    finally:
+        process_scope().drop(ModelLifecycleCoordinator)
+
+
+async def test_a_promotion_updates_the_registry_and_asks_for_distribution(run, coordinator):
+    model = trained_model(run.story)
+    promote(run.story, model)
+    promoted = {"config_key": "square8_2p", "model_id": model, "model_path": f"blob:{model}", "elo": 900.0}
+    await coordinator.ear.router.publish("MODEL_PROMOTED", promoted, "controller")
+    told = coordinator.ear.take()
+    assert told["REGISTRY_UPDATED"] == {"action": "promoted", "model_id": model}
+    assert told["MODEL_UPDATED"]["changes"] == {"stage": "production"}
+    assert told["MODEL_SYNC_REQUESTED"]["model_id"] == model
+    assert [(event, words) for _, event, words in coordinator.get_model_story(model)] == [
+        ("MODEL_PROMOTED", "elo 900.0")
+    ]
+
+
+async def test_a_rollback_asks_for_the_restored_model(coordinator):
+    back = {
+        "config_key": "square8_2p",
+        "from_model_id": "b" * 64,
+        "to_model_id": "a" * 64,
+        "reason": "weaker",
+    }
+    await coordinator.ear.router.publish("PROMOTION_ROLLED_BACK", back, "controller")
+    told = coordinator.ear.take()
+    assert told["REGISTRY_UPDATED"]["action"] == "rolled_back"
+    assert told["MODEL_SYNC_REQUESTED"]["model_id"] == "a" * 64
+
+
+async def test_everything_it_hears_is_told_in_the_story_of_the_model(run, coordinator):
+    model = trained_model(run.story)
+    promote(run.story, model)
+    regression = {"config_key": "square8_2p", "severity": "severe", "elo_drop": 60.0}
+    await coordinator.ear.router.publish("REGRESSION_DETECTED", regression, "watch")
+    saved = {"config_key": "square8_2p", "checkpoint_path": f"blob:{model}", "epoch": 1}
+    await coordinator.ear.router.publish("CHECKPOINT_SAVED", saved, "trainer")
+    assert [event for _, event, _ in coordinator.get_model_story(model)] == [
+        "REGRESSION_DETECTED",  # names no model: it is about the champion
+        "CHECKPOINT_SAVED",
+    ]
+    assert coordinator.get_metrics()["events_heard"] == 2
+
+
+def test_without_a_run_there_are_no_models():
+    ear = Ear()
+    coordinator = wire_model_events(router=ear.router)
+    assert coordinator.get_models() == []
+    assert coordinator.get_production_model_id() is None
+    assert coordinator.health_check().healthy
+    coordinator.unwire()
+
+
+# --- archive ------------------------------------------------------------------------------------------
+
+
+def model(digest, number, state, at_s):
+    return Model(
+        digest=digest,
+        card=f"card-{digest}",
+        job_id="j",
+        number=number,
+        parent=None,
+        samples="s",
+        shards=(),
+        rows_seen=1,
+        steps_spent=1,
+        losses={},
+        made_s=at_s,
+        state=state,
+        history=[(at_s, str(state), "")],
+    )
+
+
+def with_models(run, *models):
+    state = run.story.state
+    state.models |= {each.digest: each for each in models}
+    return state
+
+
+def test_unused_models_are_archived_after_seven_days(run):
+    state = with_models(
+        run,
+        model("old", 1, ModelState.REJECTED, 0.0),
+        model("back", 2, ModelState.ROLLED_BACK, 0.0),
+        model("judged", 3, ModelState.EVALUATING, 0.0),
+        model("young", 4, ModelState.REJECTED, 6 * DAY_S),
+        model("newest", 5, ModelState.REJECTED, 0.0),  # the parent of the next
+    )
+    assert to_archive(state, 6 * DAY_S) == []
+    assert [digest for digest, _ in to_archive(state, 7.5 * DAY_S)] == ["old", "back"]
+
+
+def test_former_champions_are_kept_as_long_as_a_rollback_may_need_them(run):
+    for _ in range(9):
+        promote(run.story, trained_model(run.story))
+    state = run.story.state
+    archived = [digest for digest, _ in to_archive(state, run.story.now_s)]
+    champions = [change.model for change in state.promotions]
+    assert archived == champions[:3]  # the champion and five before it stay
+
+
+def test_weak_models_go_once_the_champion_is_above_the_bar(run):
+    state = with_models(
+        run,
+        model("weak", 1, ModelState.REJECTED, 0.0),
+        model("champion", 2, ModelState.PRODUCTION, 0.0),
+        model("newest", 3, ModelState.EVALUATING, 0.0),
+    )
+    state.champion = "champion"
+    run.story.evaluate("weak", "random", wins=60, losses=60)
+    weak = Rating(rating=1300, low=1200, high=1400, games=120)
+    good = Rating(rating=1800, low=1700, high=1900, games=120)
+    young = Rating(rating=900, low=800, high=1000, games=120)
+    assert to_archive(state, 1.0, ratings={"weak": weak, "champion": good}) == [
+        ("weak", "rated 1300 after 120 games")
+    ]
+    assert to_archive(state, 1.0, ratings={"weak": weak, "champion": young}) == []
+    assert to_archive(state, 1.0) == []
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def blobs():
+    engine = memory_engine(system_runtime())
+    try:
+        yield engine.blobs
+    finally:
+        await engine.close()
+
+
+async def crowned(store, state, text):
+    weights, card = text.encode() * 100, f'{{"of": "{text}"}}'.encode()
+    digest = await store.put_bytes(weights)
+    state.models[digest] = model(digest, len(state.models) + 1, ModelState.PRODUCTION, 0.0)
+    state.models[digest].card = await store.put_bytes(card)
+    state.champion = digest
+    return weights
+
+
+async def test_the_champion_is_published_and_the_one_before_kept(tmp_path):
+    async with blobs() as store:
+        state, files = ConfigState("square8_2p"), ChampionFiles(tmp_path / "models", store)
+        assert not await files.publish(state)
+        first = await crowned(store, state, "first")
+        assert await files.publish(state)
+        assert not await files.publish(state)
+        second = await crowned(store, state, "second")
+        assert await files.publish(state)
+        path = tmp_path / "models" / "canonical_square8_2p.safetensors"
+        assert path.read_bytes() == second
+        assert path.with_suffix(".json").read_text() == '{"of": "second"}'
+        assert path.with_name(path.name + ".previous").read_bytes() == first
+        best = tmp_path / "models" / "ringrift_best_square8_2p.safetensors"
+        assert best.is_symlink()
+        assert best.read_bytes() == second
+        assert best.with_suffix(".json").read_text() == '{"of": "second"}'
+        assert not list(tmp_path.rglob("*.part"))
+
+
+async def test_a_damaged_or_removed_file_is_written_again(tmp_path):
+    async with blobs() as store:
+        state, files = ConfigState("open_spiel:hex(board_size=3)_2p"), ChampionFiles(tmp_path, store)
+        weights = await crowned(store, state, "net")
+        await files.publish(state)
+        path = files.path_of(state.config)
+        assert path.name == "canonical_open_spiel-hex-board_size-3-_2p.safetensors"
+        path.write_bytes(b"damaged")
+        files.link_of(state.config).unlink()
+        assert await files.publish(state)
+        assert path.read_bytes() == weights
+        assert files.link_of(state.config).read_bytes() == weights
+
+
+async def test_a_missing_blob_changes_nothing_and_says_so(tmp_path):
+    async with blobs() as store:
+        state, files = ConfigState("square8_2p"), ChampionFiles(tmp_path, store)
+        before = await crowned(store, state, "net")
+        await files.publish(state)
+        gone = hashlib.sha256(b"gone").hexdigest()
+        state.models[gone] = model(gone, 9, ModelState.PRODUCTION, 0.0)
+        state.champion = gone
+        with pytest.raises(Corrupt):
+            await files.publish(state)
+        assert files.path_of(state.config).read_bytes() == before
