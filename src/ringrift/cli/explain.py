@@ -17,18 +17,9 @@ from ringrift.cli.terminal import console, plain_errors, print_json
 from ringrift.cli.wording import duration, stage_title
 from ringrift.engine.ports import Engine
 from ringrift.errors import Corrupt
+from ringrift.learning.loop import EXPLAIN_PREFIX
+from ringrift.learning.plan import Explanation
 from ringrift.runtime import system_runtime
-
-PREFIX = "learning/explain/"
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plan says of one stage."""
-
-    stage: str
-    will: bool
-    reason: str
-    until_s: float | None = None
 
 
 def explain(
@@ -62,7 +53,7 @@ def explain(
 
 async def _read(engine: Engine, config: str) -> list[Explanation]:
     await require_config(engine.kv, config)
-    key = PREFIX + quote(config, safe="")
+    key = EXPLAIN_PREFIX + quote(config, safe="")
     entry = await engine.kv.get(key)
     if entry is None:
         return []

@@ -17,16 +17,18 @@ NARROW, WIDE, VERY_WIDE = 80, 110, 130
 CURVE_LINES = 7
 SPARK_CHARS = 10
 _STYLES = {
-    "promote": "green",
+    "promoted": "green",
     "running": "green",
-    "reject": "yellow",
+    "refused": "yellow",
     "paused": "yellow",
     "warning": "yellow",
-    "roll back": "red",
-    "block": "red",
+    "took back": "red",
+    "waits": "red",
+    "failed": "red",
     "blocked": "red",
     "error": "red",
 }
+_DEEDS_FIRST, _DEEDS_LAST = ("promoted", "refused", "took back"), ("waits", "failed")
 
 
 def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None = None) -> RenderableType:
@@ -111,13 +113,19 @@ def loss_text(losses: Sequence[LossPoint]) -> str:
 
 
 def _blocks(status: RunStatus, now_s: float) -> list[RenderableType]:
-    return [
-        Text(
-            f"{key}: {stage_title(stage)} waits: {block.get('reason', '')}{_until(block, now_s)}", style="red"
-        )
-        for key, config in status.configs.items()
-        for stage, block in config.blocked.items()
-    ]
+    """Stages that wait for the same reason are told in one line."""
+    lines: list[RenderableType] = []
+    for key, config in status.configs.items():
+        stages: dict[str, list[str]] = {}
+        for stage, block in config.blocked.items():
+            stages.setdefault(f"{block.get('reason', '')}{_until(block, now_s)}", []).append(
+                stage_title(stage)
+            )
+        lines += [
+            Text(f"{key}: {', '.join(names)} {'waits' if len(names) == 1 else 'wait'}: {reason}", style="red")
+            for reason, names in stages.items()
+        ]
+    return lines
 
 
 def _until(block: dict[str, object], now_s: float) -> str:
@@ -164,14 +172,27 @@ def _decisions(status: RunStatus, limit: int) -> RenderableType:
     for place in range(3):
         table.add_column(no_wrap=place < 2)
     for decision in status.decisions[:limit]:
-        what = Text(decision.what, style=_STYLES.get(decision.what, "bold"))
-        about = decision.reason if len(status.configs) < 2 else f"{decision.config}: {decision.reason}"
+        deed, about = deed_of(decision.what)
+        what = Text(deed, style=_STYLES.get(deed, "bold"))
+        names = [decision.config if len(status.configs) > 1 else "", about]
+        about = ": ".join([" ".join(name for name in names if name), decision.reason]).removeprefix(": ")
         table.add_row(
             Text(clock(decision.at_s), style="dim"), what, Text(about, overflow="ellipsis", no_wrap=True)
         )
     if not status.decisions:
         return Group(Text("last decisions", style="bold"), Text("nothing has been decided yet", style="dim"))
     return Group(Text("last decisions", style="bold"), table)
+
+
+def deed_of(what: str) -> tuple[str, str]:
+    """`promoted 3f9c…` is a deed and its object; `train waits` is one the other way round."""
+    for deed in _DEEDS_FIRST:
+        if what.startswith(f"{deed} "):
+            return deed, what.removeprefix(f"{deed} ")
+    for deed in _DEEDS_LAST:
+        if what.endswith(f" {deed}"):
+            return deed, stage_title(what.removesuffix(f" {deed}"))
+    return what, ""
 
 
 def _room(status: RunStatus, height: int) -> tuple[int, int]:

@@ -92,6 +92,7 @@ class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
     running: tuple[StageProgress, ...]
     cost: Cost
     next: str  # what the plan waits for, in one sentence
+    bucket: float = 0.0  # sample-steps that new rows have earned and training has not spent
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,6 +90,7 @@ def _config(rng: random.Random, position: int, *, sample: SampleRun) -> ConfigSt
             cpu_s_per_promotion=cpu_s / promotions if promotions else None,
             cpu_s_per_rating_point=cpu_s / gain if gain else None,
         ),
+        bucket=31_400.0,
         next="training starts when 1,212 more rows are checked (2 min at this speed)",
     )
 
@@ -150,15 +151,15 @@ def _running(sample: SampleRun, position: int) -> tuple[StageProgress, ...]:
 
 def _decisions(sample: SampleRun) -> tuple[Decision, ...]:
     told = (
-        ("promote", "won 38.5 of 64 points in 32 pairs: the test says stronger (5 % error)"),
+        ("promoted 9b1c44d07e21", "won 38.5 of 64 points in 32 pairs: the test says stronger (5 % error)"),
         ("train", "52,300 new rows have earned 209,200 sample-steps; one chunk is 196,608"),
         ("export", "window of 161,000 rows from 5,192 games; 44 new shards"),
         ("evaluate", "64 more games: 96 played, likelihood ratio 1.9 of 2.94"),
-        ("reject", "lost 37 of 64 points: the test says not stronger (5 % error)"),
+        ("refused 51d0c9e8aa07", "lost 37 of 64 points: the test says not stronger (5 % error)"),
         ("selfplay", "2 slots are free and training waits for 1,212 rows"),
         ("validate", "7 shards were not replayed by the rules yet"),
-        ("block", "train waits 300 s: 3 failures in a row, out of memory"),
-        ("roll back", "the champion lost 40 of 64 points against the one before it"),
+        ("train waits", "3 failures in a row, for 300 s: out of memory"),
+        ("took back 77aa03b1c2d4", "the champion lost 40 of 64 points against the one before it"),
     )
     return tuple(
         Decision(

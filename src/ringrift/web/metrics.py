@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from ringrift.web.run_metrics import run_metrics
 from ringrift.web.snapshot import ProbeSnapshot
 
 
@@ -42,6 +43,8 @@ class _SnapshotCollector(Collector):
         for event, count in sorted(snapshot.events_routed.items()):
             events.add_metric([event], count)
         yield events
+        if snapshot.run is not None:
+            yield from run_metrics(snapshot.run)
 
 
 def render(snapshot: ProbeSnapshot | None, *, now_s: float, accept: str) -> tuple[bytes, str]:

@@ -86,14 +86,25 @@ function drawStages(config, nowS) {
       say(node.lastChild, { blocked: " is blocked", active: " is under way", idle: "" }[state]);
     },
   });
-  keyed(byId("blocks"), Object.entries(config?.blocked ?? {}), {
-    key: ([stage]) => stage,
+  keyed(byId("blocks"), together(config?.blocked ?? {}), {
+    key: (block) => block.reason,
     make: () => el("p", { class: "block" }),
-    update: (node, [stage, { reason, until_s }]) => {
-      const left = isNumber(until_s) ? `, tried again in ${duration(until_s - nowS)}` : "";
-      say(node, `${stageTitle(stage)} waits: ${reason}${left}`);
+    update: (node, { stages, reason, until_s }) => {
+      const who = stages.length === STAGES.length ? "Everything" : stages.map(stageTitle).join(", ");
+      const left = isNumber(until_s) ? `, for ${duration(until_s - nowS)} more` : "";
+      say(node, `${who} ${stages.length > 1 && stages.length < STAGES.length ? "wait" : "waits"}: ${reason}${left}`);
     },
   });
+}
+
+// Stages that wait for the same reason are told in one sentence.
+function together(blocked) {
+  const found = new Map();
+  for (const [stage, { reason, until_s }] of Object.entries(blocked)) {
+    if (!found.has(reason)) found.set(reason, { reason, until_s, stages: [] });
+    found.get(reason).stages.push(stage);
+  }
+  return [...found.values()];
 }
 
 function drawJobs(config) {

@@ -1,7 +1,7 @@
 // Decisions, findings, workers, queue, daemons and events.
 import { byId, el, empty, say, table } from "./dom.js";
 import { clock, count, duration, rate } from "./format.js";
-import { level, stageTitle, unit } from "./words.js";
+import { deed, level, stageTitle, unit } from "./words.js";
 
 const badge = (word) => el("span", { class: "badge", data: { level: level(word) } }, word);
 
@@ -15,15 +15,22 @@ export function drawDecisions(store, only) {
     return;
   }
   node.replaceChildren(
-    ...shown.map((decision) =>
-      el(
+    ...shown.map((decision) => {
+      const words = deed(decision.what);
+      return el(
         "li",
         {},
         el("time", { class: "muted", dateTime: new Date(decision.at_s * 1000).toISOString() }, clock(decision.at_s)),
-        badge(decision.what),
-        el("span", { class: "reason" }, several ? el("strong", {}, `${decision.config} `) : null, decision.reason),
-      ),
-    ),
+        badge(words.deed),
+        el(
+          "span",
+          { class: "reason" },
+          several ? el("strong", {}, `${decision.config} `) : null,
+          words.object ? el("span", { class: "object" }, `${words.object}: `) : null,
+          decision.reason,
+        ),
+      );
+    }),
   );
 }
 

@@ -13,8 +13,18 @@ const UNITS = { selfplay: "games", validate: "games", export: "rows", train: "ro
 export const unit = (kind) => UNITS[kind] ?? "";
 
 const LEVELS = {
-  running: "good", ok: "good", promote: "good", done: "good",
-  paused: "warn", degraded: "warn", restarting: "warn", warning: "warn", warn: "warn", reject: "warn", starting: "warn", stopping: "warn",
-  blocked: "bad", block: "bad", failed: "bad", import_failed: "bad", error: "bad", critical: "bad", dead: "bad", "roll back": "bad", rollback: "bad",
+  running: "good", ok: "good", promoted: "good", done: "good",
+  paused: "warn", degraded: "warn", restarting: "warn", warning: "warn", warn: "warn", refused: "warn", recall: "warn", starting: "warn", stopping: "warn",
+  blocked: "bad", waits: "bad", failed: "bad", import_failed: "bad", error: "bad", critical: "bad", dead: "bad", "took back": "bad",
 };
 export const level = (word) => LEVELS[word] ?? "plain";
+
+// "promoted 3f9c…" is a deed and its object; "train waits" is one the other way round.
+const DEED_FIRST = /^(promoted|refused|took back) (.+)$/;
+const DEED_LAST = /^(.+) (waits|failed)$/;
+export function deed(what) {
+  const first = DEED_FIRST.exec(what);
+  if (first) return { deed: first[1], object: first[2] };
+  const last = DEED_LAST.exec(what);
+  return last ? { deed: last[2], object: stageTitle(last[1]) } : { deed: what, object: "" };
+}

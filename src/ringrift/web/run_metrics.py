@@ -1,0 +1,57 @@
+"""What the loop is doing, as metrics: one series per config, and the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ringrift.learning.run_status import ConfigStatus, RunStatus
+
+Number = Callable[[ConfigStatus], float | None]
+
+GAUGES: tuple[tuple[str, str, Number], ...] = (
+    ("ringrift_games", "Games that agree with the rules", lambda c: c.games),
+    ("ringrift_games_unchecked", "Games that wait for their check", lambda c: c.games_unchecked),
+    ("ringrift_games_per_second", "Games played a second", lambda c: c.games_per_s),
+    ("ringrift_rows", "Rows of the games", lambda c: c.rows),
+    ("ringrift_trained_rows", "Rows that the newest model was offered", lambda c: c.trained_rows),
+    ("ringrift_rating", "Rating of the champion", lambda c: c.rating),
+    ("ringrift_rating_low", "Lower end of its 95 % interval", lambda c: _end(c, 0)),
+    ("ringrift_rating_high", "Upper end of its 95 % interval", lambda c: _end(c, 1)),
+    ("ringrift_train_bucket", "Sample-steps that new rows have earned", lambda c: c.bucket),
+    ("ringrift_selfplay_share", "Share of self-play", lambda c: c.share),
+    ("ringrift_jobs_running", "Jobs under way", lambda c: len(c.running)),
+    ("ringrift_stages_blocked", "Stages that wait after failures", lambda c: len(c.blocked)),
+)
+COUNTERS: tuple[tuple[str, str, Number], ...] = (
+    ("ringrift_games_refused", "Games that do not agree with the rules", lambda c: c.games_refused),
+    ("ringrift_sample_steps", "Rows seen in training, repeats included", lambda c: c.sample_steps),
+    ("ringrift_promotions", "Champions that were made", lambda c: c.promotions),
+    ("ringrift_rejections", "Candidates that were refused", lambda c: c.rejections),
+    ("ringrift_rollbacks", "Promotions that were taken back", lambda c: c.rollbacks),
+    ("ringrift_cpu_seconds", "Processor time of all jobs", lambda c: c.cost.cpu_s),
+    ("ringrift_gpu_seconds", "GPU time of all jobs", lambda c: c.cost.gpu_s),
+)
+
+
+def run_metrics(run: RunStatus) -> Iterator[Metric]:
+    """A config has no sample of what it has no value for."""
+    yield GaugeMetricFamily("ringrift_workers", "Jobs that may run at a time", value=run.workers)
+    for kind, rows in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+        for name, about, number in rows:
+            family = kind(name, about, labels=["config"])
+            for config, status in run.configs.items():
+                value = number(status)
+                if value is not None:
+                    family.add_metric([config], value)
+            yield family
+    queue = GaugeMetricFamily("ringrift_queue_items", "Items of work", labels=["kind", "state"])
+    for kind_of_work, states in run.queue.items():
+        for state, items in states.items():
+            queue.add_metric([kind_of_work, state], items)
+    yield queue
+
+
+def _end(config: ConfigStatus, place: int) -> float | None:
+    return None if config.rating_interval is None else config.rating_interval[place]
