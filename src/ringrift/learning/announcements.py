@@ -38,7 +38,6 @@ ANNOUNCED = (
     "CHECKPOINT_LOADED",
     "CHECKPOINT_SAVED",
     "CPU_PIPELINE_JOB_COMPLETED",
-    "CURRICULUM_ADVANCEMENT_NEEDED",
     "DATABASE_CREATED",
     "EVALUATION_COMPLETED",
     "EVALUATION_FAILED",
@@ -146,8 +145,6 @@ def _blocked(scene: Scene, fact: Blocked) -> list[Announcement]:
 
 
 def _noted(scene: Scene, fact: Noted) -> list[Announcement]:
-    if fact.topic == "plateau":
-        return [("CURRICULUM_ADVANCEMENT_NEEDED", {"config_key": scene.config, "reason": fact.text})]
     if fact.topic == "promotion_failed":
         model = str(fact.details.get("model", scene.state.champion or ""))
         return [("PROMOTION_FAILED", {"config_key": scene.config, "model_id": model, "error": fact.text})]

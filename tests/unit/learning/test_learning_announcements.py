@@ -54,7 +54,6 @@ def whole_life() -> Story:
     story.write(Archived(at_s=story.now_s, model=odd, reason="old"))
     story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1"))
     story.write(Blocked(at_s=story.now_s, stage="train", reason="quality is poor", until_s=2e9))
-    story.write(Noted(at_s=story.now_s, topic="plateau", text="flat for 5 models"))
     story.write(Noted(at_s=story.now_s, topic="promotion_failed", text="the pointer moved"))
     fail_everything(story, first)
     return story
