@@ -95,7 +95,7 @@ def test_a_planned_module_says_what_it_comes_with():
 
 def test_a_planned_name_of_the_package_says_what_it_comes_with():
     with pytest.raises(ImportError, match="capability not built yet: game_sync"):
-        exec("from app.coordination import check_game_sync", {})
+        exec("from app.coordination import get_sync_facade", {})
 
 
 def test_a_typo_gets_a_suggestion():

@@ -86,6 +86,8 @@ class EmergencyStop:
         in_file = await asyncio.to_thread(self._read_file)
         if in_file is not None and in_file.is_on(now_s):
             return in_file
+        if in_file is not None:
+            await asyncio.to_thread(self._places.file.unlink, missing_ok=True)  # its time is over
         in_store = await self._read_key()
         return in_store if in_store is not None and in_store.is_on(now_s) else None
 
@@ -142,7 +144,11 @@ class EmergencyStop:
 
     async def _read_key(self) -> EmergencyNotice | None:
         entry = await (await self._places.kv()).get(KEY)
-        return None if entry is None else _read(entry.value)
+        if entry is None:
+            return None
+        # A notice that cannot be read is no reason to go on.
+        unreadable = EmergencyNotice(reason=f"the notice under {KEY} cannot be read", since_s=0.0)
+        return _read(entry.value) or unreadable
 
 
 def _read(content: bytes) -> EmergencyNotice | None:

@@ -1,0 +1,248 @@
+"""Tasks as several processes see them: admission, records, lives, orphans, states."""
+
+import dataclasses
+import os
+
+import msgspec
+import pytest
+from tasks_world import ROOMY, in_tasks_world
+
+from ringrift.engine.ports import WorkState
+from ringrift.work.limits import CoordinatorState, TaskLimits
+from ringrift.work.queue_depths import RUN_STATUS_KEY
+from ringrift.work.task_types import TaskType
+from ringrift.work.worker_records import WorkerRecord, worker_key
+
+
+def test_what_one_process_registers_counts_in_all(tmp_path):
+    async def scenario(world):
+        other = world.another_process()
+        assert (await other.coordinator.verdict("training", "n")).ok
+        await world.coordinator.register("t1", "training", "n", pid=7, config_key="hex8_2p")
+        await world.runtime.sleep(2)
+        refused = await other.coordinator.verdict(TaskType.TRAINING, "n")
+        assert refused.reason == "1 of 1 training tasks run on n"
+        assert (await other.coordinator.verdict("training", "m")).ok
+        assert (await world.lifecycle.stats())["by_node"] == {"n": 1}
+        assert world.heard("TASK_SPAWNED") == [
+            {"task_id": "t1", "task_type": "training", "node_id": "n", "config_key": "hex8_2p", "pid": 7}
+        ]
+        await other.say("TASK_COMPLETED", task_id="t1", task_type="training", node_id="n")
+        await world.runtime.sleep(2)
+        assert (await world.coordinator.verdict("training", "n")).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_real_claims_count_against_the_limits_without_being_registered(tmp_path):
+    async def scenario(world):
+        record = WorkerRecord(
+            name="box-w", node="box", pid=1, slots=1, busy=1, kinds=None, capabilities=(), cpus=1, gpus=0,
+            memory_mb=1, memory_free_mb=1, load=0.0, started_s=0.0, at_s=0.0,
+        )  # fmt: skip
+        await world.engine.kv.put(worker_key("box-w"), msgspec.json.encode(record))
+        (claim,) = await world.claim("train", worker="box-w")
+        refused = await world.coordinator.verdict("train", "box")
+        assert refused.reason == "1 of 1 training tasks run on box"
+        await world.engine.queue.complete(claim.id, token=claim.token)
+        await world.runtime.sleep(2)
+        assert (await world.coordinator.verdict("train", "box")).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_workers_job_is_counted_once_and_leaves_no_record(tmp_path):
+    async def scenario(world):
+        (claim,) = await world.claim("selfplay")
+        about = {"task_id": claim.id, "task_type": "selfplay", "node_id": "sim"}
+        await world.say("TASK_SPAWNED", **about)
+        assert (await world.lifecycle.stats())["active"] == 1
+        assert await world.admission.registry.registered() == []
+        await world.engine.queue.complete(claim.id, token=claim.token)
+        await world.say("TASK_COMPLETED", **about, duration_seconds=9.0)
+        stats = await world.lifecycle.stats()
+        assert (stats["active"], stats["completed"], stats["mean_duration_seconds"]) == (0, 1, 9.0)
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_an_echo_from_another_process_brings_no_ended_task_back(tmp_path):
+    async def scenario(world):
+        other = world.another_process()
+        await world.coordinator.register("t", "export", "n")
+        await world.admission.registry.end("t")
+        late = {"task_id": "t", "task_type": "export", "node_id": "n"}
+        await other.router.publish("TASK_SPAWNED", late, "global_task_coordinator")
+        assert await other.admission.registry.running() == []
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_node_rests_a_second_and_a_burst_ends(tmp_path):
+    async def scenario(world):
+        for number in range(5):
+            assert (await world.coordinator.verdict("selfplay", f"n{number}")).ok
+            await world.coordinator.register(f"t{number}", "selfplay", f"n{number}")
+        refused = await world.coordinator.verdict("selfplay", "n9")
+        assert refused.reason == "more than 30 self-play tasks a minute"
+        assert refused.retry_after_s == pytest.approx(2.0)
+        assert (await world.coordinator.verdict("export", "n9")).ok
+        await world.runtime.sleep(2.01)
+        assert (await world.coordinator.verdict("selfplay", "n9")).ok
+        await world.coordinator.register("t9", "export", "n9")
+        assert "began a task" in (await world.coordinator.verdict("export", "n9")).reason
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_silent_tasks_are_told_once_do_not_count_and_may_come_back(tmp_path):
+    async def scenario(world):
+        await world.coordinator.register("t", "training", "n")
+        await world.runtime.sleep(299)
+        assert await world.lifecycle.check_orphans() == []
+        await world.runtime.sleep(2)
+        assert [task.task_id for task in await world.lifecycle.check_orphans()] == ["t"]
+        assert await world.lifecycle.check_orphans() == []
+        (told,) = world.heard("TASK_ORPHANED")
+        assert told["seconds_since_heartbeat"] == pytest.approx(301)
+        assert world.lifecycle.health_check().status.value == "degraded"
+        assert (await world.coordinator.verdict("training", "n")).ok
+        await world.say("TASK_HEARTBEAT", task_id="t", node_id="n")
+        await world.runtime.sleep(2)
+        assert not (await world.coordinator.verdict("training", "n")).ok
+        assert world.lifecycle.health_check().status.value == "running"
+        await world.runtime.sleep(3100)
+        await world.lifecycle.check_orphans()
+        assert [told["task_id"] for told in world.heard("TASK_ABANDONED")] == ["t"]
+        assert await world.admission.registry.registered() == []
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_task_of_a_dead_process_on_this_machine_is_given_up_at_once(tmp_path):
+    async def scenario(world):
+        await world.coordinator.register("mine", "export", "sim", pid=os.getpid())
+        await world.coordinator.register("dead", "export", "sim", pid=2**22 + 1)
+        await world.coordinator.register("elsewhere", "export", "far", pid=2**22 + 1)
+        await world.lifecycle.check_orphans()
+        assert [told["task_id"] for told in world.heard("TASK_ABANDONED")] == ["dead"]
+        assert {task.task_id for task in await world.admission.registry.registered()} == {
+            "mine",
+            "elsewhere",
+        }
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_lost_node_orphans_its_tasks_and_gets_nothing_until_it_is_back(tmp_path):
+    async def scenario(world):
+        await world.coordinator.register("a", "export", "n")
+        await world.coordinator.register("b", "export", "m")
+        await world.say("HOST_OFFLINE", node_id="n", reason="unplugged")
+        assert [told["task_id"] for told in world.heard("TASK_ORPHANED")] == ["a"]
+        assert (await world.lifecycle.stats())["orphaned"] == 1
+        await world.runtime.sleep(2)
+        assert (await world.coordinator.verdict("export", "n")).reason == "n is offline: unplugged"
+        assert (await world.coordinator.verdict("export", "m")).ok
+        await world.say("NODE_RECOVERED", node_id="n")
+        assert (await world.coordinator.verdict("export", "n")).ok
+        await world.say("HOST_OFFLINE", node_id="n", reason="again")
+        await world.say("HOST_ONLINE", node_id="n")
+        assert (await world.coordinator.verdict("export", "n")).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_the_history_is_bounded_and_tells_how_tasks_ended(tmp_path):
+    async def scenario(world):
+        for number in range(1005):
+            event = ("TASK_COMPLETED", "TASK_FAILED", "TASK_CANCELLED")[number % 3]
+            extra = {"TASK_FAILED": {"error": "bad"}, "TASK_CANCELLED": {"reason": "no"}}.get(event, {})
+            await world.say(event, task_id=f"t{number}", task_type="export", node_id="n", **extra)
+        assert (len(world.lifecycle.history), world.lifecycle.history.total) == (1000, 1005)
+        stats = await world.lifecycle.stats()
+        assert (stats["completed"], stats["failed"], stats["cancelled"]) == (335, 335, 335)
+        assert stats["success_rate"] == 0.5
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_states_hold_for_all_processes_and_end_by_themselves(tmp_path):
+    async def scenario(world):
+        other = world.another_process()
+        await world.coordinator.set_state(CoordinatorState.PAUSED, "lunch", for_s=60)
+        refused = await other.coordinator.verdict("export", "n")
+        assert (refused.reason, refused.retry_after_s) == (
+            "task coordination is paused: lunch",
+            pytest.approx(60),
+        )
+        await world.runtime.sleep(61)
+        assert (await other.coordinator.verdict("export", "n")).ok
+        await world.coordinator.set_state(CoordinatorState.DRAINING, "closing")
+        assert not (await world.coordinator.verdict("export", "n")).ok
+        await world.coordinator.set_state(CoordinatorState.EMERGENCY, "fire")
+        await other.runtime.sleep(2)
+        assert "fire" in (await other.coordinator.verdict("export", "n")).reason
+        assert (await other.admission.state()).state is CoordinatorState.EMERGENCY
+        await other.coordinator.set_state(CoordinatorState.RUNNING)
+        await world.runtime.sleep(2)
+        assert (await world.coordinator.verdict("export", "n")).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_full_machine_halts_and_goes_on_at_nine_tenths_of_the_limit(tmp_path):
+    async def scenario(world):
+        async def at_memory(percent):
+            world.machine = dataclasses.replace(ROOMY, memory_percent=percent)
+            await world.runtime.sleep(2)
+            return await world.coordinator.verdict("export", "sim")
+
+        assert (await at_memory(94)).ok
+        assert not (await at_memory(96)).ok
+        assert (await at_memory(90)).reason == "task coordination is paused: memory 96 % used"
+        assert (await at_memory(85)).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_reserved_node_is_kept_for_its_purpose_until_its_time(tmp_path):
+    async def scenario(world):
+        registry = world.admission.registry
+        assert await registry.reserve("n", purpose="training", for_s=100)
+        assert not await registry.reserve("n", purpose="sync", for_s=100)
+        assert (await world.coordinator.verdict("export", "n")).reason == "n is reserved for training"
+        assert (await world.coordinator.verdict("training", "n")).ok
+        await world.runtime.sleep(101)
+        assert (await world.coordinator.verdict("export", "n")).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_too_much_untrained_data_stops_self_play_only(tmp_path):
+    async def scenario(world):
+        config = {"rows": 600_000, "trained_rows": 0}
+        await world.engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode({"configs": {"c": config}}))
+        assert "backpressure" in (await world.coordinator.verdict("selfplay", "n")).reason
+        assert (await world.coordinator.verdict("train", "n")).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_cancelling_a_task_cancels_its_claim_in_the_queue(tmp_path):
+    async def scenario(world):
+        (claim,) = await world.claim("export")
+        assert await world.admission.registry.cancel_claim(claim.id, reason="asked")
+        assert (await world.engine.queue.get(claim.id)).state is WorkState.CANCELLED
+        assert not await world.admission.registry.cancel_claim("no such task", reason="asked")
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_rates_follow_the_setting(tmp_path):
+    async def scenario(world):
+        for number in range(40):
+            assert (await world.safeguards.allow("selfplay", f"n{number % 20}")).ok
+            world.safeguards.started("selfplay", f"n{number % 20}")
+
+    in_tasks_world(scenario, tmp_path, limits=TaskLimits(spawns_per_minute=600, spawns_burst=600))

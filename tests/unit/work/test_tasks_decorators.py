@@ -1,0 +1,141 @@
+"""Functions and blocks as tasks, on the real engine and the real router."""
+
+import asyncio
+import os
+
+import pytest
+
+from ringrift.errors import Unavailable
+from ringrift.events.router import get_router
+from ringrift.work.task_decorators import async_task_context
+from ringrift.work.tasks import (
+    TaskCoordinator,
+    TaskType,
+    can_spawn,
+    coordinate_async_task,
+    coordinate_task,
+    get_task_stats,
+    task_context,
+    turn_on_emergency_stop,
+    wire_task_events,
+    wire_task_limits,
+)
+
+
+@pytest.fixture
+def told():
+    """What is said about tasks, with both coordinators listening too."""
+    said = []
+    wire_task_limits()
+    wire_task_events()
+    for event in ("TASK_SPAWNED", "TASK_COMPLETED", "TASK_FAILED", "TASK_CANCELLED"):
+        get_router().subscribe(event, lambda event: said.append((event.event_type, event.payload)))
+    return said
+
+
+def names(told):
+    return [name for name, _ in told]
+
+
+def test_a_function_is_a_task_while_it_runs(told):
+    @coordinate_task("export", board_type="hex8", num_players=2)
+    def export(number):
+        (task,) = TaskCoordinator.get_instance().get_tasks("export")
+        assert (task.pid, task.config_key) == (os.getpid(), "hex8_2p")
+        return number + 1
+
+    assert export(1) == 2
+    assert names(told) == ["TASK_SPAWNED", "TASK_COMPLETED"]
+    assert TaskCoordinator.get_instance().get_tasks() == []
+    assert get_task_stats()["completed"] == 1
+
+
+def test_a_failure_is_told_and_raised_on(told):
+    @coordinate_task(TaskType.TRAINING)
+    def train():
+        raise ValueError("no data")
+
+    with pytest.raises(ValueError, match="no data"):
+        train()
+    assert names(told) == ["TASK_SPAWNED", "TASK_FAILED"]
+    assert told[1][1]["error"] == "ValueError: no data"
+    assert get_task_stats()["failed"] == 1
+
+
+def test_a_quiet_task_says_nothing(told):
+    @coordinate_task("export", emit_events=False)
+    def export():
+        return TaskCoordinator.get_instance().get_tasks()
+
+    assert export() == []
+    assert told == []
+
+
+def test_a_block_knows_its_task(told):
+    with task_context("selfplay", board_type="square8", num_players=2, games=5) as task:
+        assert (task.task_type, task.config_key, task.metadata) == (
+            TaskType.SELFPLAY,
+            "square8_2p",
+            {"games": 5},
+        )
+        assert task.task_id.startswith("selfplay-")
+
+
+def test_a_task_that_a_limit_refuses_does_not_run(told):
+    turn_on_emergency_stop("maintenance")
+
+    @coordinate_task("export", check_limits=True)
+    def export():
+        raise AssertionError("must not run")
+
+    with pytest.raises(Unavailable, match="emergency stop until it is cleared: maintenance"):
+        export()
+    assert told == []
+
+
+async def test_an_async_function_is_a_task_too(told):
+    @coordinate_async_task("evaluate")
+    async def evaluate():
+        (task,) = await asyncio.to_thread(TaskCoordinator.get_instance().get_tasks)
+        return task.task_type
+
+    assert await evaluate() is TaskType.EVALUATION
+    assert names(told) == ["TASK_SPAWNED", "TASK_COMPLETED"]
+
+
+async def test_a_cancelled_task_is_told_as_cancelled(told):
+    entered = asyncio.Event()
+
+    async def work():
+        async with async_task_context("evaluate"):
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.wait_for(entered.wait(), 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert names(told) == ["TASK_SPAWNED", "TASK_CANCELLED"]
+
+
+def test_the_face_of_the_coordinator_without_a_loop(told):
+    coordinator = TaskCoordinator.get_instance()
+    assert coordinator.register_task("t1", TaskType.SELFPLAY, "node-1", os.getpid()) == "t1"
+    ok, reason = can_spawn(TaskType.SELFPLAY, "node-1")
+    assert (ok, reason) == (False, "node-1 began a task less than 1 s ago")
+    assert coordinator.heartbeat_task("t1")
+    assert not coordinator.heartbeat_task("unknown")
+    assert [task.task_id for task in coordinator.get_tasks(node_id="node-1")] == ["t1"]
+    assert coordinator.cancel_task("t1", "asked")
+    assert not coordinator.cancel_task("t1")
+    assert not coordinator.complete_task("t1")
+    coordinator.pause("lunch")
+    assert coordinator.get_state().value == "paused"
+    assert can_spawn("export") == (False, "task coordination is paused: lunch")
+    coordinator.resume()
+    assert coordinator.reserve_node("node-2", "training")
+    assert can_spawn("export", "node-2") == (False, "node-2 is reserved for training")
+    assert coordinator.release_node("node-2")
+    assert coordinator.get_stats()["cancelled"] == 1
+    assert names(told) == ["TASK_SPAWNED", "TASK_CANCELLED"]
