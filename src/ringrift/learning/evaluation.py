@@ -24,6 +24,7 @@ from ringrift.learning.ratings_watch import ToldRatings, look
 from ringrift.learning.signals_face import heard_by
 from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.learning.wanted import TOPIC, WISHES_MAX, WantedGames, wanted_games, wish_details
+from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -69,6 +70,14 @@ class EvaluationDaemon(HandlerBase):
         self._situations = situations or get_situations()
         self._told: dict[str, ToldRatings] = {}
         self._missing: OrderedDict[str, str] = OrderedDict()  # model path: on too few nodes, why
+
+    async def _on_start(self) -> None:
+        """The one that runs is the one that others in this process ask."""
+        process_scope().put(type(self), self)
+
+    async def _on_stop(self) -> None:
+        if process_scope().peek(type(self)) is self:
+            process_scope().drop(type(self))
 
     # --- requests ---------------------------------------------------------------------------------------
 

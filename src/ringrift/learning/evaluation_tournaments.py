@@ -21,6 +21,7 @@ from ringrift.learning.ratings import ANCHORS, is_baseline, rate
 from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.learning.state import ConfigState
 from ringrift.learning.wanted import TOPIC, wanted_games, wish_details
+from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -117,6 +118,14 @@ class TournamentDaemon(HandlerBase):
         self._situations = situations or get_situations()
         self.rules = rules or TournamentRules()
         self.wishes = 0
+
+    async def _on_start(self) -> None:
+        """The one that runs is the one that others in this process ask."""
+        process_scope().put(type(self), self)
+
+    async def _on_stop(self) -> None:
+        if process_scope().peek(type(self)) is self:
+            process_scope().drop(type(self))
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {"MODEL_PROMOTED": self._on_promoted}

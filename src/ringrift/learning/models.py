@@ -10,7 +10,6 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from ringrift.events.routed_event import RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.models_archive import to_archive
@@ -25,8 +24,10 @@ from ringrift.learning.models_view import (
 from ringrift.learning.ratings import rate
 from ringrift.learning.records import ModelState
 from ringrift.learning.signals_face import ListeningCoordinator, Told, heard_by
+from ringrift.learning.signals_source import Situations
 from ringrift.learning.state import ConfigState
 from ringrift.process import process_scope
+from ringrift.runtime import Runtime
 
 __all__ = [
     "REGISTRY_STAGES",
@@ -65,8 +66,14 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
     component: ClassVar[str] = "model_coordinator"
     emits: ClassVar[tuple[str, ...]] = ("MODEL_SYNC_REQUESTED", "MODEL_UPDATED", "REGISTRY_UPDATED")
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+    ) -> None:
+        super().__init__(router=router, runtime=runtime, situations=situations)
         # What was heard of a model, newest last; what happened to it is in the facts.
         self._stories: OrderedDict[str, deque[tuple[float, str, str]]] = OrderedDict()
 
@@ -127,10 +134,6 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         return (record_of(model, state, ratings) for model in state.models.values())
 
     # --- events -----------------------------------------------------------------------------------------
-
-    async def _heard(self, event: RouterEvent) -> None:
-        if event.source != REGISTRY:
-            await super()._heard(event)
 
     async def _on_event(self, event_type: str, payload: Mapping[str, Any]) -> None:
         model = _model_of(payload) or self._champion_of(payload)

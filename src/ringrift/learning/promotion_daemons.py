@@ -31,6 +31,7 @@ from ringrift.learning.signals_face import heard_by
 from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.learning.state import ConfigState
 from ringrift.learning.wanted import RECHECK_TOPIC, recheck_count, rechecked_since
+from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -60,14 +61,20 @@ class PromotionDaemon(HandlerBase):
         runtime: Runtime | None = None,
         situations: Situations | None = None,
         settings: Mapping[str, Any] | None = None,
-        rules: PromotionRules | None = None,
     ) -> None:
         super().__init__(name, cycle_interval=INTERVAL_S, router=router, runtime=runtime)
         self.router = router or get_router()
         self._situations = situations or get_situations()
         self._cooldown_s = float((settings or {}).get("cooldown_s", COOLDOWN_S))
-        self._rules = rules
         self._news: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, the last bad news
+
+    async def _on_start(self) -> None:
+        """The one that runs is the one that others in this process ask."""
+        process_scope().put(type(self), self)
+
+    async def _on_stop(self) -> None:
+        if process_scope().peek(type(self)) is self:
+            process_scope().drop(type(self))
 
     # --- what it knows ------------------------------------------------------------------------------------
 
@@ -84,7 +91,7 @@ class PromotionDaemon(HandlerBase):
     def rules(self) -> PromotionRules:
         """Those of the run."""
         running = getattr(self._situations.loop, "rules", None)
-        return self._rules or getattr(running, "promotion", None) or PromotionRules()
+        return getattr(running, "promotion", None) or PromotionRules()
 
     # --- events -------------------------------------------------------------------------------------------
 
@@ -137,8 +144,18 @@ class AutoPromotionDaemon(PromotionDaemon):
 
     emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED")
 
-    def __init__(self, *, files: ChampionFiles | None = None, **given: Any) -> None:
-        super().__init__("auto_promotion", **given)
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+        settings: Mapping[str, Any] | None = None,
+        files: ChampionFiles | None = None,
+    ) -> None:
+        super().__init__(
+            "auto_promotion", router=router, runtime=runtime, situations=situations, settings=settings
+        )
         self._files = files
         self._damaged: set[str] = set()
         self._crossed: dict[str, int] | None = None  # config: promotions when all had moved on last
@@ -204,8 +221,17 @@ class AutoPromotionDaemon(PromotionDaemon):
 class UnifiedPromotionDaemon(PromotionDaemon):
     """UNIFIED_PROMOTION: the same view where AUTO_PROMOTION does not run."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__("unified_promotion", **given)
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            "unified_promotion", router=router, runtime=runtime, situations=situations, settings=settings
+        )
 
 
 def bad_news(event_type: str, payload: Mapping[str, Any]) -> str:

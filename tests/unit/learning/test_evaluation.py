@@ -4,7 +4,7 @@ import pytest
 from feedback_kit import Ear, Run, promote, trained_model
 
 from ringrift.errors import ConfigError
-from ringrift.learning.evaluation import EloService, EvaluationDaemon, TournamentDaemon
+from ringrift.learning.evaluation import EloService, EvaluationDaemon, TournamentDaemon, get_evaluation_daemon
 from ringrift.learning.evaluation_results import gauntlet_result
 from ringrift.learning.evaluation_tournaments import TournamentRules, ladder_rung, tournament_wishes
 from ringrift.learning.facts import Noted
@@ -240,3 +240,11 @@ async def test_the_daemon_asks_once_and_not_before_the_wish_is_fulfilled(world):
     await world.ear.router.publish("MODEL_PROMOTED", {**promoted, "elo": 2.0}, "controller")
     assert daemon.wishes == 1
     await daemon.stop()
+
+
+async def test_the_daemon_that_runs_is_the_one_that_is_asked(world):
+    daemon = world.daemon(EvaluationDaemon)
+    await daemon.start()
+    assert get_evaluation_daemon() is daemon
+    await daemon.stop()
+    assert not EvaluationDaemon.has_instance()
