@@ -1,0 +1,209 @@
+"""Who may train now: one training per config, and a few in all.
+
+A slot is two leases in the engine: one for the config and one of the numbered places. Their holder renews
+them; when it dies, both are free after the lease. The token of the config's lease goes with every write that
+the training makes, so a trainer that lost its slot cannot spoil what the next one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote
+
+import msgspec
+import structlog
+
+from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
+from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
+
+SLOTS_MAX = 8
+JOBS = "training/job/"
+RELEASE_S = 5.0
+LEASE = LeaseConfig(lease_s=90.0, renew_s=10.0)
+
+
+class Refusal(StrEnum):
+    """Why there is no slot."""
+
+    CLUSTER_UNHEALTHY = "cluster_unhealthy"
+    ALREADY_RUNNING = "already_running"
+    MAX_CONCURRENT_REACHED = "max_concurrent_reached"
+    LOCK_FAILED = "lock_failed"  # the engine did not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No slot, for a reason."""
+
+    reason: Refusal
+    message: str
+
+
+class TrainingJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A training that has a slot, as everybody sees it."""
+
+    job_id: str
+    config_key: str
+    holder: str
+    node: str
+    pid: int
+    started_s: float
+    token: int
+    model_version: str = ""
+    epochs: int = 0
+    best_val_loss: float | None = None
+    current_elo: float | None = None
+
+
+@dataclass(slots=True)
+class _Held:
+    job: TrainingJob
+    leases: tuple[NamedLease, ...]
+    keepers: tuple[asyncio.Task[None], ...]
+
+
+class TrainingSlots:
+    """The slots that this process holds. Lives on one event loop, which renews them."""
+
+    def __init__(
+        self,
+        get_kv: Callable[[], Awaitable[KeyValue]],
+        *,
+        runtime: Runtime,
+        slots_max: int = SLOTS_MAX,
+        config: LeaseConfig = LEASE,
+    ) -> None:
+        if slots_max < 1:
+            raise ConfigError("at least one training must be possible")
+        self._get_kv, self._runtime = get_kv, runtime
+        self._slots_max, self._config = slots_max, config
+        self._holder = f"{runtime.hostname}:{runtime.pid}:{runtime.new_id()}"
+        self._held: dict[str, _Held] = {}
+
+    async def request(
+        self, config_key: str, *, model_version: str = "", wait_s: float = 0.0
+    ) -> TrainingJob | Refused:
+        """Take a slot for *config_key*, waiting up to *wait_s* for its config to be free."""
+        try:
+            return await self._request(config_key, model_version=model_version, wait_s=wait_s)
+        except Unavailable as error:
+            return Refused(Refusal.LOCK_FAILED, str(error))
+
+    async def _request(self, config_key: str, *, model_version: str, wait_s: float) -> TrainingJob | Refused:
+        kv = await self._get_kv()
+        own = self._lease(kv, config_lease(config_key))
+        try:
+            token = await own.acquire(wait_s=wait_s)
+        except Conflict as error:
+            return Refused(Refusal.ALREADY_RUNNING, f"{config_key} is being trained: {error}")
+        place = await self._free_place(kv)
+        if place is None:
+            await own.release()
+            text = f"{self._slots_max} trainings run, which is the most that may"
+            return Refused(Refusal.MAX_CONCURRENT_REACHED, text)
+        job = TrainingJob(
+            # The token sets two trainings of one second apart.
+            job_id=f"{config_key}_{int(self._runtime.now_s())}_{self._runtime.pid}_{token}",
+            config_key=config_key,
+            holder=self._holder,
+            node=self._runtime.hostname,
+            pid=self._runtime.pid,
+            started_s=self._runtime.now_s(),
+            token=token,
+            model_version=model_version,
+        )
+        leases = (own, place)
+        keepers = tuple(asyncio.create_task(self._keep(job, lease), name=lease.name) for lease in leases)
+        self._held[job.job_id] = _Held(job, leases, keepers)
+        await self._write(kv, job)
+        log.info("training.slot_taken", job_id=job.job_id, config=config_key, token=token)
+        return job
+
+    async def release(self, job_id: str) -> bool:
+        """Give the slot back; False if this process does not hold it."""
+        held = self._held.pop(job_id, None)
+        if held is None:
+            return False
+        for keeper in held.keepers:
+            keeper.cancel()
+        await asyncio.wait(held.keepers, timeout=RELEASE_S)
+        async with asyncio.timeout(RELEASE_S):
+            kv = await self._get_kv()
+            if held.leases[0].held:
+                await kv.delete(JOBS + quote(held.job.config_key, safe=""))
+            for lease in held.leases:
+                await lease.release()
+        return True
+
+    async def update(self, job_id: str, *, epochs: int, best_val_loss: float | None = None) -> None:
+        """Say how far a training is; `LeaseLost` when it has lost its slot and must stop."""
+        held = self._held.get(job_id)
+        if held is None:
+            raise LeaseLost(job_id, token=0, reason="this process does not hold the slot")
+        if held.leases[0].token != held.job.token:
+            raise LeaseLost(job_id, token=held.job.token, reason="another training has the config")
+        held.job = msgspec.structs.replace(held.job, epochs=epochs, best_val_loss=best_val_loss)
+        await self._write(await self._get_kv(), held.job)
+
+    def holds(self, job_id: str) -> bool:
+        """Whether it is safe to go on with the training. May be asked from any thread."""
+        held = self._held.get(job_id)
+        return held is not None and all(lease.held for lease in held.leases)
+
+    async def running(self) -> list[TrainingJob]:
+        """Return the trainings that have a slot, in whichever process."""
+        kv = await self._get_kv()
+        found = []
+        for entry in await kv.entries(JOBS):
+            job = msgspec.json.decode(entry.value, type=TrainingJob)
+            holder = await lease_holder(kv, config_lease(job.config_key))
+            # What a dead trainer wrote stays until the next one overwrites it; its lease tells.
+            if holder is not None and holder.holder == job.holder:
+                found.append(job)
+        return found
+
+    async def can_train(self, config_key: str) -> Refused | None:
+        """Return why there would be no slot now; None if there is one."""
+        try:
+            running = await self.running()
+        except Unavailable as error:
+            return Refused(Refusal.LOCK_FAILED, str(error))
+        if any(job.config_key == config_key for job in running):
+            return Refused(Refusal.ALREADY_RUNNING, f"{config_key} is being trained")
+        if len(running) >= self._slots_max:
+            return Refused(Refusal.MAX_CONCURRENT_REACHED, f"{len(running)} trainings run")
+        return None
+
+    async def release_all(self) -> None:
+        for job_id in tuple(self._held):
+            await self.release(job_id)
+
+    async def _free_place(self, kv: KeyValue) -> NamedLease | None:
+        for number in range(self._slots_max):
+            lease = self._lease(kv, f"training/slot/{number}")
+            if await lease.try_acquire():
+                return lease
+        return None
+
+    async def _keep(self, job: TrainingJob, lease: NamedLease) -> None:
+        try:
+            await lease.keep()
+        except LeaseLost as lost:
+            log.error("training.slot_lost", job_id=job.job_id, lease=lease.name, reason=lost.reason)
+
+    async def _write(self, kv: KeyValue, job: TrainingJob) -> None:
+        await kv.put(JOBS + quote(job.config_key, safe=""), msgspec.json.encode(job))
+
+    def _lease(self, kv: KeyValue, name: str) -> NamedLease:
+        return NamedLease(kv, self._runtime, name, holder=self._holder, config=self._config)
+
+
+def config_lease(config_key: str) -> str:
+    return f"training/config/{quote(config_key, safe='')}"

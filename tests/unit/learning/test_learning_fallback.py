@@ -1,0 +1,129 @@
+"""What is used when the newest is missing, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+from learning_story import Story
+
+from ringrift.learning.facts import Promoted, Recalled, RolledBack
+from ringrift.learning.fallback import fallback_tier, good_model, good_samples
+from ringrift.learning.fallback_watch import StaleFallbackDaemon
+from ringrift.learning.signals_source import Situations
+from ringrift.learning.training_triggers import TrainingTriggerDaemon
+
+
+def three_champions() -> tuple[Story, list[str]]:
+    story, models = Story(), []
+    for _ in range(3):
+        story.play()
+        story.check()
+        story.export()
+        model = story.train()
+        previous = models[-1] if models else None
+        story.write(Promoted(at_s=story.now_s, model=model, previous=previous, reason="stronger"))
+        models.append(model)
+    return story, models
+
+
+def test_the_champion_is_used_while_it_is_there():
+    story, models = three_champions()
+    assert good_model(story.state).use == models[2]
+    assert not good_model(story.state).needed
+
+
+def test_a_missing_champion_is_replaced_by_the_one_before_it():
+    story, models = three_champions()
+    found = good_model(story.state, {models[2]})
+    assert found.use == models[1]
+    assert "is missing" in found.reason
+    assert good_model(story.state, set(models[1:])).use == models[0]
+    nothing = good_model(story.state, set(models))
+    assert nothing.use is None
+    assert "without a network" in nothing.reason
+
+
+def test_a_model_that_was_taken_back_or_recalled_is_never_used():
+    story, models = three_champions()
+    story.write(RolledBack(at_s=story.now_s, model=models[2], restored=models[1], reason="weaker"))
+    story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad data", model=models[1]))
+    assert good_model(story.state).use == models[0]
+
+
+def test_older_samples_are_used_when_the_newest_are_missing_or_hold_recalled_games():
+    story, _ = three_champions()
+    first, second, third = story.state.samples
+    assert good_samples(story.state).use == third
+    assert good_samples(story.state, {third}).use == second
+    at_s = [shard.made_s for shard in story.state.shards.values()][-1]
+    story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad hour", from_s=at_s - 1))
+    assert good_samples(story.state).use == second
+    assert good_samples(story.state, {first, second}).use is None
+
+
+@pytest.mark.parametrize(
+    ("failures", "waited_s", "tier"),
+    [(0, 0, 0), (1, 899, 0), (2, 0, 1), (0, 900, 1), (4, 0, 2), (6, 0, 3), (0, 1e5, 3)],
+)
+def test_tiers(failures, waited_s, tier):
+    assert fallback_tier(failures=failures, waited_s=waited_s) == tier
+
+
+class OneRun:
+    """A loop with one config, as far as faces look at it."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+
+    def configs(self):
+        return [self.story.state.config]
+
+    def state(self, _config):
+        return self.story.state
+
+    def shares(self):
+        return {self.story.state.config: 1.0}
+
+    async def write(self, _config, fact):
+        self.story.write(fact)
+
+
+class SomeBlobs:
+    def __init__(self) -> None:
+        self.gone: set[str] = set()
+
+    async def has(self, digest):
+        return digest not in self.gone
+
+
+async def test_the_watch_says_what_is_missing_and_when_it_is_back():
+    story, models = three_champions()
+    blobs = SomeBlobs()
+    watch = StaleFallbackDaemon(situations=Situations(OneRun(story)), blobs=blobs)
+    await watch._run_cycle()
+    assert watch.needed() == {}
+    blobs.gone = {models[2]}
+    await watch._run_cycle()
+    assert models[1][:12] in watch.needed()["square8_2p model"]
+    blobs.gone = set()
+    await watch._run_cycle()
+    assert watch.needed() == {}
+    assert watch.tier("square8_2p") == 0
+
+
+def test_the_decision_record_has_the_numbers_behind_it():
+    story, models = three_champions()
+    trigger = TrainingTriggerDaemon(situations=Situations(OneRun(story)))
+    record = trigger.decision("square8_2p").to_dict()
+    assert set(record) == {"config_key", "can_trigger", "reason", "conditions", "data_info", "elo_info"}
+    assert record["data_info"]["games"] == 150
+    assert record["elo_info"]["champion"] == models[2]
+    assert record["conditions"]["already_training"] is False
+    assert "no run of hex8_2p" in trigger.decision("hex8_2p").reason
+
+
+def test_more_players_wait_for_fewer():
+    story, _ = three_champions()
+    story.state.config = "square8_3p"
+    cascade = TrainingTriggerDaemon("cascade", situations=Situations(OneRun(story)))
+    situation = cascade._situations.get("square8_3p")
+    assert cascade._gate(situation) == "square8_2p has no rating yet"
