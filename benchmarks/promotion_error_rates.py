@@ -56,6 +56,8 @@ def one_run(
         else:
             found = judge("new", "old", matches, rules=rules)
             evidence = found.evidence["head_to_head"]
+        if rollback and evidence["games"] and evidence["llr"] >= 0 and found.play is not None:
+            return Verdict.KEEP, int(evidence["games"]), True  # the plan looks on only while there is doubt
         if found.play is None:
             return found.verdict, int(evidence["games"]), abs(evidence["llr"]) < evidence["bounds"][1]
         matches.append(played(rng, elo, players, found.games, found.play.purpose))

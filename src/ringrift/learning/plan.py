@@ -311,7 +311,11 @@ def _watch(snapshot: Snapshot, made: Plan, *, running: bool) -> None:
         return
     if previous is not None:
         found = promotion.judge_rollback(
-            champion.digest, previous, state.trusted_matches(), rules=rules.promotion
+            champion.digest,
+            previous,
+            state.trusted_matches(),
+            rules=rules.promotion,
+            since_s=rechecked_since(state, champion.digest),
         )
         if found.verdict is promotion.Verdict.ROLL_BACK:
             made.decided.append(

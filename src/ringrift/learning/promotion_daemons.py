@@ -25,7 +25,7 @@ from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.facts import Noted
 from ringrift.learning.models_publication import ChampionFiles
 from ringrift.learning.plan import previous_champion
-from ringrift.learning.promotion import Judgement, PromotionRules, Verdict, judge, judge_rollback
+from ringrift.learning.promotion import ROLLBACK, Judgement, PromotionRules, judge
 from ringrift.learning.records import ModelState
 from ringrift.learning.signals_face import heard_by
 from ringrift.learning.signals_source import Situations, get_situations
@@ -118,16 +118,17 @@ class PromotionDaemon(HandlerBase):
         await loop.write(config, note)
 
     def _may_look_again(self, state: ConfigState, now_s: float) -> bool:
-        """If the last look is settled, and not too often: every look may err, and costs games."""
+        """If the last look was answered, and not too often: every look may err, and costs games."""
         champion = state.champion
-        previous = None if champion is None else previous_champion(state)
-        if champion is None or previous is None:
+        if champion is None or previous_champion(state) is None:
             return False  # there is nothing to go back to
-        since_s, looks = rechecked_since(state, champion), recheck_count(state, champion)
-        if looks >= LOOKS_MAX or now_s - since_s < self._cooldown_s:
+        since_s = rechecked_since(state, champion)
+        if recheck_count(state, champion) >= LOOKS_MAX or now_s - since_s < self._cooldown_s:
             return False
-        found = judge_rollback(champion, previous, state.trusted_matches(), rules=self.rules, since_s=since_s)
-        return found.verdict is Verdict.KEEP
+        return any(
+            match.first == champion and match.purpose == ROLLBACK and match.at_s > since_s
+            for match in state.trusted_matches()
+        )
 
     def health_check(self) -> HealthCheckResult:
         standing = {
