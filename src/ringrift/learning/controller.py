@@ -96,6 +96,7 @@ class Controller:
             for job in list(ledger.state.open_jobs.values()):
                 self._jobs[job.job_id] = config
                 await self._put_into_queue(job)
+                self._count_start(config, job.kind)
             await self._champions.follow(ledger.state)
         # Ends from before are few (those that came while nobody looked) and are met again from the start.
         for job_id, config in list(self._jobs.items()):
@@ -135,11 +136,7 @@ class Controller:
         fact = ended_fact(job, item, at_s=self._runtime.now_s())
         await self._write(config, fact)
         del self._jobs[job.job_id]
-        group = kind_of_share(job.kind)
-        took_s = 0.0 if fact.report is None else fact.report.wall_s
-        self._effort.clock = self._effort.clock.ended(group, expected_s=JOB_S_EXPECTED, measured_s=took_s)
-        if job.kind == SELFPLAY:
-            self._effort.configs[config] += took_s - JOB_S_EXPECTED
+        self._count_end(config, job.kind, 0.0 if fact.report is None else fact.report.wall_s)
 
     async def _decide(self, config: str) -> None:
         """Write what is decided until nothing more follows from it."""
@@ -190,10 +187,19 @@ class Controller:
         await self._write(choice.config, fact)
         self._jobs[fact.job_id] = choice.config
         await self._put_into_queue(state.open_jobs[fact.job_id])
-        clock = self._effort.clock
-        self._effort.clock = clock.started(choice.group, KIND_SHARES, expected_s=JOB_S_EXPECTED)
-        if wanted.kind == SELFPLAY:
-            self._effort.configs[choice.config] += JOB_S_EXPECTED
+        self._count_start(choice.config, wanted.kind)
+
+    def _count_start(self, config: str, kind: str) -> None:
+        clock, group = self._effort.clock, kind_of_share(kind)
+        self._effort.clock = clock.started(group, KIND_SHARES, expected_s=JOB_S_EXPECTED)
+        if kind == SELFPLAY:
+            self._effort.configs[config] += JOB_S_EXPECTED
+
+    def _count_end(self, config: str, kind: str, took_s: float) -> None:
+        clock, group = self._effort.clock, kind_of_share(kind)
+        self._effort.clock = clock.ended(group, expected_s=JOB_S_EXPECTED, measured_s=took_s)
+        if kind == SELFPLAY:
+            self._effort.configs[config] += took_s - JOB_S_EXPECTED
 
     async def _put_into_queue(self, job: OpenJob) -> None:
         """Once per job, however often it is called."""

@@ -109,9 +109,9 @@ def _losses(state: ConfigState) -> list[LossPoint]:
             at_s=model.made_s,
             model=model.digest,
             rows_seen=model.rows_seen,
-            policy=_number(model.losses.get("train_policy")),
-            value=_number(model.losses.get("train_value")),
-            hold_out=_number(model.losses.get("best_loss")),
+            policy=_number((model.losses.get("train") or {}).get("policy")),
+            value=_number((model.losses.get("train") or {}).get("value")),
+            hold_out=_number(model.losses.get("best_held")),
         )
         for model in models
     ]
