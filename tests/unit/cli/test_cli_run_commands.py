@@ -1,0 +1,346 @@
+"""The commands that look at a run and steer it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import msgspec
+import psutil
+import pytest
+from run_folder import in_engine, write_models, write_status
+from typer.testing import CliRunner
+
+from ringrift.bootstrap.run_options import read_run_choice
+from ringrift.cli.main import app
+from ringrift.engine.ports import Claimant, NewWork
+from ringrift.learning.ledger import quoted
+from ringrift.learning.loop import EXPLAIN_PREFIX
+from ringrift.learning.plan import Explanation
+from ringrift.learning.wishes import ALL, Wishes
+from ringrift.settings import get_settings
+from ringrift.testing.sample_run import TWELVE, SampleRun
+from ringrift.work.emergency import get_emergency_stop
+
+TWO = SampleRun(configs=("square8_2p", "hex8_2p"))
+
+
+def ringrift(*arguments, code=0):
+    done = CliRunner().invoke(app, [*arguments])
+    assert done.exit_code == code, done.output + done.stderr
+    return done
+
+
+def answer(*arguments):
+    return json.loads(ringrift(*arguments, "--json").stdout)
+
+
+def pretend_to_run(pid=None):
+    """Write the file by which others see a running control process."""
+    process = psutil.Process(pid or os.getpid())
+    folder = get_settings().coordination_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "master_loop.pid").write_text(f"{process.pid} {process.create_time()}\n")
+
+
+# --- status ---------------------------------------------------------------------------------------------
+
+
+def test_status_has_every_number_that_programs_ask_for():
+    write_status(TWO)
+    pretend_to_run()
+    told = answer("status")
+    assert told["running"] is True
+    assert told["state"] == "running"
+    config = told["configs"]["square8_2p"]
+    for name in (
+        "games",
+        "rows",
+        "trained_rows",
+        "promotions",
+        "champion",
+        "rating",
+        "rating_interval",
+        "stage",
+    ):
+        assert config[name] is not None
+    assert config["blocked"] == {}
+    assert config["rating_interval"][0] < config["rating"] < config["rating_interval"][1]
+
+
+def test_status_of_a_run_that_is_over_says_so_and_how_old_it_is():
+    write_status(SampleRun(now_s=time.time() - 7200))
+    told = answer("status")
+    assert (told["running"], told["state"]) == (False, "stopped")
+    assert told["age_s"] == pytest.approx(7200, abs=60)
+    shown = ringrift("status").stdout
+    assert "not running: last seen 2 h ago" in shown
+    assert "square8_2p" in shown
+
+
+def test_status_of_an_empty_folder_is_no_error_and_makes_no_file():
+    told = answer("status")
+    assert (told["running"], told["configs"]) == (False, {})
+    assert "no run was ever told of" in ringrift("status").stdout
+    assert not get_settings().coordinator_db.exists()
+
+
+def test_a_control_process_that_tells_nothing_is_pointed_out():
+    write_status(SampleRun(now_s=time.time() - 300))
+    pretend_to_run()
+    assert "told nothing for 5 min" in ringrift("status").stdout
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_status_fits_any_terminal(monkeypatch, columns):
+    write_status(SampleRun(configs=TWELVE))
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = ringrift("status").stdout.splitlines()
+    assert max(len(line) for line in lines) <= int(columns)
+
+
+def test_status_reads_another_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "other"))
+    write_status(SampleRun(configs=("hex8_2p",)))
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "elsewhere"))
+    assert list(answer("status", "--data", str(tmp_path / "other"))["configs"]) == ["hex8_2p"]
+
+
+# --- pause, resume, stop --------------------------------------------------------------------------------
+
+
+def wish(config):
+    return in_engine(lambda engine: Wishes(engine.kv).get(config))
+
+
+def test_a_config_is_paused_and_goes_on():
+    write_status(TWO)
+    ringrift("pause", "hex8_2p", "--reason", "the board is needed")
+    assert (wish("hex8_2p").paused, wish("hex8_2p").reason) == (True, "the board is needed")
+    assert wish("hex8_2p").by
+    assert wish(ALL) is None
+    ringrift("resume", "hex8_2p")
+    assert wish("hex8_2p").paused is False
+
+
+def test_resuming_everything_also_resumes_what_was_paused_alone():
+    write_status(TWO)
+    ringrift("pause", "hex8_2p")
+    ringrift("pause")
+    assert wish(ALL).paused
+    only_one = answer("resume", "hex8_2p")
+    assert only_one["still_paused"]
+    ringrift("resume")
+    assert not wish(ALL).paused
+    assert not wish("hex8_2p").paused
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "explain", "models", "report"])
+def test_an_unknown_config_is_answered_with_the_known_ones(command):
+    write_status(TWO)
+    refused = ringrift(command, "hex8_3p", code=2)
+    assert (
+        "'hex8_3p' is not learned here; there are square8_2p, hex8_2p; did you mean hex8_2p?"
+        in refused.stderr
+    )
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", [("pause",), ("models",), ("queue",), ("explain", "hex8_2p"), ("report",)]
+)
+def test_a_folder_without_a_run_is_named(command):
+    refused = ringrift(*command, code=2)
+    assert "there is no run in" in refused.stderr
+    assert not get_settings().coordinator_db.exists()
+
+
+def test_an_emergency_stop_ends_only_when_asked():
+    write_status(TWO)
+    in_engine(lambda engine: get_emergency_stop().turn_on("the room is on fire"))
+    assert "the room is on fire" in ringrift("resume").stdout
+    told = answer("resume", "--clear-emergency")
+    assert told["emergency_cleared"] == "the room is on fire"
+    assert told["emergency"] == ""
+
+
+def test_stop_asks_the_process_and_waits_for_its_end():
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        pretend_to_run(sleeper.pid)
+        told = answer("stop", "--timeout", "20s")
+        assert (told["stopped"], told["pid"]) == (True, sleeper.pid)
+        assert sleeper.wait(10) == -15
+    finally:
+        sleeper.kill()
+
+
+def test_stop_gives_up_after_its_time_and_says_so():
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as sleeper:
+        try:
+            sleeper.stdout.readline()
+            pretend_to_run(sleeper.pid)
+            refused = ringrift("stop", "--timeout", "1s", code=2)
+            assert f"process {sleeper.pid} was asked to stop and has not" in refused.stderr
+        finally:
+            sleeper.kill()
+
+
+def test_stop_without_a_run_is_no_error():
+    assert answer("stop")["stopped"] is False
+
+
+# --- explain --------------------------------------------------------------------------------------------
+
+
+def test_explain_says_stage_by_stage_what_happens_and_why():
+    write_status(TWO)
+    found = [
+        Explanation(stage="selfplay", will=True, reason="2 slots are free"),
+        Explanation(stage="train", will=False, reason="1,212 rows are missing", until_s=time.time() + 90),
+    ]
+    in_engine(lambda engine: engine.kv.put(EXPLAIN_PREFIX + quoted("hex8_2p"), msgspec.json.encode(found)))
+    assert answer("explain", "hex8_2p")["stages"][1]["reason"] == "1,212 rows are missing"
+    shown = ringrift("explain", "hex8_2p").stdout
+    assert "The run is stopped" in shown
+    assert "Self-play" in shown
+    assert "1,212 rows are missing (for 1 min 30 s)" in shown
+    assert "said nothing of square8_2p" in ringrift("explain", "square8_2p").stdout
+
+
+# --- models ---------------------------------------------------------------------------------------------
+
+
+def test_models_are_listed_with_lineage_and_state():
+    first, second = write_models("square8_2p")
+    (older, newer) = answer("models", "square8_2p")["square8_2p"]
+    assert (older["model"], older["parent"], older["is_champion"]) == (first, None, True)
+    assert (newer["model"], newer["parent"], newer["is_champion"]) == (second, first, False)
+    assert older["state"] == "production"
+    shown = ringrift("models").stdout
+    assert first[:10] in shown
+    assert "1 *" in shown
+
+
+def test_a_model_is_shown_with_its_history():
+    first, second = write_models("square8_2p", promoted=2)
+    told = answer("models", "show", "square8_2p", "2")
+    assert told["lineage"] == [second, first]
+    assert [step["state"] for step in told["history"]][-1] == "production"
+    assert "won 40 of 64 points" in ringrift("models", "show", "square8_2p").stdout
+    refused = ringrift("models", "show", "square8_2p", "77", code=2)
+    assert "no model of square8_2p is called '77'" in refused.stderr
+
+
+def test_the_champion_is_exported_whole_with_its_card(tmp_path):
+    first, _ = write_models("square8_2p")
+    written = answer("models", "export", "square8_2p", str(tmp_path / "out"))
+    with open(written["weights"], "rb") as weights, open(written["card"], "rb") as card:
+        assert (weights.read(), card.read()) == (b"weights 1", b'{"card": 1}')
+    assert written["weights"].endswith(f"square8_2p-1-{first[:10]}.safetensors")
+    assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".json", ".safetensors"]
+
+
+def test_without_a_champion_export_says_what_to_name():
+    write_models("square8_2p", promoted=0)
+    refused = ringrift("models", "export", "square8_2p", "out", code=2)
+    assert "has no champion yet" in refused.stderr
+
+
+# --- queue ----------------------------------------------------------------------------------------------
+
+
+def fill_queue():
+    async def fill(engine):
+        await engine.queue.add(
+            [NewWork(kind="selfplay", id="ready-1"), NewWork(kind="train", id="bad-1", attempts_max=1)]
+        )
+        (claim,) = await engine.queue.claim(Claimant(worker="w1", kinds=frozenset({"train"})), lease_s=60)
+        await engine.queue.fail(claim.id, token=claim.token, error="out of\nmemory")
+
+    in_engine(fill)
+
+
+def test_the_queue_is_counted_and_dead_items_are_revived():
+    fill_queue()
+    counts = answer("queue")
+    assert (counts["selfplay"]["ready"], counts["train"]["dead"]) == (1, 1)
+    assert "out of memory" in ringrift("queue", "dead").stdout
+    assert "1 revived" in ringrift("queue", "revive", "all").stdout
+    assert answer("queue")["train"]["ready"] == 1
+    refused = ringrift("queue", "revive", "bad-1", code=2)
+    assert "only a dead item can be revived" in refused.stderr
+
+
+def test_an_item_is_cancelled_once():
+    fill_queue()
+    ringrift("queue", "cancel", "ready-1")
+    assert answer("queue")["selfplay"]["cancelled"] == 1
+    assert "is cancelled already" in ringrift("queue", "cancel", "ready-1", code=2).stderr
+    assert "no item 'nope'" in ringrift("queue", "cancel", "nope", code=2).stderr
+
+
+def test_what_is_claimed_is_listed_with_its_worker():
+    async def claim(engine):
+        await engine.queue.add([NewWork(kind="selfplay", id="held-1")])
+        await engine.queue.claim(Claimant(worker="box/1"), lease_s=60)
+
+    in_engine(claim)
+    (item,) = answer("queue", "list")
+    assert (item["id"], item["holder"]) == ("held-1", "box/1")
+    assert "box/1" in ringrift("queue", "list").stdout
+
+
+# --- report ---------------------------------------------------------------------------------------------
+
+
+def test_a_report_is_one_file_with_curve_costs_and_evidence(tmp_path):
+    write_status(TWO)
+    write_models("square8_2p", evidence={"games": 64, "note": "<script>alert(1)</script>"})
+    told = answer("report", "--out", str(tmp_path / "run.html"))
+    assert told["configs"] == ["square8_2p", "hex8_2p"]
+    text = (tmp_path / "run.html").read_text(encoding="utf8")
+    assert text.count("<svg") == 2
+    assert "<polyline" in text
+    assert "won 40 of 64 points" in text
+    assert "CPU a rating point" in text
+    assert "<script" not in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_report_of_one_config_as_markdown(tmp_path):
+    write_status(TWO)
+    ringrift("report", "hex8_2p", "--out", str(tmp_path / "run.md"))
+    text = (tmp_path / "run.md").read_text(encoding="utf8")
+    assert "## hex8\\_2p" in text
+    assert "square8" not in text
+    assert "data:image/svg+xml;base64," in text
+    refused = ringrift("report", "--out", str(tmp_path / "run.pdf"), code=2)
+    assert "must end in .html" in refused.stderr
+
+
+# --- run ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--configs", "chess_2p"), "'chess_2p' is no config; there are connect_four_2p"),
+        (("--configs", "square8_7p"), "'square8_7p' is no config"),
+        (("--configs", ","), "no config is named"),
+        (("--workers", "0"), "--workers is 0; it must be from 1"),
+        (("--for", "soon"), "--for is 'soon'"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_before_it_starts(arguments, complaint):
+    refused = ringrift("run", "--plain", *arguments, code=2)
+    assert complaint in refused.stderr
+    assert not get_settings().coordinator_db.exists()
+
+
+def test_a_run_goes_on_with_its_configs():
+    write_status(TWO)
+    choice = in_engine(lambda engine: read_run_choice(engine.kv))
+    assert choice.configs == ("square8_2p", "hex8_2p")
