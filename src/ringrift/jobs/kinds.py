@@ -14,6 +14,7 @@ KINDS = {
     "train": "train a network from samples, from nothing or from a parent",
     "evaluate": "play a candidate against an opponent until a sequential test decides",
     "tournament": "play every pairing of several players",
+    "tune": "search for better heuristic weights, training parameters or network sizes",
     "play": "play a model or watch a game in the terminal",
 }
 

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from ringrift.learning.facts import AnyFact, Noted
 from ringrift.learning.feedback_rules import Feedback, feedback
+from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import Curve
 from ringrift.learning.state import ConfigState
-from ringrift.learning.trends_curves import rating_curve
+from ringrift.learning.trends_curves import RatingCurves
 from ringrift.process import process_scope
 
 CONFIGS_MAX = 1_000
@@ -18,6 +19,12 @@ CONFIGS_MAX = 1_000
 
 class RunningLoop(Protocol):
     """What is asked of the controller."""
+
+    @property
+    def rules(self) -> LearningRules: ...
+
+    @property
+    def curves(self) -> RatingCurves: ...
 
     def configs(self) -> list[str]: ...
 
@@ -50,11 +57,10 @@ class Situation:
 
 
 class Situations:
-    """Reads the loop of this process. Curves are fitted again only when there are new matches."""
+    """Reads the loop of this process."""
 
     def __init__(self, loop: RunningLoop | None = None) -> None:
         self._given = loop
-        self._curves: dict[str, tuple[tuple[int, ...], tuple[Curve, ...]]] = {}
 
     @property
     def loop(self) -> RunningLoop | None:
@@ -66,15 +72,13 @@ class Situations:
         if loop is None:
             return {}
         shares = loop.shares()
-        return {
-            config: self._of(loop.state(config), shares[config]) for config in loop.configs()[:CONFIGS_MAX]
-        }
+        return {config: _situation(loop, config, shares) for config in loop.configs()[:CONFIGS_MAX]}
 
     def get(self, config: str) -> Situation | None:
         loop = self.loop
         if loop is None or config not in loop.configs():
             return None
-        return self._of(loop.state(config), loop.shares()[config])
+        return _situation(loop, config, loop.shares())
 
     async def note(self, config: str, topic: str, text: str, **details: object) -> bool:
         """Write a finding into the facts of *config*, so that plans see it; False if no run is open."""
@@ -85,14 +89,11 @@ class Situations:
         await loop.write(config, Noted(at_s=at_s, topic=topic, text=text, details=details))
         return True
 
-    def _of(self, state: ConfigState, share: float) -> Situation:
-        recalls = sum(not recall.withdrawn for recall in state.recalls.values())
-        basis = (len(state.matches), len(state.promotions), recalls, state.rollbacks)
-        known, curve = self._curves.get(state.config, ((), ()))
-        if known != basis:
-            curve = rating_curve(state)
-            self._curves[state.config] = (basis, curve)
-        return Situation(state, curve, share, feedback(state, curve))
+
+def _situation(loop: RunningLoop, config: str, shares: Mapping[str, float]) -> Situation:
+    state = loop.state(config)
+    curve = loop.curves.of(state)
+    return Situation(state, curve, shares[config], feedback(state, curve))
 
 
 def get_situations() -> Situations:

@@ -39,7 +39,8 @@ class RatingCurves:
         self._known: dict[str, tuple[tuple[int, ...], tuple[Curve, ...]]] = {}
 
     def of(self, state: ConfigState) -> tuple[Curve, ...]:
-        mark = (len(state.matches), len(state.promotions), state.rollbacks, len(state.recalls))
+        recalls = sum(not recall.withdrawn for recall in state.recalls.values())
+        mark = (len(state.matches), len(state.promotions), state.rollbacks, len(state.recalls), recalls)
         known = self._known.get(state.config)
         if known is None or known[0] != mark:
             known = (mark, rating_curve(state))

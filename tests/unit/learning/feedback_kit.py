@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from learning_story import Story, artifact
+from learning_story import RULES, Story, artifact
 
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts import Promoted, Rejected, RolledBack
 from ringrift.learning.orders import validate_order
 from ringrift.learning.signals_source import Situations
+from ringrift.learning.trends_curves import RatingCurves
 from ringrift.work.shares import ConfigView, config_shares
 
 
@@ -19,6 +20,7 @@ class Run:
     def __init__(self, *configs: str) -> None:
         self.stories = {config: Story(config) for config in configs or ("square8_2p",)}
         self.fixed_shares: dict[str, float] = {}
+        self.rules, self.curves = RULES, RatingCurves()
 
     def configs(self):
         return list(self.stories)

@@ -1,0 +1,288 @@
+"""The coordinator of searches for better parameters: one at a time, as jobs, with a record of each.
+
+A search is a work item of the kind `tune`, which a worker runs like any other. The job itself compares what
+it found with what is in use; only an improvement that was shown is written into the facts of the config,
+where `tuned_rules` finds it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar
+
+import msgspec
+import structlog
+
+from ringrift.engine.opening import get_engine
+from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
+from ringrift.errors import Conflict
+from ringrift.learning.feedback_architecture import TOPIC as ARCHITECTURE
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.signals_face import ListeningCoordinator, heard_by
+from ringrift.learning.trends_windows import WINDOW_POINTS, analyse
+from ringrift.learning.tuning_events import ended_events, generation_events, started_events, triggered_events
+from ringrift.learning.tuning_runs import (
+    STALLED_LOSS,
+    STALLED_RATING,
+    TOPIC,
+    OptimizationRun,
+    OptimizationStatus,
+    OptimizationType,
+    kind_for_plateau,
+    tune_order,
+    why_not,
+)
+from ringrift.learning.tuning_store import TuningStore
+from ringrift.work.job_orders import JobReport, read_report
+from ringrift.work.worker_records import RunningRecord, running_key
+
+log = structlog.get_logger()
+
+PRIORITY = 20  # below everything that the loop itself needs
+CHANGES_KEPT = 100
+_TRIGGERS = {"CMAES_TRIGGERED": OptimizationType.CMAES, "NAS_TRIGGERED": OptimizationType.NAS}
+_WORK = ("WORK_STARTED", "WORK_COMPLETED", "WORK_FAILED", "WORK_CANCELLED", "TASK_HEARTBEAT")
+
+
+class OptimizationCoordinator(ListeningCoordinator):
+    """Begins searches, on demand or on a plateau, and tells how they go."""
+
+    component: ClassVar[str] = "optimization_coordinator"
+    emits: ClassVar[tuple[str, ...]] = (
+        "CMAES_COMPLETED",
+        "CMAES_TRIGGERED",
+        "HYPERPARAMETER_UPDATED",
+        "NAS_BEST_ARCHITECTURE",
+        "NAS_COMPLETED",
+        "NAS_GENERATION_COMPLETE",
+        "NAS_STARTED",
+        "NAS_TRIGGERED",
+        "PBT_COMPLETED",
+        "PBT_GENERATION_COMPLETE",
+        "PBT_STARTED",
+    )
+
+    def __init__(
+        self, *, engine: Callable[[], Awaitable[Engine]] = get_engine, automatic: bool = True, **parts: Any
+    ) -> None:
+        super().__init__(**parts)
+        self._engine, self.automatic = engine, automatic
+        self._losses: dict[str, deque[float]] = {}
+        self.parameter_changes: deque[dict[str, Any]] = deque(maxlen=CHANGES_KEPT)
+        self.last_refusal = ""
+
+    def hears(self) -> tuple[str, ...]:
+        return heard_by(self.component, *_WORK)
+
+    # --- what it is asked -----------------------------------------------------------------------------------
+
+    async def begin(
+        self,
+        kind: OptimizationType | str,
+        config: str,
+        reason: str = "",
+        *,
+        automatic: bool = False,
+        run_id: str | None = None,
+        **params: Any,
+    ) -> OptimizationRun:
+        """Order a search. Raises `Conflict` that says why none may begin now."""
+        kind, engine, now_s = OptimizationType(kind), await self._engine(), self._runtime.now_s()
+        store = TuningStore(engine.kv)
+        await self.refresh()
+        if why := why_not(await store.runs(), now_s, automatic=automatic):
+            raise Conflict(why)
+        situation, loop = self._situations.get(config), self._situations.loop
+        rules = LearningRules() if loop is None else loop.rules
+        order = tune_order(kind, config, None if situation is None else situation.state, rules, **params)
+        if order is None:
+            raise Conflict(f"{config} has no samples to train on yet")
+        run = OptimizationRun(
+            run_id=run_id or f"tune.{kind}.{self._runtime.new_id()[-12:]}",
+            optimization_type=kind,
+            config_key=config,
+            reason=reason or "asked for",
+            started_s=now_s,
+            automatic=automatic,
+            params=dict(order.params),
+        )
+        await store.begin(run)
+        await self._put_into_queue(engine, run, order.as_payload())
+        await self.tell(triggered_events(run))
+        return run
+
+    async def refresh(self) -> OptimizationRun | None:
+        """Look how the open search is, and tell what is new; returns it as it is now."""
+        engine = await self._engine()
+        store = TuningStore(engine.kv)
+        run = await store.open_run()
+        if run is None:
+            return None
+        item = await engine.queue.get(run.run_id)
+        if item is None:  # a crash came between the record and the item
+            return await self._end(store, run, error="it was never queued")
+        if item.state is WorkState.CLAIMED:
+            return await self._follow(engine, store, run)
+        if item.state in (WorkState.DONE, WorkState.DEAD, WorkState.CANCELLED):
+            return await self._take_in(store, run, item)
+        return run
+
+    async def runs(self) -> list[OptimizationRun]:
+        return await TuningStore((await self._engine()).kv).runs()
+
+    async def cancel(self, run_id: str, *, reason: str = "asked for") -> bool:
+        """End an open search; False if it is not open."""
+        cancelled = await (await self._engine()).queue.cancel(run_id, reason=reason)
+        await self.refresh()
+        return cancelled
+
+    # --- events ----------------------------------------------------------------------------------------
+
+    async def _on_event(self, event_type: str, payload: Mapping[str, Any], /) -> None:
+        config = str(payload.get("config_key") or "")
+        if event_type in _TRIGGERS:
+            await self._triggered_elsewhere(_TRIGGERS[event_type], config, payload)
+        elif event_type == "PLATEAU_DETECTED":
+            if int(payload.get("epochs_since_improvement") or 0) >= STALLED_RATING:
+                await self._begin_by_itself(config, str(payload.get("recommendation") or "plateau"))
+        elif event_type == "TRAINING_PROGRESS":
+            await self._training_went_on(config, payload)
+        elif event_type == "HYPERPARAMETER_UPDATED":
+            self.parameter_changes.append(dict(payload))
+        elif event_type not in _WORK or str(payload.get("work_id") or payload.get("task_id")).startswith(
+            "tune."
+        ):
+            await self.refresh()
+
+    async def _triggered_elsewhere(
+        self, kind: OptimizationType, config: str, payload: Mapping[str, Any]
+    ) -> None:
+        """Somebody published the wish for a search; one that another coordinator began is known already."""
+        run_id = str(payload["run_id"])
+        if await TuningStore((await self._engine()).kv).get(run_id) is not None:
+            return
+        sizes = {name: payload.get(field) for name, field in _SIZES.items()}
+        wanted = {name: size for name, size in sizes.items() if size is not None}
+        own_id = run_id if run_id.startswith("tune.") else f"tune.{run_id}"
+        await self._try(kind, config, str(payload.get("reason") or ""), run_id=own_id, **wanted)
+
+    async def _training_went_on(self, config: str, payload: Mapping[str, Any]) -> None:
+        loss = payload.get("val_loss", payload.get("train_loss"))
+        if not isinstance(loss, int | float):
+            return
+        window = self._losses.setdefault(config, deque(maxlen=WINDOW_POINTS))
+        window.append(float(loss))
+        stalled = analyse(list(window), higher_is_better=False).points_since_best
+        if stalled >= STALLED_LOSS:
+            window.clear()
+            await self._begin_by_itself(config, f"no better loss for {stalled} looks")
+
+    async def _begin_by_itself(self, config: str, reason: str) -> None:
+        situation = self._situations.get(config)
+        if not self.automatic or situation is None:
+            return
+        kind = kind_for_plateau(config, has_samples=situation.state.newest_samples is not None)
+        if kind is not None:
+            await self._try(kind, config, reason, automatic=True)
+
+    async def _try(self, kind: OptimizationType, config: str, reason: str, **more: Any) -> None:
+        try:
+            await self.begin(kind, config, reason, **more)
+        except Conflict as refused:
+            self.last_refusal = str(refused)
+            log.info("tuning.not_begun", kind=str(kind), config=config, why=str(refused))
+
+    # --- how a search goes -----------------------------------------------------------------------------
+
+    async def _put_into_queue(self, engine: Engine, run: OptimizationRun, payload: Mapping[str, Any]) -> None:
+        item = NewWork(
+            id=run.run_id, kind="tune", payload=payload, priority=PRIORITY, idempotency_key=run.run_id
+        )
+        await engine.queue.add([item])
+
+    async def _follow(self, engine: Engine, store: TuningStore, run: OptimizationRun) -> OptimizationRun:
+        told = []
+        now = run
+        if run.status is OptimizationStatus.PENDING:
+            now = msgspec.structs.replace(run, status=OptimizationStatus.RUNNING)
+            told += started_events(now)
+        entry = await engine.kv.get(running_key(run.run_id))
+        if entry is not None:
+            extra = msgspec.json.decode(entry.value, type=RunningRecord).extra
+            generation, score = extra.get("generation"), extra.get("best_score")
+            if (
+                isinstance(generation, int)
+                and isinstance(score, int | float)
+                and generation > now.generations
+            ):
+                now = msgspec.structs.replace(now, generations=generation, best_score=float(score))
+                told += generation_events(now, [{"generation": generation, "best_score": float(score)}])
+        if now != run:
+            await store.put(now)
+            await self.tell(told)
+        return now
+
+    async def _take_in(self, store: TuningStore, run: OptimizationRun, item: WorkItem) -> OptimizationRun:
+        if item.state is not WorkState.DONE:
+            cancelled = item.state is WorkState.CANCELLED
+            status = OptimizationStatus.CANCELLED if cancelled else OptimizationStatus.FAILED
+            return await self._end(store, run, status=status, error=item.error or str(item.state))
+        report = read_report(item.result or {})
+        if "best_params" not in report.fields:
+            return await self._end(store, run, error="the job ended without a finding")
+        ended = _with_finding(run, report, self._runtime.now_s())
+        await self._note(ended)
+        later = [
+            each for each in report.fields.get("generations", []) if each["generation"] > run.generations
+        ]
+        await store.end(ended)
+        before = [] if run.status is OptimizationStatus.RUNNING else started_events(ended)
+        await self.tell([*before, *generation_events(ended, later), *ended_events(ended)])
+        return ended
+
+    async def _end(
+        self,
+        store: TuningStore,
+        run: OptimizationRun,
+        *,
+        error: str,
+        status: OptimizationStatus = OptimizationStatus.FAILED,
+    ) -> OptimizationRun:
+        ended = msgspec.structs.replace(run, status=status, error=error, ended_s=self._runtime.now_s())
+        await store.end(ended)
+        log.warning("tuning.ended_without_a_finding", run=run.run_id, status=str(status), error=error)
+        return ended
+
+    async def _note(self, run: OptimizationRun) -> None:
+        """Write what was shown into the facts of the config, before the record says that it is done."""
+        details: dict[str, Any] = {
+            "run_id": run.run_id,
+            "kind": str(run.optimization_type),
+            "best_params": run.best_params,
+            "best_score": run.best_score,
+        }
+        if run.optimization_type is OptimizationType.NAS and run.scores:
+            text = f"sizes of the network were compared: {run.best_params.get('preset')} is best"
+            await self._situations.note(run.config_key, ARCHITECTURE, text, **details, scores=run.scores)
+        elif run.improved and run.optimization_type is not OptimizationType.CMAES:
+            text = f"a search by {run.optimization_type} found better training parameters"
+            await self._situations.note(run.config_key, TOPIC, text, **details)
+
+
+_SIZES = {"generations": "generations", "population": "population_size"}
+
+
+def _with_finding(run: OptimizationRun, report: JobReport, now_s: float) -> OptimizationRun:
+    fields = report.fields
+    return msgspec.structs.replace(
+        run,
+        status=OptimizationStatus.COMPLETED,
+        best_params=dict(fields["best_params"]),
+        best_score=float(fields["best_score"]),
+        scores=dict(fields.get("scores", {})),
+        evaluations=int(fields.get("evaluations", 0)),
+        generations=len(fields.get("generations", ())),
+        improved=bool(fields.get("improved", False)),
+        ended_s=now_s,
+    )

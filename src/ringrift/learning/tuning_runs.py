@@ -1,0 +1,126 @@
+"""Records of searches for better parameters, and when another may begin. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.state import ConfigState
+from ringrift.work.job_orders import INPUTS, OUT, JobOrder
+
+COOLDOWN_S = 300.0
+AUTOMATIC_PER_HOUR = 3
+STALLED_LOSS, STALLED_RATING = 15, 10  # epochs, or refused candidates
+TOPIC = "tuned"  # of the note that an improvement leaves among the facts
+HEURISTIC_BOARDS = ("hex8", "square8", "square19", "hexagonal")
+STEPS_PER_ROW_MIN, STEPS_PER_ROW_MAX = 1.0, 16.0
+
+
+class OptimizationType(StrEnum):
+    """What a search looks for."""
+
+    CMAES = "cmaes"  # weights of the heuristic player
+    HALVING = "halving"  # training parameters, the worse ones ended early
+    PBT = "pbt"  # training parameters, by a population
+    NAS = "nas"  # the size of the network
+
+
+class OptimizationStatus(StrEnum):
+    """Where a search is in its life."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_open(self) -> bool:
+        return self in (OptimizationStatus.PENDING, OptimizationStatus.RUNNING)
+
+
+class OptimizationRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One search. Its id is also the id of its work item."""
+
+    run_id: str
+    optimization_type: OptimizationType
+    config_key: str
+    reason: str
+    started_s: float
+    status: OptimizationStatus = OptimizationStatus.PENDING
+    automatic: bool = False
+    params: dict[str, Any] = {}
+    generations: int = 0
+    best_params: dict[str, Any] = {}
+    best_score: float | None = None
+    scores: dict[str, float] = {}
+    evaluations: int = 0
+    improved: bool = False
+    ended_s: float | None = None
+    error: str = ""
+
+
+def why_not(runs: Sequence[OptimizationRun], now_s: float, *, automatic: bool) -> str:
+    """Why no search may begin now; empty if one may."""
+    running = next((run for run in runs if run.status.is_open), None)
+    if running is not None:
+        return f"{running.run_id} is under way"
+    ended = max((run.ended_s for run in runs if run.ended_s is not None), default=None)
+    if ended is not None and now_s - ended < COOLDOWN_S:
+        return f"the last search ended {now_s - ended:.0f} s ago; {COOLDOWN_S:.0f} s lie between two"
+    recent = sum(run.automatic and now_s - run.started_s < 3600.0 for run in runs)
+    if automatic and recent >= AUTOMATIC_PER_HOUR:
+        return f"{recent} searches began by themselves in the last hour"
+    return ""
+
+
+def kind_for_plateau(config: str, *, has_samples: bool) -> OptimizationType | None:
+    """What to search when a config does not get better: how it is trained, or, before that, the heuristic."""
+    if has_samples:
+        return OptimizationType.HALVING
+    board = config.rpartition("_")[0]
+    return OptimizationType.CMAES if board in HEURISTIC_BOARDS else None
+
+
+def tune_order(
+    kind: OptimizationType, config: str, state: ConfigState | None, rules: LearningRules, **params: Any
+) -> JobOrder | None:
+    """The job of a search; None if there is nothing to train on yet."""
+    given: dict[str, Any] = {"config": config, "kind": str(kind), "out": OUT, **params}
+    if kind is OptimizationType.CMAES:
+        return JobOrder(config=config, params=given)
+    samples = None if state is None else state.newest_samples
+    if samples is None:
+        return None
+    used = {"lr": rules.learning_rate, "batch": rules.batch, "hold_out": max(rules.hold_out, 0.05)}
+    if kind is not OptimizationType.NAS:
+        used["preset"] = rules.preset
+    place = {"samples": [f"{INPUTS}/samples.npz"]}
+    return JobOrder(config=config, params={**used, **given, **place}, inputs={"samples.npz": samples.digest})
+
+
+def tuned_rules(state: ConfigState, rules: LearningRules) -> LearningRules:
+    """The rules with what the newest search that showed an improvement found for training."""
+    for note in reversed(state.notes):
+        if note.topic == TOPIC and note.details.get("kind") in (
+            OptimizationType.HALVING,
+            OptimizationType.PBT,
+        ):
+            return _with(rules, note.details.get("best_params", {}))
+    return rules
+
+
+def _with(rules: LearningRules, found: dict[str, Any]) -> LearningRules:
+    changes: dict[str, Any] = {}
+    if isinstance(rate := found.get("lr"), int | float) and rate > 0:
+        changes["learning_rate"] = float(rate)
+    if isinstance(batch := found.get("batch"), int) and batch >= 1:
+        changes["batch"] = batch
+    if isinstance(steps := found.get("samples_per_row"), int | float):
+        bounded = min(STEPS_PER_ROW_MAX, max(STEPS_PER_ROW_MIN, float(steps)))
+        changes["bucket"] = msgspec.structs.replace(rules.bucket, steps_per_row=bounded)
+    return msgspec.structs.replace(rules, **changes)
