@@ -132,6 +132,17 @@ async def lease_holder(kv: KeyValue, name: str) -> LeaseHolder | None:
     return None if entry is None else _seen(entry)
 
 
+async def end_lease(kv: KeyValue, name: str, *, holder: str) -> bool:
+    """Free the lease *name* of a holder that is known to be dead; False if it has another one by now."""
+    entry = await kv.get(_PREFIX + name)
+    if entry is None or _seen(entry).holder != holder:
+        return False
+    try:
+        return await kv.delete(entry.key, revision=entry.revision)
+    except RevisionMismatch:
+        return False
+
+
 class NamedLease:
     """One contender's view of one lease. Not shared between tasks."""
 
@@ -147,6 +158,11 @@ class NamedLease:
     def held(self) -> bool:
         """Whether it is safe to act as the holder, by this process's own clock."""
         return self._holding is not None and self._runtime.monotonic_s() < self._holding.stop_at_s
+
+    @property
+    def left_s(self) -> float:
+        """For how long it is still safe to act as the holder; 0 when it is not."""
+        return max(0.0, self._holding.stop_at_s - self._runtime.monotonic_s()) if self._holding else 0.0
 
     @property
     def token(self) -> int:

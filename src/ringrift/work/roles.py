@@ -1,8 +1,9 @@
 """Roles that only one process at a time may have, such as running the training loop.
 
 A role is a lease in the engine. Its holder renews it in the background and has a fencing token, which every
-write made in that role must carry; when the holder dies, the role is free after the lease. A holder that
-cannot renew stops being one by its own clock before anybody else can become one.
+write made in that role must carry; when the holder dies, the role is free after the lease, or at once for a
+process of the same machine that sees that it is dead. A holder that cannot renew stops being one by its own
+clock before anybody else can become one. What happens to roles is written down (`get_role_audit`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from enum import StrEnum
 import structlog
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.leases import LeaseConfig, LeaseHolder, NamedLease, lease_holder
+from ringrift.engine.leases import LeaseConfig, LeaseHolder, NamedLease, end_lease, lease_holder
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Conflict, LeaseLost
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult
+from ringrift.work.roles_audit import RoleAction, RoleAudit, RoleRow
+from ringrift.work.roles_holders import ProcessPlace
 
 log = structlog.get_logger()
 
@@ -33,6 +37,7 @@ class OrchestratorRole(StrEnum):
     """What can be led by one process only."""
 
     CLUSTER = "cluster_orchestrator"
+    IMPROVEMENT = "improvement_daemon"
     TRAINING_LOOP = "training_loop"
     PIPELINE = "pipeline_orchestrator"
     SELFPLAY = "selfplay_orchestrator"
@@ -56,9 +61,12 @@ class OrchestratorRoles:
         *,
         runtime: Runtime,
         config: LeaseConfig | None = None,
+        place: ProcessPlace | None = None,
     ) -> None:
         self._get_kv, self._runtime, self._config = get_kv, runtime, config or LeaseConfig()
-        self.holder = f"{runtime.hostname}:{runtime.pid}:{runtime.new_id()}"
+        self._place = place or ProcessPlace.here(runtime)
+        self.holder = self._place.holder(runtime)
+        self.audit = RoleAudit(get_kv, runtime=runtime)
         self._claims: dict[str, _Claim] = {}
 
     def holds(self, role: OrchestratorRole) -> bool:
@@ -82,28 +90,61 @@ class OrchestratorRoles:
         lease = NamedLease(
             await self._get_kv(), self._runtime, _lease_name(role), holder=self.holder, config=self._config
         )
+        await self._take_over_if_dead(role)
         try:
             token = await lease.acquire(wait_s=wait_s)
         except Conflict:
+            await self._note_denied(role)
             return False
         keeper = asyncio.create_task(self._keep(role, lease), name=f"role {role.value}")
         self._claims[role] = _Claim(lease, keeper)
         log.info("role.acquired", role=role.value, token=token, holder=self.holder)
+        await self._note_acquired(role)
         return True
 
     async def release(self, role: OrchestratorRole) -> bool:
         """Give *role* back; False if it was not held."""
         held = self.holds(role)
         await self._drop(role)
+        if held:
+            await self.audit.add(RoleAction.RELEASED, OrchestratorRole(role).value, holder=self.holder)
         return held
 
     async def release_all(self) -> None:
         for role in tuple(self._claims):
-            await self._drop(role)
+            await self.release(OrchestratorRole(role))
 
     async def seen_holder(self, role: OrchestratorRole) -> LeaseHolder | None:
         """Return who holds *role*, in whichever process."""
         return await lease_holder(await self._get_kv(), _lease_name(OrchestratorRole(role)))
+
+    def health_check(self) -> HealthCheckResult:
+        """Degraded while a role has not been renewed for half of the time that it may be held without."""
+        held = {role: round(claim.lease.left_s, 1) for role, claim in tuple(self._claims.items())}
+        safe_s = self._config.lease_s - self._config.margin_s
+        late = sorted(role for role, left_s in held.items() if left_s < safe_s / 2)
+        if late:
+            return HealthCheckResult.degraded(f"not renewed for long: {', '.join(late)}", held=held)
+        return HealthCheckResult.ok("", held=held)
+
+    async def _take_over_if_dead(self, role: OrchestratorRole) -> None:
+        seen = await self.seen_holder(role)
+        if seen is None or not await asyncio.to_thread(self._place.knows_dead, seen.holder):
+            return
+        if await end_lease(await self._get_kv(), _lease_name(role), holder=seen.holder):
+            log.warning("role.taken_over", role=role.value, dead=seen.holder, holder=self.holder)
+            await self.audit.add(RoleAction.TAKEOVER, role.value, holder=self.holder, other=seen.holder)
+
+    async def _note_denied(self, role: OrchestratorRole) -> None:
+        seen = await self.seen_holder(role)
+        other = "" if seen is None else seen.holder
+        await self.audit.add(RoleAction.ACQUIRE_DENIED, role.value, holder=self.holder, other=other)
+
+    async def _note_acquired(self, role: OrchestratorRole) -> None:
+        former = await self.audit.left_open(role.value)
+        if former and former != self.holder:
+            await self.audit.add(RoleAction.STALE_CLEANUP, role.value, holder=self.holder, other=former)
+        await self.audit.add(RoleAction.ACQUIRED, role.value, holder=self.holder)
 
     async def _drop(self, role: str) -> None:
         claim = self._claims.pop(role, None)
@@ -119,6 +160,7 @@ class OrchestratorRoles:
             await lease.keep()
         except LeaseLost as lost:
             log.error("role.lost", role=role.value, token=lost.token, reason=lost.reason)
+            await self.audit.add(RoleAction.LOST, role.value, holder=self.holder)
 
 
 def _lease_name(role: OrchestratorRole) -> str:
@@ -162,6 +204,11 @@ def orchestrator_role_token(role: OrchestratorRole) -> int:
 def get_role_holder(role: OrchestratorRole) -> LeaseHolder | None:
     """Return who holds *role*, in whichever process."""
     return run_blocking(get_orchestrator_roles().seen_holder(role), timeout_s=ANSWER_S)
+
+
+def get_role_audit(limit: int = 50) -> list[RoleRow]:
+    """Return what last happened to roles, oldest first."""
+    return run_blocking(get_orchestrator_roles().audit.rows(limit), timeout_s=ANSWER_S)
 
 
 def is_role_available(role: OrchestratorRole) -> bool:

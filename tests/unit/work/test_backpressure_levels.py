@@ -1,5 +1,7 @@
 """One ordered level: its order, its thresholds, its hysteresis."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,7 +153,7 @@ def test_there_is_never_news_twice_in_a_minute_nor_the_same_news_twice(steps):
         state, news = state.step(level, now_s)
         if news:
             told.append((now_s, state.active))
-    for (before_s, before), (after_s, after) in zip(told, told[1:], strict=False):
+    for (before_s, before), (after_s, after) in itertools.pairwise(told):
         assert after_s - before_s >= 60
         assert before != after
     assert not told or told[0][1]

@@ -14,12 +14,14 @@ from ringrift.work.roles import (
     acquire_orchestrator_role,
     async_acquire_orchestrator_role,
     async_orchestrator_role,
+    get_role_audit,
     get_role_holder,
     holds_orchestrator_role,
     is_role_available,
     orchestrator_role,
     release_orchestrator_role,
 )
+from ringrift.work.roles_holders import ProcessPlace
 
 LEASE = LeaseConfig(lease_s=15.0, renew_s=2.0)
 
@@ -92,6 +94,81 @@ def test_a_holder_that_stops_renewing_stops_before_another_can_begin():
     simulate(scenario())
 
 
+def rivals(*, same_place):
+    """A holder whose process id belongs to nobody, and a rival that may or may not be able to know."""
+    dead = SimulatedRuntime(pid=2**22 + 1)
+    kv = memory_engine(dead).kv
+
+    async def get_kv():
+        return kv
+
+    here = ProcessPlace("sim", "ns")
+    there = here if same_place else ProcessPlace("sim", "another namespace")
+    first = OrchestratorRoles(get_kv, runtime=dead, config=LEASE, place=here)
+    second = OrchestratorRoles(get_kv, runtime=SimulatedRuntime(pid=1), config=LEASE, place=there)
+    return dead, first, second
+
+
+def test_the_role_of_a_dead_process_of_this_machine_is_taken_over_at_once():
+    async def scenario():
+        _, first, second = rivals(same_place=True)
+        assert await first.acquire(OrchestratorRole.CLUSTER)
+        old = first.token(OrchestratorRole.CLUSTER)
+        first._claims[OrchestratorRole.CLUSTER].keeper.cancel()  # as a process that was killed
+        assert await second.acquire(OrchestratorRole.CLUSTER)
+        assert second.token(OrchestratorRole.CLUSTER) > old
+        actions = [(row.action.value, row.other) for row in await second.audit.rows()]
+        assert actions == [("ACQUIRED", ""), ("TAKEOVER", first.holder), ("ACQUIRED", "")]
+        await second.release_all()
+        assert (await second.audit.rows(1))[0].action.value == "RELEASED"
+
+    simulate(scenario())
+
+
+def test_a_process_that_cannot_know_waits_for_the_lease_and_finds_it_stale():
+    async def scenario():
+        runtime, first, second = rivals(same_place=False)
+        assert await first.acquire(OrchestratorRole.CLUSTER)
+        first._claims[OrchestratorRole.CLUSTER].keeper.cancel()
+        for _ in range(3):
+            assert not await second.acquire(OrchestratorRole.CLUSTER)
+        (denied,) = [row for row in await second.audit.rows() if row.action.value == "ACQUIRE_DENIED"]
+        assert (denied.other, denied.times) == (first.holder, 3)
+        await runtime.sleep(LEASE.lease_s)
+        assert await second.acquire(OrchestratorRole.CLUSTER)
+        actions = [row.action.value for row in await second.audit.rows()]
+        assert actions == ["ACQUIRED", "ACQUIRE_DENIED", "STALE_CLEANUP", "ACQUIRED"]
+        await second.release_all()
+
+    simulate(scenario())
+
+
+def test_a_role_that_is_not_renewed_warns_before_it_is_lost():
+    async def scenario():
+        runtime, first, _ = two_processes()
+        assert await first.acquire(OrchestratorRole.SYNC)
+        await runtime.sleep(60)
+        assert first.health_check().status.value == "running"
+        first._claims[OrchestratorRole.SYNC].keeper.cancel()
+        await runtime.sleep(6)
+        assert first.holds(OrchestratorRole.SYNC)
+        assert first.health_check().message == "not renewed for long: sync_orchestrator"
+        await first.release_all()
+
+    simulate(scenario())
+
+
+def test_the_audit_is_bounded():
+    async def scenario():
+        _, first, _ = two_processes()
+        for _ in range(130):
+            assert await first.acquire(OrchestratorRole.SYNC)
+            assert await first.release(OrchestratorRole.SYNC)
+        assert len(await first.audit.rows()) == 200
+
+    simulate(scenario())
+
+
 def test_blocking_calls_on_the_real_engine():
     role = OrchestratorRole.TRAINING_LOOP
     assert is_role_available(role)
@@ -103,6 +180,7 @@ def test_blocking_calls_on_the_real_engine():
         assert token > 0
         assert not is_role_available(role)
     assert is_role_available(role)
+    assert [row.action.value for row in get_role_audit()] == ["ACQUIRED", "RELEASED"] * 2
 
 
 async def test_asynchronous_calls_on_the_real_engine():
