@@ -14,6 +14,8 @@ KIND_VARIABLE = "RINGRIFT_JOB_KIND"
 CONFIG_VARIABLE = "RINGRIFT_JOB_CONFIG"
 OUT_VARIABLE = "RINGRIFT_JOB_OUT"
 TRACE_VARIABLE = "TRACEPARENT"
+# Jobs share the cores by processes; libraries that take all cores each would stand in each other's way.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def job_argv(kind: str, said: JobSettings) -> tuple[str, ...]:
@@ -30,4 +32,4 @@ def job_environment(
     told = {ITEM_VARIABLE: item_id, KIND_VARIABLE: kind, CONFIG_VARIABLE: config, OUT_VARIABLE: out}
     if "traceparent" in trace:
         told[TRACE_VARIABLE] = trace["traceparent"]
-    return {**os.environ, **told}
+    return {**ONE_THREAD, **os.environ, **told}

@@ -1,0 +1,274 @@
+"""Real workers with real jobs: stopped, killed, exceeded, replaced; nothing is lost and nothing is left."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from worker_orders import is_alive, use_command, worker_bench
+
+from ringrift.engine.ports import WorkState
+from ringrift.jobs.shards.reader import open_shard
+from ringrift.work.worker_records import live_workers, running_jobs
+
+DONE, DEAD, READY, CLAIMED = WorkState.DONE, WorkState.DEAD, WorkState.READY, WorkState.CLAIMED
+CONFIG = "connect_four_2p"
+SELFPLAY = {"config": CONFIG, "out": "{out}", "simulations": 16, "slots": 16, "seed": 5, "heartbeat_s": 1}
+TALKING = """
+    import json, os, subprocess, sys, time
+    params = json.load(sys.stdin)
+    def say(**fields):
+        print(json.dumps(fields), flush=True)
+    say(event="started", pid=os.getpid())
+"""
+SLEEPER = (
+    TALKING
+    + """
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    with open(os.path.join(params["out"], "pids"), "a") as file:
+        file.write(f"{os.getpid()} {child.pid}\\n")
+    while True:
+        say(event="heartbeat", stage="sleeping", done=0)
+        time.sleep(0.2)
+"""
+)
+
+
+async def games_of(bench, item):
+    """Fingerprints by game, over all shards that the item handed in."""
+    found = {}
+    for artifact in item.result["artifacts"]:
+        path = await bench.engine.blobs.path(artifact["digest"])
+        with open_shard(path) as shard:
+            for summary in shard.summaries():
+                assert summary.game_id not in found, "a game was handed in twice"
+                found[summary.game_id] = summary.fingerprint
+    return found
+
+
+def noted_pids(bench, item_id):
+    path = bench.folders.of(item_id).out / "pids"
+    if not path.exists() or not path.read_text().endswith("\n"):
+        return []
+    return [[int(word) for word in line.split()] for line in path.read_text().splitlines()]
+
+
+async def test_games_that_were_stopped_and_killed_are_the_same_games(tmp_path):
+    async with worker_bench(tmp_path) as bench:
+        straight = await bench.order("selfplay", {**SELFPLAY, "games": 150})
+        worker = bench.start_worker()
+        expected = await games_of(bench, await bench.until_state(straight, DONE))
+        assert len(expected) == 150
+        item_id = await bench.order("selfplay", {**SELFPLAY, "games": 150, "checkpoint_s": 0.2})
+
+        async def some_played():
+            return [
+                job for job in await running_jobs(bench.engine.kv) if job.job_id == item_id and job.done > 9
+            ]
+
+        await bench.until(some_played, "the first games")
+        assert await bench.stop_worker(worker) == 0
+        released = await bench.engine.queue.get(item_id)
+        assert (released.state, released.attempts) == (READY, 0)
+        assert await live_workers(bench.engine.kv) == []
+        assert bench.folders.of(item_id).out.is_dir()
+
+        worker = bench.start_worker()
+        (job,) = await bench.until(some_played, "more games")
+        os.kill(worker.pid, signal.SIGKILL)
+        await bench.until(lambda: not is_alive(job.pid), "the end of the job")
+        bench.start_worker()  # the same name: it knows at once that the claim is nobody's
+        done = await bench.until_state(item_id, DONE)
+        assert done.attempts == 1
+        assert {name[-7:]: print_ for name, print_ in (await games_of(bench, done)).items()} == {
+            name[-7:]: print_ for name, print_ in expected.items()
+        }
+        assert done.result["fields"]["games"] == 150
+        assert sum(each["counts"]["games"] for each in done.result["artifacts"]) == 150
+        await bench.until(lambda: not bench.folders.of(item_id).path.exists(), "the end of the folder")
+
+
+async def test_what_a_killed_worker_left_is_ended_before_the_item_runs_again(tmp_path):
+    use_command(tmp_path, "sleep", SLEEPER)
+    async with worker_bench(tmp_path) as bench:
+        item_id = await bench.order("sleep", {"out": "{out}"})
+        worker = bench.start_worker("w1")
+        await bench.until(lambda: noted_pids(bench, item_id), "the job")
+        ((leader, daemon),) = noted_pids(bench, item_id)
+        guard = await bench.until(lambda: children_of(worker.pid, "guard_main"), "the guard")
+        # Everything at once, so that nobody is left to clean up; the daemon left the group besides.
+        os.kill(guard[0].pid, signal.SIGKILL)
+        os.kill(worker.pid, signal.SIGKILL)
+        await asyncio.to_thread(worker.wait, 10)
+        assert is_alive(leader)
+        assert is_alive(daemon)
+        bench.start_worker("w2")
+        await bench.until(lambda: len(noted_pids(bench, item_id)) == 2, "the next attempt")
+        assert not is_alive(leader)
+        assert not is_alive(daemon)
+        item = await bench.engine.queue.get(item_id)
+        assert (item.state, item.holder, item.attempts) == (CLAIMED, "w2", 1)
+        await bench.engine.queue.cancel(item_id, reason="enough")
+        second = noted_pids(bench, item_id)[1:] or [[0, 0]]
+        await bench.until(lambda: not is_alive(second[0][0]), "the end of the job")
+
+
+async def test_a_worker_that_dies_over_an_item_again_and_again_gives_it_up(tmp_path):
+    program = TALKING + "    os.kill(os.getppid(), 9)\n    time.sleep(600)\n"
+    use_command(tmp_path, "poison", program)
+    async with worker_bench(tmp_path) as bench:
+        item_id = await bench.order("poison", {"out": "{out}"}, attempts_max=1)
+        for _ in range(8):
+            worker = bench.start_worker("w1")
+            await bench.until(lambda w=worker: _ended(w) or _is_dead(bench, item_id), "an end")
+            if worker.poll() is None:
+                break
+        dead = await bench.until_state(item_id, DEAD)
+        assert "workers were killed" in dead.error
+
+
+def _ended(worker):
+    return worker.poll() is not None
+
+
+async def _is_dead(bench, item_id):
+    return (await bench.engine.queue.get(item_id)).state is DEAD
+
+
+def children_of(pid, word):
+    return [each for each in psutil.Process(pid).children() if any(word in part for part in each.cmdline())]
+
+
+async def test_two_living_workers_never_share_a_name(tmp_path):
+    async with worker_bench(tmp_path) as bench:
+        bench.start_worker("w1")
+        await bench.until(lambda: live_workers(bench.engine.kv), "the worker")
+        second = bench.start_worker("w1")
+        assert await asyncio.to_thread(second.wait, 30) == 2
+        assert "runs already" in bench.logs()
+
+
+async def test_a_job_above_its_memory_is_ended_with_a_clear_error(tmp_path):
+    program = TALKING + "    x = bytearray(400_000_000)\n    time.sleep(600)\n"
+    use_command(tmp_path, "large", program, memory_mb=200)
+    async with worker_bench(tmp_path) as bench:
+        item_id = await bench.order("large", {"out": "{out}"}, attempts_max=1)
+        bench.start_worker()
+        dead = await bench.until_state(item_id, DEAD)
+        assert "MB of memory; 200 are allowed" in dead.error
+
+
+async def test_output_is_bounded_and_the_last_words_are_in_the_error(tmp_path):
+    program = (
+        TALKING
+        + """
+    for number in range(60_000):
+        print("noise " * 10, number, file=sys.stderr)
+    print("x" * 9_000_000)
+    print("no json")
+    sys.exit("these are my last words")
+"""
+    )
+    use_command(tmp_path, "loud", program)
+    async with worker_bench(tmp_path) as bench:
+        item_id = await bench.order("loud", {"out": "{out}"})
+        bench.start_worker()
+
+        async def failed():
+            return (await bench.engine.queue.get(item_id)).error
+
+        error = await bench.until(failed, "a failure")
+        assert "exited with code 1" in error
+        assert error.endswith("these are my last words")
+
+
+async def test_priority_and_cores_are_those_of_the_settings(tmp_path):
+    program = (
+        TALKING
+        + """
+    say(event="result", status="done", nice=os.nice(0), cpus=sorted(os.sched_getaffinity(0)),
+        kind_said=os.environ["RINGRIFT_JOB_KIND"], config=os.environ["RINGRIFT_JOB_CONFIG"])
+"""
+    )
+    use_command(
+        tmp_path, "mine", "import time; time.sleep(0.3)\n" + program.replace("\n    ", "\n"), nice=7, cpus=[0]
+    )
+    async with worker_bench(tmp_path) as bench:
+        item_id = await bench.order("mine", {"out": "{out}"})
+        bench.start_worker()
+        fields = (await bench.until_state(item_id, DONE)).result["fields"]
+        assert (fields["nice"], fields["cpus"]) == (7, [0])
+        assert (fields["kind_said"], fields["config"]) == ("mine", CONFIG)
+
+
+async def test_a_command_that_does_not_exist_is_told_and_not_tried_again(tmp_path):
+    (tmp_path / "ringrift.toml").write_text('[jobs.train]\ncommand = ["no-such-program"]\n')
+    async with worker_bench(tmp_path) as bench:
+        item_id = await bench.order("train", {})
+        bench.start_worker()
+        dead = await bench.until_state(item_id, DEAD)
+        assert "'no-such-program' cannot be started" in dead.error
+
+
+async def test_shards_that_fail_the_check_complete_with_the_reason(tmp_path):
+    async with worker_bench(tmp_path) as bench:
+        bad = await bench.engine.blobs.put_bytes(b"no shard at all")
+        item_id = await bench.order(
+            "validate", {"shards": ["{inputs}/bad.shard.db"], "out": "{out}"}, inputs={"bad.shard.db": bad}
+        )
+        bench.start_worker()
+        done = await bench.until_state(item_id, DONE)
+        assert done.result["status"] == "data_refused"
+
+
+@pytest.mark.timeout(240)
+async def test_a_foreign_trainer_takes_the_place_of_ours(tmp_path):
+    """From games to a model by another program, stopped half-way, and evaluated by our own job."""
+    trainer = Path(__file__).parents[2] / "examples" / "foreign_trainer" / "my_trainer.py"
+    (tmp_path / "ringrift.toml").write_text(
+        f"[jobs.train]\ncommand = {json.dumps(['{python}', str(trainer)])}\n"
+    )
+    async with worker_bench(tmp_path) as bench:
+        worker = bench.start_worker()
+        played = await bench.until_state(await bench.order("selfplay", {**SELFPLAY, "games": 30}), DONE)
+        shard = played.result["artifacts"][0]["digest"]
+        exporting = await bench.order(
+            "export",
+            {"shards": ["{inputs}/a.shard.db"], "out": "{out}/samples.npz"},
+            inputs={"a.shard.db": shard},
+        )
+        samples = (await bench.until_state(exporting, DONE)).result["artifacts"][0]["digest"]
+        params = {"config": CONFIG, "samples": ["{inputs}/samples.npz"], "out": "{out}/model.safetensors"}
+        item_id = await bench.order(
+            "train", {**params, "steps": 300, "batch": 16}, inputs={"samples.npz": samples}
+        )
+
+        async def learning():
+            return [job for job in await running_jobs(bench.engine.kv) if job.kind == "train" and job.done]
+
+        await bench.until(learning, "progress")
+        assert await bench.stop_worker(worker) == 0
+        checkpoint = bench.folders.of(item_id).out / "model.my-checkpoint"
+        item = await bench.engine.queue.get(item_id)
+        assert item.state is DONE or checkpoint.exists()
+        bench.start_worker()
+        trained = await bench.until_state(item_id, DONE)
+        assert trained.result["fields"]["steps"] == 300
+        files = {each["kind"]: each["digest"] for each in trained.result["artifacts"]}
+        playing = await bench.order(
+            "evaluate",
+            {
+                "config": CONFIG,
+                "candidate": "model:{inputs}/m.safetensors@4",
+                "opponents": ["random"],
+                "games": 4,
+                "test": "none",
+                "out": "{out}",
+            },
+            inputs={"m.safetensors": files["model"], "m.json": files["card"]},
+        )
+        evaluated = await bench.until_state(playing, DONE)
+        assert evaluated.result["status"] == "done"
