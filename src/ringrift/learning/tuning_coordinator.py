@@ -39,7 +39,7 @@ from ringrift.work.worker_records import RunningRecord, running_key
 
 log = structlog.get_logger()
 
-PRIORITY = 20  # below everything that the loop itself needs
+PRIORITY = 80  # above self-play, which always waits in line, and below all else that the loop needs
 CHANGES_KEPT = 100
 _TRIGGERS = {"CMAES_TRIGGERED": OptimizationType.CMAES, "NAS_TRIGGERED": OptimizationType.NAS}
 _WORK = ("WORK_STARTED", "WORK_COMPLETED", "WORK_FAILED", "WORK_CANCELLED", "TASK_HEARTBEAT")

@@ -1,0 +1,365 @@
+"""Searches as runs: one at a time, with pauses, told as events, and their findings in the facts."""
+
+import msgspec
+import pytest
+from feedback_kit import Ear, Run, checked_shard, promote, reject, trained_model
+from hypothesis import given
+from hypothesis import strategies as st
+from learning_story import RULES, Story
+
+from ringrift.engine.memory import memory_engine
+from ringrift.engine.ports import Claimant
+from ringrift.errors import Conflict
+from ringrift.events.catalog import CATALOG
+from ringrift.learning.facts import Noted
+from ringrift.learning.trends import MetricsAnalysisOrchestrator
+from ringrift.learning.tuning import (
+    OptimizationCoordinator,
+    OptimizationRun,
+    OptimizationStatus,
+    OptimizationType,
+    trigger_cmaes,
+    tune_order,
+    tuned_rules,
+    why_not,
+    wire_optimization_events,
+)
+from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.work.job_orders import JobReport, read_order
+from ringrift.work.worker_records import RunningRecord, running_key
+
+FOUND = {
+    "kind": "halving",
+    "best_params": {"lr": 0.004, "batch": 64, "weight_decay": 1e-5, "window": 0.8, "samples_per_row": 6.0},
+    "best_score": -1.5,
+    "evaluations": 16,
+    "generations": [{"generation": 4, "best_score": -1.5}],
+    "scores": {"0": -1.7, "3": -1.5},
+    "improved": True,
+}
+
+
+class World:
+    """An engine, a run, a coordinator, and a worker's hands."""
+
+    def __init__(self, *configs):
+        self.runtime, self.ear, self.run = SimulatedRuntime(), Ear(), Run(*configs)
+        self.engine = memory_engine(self.runtime)
+        self.coordinator = OptimizationCoordinator(
+            engine=self._get_engine,
+            router=self.ear.router,
+            runtime=self.runtime,
+            situations=self.run.situations,
+        )
+        self.coordinator.wire()
+
+    async def _get_engine(self):
+        return self.engine
+
+    async def claim(self):
+        claims = await self.engine.queue.claim(Claimant(worker="w"), lease_s=600.0)
+        return claims[0] if claims else None
+
+    async def complete(self, claim, **fields):
+        now_s = self.runtime.now_s()
+        report = JobReport(
+            status="done", worker="w", node="n", started_s=now_s, wall_s=1.0, cpu_s=1.0, fields=fields
+        )
+        await self.engine.queue.complete(claim.id, token=claim.token, result=report.as_result())
+        done = {"work_id": claim.id, "work_type": "tune", "node_id": "n"}
+        await self.ear.router.publish("WORK_COMPLETED", done, "worker")
+
+    async def whole(self, **fields):
+        claim = await self.claim()
+        await self.complete(claim, **fields)
+
+    def samples(self):
+        story = self.run.story
+        checked_shard(story)
+        story.export()
+
+
+def in_world(scenario, *configs):
+    async def whole():
+        world = World(*configs)
+        await scenario(world)
+
+    simulate(whole())
+
+
+def test_a_search_is_ordered_run_and_its_shown_improvement_changes_the_rules():
+    async def scenario(world):
+        world.samples()
+        run = await world.coordinator.begin("halving", "square8_2p", "to see")
+        claim = await world.claim()
+        order = read_order(claim.payload)
+        assert (claim.kind, claim.id) == ("tune", run.run_id)
+        assert order.params["samples"] == ["{inputs}/samples.npz"]
+        assert order.inputs["samples.npz"] == world.run.story.state.newest_samples.digest
+        assert (order.params["lr"], order.params["out"]) == (RULES.learning_rate, "{out}")
+        assert tuned_rules(world.run.story.state, RULES) == RULES
+        await world.complete(claim, **FOUND)
+        (kept,) = await world.coordinator.runs()
+        assert (kept.status, kept.improved, kept.best_score) == (OptimizationStatus.COMPLETED, True, -1.5)
+        changed = [p for name, p in world.ear.events if name == "HYPERPARAMETER_UPDATED"]
+        assert {p["param_name"]: p["new_value"] for p in changed}["lr"] == 0.004
+        rules = tuned_rules(world.run.story.state, RULES)
+        assert (rules.learning_rate, rules.batch, rules.bucket.steps_per_row) == (0.004, 64, 6.0)
+
+    in_world(scenario)
+
+
+def test_what_was_not_shown_to_be_better_changes_nothing():
+    async def scenario(world):
+        world.samples()
+        await world.coordinator.begin("halving", "square8_2p")
+        await world.whole(**{**FOUND, "improved": False})
+        (kept,) = await world.coordinator.runs()
+        assert kept.status is OptimizationStatus.COMPLETED
+        assert tuned_rules(world.run.story.state, RULES) == RULES
+        assert "HYPERPARAMETER_UPDATED" not in world.ear.take()
+
+    in_world(scenario)
+
+
+def test_one_at_a_time_and_a_pause_between_two():
+    async def scenario(world):
+        begin = world.coordinator.begin
+        first = await begin("cmaes", "square8_2p")
+        with pytest.raises(Conflict, match=f"{first.run_id} is under way"):
+            await begin("cmaes", "square8_2p")
+        await world.whole(best_params={"territory": 3.0}, best_score=0.6, improved=True)
+        with pytest.raises(Conflict, match="300 s lie between two"):
+            await begin("cmaes", "square8_2p")
+        await world.runtime.sleep(301.0)
+        assert (await begin("cmaes", "square8_2p")).run_id != first.run_id
+
+    in_world(scenario)
+
+
+def test_a_search_needs_something_to_train_on():
+    async def scenario(world):
+        with pytest.raises(Conflict, match="no samples"):
+            await world.coordinator.begin("pbt", "square8_2p")
+        assert await world.coordinator.runs() == []
+
+    in_world(scenario)
+
+
+def test_a_search_that_dies_or_is_cancelled_lets_the_next_begin():
+    async def scenario(world):
+        first = await world.coordinator.begin("cmaes", "square8_2p")
+        claim = await world.claim()
+        await world.engine.queue.fail(claim.id, token=claim.token, error="no memory", final=True)
+        failed = {"work_id": claim.id, "work_type": "tune", "error": "no memory", "attempts": 3}
+        await world.ear.router.publish("WORK_FAILED", failed, "worker")
+        await world.runtime.sleep(301.0)
+        second = await world.coordinator.begin("cmaes", "square8_2p")
+        assert await world.coordinator.cancel(second.run_id)
+        runs = {run.run_id: run for run in await world.coordinator.runs()}
+        assert (runs[first.run_id].status, runs[first.run_id].error) == ("failed", "no memory")
+        assert runs[second.run_id].status is OptimizationStatus.CANCELLED
+        await world.runtime.sleep(301.0)
+        await world.coordinator.begin("cmaes", "square8_2p")
+
+    in_world(scenario)
+
+
+def test_a_crash_between_record_and_item_does_not_close_the_door():
+    async def scenario(world):
+        async def crash(*_):
+            raise RuntimeError("killed")
+
+        queue_it, world.coordinator._put_into_queue = world.coordinator._put_into_queue, crash
+        with pytest.raises(RuntimeError):
+            await world.coordinator.begin("cmaes", "square8_2p")
+        world.coordinator._put_into_queue = queue_it
+        assert (await world.coordinator.refresh()).error == "it was never queued"
+        await world.runtime.sleep(301.0)
+        await world.coordinator.begin("cmaes", "square8_2p")
+
+    in_world(scenario)
+
+
+def test_events_of_an_architecture_search_come_in_order_and_its_scores_become_a_fact():
+    async def scenario(world):
+        world.samples()
+        run = await world.coordinator.begin("nas", "square8_2p", presets=["small", "medium"])
+        claim = await world.claim()
+        record = RunningRecord(
+            job_id=claim.id, kind="tune", config="square8_2p", worker="w", node="n", pid=1, attempt=1,
+            stage="searching", done=1, total=2, rate=0, eta_s=None, started_s=0, at_s=0, elapsed_s=0,
+            cpu_s=0, memory_mb=0, line="", extra={"generation": 1, "best_score": 0.5},
+        )  # fmt: skip
+        await world.engine.kv.put(running_key(claim.id), msgspec.json.encode(record))
+        beat = {"task_id": claim.id, "node_id": "n"}
+        await world.ear.router.publish("TASK_HEARTBEAT", beat, "worker")
+        await world.ear.router.publish("TASK_HEARTBEAT", beat, "worker")
+        scores = {"small": 0.5, "medium": 0.6}
+        generations = [{"generation": 1, "best_score": 0.5}, {"generation": 2, "best_score": 0.6}]
+        await world.complete(
+            claim, best_params={"preset": "medium"}, best_score=0.6, scores=scores, generations=generations
+        )
+        told = [name for name, _ in world.ear.events if name.startswith("NAS")]
+        assert told == [
+            "NAS_TRIGGERED",
+            "NAS_STARTED",
+            "NAS_GENERATION_COMPLETE",
+            "NAS_GENERATION_COMPLETE",
+            "NAS_BEST_ARCHITECTURE",
+            "NAS_COMPLETED",
+        ]
+        assert world.ear.take()["NAS_COMPLETED"]["run_id"] == run.run_id
+        note = world.run.story.state.notes[-1]
+        assert (note.topic, note.details["scores"]) == ("architecture", scores)
+
+    in_world(scenario)
+
+
+def test_a_population_and_the_weights_of_the_heuristic_are_told_from_begin_to_end():
+    async def scenario(world):
+        world.samples()
+        await world.coordinator.begin("pbt", "square8_2p", population=4)
+        generations = [{"generation": 1, "best_score": -2.0}, {"generation": 2, "best_score": -1.8}]
+        await world.whole(best_params={"lr": 0.01}, best_score=-1.8, generations=generations)
+        counts = world.ear.counts()
+        assert (counts["PBT_STARTED"], counts["PBT_GENERATION_COMPLETE"], counts["PBT_COMPLETED"]) == (
+            1,
+            2,
+            1,
+        )
+        await world.runtime.sleep(301.0)
+        await world.coordinator.begin("cmaes", "square8_2p", generations=3, population=8)
+        assert world.ear.take()["CMAES_TRIGGERED"]["population_size"] == 8
+        await world.whole(best_params={"territory": 3.2}, best_score=0.55, generations=generations)
+        assert world.ear.take()["CMAES_COMPLETED"]["best_params"] == {"territory": 3.2}
+
+    in_world(scenario)
+
+
+def test_a_published_wish_for_a_search_begins_one_and_what_others_began_is_not_begun_again():
+    async def scenario(world):
+        wish = {"config_key": "square8_2p", "run_id": "by-hand", "reason": "a person", "generations": 2}
+        await world.ear.router.publish("CMAES_TRIGGERED", wish, "somebody")
+        (run,) = await world.coordinator.runs()
+        assert (run.run_id, run.params["generations"]) == ("tune.by-hand", 2)
+        again = {**wish, "run_id": run.run_id}
+        await world.ear.router.publish("CMAES_TRIGGERED", again, "somebody")
+        assert len(await world.coordinator.runs()) == 1
+        assert world.coordinator.last_refusal == ""
+
+    in_world(scenario)
+
+
+def test_a_long_plateau_begins_searches_by_itself_but_not_more_than_three_an_hour():
+    async def scenario(world):
+        world.samples()
+        plateau = {
+            "config_key": "square8_2p",
+            "metric_name": "rating",
+            "current_value": 1000.0,
+            "epochs_since_improvement": 9,
+        }
+        await world.ear.router.publish("PLATEAU_DETECTED", plateau, "test")
+        assert await world.coordinator.runs() == []  # too short to be worth a search
+        for _ in range(8):
+            long = {**plateau, "epochs_since_improvement": 10}
+            await world.ear.router.publish("PLATEAU_DETECTED", long, "test")
+            claim = await world.claim()
+            if claim is not None:
+                await world.complete(claim, **FOUND)
+            await world.runtime.sleep(301.0)
+        runs = await world.coordinator.runs()
+        assert [run.optimization_type for run in runs] == [OptimizationType.HALVING] * 3
+        assert "3 searches began by themselves" in world.coordinator.last_refusal
+        await world.runtime.sleep(3600.0)
+        await world.ear.router.publish("PLATEAU_DETECTED", long, "test")
+        assert len(await world.coordinator.runs()) == 4
+
+    in_world(scenario)
+
+
+def test_the_plateau_that_the_metrics_find_reaches_the_search():
+    async def scenario(world):
+        story = world.run.story
+        promote(story, trained_model(story))
+        for _ in range(10):
+            reject(story, trained_model(story))
+        metrics = MetricsAnalysisOrchestrator(
+            router=world.ear.router, runtime=world.runtime, situations=world.run.situations
+        )
+        await metrics.judge()
+        (run,) = await world.coordinator.runs()
+        assert run.automatic
+        assert "10 candidates in a row were refused" in run.reason
+
+    in_world(scenario)
+
+
+def test_a_loss_that_stands_still_begins_a_search_too():
+    async def scenario(world):
+        world.samples()
+        for step in range(17):
+            progress = {"config_key": "square8_2p", "job_id": "j", "epoch": step, "train_loss": 1.5}
+            await world.ear.router.publish("TRAINING_PROGRESS", progress, "trainer")
+        (run,) = await world.coordinator.runs()
+        assert "no better loss for 15 looks" in run.reason
+
+    in_world(scenario)
+
+
+# --- pure ---------------------------------------------------------------------------------------------------
+
+
+def a_run(**fields):
+    given = {"run_id": "r", "optimization_type": "cmaes", "config_key": "c", "reason": "", "started_s": 0.0}
+    return msgspec.convert({**given, **fields}, OptimizationRun)
+
+
+def test_a_history_of_ended_runs_is_no_reason_to_refuse():
+    ended = a_run(status="completed", ended_s=100.0)
+    assert why_not([], 1000.0, automatic=True) == ""
+    assert why_not([ended], 1000.0, automatic=True) == ""
+
+
+@given(st.lists(st.tuples(st.floats(0, 10_000), st.booleans()), max_size=20), st.floats(0, 20_000))
+def test_never_more_than_three_by_themselves_in_an_hour(starts, now_s):
+    runs = [a_run(started_s=at, ended_s=at, status="completed", automatic=auto) for at, auto in starts]
+    recent = [run for run in runs if run.automatic and now_s - run.started_s < 3600.0]
+    if not why_not(runs, now_s, automatic=True):
+        assert len(recent) < 3
+
+
+@given(
+    st.dictionaries(st.sampled_from(["lr", "batch", "samples_per_row", "window"]), st.floats() | st.text())
+)
+def test_rules_survive_any_finding(found):
+    story = Story()
+    story.write(Noted(at_s=1.0, topic="tuned", text="", details={"kind": "halving", "best_params": found}))
+    rules = tuned_rules(story.state, RULES)
+    assert rules.learning_rate > 0
+    assert rules.batch >= 1
+    assert 1.0 <= rules.bucket.steps_per_row <= 16.0
+
+
+def test_every_search_has_an_order_that_its_job_takes():
+    assert tune_order(OptimizationType.NAS, "square8_2p", None, RULES) is None
+    order = tune_order(OptimizationType.CMAES, "square8_2p", None, RULES, generations=3)
+    assert order.params == {"config": "square8_2p", "kind": "cmaes", "out": "{out}", "generations": 3}
+
+
+def test_what_it_emits_and_hears_is_in_the_catalog():
+    assert set(OptimizationCoordinator.emits) <= CATALOG.keys()
+    wired = wire_optimization_events(router=Ear().router)
+    assert {"PLATEAU_DETECTED", "NAS_STARTED", "WORK_COMPLETED"} <= set(wired.hears()) <= CATALOG.keys()
+    assert wired.is_subscribed
+
+
+def test_the_documented_call_orders_a_search_in_the_engine_of_this_process():
+    run = trigger_cmaes("square8_2p", "as documented")
+    assert run.status is OptimizationStatus.PENDING
+    assert trigger_cmaes("square8_2p") is None  # one is under way
+
+
+async def test_the_documented_call_works_inside_a_loop_too():
+    assert trigger_cmaes("square8_2p").optimization_type is OptimizationType.CMAES
