@@ -61,7 +61,7 @@ async def run_control_process(
         router = get_router()
         await router.start()
         stack.push_async_callback(router.stop)
-        status = await start_coordination()
+        status = await start_coordination(pipeline_auto_trigger=True)
         stack.push_async_callback(shutdown_all_coordinators, timeout_seconds=SHUTDOWN_S_MAX)
         manager = get_daemon_manager()
         stack.push_async_callback(manager.shutdown)

@@ -119,7 +119,8 @@ def _wire_daemons(book: _Book, parts: Mapping[str, Any]) -> None:
             continue
         factory = load_entry_point(spec.entry_point)
         if hasattr(factory, "wiring") or inspect.isfunction(factory):
-            given = {name: value for name, value in offered.items() if takes_keyword(factory, name)}
+            with_settings = {**offered, "settings": dict(spec.settings)}
+            given = {name: value for name, value in with_settings.items() if takes_keyword(factory, name)}
             book.components.append(factory(**given).wiring())
 
 

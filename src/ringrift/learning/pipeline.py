@@ -1,0 +1,169 @@
+"""The pipeline under the names of the documents, and the daemons that run the loop.
+
+DATA_PIPELINE runs the training loop in the control process while auto-trigger is on (`ringrift run` turns it
+on). CONTINUOUS_TRAINING_LOOP is the same under its old name: whichever comes first runs, the other waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import msgspec
+
+from ringrift.engine.opening import get_engine
+from ringrift.engine.ports import KeyValue
+from ringrift.events.audit import ComponentWiring
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.announcements import ANNOUNCED
+from ringrift.learning.ledger import known_configs
+from ringrift.learning.loop import TrainingLoop
+from ringrift.learning.pipeline_orchestrator import (
+    DataPipelineOrchestrator,
+    OperationMode,
+    PipelineConfig,
+    get_pipeline_orchestrator,
+    get_pipeline_status,
+    wire_pipeline_events,
+)
+from ringrift.learning.pipeline_records import IterationRecord, PipelineStage, StageTransition
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
+from ringrift.status import HealthCheckResult
+
+__all__ = [
+    "BoardType",
+    "DataPipelineDaemon",
+    "DataPipelineOrchestrator",
+    "IterationRecord",
+    "OperationMode",
+    "PipelineConfig",
+    "PipelineStage",
+    "StageTransition",
+    "create_continuous_loop",
+    "create_data_pipeline",
+    "get_pipeline_orchestrator",
+    "get_pipeline_status",
+    "wire_pipeline_events",
+]
+
+CHOICE_KEY = "learning/run_choice"
+LOOK_S = 1.0
+STILL_S_MAX = 60.0  # a loop that has not turned for so long hangs
+
+
+class BoardType(StrEnum):
+    """The boards of RingRift."""
+
+    SQUARE8 = "square8"
+    SQUARE19 = "square19"
+    HEX8 = "hex8"
+    HEXAGONAL = "hexagonal"
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    """The configs that the run was started with."""
+
+    configs: tuple[str, ...] = ()
+
+
+class _Seat:
+    """One loop a process: facts have one writer."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+
+
+async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
+    """Return what the run was asked to learn; without a wish, what has been learned before."""
+    entry = await kv.get(CHOICE_KEY)
+    if entry is not None and (found := msgspec.json.decode(entry.value, type=_Choice).configs):
+        return found
+    return tuple(await known_configs(kv))
+
+
+class DataPipelineDaemon:
+    """Runs the loop."""
+
+    capability: ClassVar[str] = "pipeline"
+
+    def __init__(
+        self,
+        name: str = "data_pipeline",
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.name = name
+        self._router, self._runtime = router, runtime or system_runtime()
+        self._waits_for = "its start"
+        self._loop: TrainingLoop | None = None
+        self._turned: tuple[int, float] = (0, 0.0)  # passes, when they last grew
+
+    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        """Live until cancelled: wait for a reason to run and for the seat, then learn."""
+        if on_ready is not None:
+            on_ready()
+        seat = process_scope().get(_Seat, _Seat)
+        self._waits_for = "the loop of this process, which runs under another name"
+        async with seat.lock:
+            try:
+                configs = await self._wait_for_work()
+                await self._learn(configs)
+            finally:
+                self._loop, self._waits_for = None, "its start"
+
+    async def _wait_for_work(self) -> tuple[str, ...]:
+        engine = await get_engine()
+        while True:
+            if not get_pipeline_orchestrator().auto_trigger:
+                self._waits_for = "auto-trigger, which is off (COORDINATOR_AUTO_TRIGGER_PIPELINE)"
+            elif configs := await configs_of_the_run(engine.kv):
+                return configs
+            else:
+                self._waits_for = "a config to learn; name one with ringrift run --configs"
+            await self._runtime.sleep(LOOK_S)
+
+    async def _learn(self, configs: tuple[str, ...]) -> None:
+        settings = get_settings()
+        wanted = get_pipeline_orchestrator().config.learning(settings.learning or {})
+        settings = replace(settings, learning=wanted or None)
+        router = self._router or get_router()
+        self._loop = TrainingLoop(await get_engine(), self._runtime, router, settings)
+        self._turned = (0, self._runtime.monotonic_s())
+        self._waits_for = ""
+        await self._loop.run(configs)
+
+    def wiring(self) -> ComponentWiring:
+        """Who runs the loop sends what follows from its facts."""
+        return ComponentWiring(self.name, self.capability, ANNOUNCED)
+
+    def health_check(self) -> HealthCheckResult:
+        """Degraded while there is nothing to run, unhealthy when the loop no longer turns."""
+        if self._loop is None:
+            return HealthCheckResult.degraded(f"waits for {self._waits_for}")
+        passes, now_s = self._loop.controller.passes, self._runtime.monotonic_s()
+        if passes != self._turned[0]:
+            self._turned = (passes, now_s)
+        still_s = now_s - self._turned[1]
+        details: dict[str, Any] = {"passes": passes, "configs": self._loop.controller.configs()}
+        if still_s > STILL_S_MAX:
+            return HealthCheckResult.unhealthy(f"the loop has not turned for {still_s:.0f} s", **details)
+        return HealthCheckResult.ok("", **details)
+
+
+def create_data_pipeline(
+    router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
+) -> DataPipelineDaemon:
+    return DataPipelineDaemon(router=router, runtime=runtime)
+
+
+def create_continuous_loop(
+    router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
+) -> DataPipelineDaemon:
+    return DataPipelineDaemon("continuous_training_loop", router=router, runtime=runtime)

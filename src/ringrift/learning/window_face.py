@@ -1,0 +1,77 @@
+"""PER_ORCHESTRATOR: the replay window of each config, as the documents' replay buffer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from ringrift.events.handlers import HandlerBase
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.announcement_scene import blob_path
+from ringrift.learning.records import ShardState
+from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.state import ConfigState
+from ringrift.learning.window import base_rows, shards_in_window, window_rows
+from ringrift.runtime import Runtime
+
+INTERVAL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayWindow:
+    """What the next training is sampled from."""
+
+    config_key: str
+    rows: int
+    rows_total: int
+    rows_recalled: int
+    shards: int
+    oldest_s: float | None
+    newest_s: float | None
+    buffer_path: str | None  # the newest export of it
+
+
+def replay_window(state: ConfigState) -> ReplayWindow:
+    base = base_rows(state.config)
+    shards = shards_in_window(reversed(state.shards.values()), state.rows, base=base)
+    newest = state.newest_samples
+    return ReplayWindow(
+        config_key=state.config,
+        rows=window_rows(state.rows, base=base),
+        rows_total=state.rows,
+        rows_recalled=state.totals[f"rows {ShardState.RECALLED}"],
+        shards=len(shards),
+        oldest_s=shards[-1].made_s if shards else None,
+        newest_s=shards[0].made_s if shards else None,
+        buffer_path=None if newest is None else blob_path(newest.digest),
+    )
+
+
+class ReplayWindowDaemon(HandlerBase):
+    """Keeps the view of the windows fresh. What changed them is told with the facts."""
+
+    capability: ClassVar[str] = "replay_refresh"
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+    ) -> None:
+        super().__init__("per_orchestrator", cycle_interval=INTERVAL_S, router=router, runtime=runtime)
+        self._situations = situations or get_situations()
+        self.windows: dict[str, ReplayWindow] = {}
+
+    async def _run_cycle(self) -> None:
+        self.windows = {config: replay_window(each.state) for config, each in self._situations.all().items()}
+
+    def get_status(self) -> dict[str, Any]:
+        windows = {config: asdict(each) for config, each in self.windows.items()}
+        return {**super().get_status(), "windows": windows}
+
+
+def create_replay_window_daemon(
+    router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
+) -> ReplayWindowDaemon:
+    return ReplayWindowDaemon(router=router, runtime=runtime)
