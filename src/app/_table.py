@@ -165,7 +165,11 @@ _PRESENT: dict[str, Alias] = {
     ),
     "master_loop_guard": Alias("bootstrap", ("ringrift.bootstrap.master_loop",)),
     "orchestrator_registry": Alias("roles"),
-    "work_queue": Alias("engine", ("ringrift.engine.ports", "ringrift.engine.opening")),
+    "work_queue": Alias(
+        "engine",
+        ("ringrift.engine.ports", "ringrift.engine.opening"),
+        names={"get_work_queue_status": "ringrift.work.tasks:get_work_queue_status"},
+    ),
     "async_bridge_manager": Alias("engine", ("ringrift.engine.opening",)),
 }
 

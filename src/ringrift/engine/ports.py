@@ -251,6 +251,10 @@ class WorkQueue(Protocol):
         """Return dead items, newest first."""
         ...
 
+    async def ready(self, *, limit: int = 100) -> list[WorkItem]:
+        """Return items that may be claimed now, in the order in which they would be."""
+        ...
+
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         """Return items that are held under a lease, in the order in which their leases end."""
         ...

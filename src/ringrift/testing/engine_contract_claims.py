@@ -64,6 +64,18 @@ class HandingContract:
         claimed = [claim.id for batch in batches for claim in batch]
         assert sorted(claimed) == sorted(ids)
 
+    async def test_what_waits_is_listed_in_the_order_of_claiming(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        for name, priority, delay_s in (("a", 0, 0.0), ("b", 5, 0.0), ("c", 5, 0.0), ("later", 9, 60.0)):
+            await add(queue, id=name, priority=priority, delay_s=delay_s)
+        await add(queue, id="blocked", after=("a",))
+        assert [item.id for item in await queue.ready()] == ["b", "c", "a"]
+        assert [item.id for item in await queue.ready(limit=1)] == ["b"]
+        await must_claim(queue)
+        assert [item.id for item in await queue.ready()] == ["c", "a"]
+        await bench.pass_time(61)
+        assert [item.id for item in await queue.ready(limit=2)] == ["later", "b"]
+
     async def test_what_is_held_is_listed_with_its_holder(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         await queue.add([NewWork(kind="k", id=name) for name in ("a", "b", "c", "d")])

@@ -203,6 +203,7 @@ SPAWN_ORDER: tuple[Check, ...] = (
 )
 SAFEGUARD_ORDER: tuple[Check, ...] = (
     check_emergency,
+    check_state,  # a pause holds whoever asks
     check_node_breaker,
     check_type_breaker,
     check_rate,

@@ -37,6 +37,7 @@ from ringrift.work.task_lifecycle import (
     get_task_stats,
     wire_task_events,
 )
+from ringrift.work.task_queue_view import get_work_queue_status, work_queue_status
 from ringrift.work.task_registry import RunningTask, TaskRegistry
 from ringrift.work.task_types import TaskType, task_type_of
 
@@ -69,9 +70,11 @@ __all__ = [
     "get_task_coordinator",
     "get_task_lifecycle_coordinator",
     "get_task_stats",
+    "get_work_queue_status",
     "task_context",
     "task_type_of",
     "turn_on_emergency_stop",
     "wire_task_events",
     "wire_task_limits",
+    "work_queue_status",
 ]

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 from tasks_world import ROOMY, in_tasks_world
 
-from ringrift.engine.ports import WorkState
+from ringrift.engine.ports import NewWork, WorkState
 from ringrift.work.limits import CoordinatorState, TaskLimits
 from ringrift.work.queue_depths import RUN_STATUS_KEY
+from ringrift.work.task_queue_view import work_queue_status
 from ringrift.work.task_types import TaskType
 from ringrift.work.worker_records import WorkerRecord, worker_key
 
@@ -246,3 +247,34 @@ def test_rates_follow_the_setting(tmp_path):
             world.safeguards.started("selfplay", f"n{number % 20}")
 
     in_tasks_world(scenario, tmp_path, limits=TaskLimits(spawns_per_minute=600, spawns_burst=600))
+
+
+def test_the_work_queue_in_the_words_of_the_documents(tmp_path):
+    async def scenario(world):
+        done, dead = await world.claim("export", number=2)
+        await world.engine.queue.complete(done.id, token=done.token)
+        await world.engine.queue.fail(dead.id, token=dead.token, error="bad", final=True)
+        await world.claim("train", worker="w")
+        await world.engine.queue.add([NewWork(kind="selfplay", priority=n) for n in range(12)])
+        reply = await work_queue_status(world.engine)
+        assert reply["total_items"] == 15
+        assert reply["by_status"] == {"completed": 1, "failed": 1, "running": 1, "pending": 12}
+        assert reply["by_type"] == {"export": 2, "train": 1, "selfplay": 12}
+        assert [item["priority"] for item in reply["pending"]] == list(range(11, 1, -1))
+        assert [(item["work_type"], item["claimed_by"]) for item in reply["running"]] == [("train", "w")]
+        assert reply["stats"] == {
+            "total_added": 15,
+            "total_completed": 1,
+            "total_failed": 1,
+            "total_timeout": 0,
+        }
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_pause_holds_the_safeguards_too(tmp_path):
+    async def scenario(world):
+        await world.coordinator.set_state(CoordinatorState.PAUSED, "lunch")
+        assert (await world.safeguards.allow("export")).reason == "task coordination is paused: lunch"
+
+    in_tasks_world(scenario, tmp_path)

@@ -52,7 +52,7 @@ def test_the_order_of_the_questions_is_the_documented_one():
         "resources", "backpressure_level",
     ]  # fmt: skip
     assert names(SAFEGUARD_ORDER) == [
-        "emergency", "node_breaker", "type_breaker", "rate", "node_rate", "node_limit", "totals",
+        "emergency", "state", "node_breaker", "type_breaker", "rate", "node_rate", "node_limit", "totals",
         "soft_resources",
     ]  # fmt: skip
 

@@ -279,6 +279,13 @@ class MemoryWorkQueue:
         dead.sort(key=lambda item: (-item.changed_s, -item.seq))
         return [item.view() for item in dead[:limit]]
 
+    async def ready(self, *, limit: int = 100) -> list[WorkItem]:
+        now_s = await self._enter()
+        items = self._state.items.values()
+        free = [item for item in items if item.state is WorkState.READY and item.not_before_s <= now_s]
+        free.sort(key=lambda item: (-item.new.priority, item.seq))
+        return [item.view() for item in free[:limit]]
+
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         await self._enter()
         held = [item for item in self._state.items.values() if item.state is WorkState.CLAIMED]

@@ -1,0 +1,75 @@
+"""The work queue in the words of the documents: what is pending, runs, was completed or failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import get_engine
+from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.engine.work_rules import LEASE_RAN_OUT
+
+PENDING_SHOWN = 10
+RUNNING_SHOWN = 1000
+DEAD_LOOKED_AT = 1000
+ANSWER_S = 10.0
+
+STATUS_OF = {
+    WorkState.BLOCKED: "pending",
+    WorkState.READY: "pending",
+    WorkState.CLAIMED: "running",
+    WorkState.DONE: "completed",
+    WorkState.DEAD: "failed",
+    WorkState.CANCELLED: "cancelled",
+}
+
+
+async def work_queue_status(engine: Engine) -> dict[str, Any]:
+    """The reply of the documents. Totals count what the queue still keeps of ended items."""
+    counts = await engine.queue.counts()
+    by_status: Counter[str] = Counter()
+    for states in counts.values():
+        by_status.update({STATUS_OF[state]: number for state, number in states.items()})
+    dead = await engine.queue.dead(limit=DEAD_LOOKED_AT)
+    total = by_status.total()
+    return {
+        "total_items": total,
+        "by_status": dict(by_status),
+        "by_type": {kind: sum(states.values()) for kind, states in counts.items()},
+        "pending": [as_documented(item) for item in await engine.queue.ready(limit=PENDING_SHOWN)],
+        "running": [as_documented(item) for item in await engine.queue.claimed(limit=RUNNING_SHOWN)],
+        "stats": {
+            "total_added": total,
+            "total_completed": by_status["completed"],
+            "total_failed": by_status["failed"],
+            "total_timeout": sum(item.error == LEASE_RAN_OUT for item in dead),
+        },
+    }
+
+
+def as_documented(item: WorkItem) -> dict[str, Any]:
+    """One item with the field names of the documents."""
+    return {
+        "work_id": item.id,
+        "work_type": item.kind,
+        "priority": item.priority,
+        "config": dict(item.payload),
+        "status": STATUS_OF[item.state],
+        "claimed_by": item.holder or "",
+        "attempts": item.attempts,
+        "max_attempts": item.attempts_max,
+        "created_at": item.added_s,
+        "claimed_at": item.changed_s if item.state is WorkState.CLAIMED else 0.0,
+        "result": item.result,
+        "error": item.error,
+    }
+
+
+def get_work_queue_status() -> dict[str, Any]:
+    """`work_queue_status` of this process's engine, for code without a loop."""
+    return run_blocking(_shared_status(), timeout_s=ANSWER_S)
+
+
+async def _shared_status() -> dict[str, Any]:
+    return await work_queue_status(await get_engine())
