@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from ringrift.games.contract import Game
-from ringrift.jobs.devices import chosen_device
+from ringrift.network.devices import chosen_device
 from ringrift.network.evaluator import NetEvaluator
 from ringrift.network.storage import load_model
 from ringrift.search.contract import Evaluator

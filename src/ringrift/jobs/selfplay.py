@@ -75,7 +75,9 @@ class SelfplayParams(Params, frozen=True, kw_only=True):
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024, description="Threads of the network.")] = 1
     device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="Where to compute.")] = "auto"
     games_per_shard: Annotated[int, msgspec.Meta(ge=1, description="A shard is sealed at so many.")] = 500
-    checkpoint_s: Annotated[float, msgspec.Meta(gt=0, description="Note unfinished games so often.")] = 60.0
+    checkpoint_s: Annotated[float, msgspec.Meta(ge=0.02, description="Note unfinished games so often.")] = (
+        60.0
+    )
 
 
 def selfplay_config(params: SelfplayParams) -> SelfplayConfig:

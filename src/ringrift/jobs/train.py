@@ -20,11 +20,11 @@ import torch
 from ringrift.errors import AlreadyExists, ConfigError
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
-from ringrift.jobs.devices import chosen_device
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.params import Params, params_as_json
 from ringrift.jobs.plotting import line_plot
+from ringrift.jobs.samples.hold_out import HOLD_OUT
 from ringrift.jobs.sealing import alone, describe, file_sha256, sealing
 from ringrift.jobs.training.checkpoints import (
     learner_tensors,
@@ -37,6 +37,7 @@ from ringrift.jobs.training.learner import Learner, LearnerConfig
 from ringrift.jobs.training.sample_files import SampleFile, SampleSet
 from ringrift.jobs.training.schedule import LearningRate
 from ringrift.network.card import ModelCard, card_path, read_card
+from ringrift.network.devices import chosen_device
 from ringrift.network.model import ResidualNet, build
 from ringrift.network.storage import SUFFIX, load_model, save_model
 
@@ -76,7 +77,7 @@ class TrainParams(Params, frozen=True, kw_only=True):
     average_decay: Annotated[
         float, msgspec.Meta(ge=0, lt=1, description="Memory of the averaged weights.")
     ] = 0.999
-    hold_out: Annotated[float, msgspec.Meta(ge=0, le=0.5, description="Share of games held out.")] = 0.05
+    hold_out: Annotated[float, msgspec.Meta(ge=0, le=0.5, description="Share of games held out.")] = HOLD_OUT
     check_every: Annotated[int, msgspec.Meta(ge=0, description="Steps between looks; 0: an epoch.")] = 0
     patience: Annotated[
         int, msgspec.Meta(ge=0, description="Looks without gain before the end; 0: never.")
@@ -211,7 +212,8 @@ class _Run:
         finally:
             epochs.close()
         self._write()
-        return self.finished()
+        made, took_s = epochs.state.step - first, max(job.runtime.monotonic_s() - began_s, 1e-9)
+        return self.finished(samples_per_s=round(made * self._params.batch / took_s, 1))
 
     def _resume(self) -> None:
         if not self._checkpoint.exists():
@@ -245,7 +247,7 @@ class _Run:
             architecture=net.architecture,
             parent=self._parent.sha256 if self._parent is not None else None,
             rows_seen=before + state.best_step * params.batch,
-            notes={"run": self._identity, "data": self._data, **self._told()},
+            notes={"run": self._identity, "data": self._data, **self._told(net)},
         )
         self._write_curve(state)
         save_model(net, card, params.out)
@@ -260,25 +262,45 @@ class _Run:
             title = f"{self._params.out.stem}: losses"
             part.write_text(line_plot(title, lines, x_label="step", y_label="loss"), encoding="utf8")
 
-    def _told(self) -> dict[str, Any]:
+    def _told(self, net: ResidualNet) -> dict[str, Any]:
+        """What the card says of the run: losses at the last look, and how far values are off."""
         state = self._epochs.state
+        last = state.curve[-1]
         return {
             "steps": state.step,
             "best_step": state.best_step,
-            "best_loss": state.best_loss,
             "ended": state.ended or "all steps made",
             "rows": self._rows,
             "held_rows": self._held,
+            "train": _losses_of("train_", last),
+            "held": _losses_of("held_", last),
+            "best_held": state.best_loss,
+            "calibration": self._epochs.calibration(net),
         }
 
-    def finished(self) -> Outcome:
+    def finished(self, *, samples_per_s: float | None = None) -> Outcome:
         """The result, read from what is on disk."""
         card = read_card(card_path(self._params.out))
         self._job.sealed(describe(self._params.out, "model", config=card.config, rows_seen=card.rows_seen))
+        self._job.sealed(describe(card_path(self._params.out), "card"))
         for suffix in (".curve.jsonl", ".curve.svg"):
             self._job.sealed(describe(self._params.out.with_suffix(suffix), "curve"))
-        told = {name: card.notes[name] for name in self._told()}
-        return Outcome(ExitCode.DONE, {"model_sha256": card.sha256, "rows_seen": card.rows_seen, **told})
+        told = {name: value for name, value in card.notes.items() if name not in ("run", "data")}
+        about = {
+            "config": card.config,
+            "model": str(self._params.out),
+            "model_sha256": card.sha256,
+            "parent": card.parent,
+            "rows_seen": card.rows_seen,
+            "samples_per_s": samples_per_s,
+        }
+        return Outcome(ExitCode.DONE, {**about, **told})
+
+
+def _losses_of(prefix: str, line: dict[str, float]) -> dict[str, float] | None:
+    """The losses of one look; None if there was nothing to look at."""
+    found = {name.removeprefix(prefix): loss for name, loss in line.items() if name.startswith(prefix)}
+    return found or None
 
 
 def _starting_network(params: TrainParams, game: Game) -> tuple[ResidualNet, ModelCard | None]:

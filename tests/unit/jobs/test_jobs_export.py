@@ -191,7 +191,7 @@ def test_memory_does_not_grow_with_the_number_of_games(tmp_path, monkeypatch):
 
     peak(4)  # what is loaded once
     few, many = peak(64), peak(384)
-    # The interpreter keeps freed objects for reuse, up to a limit of its own; the moves of a game would be more.
+    # The interpreter keeps some freed objects for reuse; the moves of a game would be more than that.
     assert many - few < 320 * 1_000, (few, many)
 
 

@@ -1,6 +1,7 @@
 """Self-play as a job: the same games for the same seed, however often it was stopped."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,7 +63,45 @@ def test_a_finished_run_has_nothing_to_do_and_says_the_same(tmp_path):
     _, first = run(SELFPLAY, *FEW, "--games", 3, "--out", tmp_path)
     code, again = run(SELFPLAY, *FEW, "--games", 3, "--out", tmp_path)
     assert (code, again["moves"]) == (0, 0)
-    assert [each["sha256"] for each in again["artifacts"]] == [each["sha256"] for each in first["artifacts"]]
+    assert again["artifacts"] == first["artifacts"]
+    assert (again["games"], again["rows"], again["seed"]) == (first["games"], first["rows"], 0)
+
+
+def test_the_result_counts_what_is_in_the_shards(tmp_path):
+    run(stopping_after(SELFPLAY, 3), *FEW, "--games", 6, "--out", tmp_path)
+    _, result = run(SELFPLAY, *FEW, "--games", 6, "--out", tmp_path, "--quick-simulations", 0)
+    games = [each.game for each in played(artifacts_of(result, "shard")).values()]
+    assert result["decisions"] == sum(len(game.actions) for game in games)
+    assert result["rows"] == sum(game.rows for game in games)
+    assert sum(each["counts"]["games"] for each in result["artifacts"]) == 6
+    assert result["generator_sha256"] is None
+
+
+def test_games_noted_before_a_kill_go_on_where_they_were(tmp_path):
+    def killed(job, params):
+        """Dies as soon as games in progress were noted with some moves."""
+
+        class Watched(type(job.stop)):
+            @property
+            def requested(self):
+                side = list(tmp_path.glob("*.unfinished.json"))
+                if side and len(json.loads(side[0].read_text())["games"][0]["moves"]) > 2:
+                    raise KeyboardInterrupt
+                return False
+
+        job.stop = Watched()
+        return SELFPLAY.run(job, params)
+
+    few = (*FEW[:2], "--simulations", 2, "--games", 4)
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(SELFPLAY, run=killed), *few, "--out", tmp_path, "--checkpoint-s", 0.02)
+    noted = json.loads(next(tmp_path.glob("*.unfinished.json")).read_text())["games"]
+    code, result = run(SELFPLAY, *few, "--out", tmp_path)
+    assert (code, result["games"]) == (0, 4)
+    assert result["resumed_moves"] == sum(len(each["moves"]) for each in noted) > 0
+    assert result["resumed_moves"] + result["moves"] == result["decisions"]
+    _, straight = run(SELFPLAY, *few, "--out", tmp_path / "straight")
+    same(played(artifacts_of(straight, "shard")), played(artifacts_of(result, "shard")))
 
 
 def test_more_games_of_a_run_are_new_games(tmp_path):

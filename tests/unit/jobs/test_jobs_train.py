@@ -13,6 +13,7 @@ from jobs_samples import random_game, run, stopping_after, write_shard
 from ringrift.games.registry import load_game
 from ringrift.jobs.export import EXPORT
 from ringrift.jobs.train import TRAIN
+from ringrift.jobs.training.calibration import ValueCalibration
 from ringrift.jobs.training.learner import Learner, LearnerConfig
 from ringrift.jobs.training.replay_window import ReplayWindow
 from ringrift.jobs.training.rows import make_batch
@@ -51,6 +52,37 @@ def test_it_writes_a_model_with_its_card_and_curves(tmp_path, samples):
     assert {"train_policy", "train_value", "held_policy", "held_value", "lr"} <= lines[0].keys()
     assert (tmp_path / "m.curve.svg").read_text().startswith("<svg")
     assert not list(tmp_path.glob("*.checkpoint")) + list(tmp_path.glob(".train-*"))
+
+
+def test_the_result_tells_what_a_controller_needs(tmp_path, samples):
+    out = tmp_path / "m.safetensors"
+    _, result = train(samples, out, "--steps", 30, "--check-every", 10)
+    assert [each["artifact"] for each in result["artifacts"]] == ["model", "card", "curve", "curve"]
+    assert (result["config"], result["model"], result["parent"]) == ("connect_four_2p", str(out), None)
+    assert {"policy", "value"} <= result["train"].keys() == result["held"].keys()
+    assert result["best_held"] <= result["held"]["policy"] + result["held"]["value"] + 1e-6
+    assert result["samples_per_s"] > 0
+    bins = result["calibration"]["bins"]
+    assert sum(each["rows"] for each in bins) == result["held_rows"] > 0
+    assert 0 <= result["calibration"]["error"] <= 2
+    again = train(samples, out, "--steps", 30, "--check-every", 10)[1]
+    for name in ("model_sha256", "train", "held", "calibration", "rows_seen"):
+        assert again[name] == result[name]
+    _, without = train(samples, tmp_path / "n.safetensors", "--steps", 3, "--hold-out", 0)
+    assert (without["held"], without["best_held"], without["calibration"]) == (None, None, None)
+
+
+def test_calibration_compares_what_was_said_with_what_came():
+    found = ValueCalibration()
+    assert found.as_json() is None
+    said = np.array([-1, -0.95, 0.5, 0.5, 0.5, 0.5, 1.0], dtype=np.float32)
+    came = np.array([-1, -1, 1, 1, 1, -1, 1.0], dtype=np.float32)
+    found.add(said[:3], came[:3])
+    found.add(said[3:], came[3:])
+    told = found.as_json()
+    assert [each["rows"] for each in told["bins"]] == [2, 4, 1]
+    assert told["bins"][1] == {"rows": 4, "said": 0.5, "was": 0.5}
+    assert told["error"] == pytest.approx(2 * 0.025 / 7, abs=1e-4)
 
 
 @pytest.mark.parametrize("hold_out", [0, 0.2])

@@ -25,8 +25,8 @@ SAMPLES_MAX = 10**8
 POLICY_SUM_TOLERANCE = 1e-3
 FLAT = {"policy_indices", "policy_values", "policy_offsets"}
 MISDIVIDED = "policy_offsets do not divide the policies among the samples"
-_PIECE_BYTES = 2**20
-_PIECE_VALUES = 2**18
+_PIECE_BYTES = 2**18
+_PIECE_VALUES = 2**15
 _HEADER_CHARS_MAX = 10_000
 
 UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError, SyntaxError, RuntimeError)

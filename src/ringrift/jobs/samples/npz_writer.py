@@ -22,7 +22,7 @@ from ringrift.games.contract import Game
 from ringrift.jobs.samples.layout import Columns, flat_columns, row_columns
 
 STREAMED = "features"
-_COPY_BYTES = 2**20
+_COPY_BYTES = 2**18
 
 
 class SampleWriter:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringrift.errors import Corrupt
+from ringrift.jobs.scratch import CACHE_KIB
 from ringrift.jobs.shards.encoding import Row, Undecodable, stored_game
 from ringrift.jobs.shards.records import StoredGame
 from ringrift.jobs.shards.schema import COPY_ADVICE, check_header
@@ -101,6 +102,9 @@ def open_shard(path: Path) -> Iterator[ShardReader]:
     # A sealed file never changes, so SQLite need not look for a journal or take locks.
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
     try:
+        # Large shards are sorted; that may take a file, but not memory that grows with the shard.
+        db.execute("PRAGMA temp_store = FILE")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise Corrupt(path, found=f"the database is damaged ({found})", advice=COPY_ADVICE)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.contract import Game
 from ringrift.jobs.training.batches_ahead import BatchesAhead
+from ringrift.jobs.training.calibration import ValueCalibration
 from ringrift.jobs.training.learner import LOSSES, Learner, net_with
 from ringrift.jobs.training.rows import Numbers, RowSource, TrainingBatch, make_batch
 from ringrift.jobs.training.schedule import LearningRate
@@ -160,6 +161,14 @@ class Epochs:
             rows = self._rows.take(self._held[start : start + size])
             total += self.learner.judge(net, make_batch(self._game, rows)).cpu().numpy() * len(rows.states)
         return dict(zip(LOSSES, (total / len(self._held)).tolist(), strict=True))
+
+    def calibration(self, net: ResidualNet) -> dict[str, Any] | None:
+        """How far the values of *net* are off on the hold-out, for the player on turn; None without one."""
+        placed, found, size = net.to(self.learner.device), ValueCalibration(), self.config.batch
+        for start in range(0, len(self._held), size):
+            batch = make_batch(self._game, self._rows.take(self._held[start : start + size]))
+            found.add(self.learner.values(placed, batch)[:, 0], batch.values[:, 0])
+        return found.as_json()
 
     def best_network(self) -> ResidualNet:
         return net_with(self.learner.net, self.best)

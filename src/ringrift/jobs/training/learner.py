@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -82,6 +84,15 @@ class Learner:
     def judge(self, net: ResidualNet, batch: TrainingBatch) -> Tensor:
         """The losses of *net*, which may be another than the one trained."""
         return torch.stack(self._losses(net, batch))
+
+    @torch.no_grad()
+    def values(self, net: ResidualNet, batch: TrainingBatch) -> npt.NDArray[np.float32]:
+        """The values that *net* gives, the player on turn first."""
+        planes = self._tensor(batch.planes).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.bf16):
+            judged = net(planes)
+        said: npt.NDArray[np.float32] = judged.values.float().cpu().numpy()
+        return said
 
     def _losses(self, forward: Forward, batch: TrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
         planes = self._tensor(batch.planes).contiguous(memory_format=torch.channels_last)
