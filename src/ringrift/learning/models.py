@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
+from ringrift.learning.facts import Archived
 from ringrift.learning.models_archive import to_archive
 from ringrift.learning.models_publication import ChampionFiles
 from ringrift.learning.models_view import (
@@ -55,6 +56,7 @@ _ACTIONS: Mapping[str, str] = {
     "MODEL_CORRUPTED": "corrupted",
     "NAS_BEST_ARCHITECTURE": "architecture",
 }
+_SETTLES = frozenset({"promoted", "rolled_back"})  # after these the champion is another
 _MODEL_FIELDS = ("model_id", "from_model_id")
 _PATH_FIELDS = ("checkpoint_path", "model_path")
 _ABOUT = ("elo", "new_elo", "severity", "reason", "error", "gate", "decision", "new_tier", "corruption_type")
@@ -142,6 +144,17 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         action = _ACTIONS.get(event_type)
         if action is not None:
             await self.tell(_registry_events(action, model, payload))
+        if action in _SETTLES:
+            for state in self._states(str(payload.get("config_key", ""))):
+                await self._archive(state)
+
+    async def _archive(self, state: ConfigState) -> None:
+        """Whenever the champion changed, put away what nothing needs any more."""
+        loop, now_s = self._situations.loop, self._runtime.now_s()
+        assert loop is not None
+        for digest, reason in to_archive(state, now_s):
+            await loop.write(state.config, Archived(at_s=now_s, model=digest, reason=reason))
+            await self.tell([("REGISTRY_UPDATED", {"action": "archived", "model_id": digest})])
 
     def _champion_of(self, payload: Mapping[str, Any]) -> str:
         """An event that names a config and no model is about its champion."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from ringrift.learning.ratings import Rating, rate
@@ -12,6 +13,7 @@ UNUSED_S_MAX = 7 * 24 * 3600.0
 WEAK_RATING, WEAK_GAMES_MIN = 1400.0, 100
 FORMER_CHAMPIONS_KEPT = 5  # a rollback may need them
 
+_LOST = frozenset({ModelState.REJECTED, ModelState.ROLLED_BACK})
 # These are in use, whatever their age.
 _IN_USE = frozenset({ModelState.TRAINING, ModelState.EVALUATING, ModelState.PRODUCTION, ModelState.ARCHIVED})
 
@@ -29,8 +31,11 @@ def to_archive(
             found[model.digest] = "superseded, and more champions back than a rollback goes"
         elif now_s - last_change_s(model) > UNUSED_S_MAX:
             found[model.digest] = "not in use for seven days"
+    games = _games(state)
     weak = [
-        model for model in state.models.values() if _may_be_weak(state, model) and model.digest not in found
+        model
+        for model in state.models.values()
+        if model.state in _LOST and games[model.digest] >= WEAK_GAMES_MIN and model.digest not in found
     ]
     if weak and state.champion is not None:
         known = rate(state.trusted_matches()) if ratings is None else ratings
@@ -51,15 +56,12 @@ def _still_needed(state: ConfigState) -> set[str]:
     return needed | set(list(dict.fromkeys(reversed(former)))[:FORMER_CHAMPIONS_KEPT])
 
 
-def _may_be_weak(state: ConfigState, model: Model) -> bool:
-    if model.state not in (ModelState.REJECTED, ModelState.ROLLED_BACK):
-        return False
-    games = sum(
-        match.games
-        for match in state.matches
-        if not match.recalled and model.digest in (match.first, match.second)
-    )
-    return games >= WEAK_GAMES_MIN
+def _games(state: ConfigState) -> Counter[str]:
+    games: Counter[str] = Counter()
+    for match in state.trusted_matches():
+        games[match.first] += match.games
+        games[match.second] += match.games
+    return games
 
 
 def _weak(

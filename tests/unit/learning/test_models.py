@@ -113,6 +113,18 @@ async def test_a_promotion_updates_the_registry_and_asks_for_distribution(run, c
     ]
 
 
+async def test_superseded_champions_are_archived_when_the_champion_changes(run, coordinator):
+    for _ in range(8):
+        promote(run.story, trained_model(run.story))
+    champions = [change.model for change in run.story.state.promotions]
+    promoted = {"config_key": "square8_2p", "model_id": champions[-1], "model_path": "p", "elo": 900.0}
+    await coordinator.ear.router.publish("MODEL_PROMOTED", promoted, "controller")
+    assert {record.model_id for record in coordinator.get_models(state="archived")} == set(champions[:2])
+    archived = [payload for name, payload in coordinator.ear.events if payload.get("action") == "archived"]
+    assert len(archived) == 2
+    assert "superseded" in coordinator.get_state_history(champions[0])[-1][2]
+
+
 async def test_a_rollback_asks_for_the_restored_model(coordinator):
     back = {
         "config_key": "square8_2p",
