@@ -164,6 +164,16 @@ def test_with_more_players_equal_strength_scores_a_half():
     assert tally.score == 0.5
     assert tally.first_places == 1
     assert tally.sprt_counts == tally.outcomes == [2, 0, 2]
+    assert tally.places == [1, 1, 1, 1]
+
+
+def test_places_that_are_shared_favour_nobody():
+    """Two seats share second place: over the openings the better half of it goes to each as often."""
+    tally = Tally()
+    for opening in range(4):
+        shared = GameRecord(opening, 0, 0, (1, 0, 1), 0, (), (1.0, -0.5, -0.5), (1, 2, 2))
+        tally.add_opening([shared])
+    assert tally.places == [0, 2, 2]
 
 
 def test_intervals():
