@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,18 @@ HEADER_BYTES_MAX = 65_536
 NEEDED = ("features", "values")
 _MAGIC = b"\x93NUMPY"
 _SUFFIX = ".npy"
+# What reading a damaged entry or header can raise: not a zip, not a literal, not of that shape.
+_UNREADABLE = (
+    ValueError,
+    SyntaxError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 _PLAIN_KINDS = frozenset("fiub")  # float, int, unsigned, bool
 
 
@@ -75,18 +88,18 @@ def _headers(file: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str], li
     with zipfile.ZipFile(file) as archive:
         for item in archive.infolist():
             name = item.filename.removesuffix(_SUFFIX)
-            with archive.open(item) as stream:
-                try:
+            try:
+                with archive.open(item) as stream:
                     shapes[name], dtypes[name] = _read_header(stream)
-                except (ValueError, SyntaxError, KeyError, struct.error, zipfile.BadZipFile) as error:
-                    errors.append(f"the array {name} cannot be read: {error}")
+            except _UNREADABLE as error:
+                errors.append(f"the array {name} cannot be read: {error}")
     return shapes, dtypes, errors
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], str]:
     """Read the header of an array as the NPY format defines it."""
     start = stream.read(8)
-    if start[:6] != _MAGIC:
+    if len(start) < 8 or start[:6] != _MAGIC:
         raise ValueError("it is no array")
     length_bytes = 2 if start[6] == 1 else 4
     (length,) = struct.unpack("<H" if length_bytes == 2 else "<I", stream.read(length_bytes))

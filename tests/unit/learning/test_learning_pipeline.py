@@ -1,0 +1,183 @@
+"""The pipeline's face: stages as they were told, settings as they were asked, one loop a process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from learning_story import Story
+
+from ringrift.engine.opening import close_engine, get_engine
+from ringrift.errors import ConfigError
+from ringrift.events.catalog import CATALOG
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.announcing import SOURCE
+from ringrift.learning.facts import Promoted, Rejected
+from ringrift.learning.pipeline import (
+    CHOICE_KEY,
+    DataPipelineDaemon,
+    OperationMode,
+    PipelineConfig,
+    PipelineStage,
+    configs_of_the_run,
+    get_pipeline_orchestrator,
+    get_pipeline_status,
+    wire_pipeline_events,
+)
+from ringrift.learning.rules import learning_rules
+from ringrift.learning.run_status import STATUS_KEY
+from ringrift.learning.signals_source import get_open_run
+from ringrift.work.scheduling_bell import get_bell
+
+CONFIG = "square8_2p"
+
+
+@pytest.fixture
+def router():
+    return UnifiedEventRouter(enable_cross_process_polling=False)
+
+
+def one_turn(*, accepted: bool = True) -> Story:
+    story = Story(CONFIG)
+    story.play(games=50)
+    story.check()
+    story.export()
+    model = story.train()
+    story.evaluate(model, "random", wins=60, losses=4)
+    if accepted:
+        story.write(Promoted(at_s=story.now_s, model=model, previous=None, reason="stronger"))
+    else:
+        story.write(Rejected(at_s=story.now_s, model=model, gate="sprt", reason="not stronger"))
+    return story
+
+
+async def tell_all(router, story):
+    for name, payload in story.told:
+        await router.publish(name, payload, SOURCE)
+
+
+async def test_a_turn_of_the_loop_is_one_iteration(router):
+    pipeline = wire_pipeline_events(router=router)
+    await tell_all(router, one_turn())
+    (turn,) = pipeline.get_iterations()
+    assert (turn.iteration, turn.promoted, turn.games_generated) == (1, True, 50)
+    assert turn.stages_completed == ("selfplay", "data_sync", "npz_export", "evaluation", "promotion")
+    assert pipeline.get_current_stage(CONFIG) is PipelineStage.COMPLETE
+    assert pipeline.get_stats()["promotions"] == 1
+    await tell_all(router, one_turn(accepted=False))
+    assert [each.promoted for each in pipeline.get_iterations()] == [False, True]
+    assert pipeline.get_iterations()[0].iteration == 2
+
+
+async def test_games_beside_a_training_do_not_move_it_back(router):
+    pipeline = wire_pipeline_events(router=router)
+    await router.publish("TRAINING_STARTED", {"config_key": CONFIG, "job_id": "j", "node_id": "n"})
+    await router.publish("SELFPLAY_COMPLETE", {"config_key": CONFIG, "games_generated": 7})
+    assert pipeline.get_current_stage(CONFIG) is PipelineStage.TRAINING
+    assert pipeline.get_stats()["games_generated"] == 7
+
+
+async def test_a_failure_is_a_transition_that_leads_nowhere(router):
+    pipeline = wire_pipeline_events(router=router)
+    await router.publish("TRAINING_STARTED", {"config_key": CONFIG, "job_id": "j", "node_id": "n"})
+    failed = {"config_key": CONFIG, "job_id": "j", "error": "out of memory"}
+    await router.publish("TRAINING_FAILED", failed)
+    newest = pipeline.get_transitions()[0]
+    assert (newest.success, newest.metadata) == (False, {"error": "out of memory"})
+    assert pipeline.get_current_stage(CONFIG) is PipelineStage.TRAINING
+
+
+async def test_what_others_tell_wakes_the_loop_and_its_own_words_do_not(router):
+    wire_pipeline_events(router=router)
+    games = {"config_key": CONFIG, "node_id": "n", "new_games": 3}
+    await router.publish("NEW_GAMES_AVAILABLE", games, SOURCE)
+    assert not get_bell().rung
+    await router.publish("NEW_GAMES_AVAILABLE", games, "a sync daemon")
+    assert get_bell().rung["NEW_GAMES_AVAILABLE"] == 1
+
+
+async def test_old_data_and_unregistered_games_are_asked_for(router):
+    told = []
+    router.subscribe(None, lambda event: told.append((event.event_type, event.payload)), "t")
+    wire_pipeline_events(router=router)
+    await router.publish(
+        "DATA_STALE", {"config_key": CONFIG, "data_age_hours": 30.0, "threshold_hours": 24.0}
+    )
+    orphans = {"node_id": "n", "orphan_count": 1, "orphan_paths": ["a.db"]}
+    await router.publish("ORPHAN_GAMES_DETECTED", orphans)
+    asked = [(name, payload) for name, payload in told if name.startswith("SYNC_")]
+    assert [name for name, _ in asked] == ["SYNC_TRIGGERED", "SYNC_REQUEST"]
+    assert all(not CATALOG[name].problems(payload) for name, payload in asked)
+
+
+async def test_strain_degrades_the_mode_until_it_is_released(router):
+    pipeline = wire_pipeline_events(True, router=router)
+    assert pipeline.mode is OperationMode.FULL
+    await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "the disk is full"})
+    assert (pipeline.mode, pipeline.why_degraded()) == (OperationMode.DEGRADED, "the disk is full")
+    await router.publish("BACKPRESSURE_RELEASED", {})
+    assert pipeline.mode is OperationMode.FULL
+    assert wire_pipeline_events(False, router=router).mode is OperationMode.LOCAL
+
+
+def test_what_bootstrap_was_asked_for_reaches_the_rules():
+    config = PipelineConfig(training_epochs=6, training_batch_size=128, training_model_version="medium")
+    rules = learning_rules(config.learning({"simulations": 16}))
+    assert (rules.simulations, rules.batch, rules.preset, rules.bucket.steps_per_row) == (
+        16,
+        128,
+        "medium",
+        6.0,
+    )
+    with pytest.raises(ConfigError, match="training_epochs is 0"):
+        PipelineConfig(training_epochs=0)
+
+
+def test_the_documents_functions():
+    wire_pipeline_events(True, training_epochs=3)
+    assert get_pipeline_orchestrator().config.training_epochs == 3
+    status = get_pipeline_status()
+    assert status["auto_trigger"] is True
+    assert status["subscribed"] is True
+
+
+# --- the daemon -----------------------------------------------------------------------------------------
+
+
+async def until(condition, timeout_s=10.0):
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def ended(*tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await close_engine()
+
+
+async def test_without_auto_trigger_nothing_follows_by_itself(router):
+    daemon = DataPipelineDaemon(router=router)
+    task = asyncio.create_task(daemon.run())
+    await until(lambda: "auto-trigger" in daemon.health_check().message)
+    assert get_open_run().loop is None
+    await ended(task)
+
+
+async def test_the_daemon_learns_what_the_run_was_asked_for_and_a_second_one_waits(router):
+    engine = await get_engine()
+    await engine.kv.put(CHOICE_KEY, msgspec.json.encode({"configs": ["hex8_2p"], "workers": 2}))
+    assert await configs_of_the_run(engine.kv) == ("hex8_2p",)
+    wire_pipeline_events(True)
+    first, second = DataPipelineDaemon(router=router), DataPipelineDaemon("again", router=router)
+    tasks = [asyncio.create_task(first.run()), asyncio.create_task(second.run())]
+    await until(lambda: get_open_run().loop is not None and first.health_check().details.get("passes"))
+    assert get_open_run().loop.configs() == ["hex8_2p"]
+    assert "another name" in second.health_check().message
+    tasks[0].cancel()
+    await until(lambda: second.health_check().details.get("passes"))
+    assert await engine.kv.get(STATUS_KEY) is not None
+    await ended(*tasks)
+    assert get_open_run().loop is None
