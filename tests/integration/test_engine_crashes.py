@@ -17,7 +17,7 @@ from ringrift.engine.ports import Claimant, Completion, WorkState
 from ringrift.engine.sqlite import SqliteConfig, open_sqlite
 from ringrift.runtime import SystemRuntime
 
-KILLS = 200
+KILLS, KILLS_MAX = 200, 800
 ALIVE = ("producer", "worker", "worker", "control")
 CHILD = Path(__file__).with_name("engine_crash_child.py")
 
@@ -26,7 +26,7 @@ class Herd:
     """Children that are killed and replaced."""
 
     def __init__(self, folder, rng):
-        self._rng, self._count = rng, 0
+        self._rng, self._count, self._notes = rng, 0, folder / "notes"
         self._forker = subprocess.Popen(
             [sys.executable, str(CHILD), str(folder)],
             stdin=subprocess.PIPE,
@@ -45,7 +45,11 @@ class Herd:
 
     def kill_one(self, *, replace=True):
         role, name, pid = self.alive.pop(self._rng.randrange(len(self.alive)))
-        os.kill(pid, signal.SIGKILL)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            error = (self._notes / f"{name}.err").read_text()
+            raise AssertionError(f"{name} ended by itself:\n{error}") from None
         self.killed.append((role, name))
         if replace:
             self.alive.append((role, *self._start(role)))
@@ -97,22 +101,27 @@ async def read_all_ids(engine):
     return ids
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [20240])
 def test_killed_at_200_random_moments(tmp_path, seed):
     rng = random.Random(seed)
     (tmp_path / "notes").mkdir()
     herd = Herd(tmp_path, rng)
     try:
-        for _ in range(KILLS):
+        for kills in range(1, KILLS_MAX + 1):
             time.sleep(rng.uniform(0.002, 0.12))
             herd.kill_one()
+            # A busy machine may need more kills to meet every operation; none is let off.
+            at_a_round = kills >= KILLS and kills % 50 == 0
+            if at_a_round and not not_hit(Record(tmp_path / "notes", herd.killed)):
+                break
     finally:
         herd.end()
     record = Record(tmp_path / "notes", herd.killed)
     assert record.errors == []
     asyncio.run(check_recovery(tmp_path, record))
-    check_that_it_was_hit(record)
+    print("killed inside:", dict(record.killed_in))
+    assert not_hit(record) == []
 
 
 async def check_recovery(folder, record):
@@ -153,14 +162,16 @@ def read_work(database):
         db.close()
 
 
-def check_that_it_was_hit(record):
-    """A run that never killed anybody inside an operation would prove nothing."""
-    print("killed inside:", dict(record.killed_in))
-    assert sum(record.killed_in.values()) > KILLS / 2
-    for operation in ("open", "append", "add", "claim", "complete", "blob"):
-        assert record.killed_in[operation] >= 2, record.killed_in
-    assert record.killed_in["count"] + record.killed_in["expire"] >= 2
+def not_hit(record):
+    """A run that never killed anybody inside an operation would prove nothing; say what is missing."""
+    inside = record.killed_in
     held = {fact.rpartition(":")[0] for fact in record.done["claim"]}
     completed = {fact.rpartition(":")[0] for fact in record.done["complete"]}
-    assert len(held - completed) >= 5  # their leases had to run out
-    assert len(completed) > 100
+    reached = {
+        "inside any operation": sum(inside.values()) > KILLS / 2,
+        **{name: inside[name] >= 2 for name in ("open", "append", "add", "claim", "complete", "blob")},
+        "count or expire": inside["count"] + inside["expire"] >= 2,
+        "leases that had to run out": len(held - completed) >= 5,
+        "enough completed": len(completed) > 100,
+    }
+    return [what for what, was_reached in reached.items() if not was_reached]

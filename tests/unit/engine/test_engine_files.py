@@ -312,3 +312,43 @@ async def test_a_torn_last_commit_is_no_damage(killed, opened):
         file.truncate(log.stat().st_size - 100)
     engine = await opened(killed)
     assert (await engine.events.bounds()).last == 39
+
+
+def commit_of(killed, folder, events):
+    """What one commit of so many events adds to the log of the killed process."""
+    folder.mkdir()
+    copy = folder / killed.database.name
+    for suffix in ("", "-wal"):
+        shutil.copy(str(killed.database) + suffix, str(copy) + suffix)
+    log = copy.with_name(copy.name + "-wal")
+    begins = log.stat().st_size
+    db = sqlite3.connect(copy, isolation_level=None)
+    try:
+        db.execute("BEGIN")
+        rows = [(f"{folder.name}-{n}", bytes(3000)) for n in range(events)]
+        db.executemany("INSERT INTO event(id, type, appended_s, body) VALUES (?, 'T', 0, ?)", rows)
+        db.execute("COMMIT")
+        return log.read_bytes()[begins:]
+    finally:
+        db.close()
+
+
+async def test_leftovers_of_several_killed_writers_are_no_damage(killed, opened, tmp_path):
+    """Each was killed between its last frame and the index; the next one began at the same place."""
+    long, middle, short = (commit_of(killed, tmp_path / str(n), n) for n in (30, 12, 2))
+    assert len(long) > len(middle) > len(short)
+    log = killed.database.with_name(killed.database.name + "-wal")
+    with log.open("ab") as file:
+        file.write(short + middle[len(short) :] + long[len(middle) :])
+    engine = await opened(killed)
+    assert (await engine.events.bounds()).last == 42
+
+
+async def test_two_commits_behind_a_damaged_one_are_damage_also_among_leftovers(killed, opened, tmp_path):
+    long = commit_of(killed, tmp_path / "long", 30)
+    log = killed.database.with_name(killed.database.name + "-wal")
+    ends = log.stat().st_size
+    with log.open("ab") as file:
+        file.write(long[len(long) // 2 // 4120 * 4120 :])
+    damage(log, ends - 30_000)
+    await refused(killed, opened, Corrupt)
