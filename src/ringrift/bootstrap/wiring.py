@@ -44,6 +44,26 @@ SENT_BY: dict[str, ComponentWiring] = {
         ComponentWiring("event_router", "event_bus", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
         ComponentWiring("handler_resilience", "event_handlers", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
         ComponentWiring("daemon_manager", "supervisor", emits=DaemonManager.emits),
+        ComponentWiring(
+            "worker",
+            "work_supply",
+            emits=(
+                "WORK_CLAIMED",
+                "WORK_STARTED",
+                "WORK_COMPLETED",
+                "WORK_FAILED",
+                "WORK_RETRY",
+                "WORK_TIMEOUT",
+                "TASK_SPAWNED",
+                "TASK_HEARTBEAT",
+                "TASK_COMPLETED",
+                "TASK_FAILED",
+                "TASK_ABANDONED",
+                "TASK_ORPHANED",
+                "TRAINING_PROGRESS",
+                "SELFPLAY_COMPLETE",
+            ),
+        ),
     )
 }
 

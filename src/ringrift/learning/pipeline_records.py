@@ -10,6 +10,7 @@ from typing import Any
 
 TRANSITIONS_MAX = 500
 ITERATIONS_MAX = 200
+TASKS_MAX = 200
 
 
 class PipelineStage(StrEnum):
@@ -109,6 +110,7 @@ class PipelineBook:
         self.iterations: deque[IterationRecord] = deque(maxlen=ITERATIONS_MAX)
         self.completed = self.failed = self.promotions = self.games = 0
         self._stage_seconds: dict[str, tuple[int, float]] = {}
+        self._counted: deque[str] = deque(maxlen=TASKS_MAX)
 
     def stage(self, config: str) -> PipelineStage:
         found = self._open.get(config)
@@ -124,7 +126,7 @@ class PipelineBook:
             iteration = 1 if now is None else now.iteration + 1
             now = _Open(PipelineStage.IDLE, at_s, at_s, iteration)
             self._open[config] = now
-        if stage is PipelineStage.SELFPLAY:
+        if stage is PipelineStage.SELFPLAY and self._is_new(told.get("task_id")):
             games = int(told.get("games_generated") or 0)
             now.games += games
             self.games += games
@@ -151,6 +153,15 @@ class PipelineBook:
                 metadata={"error": error},
             )
         )
+
+    def _is_new(self, task_id: str | None) -> bool:
+        """Whether the games of a task were not counted yet: worker and loop may both tell of them."""
+        if task_id is None:
+            return True
+        if task_id in self._counted:
+            return False
+        self._counted.append(task_id)
+        return True
 
     def _move(
         self, config: str, now: _Open, stage: PipelineStage, at_s: float, told: Mapping[str, Any]

@@ -37,9 +37,10 @@ def test_everything_that_the_code_sends_is_declared():
     assert undeclared == {}
 
 
-@pytest.mark.parametrize("component", ["bootstrap", "event_router", "handler_resilience"])
+@pytest.mark.parametrize("component", ["bootstrap", "event_router", "handler_resilience", "worker"])
 def test_everything_that_is_declared_here_is_in_the_code(component):
-    room = {"bootstrap": "bootstrap", "event_router": "events", "handler_resilience": "events"}[component]
+    rooms = {"event_router": "events", "handler_resilience": "events", "worker": "work"}
+    room = rooms.get(component, component)
     text = "\n".join(
         path.read_text(encoding="utf8")
         for path in (SOURCE / room).rglob("*.py")

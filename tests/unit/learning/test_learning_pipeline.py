@@ -78,6 +78,14 @@ async def test_games_beside_a_training_do_not_move_it_back(router):
     assert pipeline.get_stats()["games_generated"] == 7
 
 
+async def test_games_of_one_task_count_once_whoever_tells_of_them(router):
+    pipeline = wire_pipeline_events(router=router)
+    for source in ("worker", SOURCE):
+        told = {"config_key": CONFIG, "games_generated": 7, "task_id": "t1"}
+        await router.publish("SELFPLAY_COMPLETE", told, source)
+    assert pipeline.get_stats()["games_generated"] == 7
+
+
 async def test_a_failure_is_a_transition_that_leads_nowhere(router):
     pipeline = wire_pipeline_events(router=router)
     await router.publish("TRAINING_STARTED", {"config_key": CONFIG, "job_id": "j", "node_id": "n"})
