@@ -209,70 +209,56 @@ class WorkQueue(Protocol):
 
     async def add(self, items: Sequence[NewWork]) -> list[str]:
         """Store *items* together; return their ids. Unknown ids in `after` are a `ConfigError`."""
-        ...
 
     async def claim(
         self, claimant: Claimant, *, lease_s: float, limit: int = 1, wait_s: float = 0.0
     ) -> list[Claim]:
         """Hand out up to *limit* items; wait up to *wait_s* for the first, without polling."""
-        ...
 
     async def renew(self, item_id: str, *, token: int, lease_s: float) -> float:
         """Extend a lease; return its new end."""
-        ...
 
     async def complete(self, item_id: str, *, token: int, result: Json | None = None) -> None: ...
 
     async def complete_many(self, done: Sequence[Completion]) -> list[str]:
         """Complete each item whose token is current; return the ids that were refused."""
-        ...
 
     async def fail(
         self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0, final: bool = False
     ) -> WorkState:
         """Count a failed attempt: READY again after the delay, or DEAD at the limit or when *final*."""
-        ...
 
     async def release(self, item_id: str, *, token: int) -> None:
         """Give an item back untouched; the attempt is not counted."""
-        ...
 
     async def cancel(self, item_id: str, *, reason: str) -> bool:
         """Cancel an item that has not ended; its claimant finds out at its next call."""
-        ...
 
     async def get(self, item_id: str) -> WorkItem | None: ...
 
     async def counts(self) -> dict[str, dict[WorkState, int]]:
         """Return the number of items by kind and state."""
-        ...
 
     async def dead(self, *, limit: int = 100) -> list[WorkItem]:
         """Return dead items, newest first."""
-        ...
 
     async def ready(self, *, limit: int = 100) -> list[WorkItem]:
         """Return items that may be claimed now, in the order in which they would be."""
-        ...
 
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         """Return items that are held under a lease, in the order in which their leases end."""
-        ...
 
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
         """Return up to *limit* items that ended after number *after*, in the order of their ends.
 
         Whoever goes on from the last number it saw meets every end once. A revived item has yet to end.
         """
-        ...
 
     async def revive(self, item_id: str) -> None:
         """Give a dead item a fresh set of attempts."""
-        ...
 
     async def expire(self) -> int:
         """End the leases that ran out; return how many. Also runs by itself."""
-        ...
 
 
 # --- keys and values ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ The home of the capability. Whoever completes a job calls `record_duration`; the
 from __future__ import annotations
 
 from ringrift.work.durations_book import DurationBook, get_duration_book
-from ringrift.work.durations_rules import DEFAULT_DURATIONS_S, DurationEstimate, Outcome
+from ringrift.work.durations_rules import DEFAULT_DURATIONS_S, DurationEstimate, TaskOutcome
 from ringrift.work.durations_scheduler import (
     BusyHours,
     DurationScheduler,
@@ -23,7 +23,7 @@ __all__ = [
     "DurationBook",
     "DurationEstimate",
     "DurationScheduler",
-    "Outcome",
+    "TaskOutcome",
     "can_schedule_task",
     "estimate_task_duration",
     "estimate_timeout_s",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 async def record_duration(
-    kind: str, config: str, node: str, seconds: float, *, outcome: Outcome = Outcome.OK
+    kind: str, config: str, node: str, seconds: float, *, outcome: TaskOutcome = TaskOutcome.OK
 ) -> None:
     """Remember how long a job took, and how it ended."""
     await get_duration_book().record(kind, config, node, seconds, outcome=outcome)

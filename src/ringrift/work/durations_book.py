@@ -17,7 +17,7 @@ from ringrift.work.durations_rules import (
     DurationEstimate,
     Measured,
     MeasuredSeries,
-    Outcome,
+    TaskOutcome,
     estimate,
     timeout_s,
 )
@@ -40,14 +40,14 @@ class DurationBook:
         self._cached: dict[str, tuple[float, list[MeasuredSeries]]] = {}
 
     async def record(
-        self, kind: str, config: str, node: str, seconds: float, *, outcome: Outcome = Outcome.OK
+        self, kind: str, config: str, node: str, seconds: float, *, outcome: TaskOutcome = TaskOutcome.OK
     ) -> None:
         """Add one measurement."""
         kind = canonical_kind(kind)
         if not seconds >= 0:
             raise ConfigError(f"a task took {seconds} s; a duration is 0 or more")
         kv, key = await self._kv(), _key(kind, config, node)
-        task = Measured(self._runtime.now_s(), seconds, Outcome(outcome))
+        task = Measured(self._runtime.now_s(), seconds, TaskOutcome(outcome))
         for _ in range(TRIES_MAX):
             entry = await kv.get(key)
             known = [] if entry is None else _tasks(entry)

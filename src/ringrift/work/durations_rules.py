@@ -40,7 +40,7 @@ DEFAULT_DURATIONS_S = {
 }
 
 
-class Outcome(StrEnum):
+class TaskOutcome(StrEnum):
     """How a measured task ended."""
 
     OK = "ok"
@@ -53,7 +53,7 @@ class Measured(msgspec.Struct, frozen=True, array_like=True):
 
     at_s: float
     seconds: float
-    outcome: Outcome = Outcome.OK
+    outcome: TaskOutcome = TaskOutcome.OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ def timeout_s(series: Iterable[MeasuredSeries], *, kind: str, config: str, now_s
     wanted_s = TIMEOUT_MARGIN * percentile_95(seconds) if enough else 2.0 * default_duration_s(kind)
     tasks = sorted((task for item in known for task in item.tasks), key=lambda task: task.at_s)
     for task in reversed(tasks):
-        if task.outcome is Outcome.OK:
+        if task.outcome is TaskOutcome.OK:
             break
-        if task.outcome is Outcome.TIMED_OUT:
+        if task.outcome is TaskOutcome.TIMED_OUT:
             wanted_s = max(wanted_s, 2.0 * task.seconds)
     return min(TIMEOUT_CEILING_S, max(TIMEOUT_FLOOR_S, wanted_s))
 
@@ -123,5 +123,5 @@ def _successes(series: Iterable[MeasuredSeries], *, since_s: float) -> list[floa
         task.seconds
         for item in series
         for task in item.tasks
-        if task.outcome is Outcome.OK and task.at_s >= since_s
+        if task.outcome is TaskOutcome.OK and task.at_s >= since_s
     ]

@@ -13,7 +13,7 @@ from ringrift.engine.blocking import run_blocking
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.durations_book import DurationBook, get_duration_book
-from ringrift.work.durations_rules import DAY_S, Outcome
+from ringrift.work.durations_rules import DAY_S, TaskOutcome
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.task_registry import RunningTask, TaskRegistry
 from ringrift.work.task_types import INTENSIVE_TYPES, TaskType, task_type_of
@@ -115,6 +115,6 @@ def record_task_completion(
     task_type: TaskType | str, config: str = "", host: str = "", *, seconds: float, success: bool = True
 ) -> None:
     """Add a measured duration, for code without a loop."""
-    outcome = Outcome.OK if success else Outcome.FAILED
+    outcome = TaskOutcome.OK if success else TaskOutcome.FAILED
     adding = get_duration_book().record(str(task_type), config, host, seconds, outcome=outcome)
     run_blocking(adding, timeout_s=ANSWER_S)

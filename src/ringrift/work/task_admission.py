@@ -36,7 +36,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class AdmissionSources:
     """Where the facts come from."""
 
     engine: Callable[[], Awaitable[Engine]] = get_engine
@@ -66,10 +66,10 @@ class RateSet:
 class TaskAdmission:
     """The memory of what started and failed here, and the one that asks the questions."""
 
-    def __init__(self, surroundings: Surroundings, *, limits: TaskLimits | None = None) -> None:
-        self._at = surroundings
+    def __init__(self, sources: AdmissionSources, *, limits: TaskLimits | None = None) -> None:
+        self._at = sources
         self.limits = limits or TaskLimits()
-        self.registry = TaskRegistry(surroundings.engine, runtime=surroundings.runtime)
+        self.registry = TaskRegistry(sources.engine, runtime=sources.runtime)
         self.offline: dict[str, str] = {}  # node: why it counts as gone
         self._halted = ""  # why this machine had no room when last looked at
         self._seen: _Seen | None = None
@@ -232,10 +232,10 @@ def _make() -> TaskAdmission:
         node_per_minute=per_minute / 2,
         node_burst=max(1.0, per_minute / 2),
     )
-    surroundings = Surroundings(
+    sources = AdmissionSources(
         emergency=get_emergency_stop(),
         monitor=get_queue_monitor(),
         resources=lambda: read_resources(settings.data_dir),
         runtime=system_runtime(),
     )
-    return TaskAdmission(surroundings, limits=limits)
+    return TaskAdmission(sources, limits=limits)

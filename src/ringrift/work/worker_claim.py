@@ -15,7 +15,7 @@ import structlog
 from ringrift.engine.ports import Claim, WorkState
 from ringrift.engine.work_rules import ENDED
 from ringrift.errors import ConfigError, Corrupt, LeaseLost, RingRiftError, Unavailable
-from ringrift.work.durations_rules import Outcome
+from ringrift.work.durations_rules import TaskOutcome
 from ringrift.work.job_commands import job_argv, job_environment
 from ringrift.work.job_files import lay_out, take_in
 from ringrift.work.job_folders import JobFolder, JobRecord
@@ -198,7 +198,7 @@ class ClaimedJob:
             "worker.completed", item=claim.id, kind=claim.kind, status=report.status, wall_s=report.wall_s
         )
         await asyncio.to_thread(self._folder.remove)
-        await self._shop.measured(claim.kind, self._order.config, report.wall_s, outcome=Outcome.OK)
+        await self._shop.measured(claim.kind, self._order.config, report.wall_s, outcome=TaskOutcome.OK)
         await self._shop.events.completed(claim, self._order, report)
         return Fate.COMPLETE
 
@@ -226,7 +226,7 @@ class ClaimedJob:
         log.warning("worker.failed", item=claim.id, kind=claim.kind, error=verdict.error, state=state)
         limit_s = 0.0 if self._limits is None else self._limits.timeout_s
         dead = state is WorkState.DEAD
-        outcome = Outcome.TIMED_OUT if verdict.status == Ending.TIMEOUT else Outcome.FAILED
+        outcome = TaskOutcome.TIMED_OUT if verdict.status == Ending.TIMEOUT else TaskOutcome.FAILED
         await self._shop.measured(claim.kind, self._order.config, elapsed_s, outcome=outcome)
         await self._shop.events.failed(
             claim, self._order, verdict, dead=dead, elapsed_s=elapsed_s, limit_s=limit_s

@@ -11,7 +11,7 @@ from ringrift.errors import RingRiftError
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.durations_book import DurationBook
-from ringrift.work.durations_rules import Outcome
+from ringrift.work.durations_rules import TaskOutcome
 from ringrift.work.job_folders import JobFolders
 from ringrift.work.worker_config import WorkerConfig
 from ringrift.work.worker_events import WorkerEvents
@@ -39,7 +39,7 @@ class Workshop:
             log.warning("worker.durations_unknown", kind=kind, error=str(error))
             return None
 
-    async def measured(self, kind: str, config: str, seconds: float, *, outcome: Outcome) -> None:
+    async def measured(self, kind: str, config: str, seconds: float, *, outcome: TaskOutcome) -> None:
         """Remember how long a job took; the job is over whether that works or not."""
         try:
             await self.durations.record(kind, config, self.config.node, seconds, outcome=outcome)

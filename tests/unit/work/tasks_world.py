@@ -2,14 +2,14 @@
 
 from ringrift.engine.opening import memory_engine
 from ringrift.engine.ports import Claimant, NewWork
-from ringrift.events.surroundings import Surroundings as RouterSurroundings
+from ringrift.events.surroundings import Surroundings
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure_monitor import QueueMonitor
 from ringrift.work.emergency import EmergencyPlaces, EmergencyStop
 from ringrift.work.limits import TaskLimits
 from ringrift.work.safeguards import Safeguards
-from ringrift.work.task_admission import Surroundings, TaskAdmission
+from ringrift.work.task_admission import AdmissionSources, TaskAdmission
 from ringrift.work.task_coordinator import TaskCoordinator
 from ringrift.work.task_lifecycle import TaskLifecycleCoordinator
 from ringrift.work.task_resources import NodeResources
@@ -27,11 +27,11 @@ class TasksWorld:
         self.machine = ROOMY
         self.said = []
         self.router = UnifiedEventRouter(
-            enable_cross_process_polling=False, surroundings=RouterSurroundings(runtime=self.runtime)
+            enable_cross_process_polling=False, surroundings=Surroundings(runtime=self.runtime)
         )
         self.emergency = EmergencyStop(EmergencyPlaces(folder, self.get_kv), runtime=self.runtime)
         self.monitor = QueueMonitor(self.get_engine, runtime=self.runtime, resources=self.resources)
-        around = Surroundings(
+        around = AdmissionSources(
             engine=self.get_engine,
             emergency=self.emergency,
             monitor=self.monitor,

@@ -16,7 +16,7 @@ from ringrift.work.durations import (
     BusyHours,
     DurationBook,
     DurationScheduler,
-    Outcome,
+    TaskOutcome,
     can_schedule_task,
     estimate_task_duration,
     estimate_timeout_s,
@@ -38,7 +38,7 @@ DAY_S = 86_400.0
 NOW_S = 100 * DAY_S
 
 
-def series(seconds, *, config="hex8_2p", node="n", age_s=0.0, outcome=Outcome.OK):
+def series(seconds, *, config="hex8_2p", node="n", age_s=0.0, outcome=TaskOutcome.OK):
     return MeasuredSeries("train", config, node, [Measured(NOW_S - age_s, each, outcome) for each in seconds])
 
 
@@ -59,7 +59,7 @@ def test_an_estimate_prefers_what_is_most_like_the_task():
 def test_old_and_failed_tasks_do_not_count():
     assert guess(series([100] * 3, age_s=8 * DAY_S)) == ("kind", 120)
     assert guess(series([100] * 3, age_s=31 * DAY_S))[0] == "default"
-    assert guess(series([100] * 9, outcome=Outcome.FAILED))[0] == "default"
+    assert guess(series([100] * 9, outcome=TaskOutcome.FAILED))[0] == "default"
 
 
 def timeout(*known):
@@ -80,7 +80,7 @@ def test_work_that_grew_is_not_killed_forever():
     for number in range(12):
         limit_s = timeout_s([MeasuredSeries("train", "c", "n", tasks)], kind="train", config="c", now_s=NOW_S)
         limits.append(limit_s)
-        tasks = [*tasks, Measured(NOW_S + number, limit_s, Outcome.TIMED_OUT)]
+        tasks = [*tasks, Measured(NOW_S + number, limit_s, TaskOutcome.TIMED_OUT)]
     assert limits[:3] == [600, 1200, 2400]
     assert limits[-1] == TIMEOUT_CEILING_S
     tasks = [*tasks, Measured(NOW_S + 99, 900.0)]
@@ -201,5 +201,5 @@ async def test_the_job_runner_asks_and_reports_on_the_real_engine():
     for _ in range(3):
         await record_duration("export", "hex8_2p", "box", 400.0)
     assert await estimate_timeout_s("export", "hex8_2p") == 1200
-    await record_duration("export", "hex8_2p", "box", 1200.0, outcome=Outcome.TIMED_OUT)
+    await record_duration("export", "hex8_2p", "box", 1200.0, outcome=TaskOutcome.TIMED_OUT)
     assert await estimate_timeout_s("export", "hex8_2p") == 2400
