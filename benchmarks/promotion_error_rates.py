@@ -14,7 +14,7 @@ from collections import Counter
 
 import msgspec
 
-from ringrift.learning.promotion import PromotionRules, Verdict, judge, judge_rollback
+from ringrift.learning.promotion import PromotionRules, PromotionVerdict, judge, judge_rollback
 from ringrift.learning.records import Match
 from ringrift.statistics.plackett_luce import place_chances
 
@@ -43,8 +43,8 @@ def played(rng: random.Random, elo: float, players: int, games: int, purpose: st
 
 def one_run(
     rng: random.Random, elo: float, players: int, rules: PromotionRules, *, rollback: bool
-) -> tuple[Verdict, int, bool]:
-    """Verdict, games against the opponent, and whether it was reached at the cap."""
+) -> tuple[PromotionVerdict, int, bool]:
+    """PromotionVerdict, games against the opponent, and whether it was reached at the cap."""
     first = (128, *[0] * (players - 1))
     pairs = PASSED.pairs if players == 2 else None
     floor = msgspec.structs.replace(PASSED, players=players, places=first, pairs=pairs)
@@ -57,7 +57,11 @@ def one_run(
             found = judge("new", "old", matches, rules=rules)
             evidence = found.evidence["head_to_head"]
         if rollback and evidence["games"] and evidence["llr"] >= 0 and found.play is not None:
-            return Verdict.KEEP, int(evidence["games"]), True  # the plan looks on only while there is doubt
+            return (
+                PromotionVerdict.KEEP,
+                int(evidence["games"]),
+                True,
+            )  # the plan looks on only while there is doubt
         if found.play is None:
             return found.verdict, int(evidence["games"]), abs(evidence["llr"]) < evidence["bounds"][1]
         matches.append(played(rng, elo, players, found.games, found.play.purpose))
@@ -65,7 +69,7 @@ def one_run(
 
 def row(elo: float, players: int, *, runs: int, rollback: bool, seed: int = 1) -> dict[str, float]:
     rng, rules = random.Random(f"{seed} {elo} {players} {rollback}"), PromotionRules()
-    wanted = Verdict.ROLL_BACK if rollback else Verdict.PROMOTE
+    wanted = PromotionVerdict.ROLL_BACK if rollback else PromotionVerdict.PROMOTE
     changed = by_bound = games = 0
     for _ in range(runs):
         verdict, took, at_cap = one_run(rng, elo, players, rules, rollback=rollback)

@@ -270,7 +270,7 @@ def _judge(snapshot: Snapshot, made: Plan, candidate: Model, *, running: bool) -
         rules=rules.promotion,
         untrained=f"untrained:{rules.preset}@{rules.evaluation_simulations}",
     )
-    if found.verdict is promotion.Verdict.PROMOTE:
+    if found.verdict is promotion.PromotionVerdict.PROMOTE:
         made.decided.append(
             Promoted(
                 at_s=snapshot.now_s,
@@ -280,7 +280,7 @@ def _judge(snapshot: Snapshot, made: Plan, candidate: Model, *, running: bool) -
                 evidence=found.evidence,
             )
         )
-    elif found.verdict is promotion.Verdict.REJECT:
+    elif found.verdict is promotion.PromotionVerdict.REJECT:
         made.decided.append(
             Rejected(
                 at_s=snapshot.now_s,
@@ -317,7 +317,7 @@ def _watch(snapshot: Snapshot, made: Plan, *, running: bool) -> None:
             rules=rules.promotion,
             since_s=rechecked_since(state, champion.digest),
         )
-        if found.verdict is promotion.Verdict.ROLL_BACK:
+        if found.verdict is promotion.PromotionVerdict.ROLL_BACK:
             made.decided.append(
                 RolledBack(
                     at_s=snapshot.now_s,
@@ -328,7 +328,7 @@ def _watch(snapshot: Snapshot, made: Plan, *, running: bool) -> None:
                 )
             )
             return
-        if found.verdict is promotion.Verdict.MORE_GAMES and not running and _doubtful(state, found):
+        if found.verdict is promotion.PromotionVerdict.MORE_GAMES and not running and _doubtful(state, found):
             order = evaluate_order(
                 state,
                 rules,
@@ -351,7 +351,7 @@ def _watch(snapshot: Snapshot, made: Plan, *, running: bool) -> None:
     _rate(snapshot, made, champion)
 
 
-def _doubtful(state: ConfigState, found: promotion.Judgement) -> bool:
+def _doubtful(state: ConfigState, found: promotion.PromotionJudgement) -> bool:
     """Look once after a promotion; look on only where the games so far speak against the champion."""
     assert state.champion is not None
     seen = found.evidence[promotion.ROLLBACK]

@@ -19,8 +19,7 @@ from ringrift.learning.evidence import Evidence, gather
 from ringrift.learning.ratings import is_baseline
 from ringrift.learning.records import Match
 from ringrift.statistics.shares import wilson_interval
-from ringrift.statistics.sprt import SprtConfig, SprtState
-from ringrift.statistics.sprt import Verdict as TestVerdict
+from ringrift.statistics.sprt import SprtConfig, SprtState, Verdict
 
 RANDOM = "random"
 PROMOTION, ROLLBACK = "promotion", "rollback"  # what a match was played for
@@ -35,7 +34,7 @@ class Mode(StrEnum):
     ALWAYS_ACCEPT = "always_accept"  # at once, if it holds the floor; the test may take it back
 
 
-class Verdict(StrEnum):
+class PromotionVerdict(StrEnum):
     """What is to be done now."""
 
     PROMOTE = "promote"
@@ -95,10 +94,10 @@ class Pairing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class PromotionJudgement:
     """A verdict, why, on what, and what to play before asking again."""
 
-    verdict: Verdict
+    verdict: PromotionVerdict
     gate: str  # which question decided or is still open: head_to_head, floor, untrained, rollback
     reason: str
     evidence: dict[str, Any] = field(default_factory=dict)  # by gate
@@ -123,28 +122,30 @@ def judge(
     *,
     rules: PromotionRules,
     untrained: str | None = None,
-) -> Judgement:
+) -> PromotionJudgement:
     """Is *candidate* to replace *champion*?
 
     A first model has no champion to beat: it must hold the floor, and beat the *untrained* net if one is
     named. The floor comes last, because few candidates that beat a champion fail it.
     """
     players = _players(matches)
-    gates: list[Judgement] = []
+    gates: list[PromotionJudgement] = []
     if champion is not None and rules.mode is Mode.SPRT:
         gates.append(_beats(candidate, champion, matches, rules, players, gate="head_to_head"))
     elif champion is None and untrained is not None:
         gates.append(_beats(candidate, untrained, matches, rules, players, gate="untrained"))
-    if all(each.verdict is Verdict.PROMOTE for each in gates):
+    if all(each.verdict is PromotionVerdict.PROMOTE for each in gates):
         gates.append(_holds_floor(candidate, matches, rules, players))
     evidence = {each.gate: each.evidence for each in gates}
     last = gates[-1]
-    if last.verdict is not Verdict.PROMOTE:
+    if last.verdict is not PromotionVerdict.PROMOTE:
         return replace(last, evidence=evidence)
     reason = "; ".join(each.reason for each in gates)
     if champion is None:
         reason = f"first model: {reason}"
-    return Judgement(verdict=Verdict.PROMOTE, gate=gates[0].gate, reason=reason, evidence=evidence)
+    return PromotionJudgement(
+        verdict=PromotionVerdict.PROMOTE, gate=gates[0].gate, reason=reason, evidence=evidence
+    )
 
 
 def judge_rollback(
@@ -154,7 +155,7 @@ def judge_rollback(
     *,
     rules: PromotionRules,
     since_s: float = 0.0,
-) -> Judgement:
+) -> PromotionJudgement:
     """Is *champion* to give its place back to *previous*?
 
     Only games played for this question count: those that won the promotion were chosen for being good. To
@@ -165,18 +166,24 @@ def judge_rollback(
     found = gather(champion, previous, counted, players=players, purpose=ROLLBACK, only=rules.simulations)
     state = found.state(test)
     evidence = {ROLLBACK: _test_evidence(found, state)}
-    if state.verdict is TestVerdict.NOT_STRONGER:
+    if state.verdict is Verdict.NOT_STRONGER:
         reason = f"weaker than its predecessor: {_in_words(found, state)}"
-        return Judgement(verdict=Verdict.ROLL_BACK, gate=ROLLBACK, reason=reason, evidence=evidence)
-    if state.verdict is TestVerdict.STRONGER:
+        return PromotionJudgement(
+            verdict=PromotionVerdict.ROLL_BACK, gate=ROLLBACK, reason=reason, evidence=evidence
+        )
+    if state.verdict is Verdict.STRONGER:
         reason = f"not weaker than its predecessor: {_in_words(found, state)}"
-        return Judgement(verdict=Verdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence)
+        return PromotionJudgement(
+            verdict=PromotionVerdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence
+        )
     if found.games >= rules.games_max:
         reason = f"no proof that it is weaker after {found.games} games: {_in_words(found, state)}"
-        return Judgement(verdict=Verdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence)
+        return PromotionJudgement(
+            verdict=PromotionVerdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence
+        )
     games = rules.chunk(players, rules.games_max - found.games)
-    return Judgement(
-        verdict=Verdict.MORE_GAMES,
+    return PromotionJudgement(
+        verdict=PromotionVerdict.MORE_GAMES,
         gate=ROLLBACK,
         reason=f"against its predecessor: {_in_words(found, state)}",
         evidence=evidence,
@@ -202,24 +209,30 @@ def _players(matches: Sequence[Match]) -> int:
 
 def _beats(
     candidate: str, opponent: str, matches: Sequence[Match], rules: PromotionRules, players: int, *, gate: str
-) -> Judgement:
+) -> PromotionJudgement:
     found = gather(candidate, opponent, matches, players=players, purpose=PROMOTION, only=rules.simulations)
     state = found.state(rules.test())
     evidence = _test_evidence(found, state)
     who = "the champion" if gate == "head_to_head" else "the untrained net"
     words = f"against {who}: {_in_words(found, state)}"
-    if state.verdict is TestVerdict.STRONGER:
-        return Judgement(verdict=Verdict.PROMOTE, gate=gate, reason=f"stronger {words}", evidence=evidence)
-    if state.verdict is TestVerdict.NOT_STRONGER:
-        return Judgement(verdict=Verdict.REJECT, gate=gate, reason=f"not stronger {words}", evidence=evidence)
+    if state.verdict is Verdict.STRONGER:
+        return PromotionJudgement(
+            verdict=PromotionVerdict.PROMOTE, gate=gate, reason=f"stronger {words}", evidence=evidence
+        )
+    if state.verdict is Verdict.NOT_STRONGER:
+        return PromotionJudgement(
+            verdict=PromotionVerdict.REJECT, gate=gate, reason=f"not stronger {words}", evidence=evidence
+        )
     if found.games >= rules.games_max:
         likelier = state.llr > 0
         reason = f"{'rather stronger' if likelier else 'rather not stronger'} at the cap {words}"
-        verdict = Verdict.PROMOTE if likelier else Verdict.REJECT
-        return Judgement(verdict=verdict, gate=gate, reason=reason, evidence={**evidence, "at_cap": True})
+        verdict = PromotionVerdict.PROMOTE if likelier else PromotionVerdict.REJECT
+        return PromotionJudgement(
+            verdict=verdict, gate=gate, reason=reason, evidence={**evidence, "at_cap": True}
+        )
     games = rules.chunk(players, rules.games_max - found.games)
-    return Judgement(
-        verdict=Verdict.MORE_GAMES,
+    return PromotionJudgement(
+        verdict=PromotionVerdict.MORE_GAMES,
         gate=gate,
         reason=f"undecided {words}",
         evidence=evidence,
@@ -227,7 +240,9 @@ def _beats(
     )
 
 
-def _holds_floor(candidate: str, matches: Sequence[Match], rules: PromotionRules, players: int) -> Judgement:
+def _holds_floor(
+    candidate: str, matches: Sequence[Match], rules: PromotionRules, players: int
+) -> PromotionJudgement:
     """Decided early when the 99 % interval lies on one side, else by the share at the cap."""
     found = gather(candidate, RANDOM, matches, players=players, purpose=PROMOTION, only=rules.simulations)
     floor, share, games = rules.floor(players), found.win_share, found.games
@@ -237,11 +252,15 @@ def _holds_floor(candidate: str, matches: Sequence[Match], rules: PromotionRules
     at_cap = games >= rules.floor_games_max
     clear = games >= rules.floor_games_min
     if games and ((clear and low >= floor) or (at_cap and share >= floor)):
-        return Judgement(verdict=Verdict.PROMOTE, gate="floor", reason=words, evidence=evidence)
+        return PromotionJudgement(
+            verdict=PromotionVerdict.PROMOTE, gate="floor", reason=words, evidence=evidence
+        )
     if games and ((clear and high < floor) or at_cap):
-        return Judgement(verdict=Verdict.REJECT, gate="floor", reason=f"too weak: {words}", evidence=evidence)
-    return Judgement(
-        verdict=Verdict.MORE_GAMES,
+        return PromotionJudgement(
+            verdict=PromotionVerdict.REJECT, gate="floor", reason=f"too weak: {words}", evidence=evidence
+        )
+    return PromotionJudgement(
+        verdict=PromotionVerdict.MORE_GAMES,
         gate="floor",
         reason=f"the floor is open: {words}" if games else "no games against random yet",
         evidence=evidence,

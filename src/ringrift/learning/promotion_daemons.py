@@ -25,7 +25,7 @@ from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.facts import Noted
 from ringrift.learning.models_publication import ChampionFiles
 from ringrift.learning.plan import previous_champion
-from ringrift.learning.promotion import ROLLBACK, Judgement, PromotionRules, judge
+from ringrift.learning.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
 from ringrift.learning.records import ModelState
 from ringrift.learning.signals_face import heard_by
 from ringrift.learning.signals_source import Situations, get_situations
@@ -78,7 +78,7 @@ class PromotionDaemon(HandlerBase):
 
     # --- what it knows ------------------------------------------------------------------------------------
 
-    def get_judgement(self, config_key: str) -> Judgement | None:
+    def get_judgement(self, config_key: str) -> PromotionJudgement | None:
         """How the newest candidate stands; None if none is being judged."""
         situation = self._situations.get(config_key)
         newest = None if situation is None else situation.state.newest_model
@@ -219,7 +219,7 @@ class AutoPromotionDaemon(PromotionDaemon):
         return own.with_details(damaged=sorted(self._damaged))
 
 
-class UnifiedPromotionDaemon(PromotionDaemon):
+class PromotionControllerDaemon(PromotionDaemon):
     """UNIFIED_PROMOTION: the same view where AUTO_PROMOTION does not run."""
 
     def __init__(

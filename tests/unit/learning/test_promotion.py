@@ -10,7 +10,7 @@ from ringrift.errors import ConfigError
 from ringrift.learning.promotion import (
     Mode,
     PromotionRules,
-    Verdict,
+    PromotionVerdict,
     judge,
     judge_rollback,
     lost_clearly,
@@ -66,18 +66,25 @@ FLOOR_HELD = match("new", "random", (0, 0, 1, 0, 31))
 
 def test_no_games_are_never_a_pass():
     first, later = judge("new", None, [], rules=RULES), judge("new", "old", [], rules=RULES)
-    assert first.verdict is later.verdict is Verdict.MORE_GAMES
+    assert first.verdict is later.verdict is PromotionVerdict.MORE_GAMES
     assert (first.opponent, later.opponent) == ("random", "old")
     assert first.games == later.games == 64
-    assert judge("new", None, [match("new", "random", (0,) * 5)], rules=RULES).verdict is Verdict.MORE_GAMES
-    assert judge_rollback("new", "old", [], rules=RULES).verdict is Verdict.MORE_GAMES
+    assert (
+        judge("new", None, [match("new", "random", (0,) * 5)], rules=RULES).verdict
+        is PromotionVerdict.MORE_GAMES
+    )
+    assert judge_rollback("new", "old", [], rules=RULES).verdict is PromotionVerdict.MORE_GAMES
 
 
 def test_a_stronger_candidate_is_asked_for_the_floor_and_then_promoted():
     waiting = judge("new", "old", [STRONG], rules=RULES)
-    assert (waiting.verdict, waiting.gate, waiting.opponent) == (Verdict.MORE_GAMES, "floor", "random")
+    assert (waiting.verdict, waiting.gate, waiting.opponent) == (
+        PromotionVerdict.MORE_GAMES,
+        "floor",
+        "random",
+    )
     found = judge("new", "old", [STRONG, FLOOR_HELD], rules=RULES)
-    assert found.verdict is Verdict.PROMOTE
+    assert found.verdict is PromotionVerdict.PROMOTE
     assert "stronger against the champion" in found.reason
     assert found.evidence["head_to_head"]["games"] == 104
     assert found.evidence["head_to_head"]["llr"] > found.evidence["head_to_head"]["bounds"][1]
@@ -86,25 +93,25 @@ def test_a_stronger_candidate_is_asked_for_the_floor_and_then_promoted():
 
 def test_a_weaker_candidate_is_rejected_without_a_game_against_random():
     found = judge("new", "old", [WEAK], rules=RULES)
-    assert (found.verdict, found.gate) == (Verdict.REJECT, "head_to_head")
+    assert (found.verdict, found.gate) == (PromotionVerdict.REJECT, "head_to_head")
     assert "not stronger" in found.reason
 
 
 def test_a_candidate_that_beats_the_champion_but_loses_to_random_is_rejected():
     found = judge("new", "old", [STRONG, match("new", "random", (12, 0, 10, 0, 10))], rules=RULES)
-    assert (found.verdict, found.gate) == (Verdict.REJECT, "floor")
+    assert (found.verdict, found.gate) == (PromotionVerdict.REJECT, "floor")
 
 
 def test_an_undecided_match_goes_on_and_the_cap_decides_by_the_likelier_side():
     even = match("new", "old", (16, 0, 32, 0, 16))
     open_still = judge("new", "old", [even], rules=RULES)
-    assert (open_still.verdict, open_still.games) == (Verdict.MORE_GAMES, 64)
+    assert (open_still.verdict, open_still.games) == (PromotionVerdict.MORE_GAMES, 64)
     nearly = match("new", "old", (46, 0, 100, 0, 50))
     assert judge("new", "old", [nearly], rules=RULES).games == 8
     below = judge("new", "old", [match("new", "old", (48, 0, 102, 0, 50))], rules=RULES)
-    assert below.verdict is Verdict.REJECT
+    assert below.verdict is PromotionVerdict.REJECT
     above = judge("new", "old", [match("new", "old", (43, 0, 103, 0, 54)), FLOOR_HELD], rules=RULES)
-    assert above.verdict is Verdict.PROMOTE
+    assert above.verdict is PromotionVerdict.PROMOTE
     assert "at the cap" in above.reason
 
 
@@ -119,26 +126,28 @@ def test_the_pairs_decide_and_not_the_single_games():
 
 
 def test_the_first_model_needs_the_floor_and_nothing_else():
-    assert judge("new", None, [FLOOR_HELD], rules=RULES).verdict is Verdict.PROMOTE
+    assert judge("new", None, [FLOOR_HELD], rules=RULES).verdict is PromotionVerdict.PROMOTE
     weak = match("new", "random", (10, 0, 12, 0, 10))
-    assert judge("new", None, [weak], rules=RULES).verdict is Verdict.REJECT
+    assert judge("new", None, [weak], rules=RULES).verdict is PromotionVerdict.REJECT
     close = match("new", "random", (2, 0, 6, 0, 24))
-    assert judge("new", None, [close], rules=RULES).verdict is Verdict.MORE_GAMES
-    assert judge("new", None, [close, close], rules=RULES).verdict is Verdict.REJECT  # 84 % at the cap
+    assert judge("new", None, [close], rules=RULES).verdict is PromotionVerdict.MORE_GAMES
+    assert (
+        judge("new", None, [close, close], rules=RULES).verdict is PromotionVerdict.REJECT
+    )  # 84 % at the cap
 
 
 def test_the_first_model_must_beat_the_untrained_net_where_one_is_named():
     asked = judge("new", None, [FLOOR_HELD], rules=RULES, untrained="untrained:tiny@32")
-    assert (asked.verdict, asked.opponent) == (Verdict.MORE_GAMES, "untrained:tiny@32")
+    assert (asked.verdict, asked.opponent) == (PromotionVerdict.MORE_GAMES, "untrained:tiny@32")
     beaten = match("new", "untrained:tiny@32", (0, 0, 4, 0, 28))
     found = judge("new", None, [FLOOR_HELD, beaten], rules=RULES, untrained="untrained:tiny@32")
-    assert found.verdict is Verdict.PROMOTE
+    assert found.verdict is PromotionVerdict.PROMOTE
 
 
 def test_always_accept_promotes_without_a_match_against_the_champion():
     rules = PromotionRules(mode=Mode.ALWAYS_ACCEPT)
     assert judge("new", "old", [], rules=rules).opponent == "random"
-    assert judge("new", "old", [FLOOR_HELD], rules=rules).verdict is Verdict.PROMOTE
+    assert judge("new", "old", [FLOOR_HELD], rules=rules).verdict is PromotionVerdict.PROMOTE
 
 
 def test_recalled_matches_other_settings_and_others_matches_are_no_evidence():
@@ -146,7 +155,7 @@ def test_recalled_matches_other_settings_and_others_matches_are_no_evidence():
     other_search = msgspec.structs.replace(STRONG, simulations=800)
     rules = PromotionRules(simulations=32)
     found = judge("new", "old", [recalled, other_search, match("x", "old", (0, 0, 0, 0, 99))], rules=rules)
-    assert (found.verdict, found.evidence["head_to_head"]["games"]) == (Verdict.MORE_GAMES, 0)
+    assert (found.verdict, found.evidence["head_to_head"]["games"]) == (PromotionVerdict.MORE_GAMES, 0)
 
 
 def test_a_match_counts_the_same_from_either_side():
@@ -161,19 +170,23 @@ def test_a_champion_that_later_loses_to_its_predecessor_is_rolled_back():
     won = match("new", "old", (0, 0, 20, 0, 60))  # what made it champion is no defence
     lost = match("new", "old", (40, 0, 30, 0, 5), purpose="rollback")
     found = judge_rollback("new", "old", [won, lost], rules=RULES)
-    assert found.verdict is Verdict.ROLL_BACK
+    assert found.verdict is PromotionVerdict.ROLL_BACK
     assert found.evidence["rollback"]["games"] == 150
     assert "weaker than its predecessor" in found.reason
 
 
 def test_a_champion_that_holds_is_kept_and_at_the_cap_too():
     holds = match("new", "old", (5, 0, 30, 0, 20), purpose="rollback")
-    assert judge_rollback("new", "old", [holds], rules=RULES).verdict is Verdict.KEEP
+    assert judge_rollback("new", "old", [holds], rules=RULES).verdict is PromotionVerdict.KEEP
     even = match("new", "old", (54, 0, 103, 0, 43), purpose="rollback")
     capped = judge_rollback("new", "old", [even], rules=RULES)
-    assert (capped.verdict, capped.evidence["rollback"]["llr"] < 0) == (Verdict.KEEP, True)
+    assert (capped.verdict, capped.evidence["rollback"]["llr"] < 0) == (PromotionVerdict.KEEP, True)
     some = judge_rollback("new", "old", [match("new", "old", EVEN, purpose="rollback")], rules=RULES)
-    assert (some.verdict, some.play.purpose, some.opponent) == (Verdict.MORE_GAMES, "rollback", "old")
+    assert (some.verdict, some.play.purpose, some.opponent) == (
+        PromotionVerdict.MORE_GAMES,
+        "rollback",
+        "old",
+    )
 
 
 @pytest.mark.parametrize("players", [3, 4])
@@ -183,16 +196,16 @@ def test_several_players_are_judged_by_their_places(players):
 
     floor = among_copies("new", "random", [60, *[1] * (players - 1)])
     won = judge("new", "old", [among_copies("new", "old", places(90, 240)), floor], rules=RULES)
-    assert won.verdict is Verdict.PROMOTE
+    assert won.verdict is PromotionVerdict.PROMOTE
     lost = judge("new", "old", [among_copies("new", "old", places(-60, 240))], rules=RULES)
-    assert lost.verdict is Verdict.REJECT
+    assert lost.verdict is PromotionVerdict.REJECT
     even = judge("new", "old", [among_copies("new", "old", places(15, 120))], rules=RULES)
-    assert (even.verdict, even.games % players) == (Verdict.MORE_GAMES, 0)
+    assert (even.verdict, even.games % players) == (PromotionVerdict.MORE_GAMES, 0)
     assert even.evidence["head_to_head"]["score"] == pytest.approx(0.5, abs=0.03)
     weak = judge("new", None, [among_copies("new", "random", [20] * players)], rules=RULES)
-    assert (weak.verdict, weak.gate) == (Verdict.REJECT, "floor")
+    assert (weak.verdict, weak.gate) == (PromotionVerdict.REJECT, "floor")
     back = among_copies("new", "old", places(-90, 240), purpose="rollback")
-    assert judge_rollback("new", "old", [back], rules=RULES).verdict is Verdict.ROLL_BACK
+    assert judge_rollback("new", "old", [back], rules=RULES).verdict is PromotionVerdict.ROLL_BACK
 
 
 def test_error_rates_are_about_what_the_rules_say():
@@ -204,7 +217,7 @@ def test_error_rates_are_about_what_the_rules_say():
         while True:
             found = judge("new", "old", matches, rules=RULES)
             if found.play is None:
-                return found.verdict is Verdict.PROMOTE
+                return found.verdict is PromotionVerdict.PROMOTE
             win = place_chances(elo, 2)[0]
             pairs = Counter(
                 2 * ((rng.random() < win) + (rng.random() < win)) for _ in range(found.games // 2)

@@ -7,11 +7,11 @@ from feedback_kit import Ear, Run, promote, trained_model
 
 from ringrift.engine.memory.engine import memory_engine
 from ringrift.learning.models import ChampionFiles
-from ringrift.learning.promotion import Verdict
+from ringrift.learning.promotion import PromotionVerdict
 from ringrift.learning.promotion_daemons import (
     LOOKS_MAX,
     AutoPromotionDaemon,
-    UnifiedPromotionDaemon,
+    PromotionControllerDaemon,
     bad_news,
 )
 from ringrift.learning.wanted import RECHECK_TOPIC, rechecked_since
@@ -58,12 +58,12 @@ async def world(tmp_path):
 
 
 async def test_the_judgement_of_a_candidate_can_be_asked_for(world):
-    daemon = world.daemon(UnifiedPromotionDaemon)
+    daemon = world.daemon(PromotionControllerDaemon)
     assert daemon.get_judgement("square8_2p") is None
     model = trained_model(world.run.story)
-    assert daemon.get_judgement("square8_2p").verdict is Verdict.MORE_GAMES
+    assert daemon.get_judgement("square8_2p").verdict is PromotionVerdict.MORE_GAMES
     world.run.story.evaluate(model, "random", wins=64, losses=0)
-    assert daemon.get_judgement("square8_2p").verdict is Verdict.PROMOTE
+    assert daemon.get_judgement("square8_2p").verdict is PromotionVerdict.PROMOTE
     assert "100% of 64 games" in daemon.health_check().details["judgements"]["square8_2p"]
 
 
@@ -85,7 +85,7 @@ async def test_a_regression_makes_a_settled_champion_be_looked_at_again(world):
 
 async def test_bad_news_cannot_make_it_look_again_for_ever(world):
     first, second = world.champions(2)
-    daemon = world.daemon(UnifiedPromotionDaemon, settings={"cooldown_s": "10"})
+    daemon = world.daemon(PromotionControllerDaemon, settings={"cooldown_s": "10"})
     await daemon.start()
     for number in range(8):
         world.run.story.now_s = world.runtime.clock_s
@@ -97,7 +97,7 @@ async def test_bad_news_cannot_make_it_look_again_for_ever(world):
 
 async def test_a_first_champion_has_nothing_to_go_back_to(world):
     world.champions(1)
-    daemon = world.daemon(UnifiedPromotionDaemon)
+    daemon = world.daemon(PromotionControllerDaemon)
     await daemon.start()
     await world.say("REGRESSION_DETECTED", REGRESSION)
     assert world.notes() == []
