@@ -17,7 +17,7 @@ from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.events.router import UnifiedEventRouter
 
 
-async def eventually(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], object], *, within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():
             await asyncio.sleep(0.01)

@@ -75,7 +75,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "child_daemons"
 
 
-async def eventually(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], object], *, within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():
             await asyncio.sleep(0.01)
@@ -137,7 +137,7 @@ async def test_a_child_that_ignores_term_is_killed_with_everything_it_started(tm
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert 0.15 < time.monotonic() - began_s < 5.0
+    assert 0.15 < time.monotonic() - began_s < 30.0
     await eventually(lambda: not any(is_alive(pid) for pid in pids))
 
 
@@ -151,7 +151,7 @@ async def test_a_second_cancellation_goes_straight_to_the_kill() -> None:
     task.cancel()
     await asyncio.sleep(0.1)
     task.cancel()
-    _, pending = await asyncio.wait({task}, timeout=5)
+    _, pending = await asyncio.wait({task}, timeout=30)  # half of what it would have been given
     assert not pending
     await eventually(lambda: not is_alive(pid))
 

@@ -20,7 +20,8 @@ def test_import_loads_no_room():
 
 def test_import_takes_a_small_part_of_the_limit():
     code = (
-        "import time; began = time.perf_counter(); import ringrift; print(time.perf_counter() - began < 0.15)"
+        # Its own time: that of other programs on the machine is not its cost.
+        "import time; began = time.process_time(); import ringrift; print(time.process_time() - began < 0.15)"
     )
     assert in_fresh_python(code) == "True"
 

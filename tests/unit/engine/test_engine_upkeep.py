@@ -20,7 +20,7 @@ def busy(config):
     return replace(config, upkeep_s=0.02)
 
 
-async def until(condition, *, within_s=10.0):
+async def until(condition, *, within_s=60.0):
     deadline_s = time.monotonic() + within_s
     while not await condition():
         assert time.monotonic() < deadline_s, "it did not happen by itself"

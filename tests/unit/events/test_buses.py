@@ -250,7 +250,7 @@ def test_a_poller_delivers_in_a_program_without_a_loop():
     poller.start()
     for n in range(3):
         publish_event("CUSTOM", {"n": n})
-    deadline = 200
+    deadline = 1500
     while len(failing) < 3 and deadline:
         deadline -= 1
         asyncio.run(asyncio.sleep(0.02))
@@ -268,7 +268,7 @@ def test_a_poller_on_a_database_of_its_own_goes_on_after_it_was_stopped(tmp_path
     for n in range(3):
         poller.start()
         assert queue.publish("CUSTOM", {"n": n}, "test", max_retries=2) > 0
-        deadline = 200
+        deadline = 1500
         while len(seen) <= n and deadline:
             deadline -= 1
             asyncio.run(asyncio.sleep(0.02))

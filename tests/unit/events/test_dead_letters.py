@@ -367,7 +367,7 @@ async def test_the_daemon_retries_and_says_so(router, dlq):
     assert "not running" in daemon.health_check().message
     await daemon.start()
     await daemon.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not said:
             await asyncio.sleep(0.005)
     assert daemon.health_check().healthy
@@ -388,7 +388,9 @@ async def test_the_daemon_gives_up_letters_of_another_week(router, dlq, clock):
     clock.now += 169 * 3600
     daemon = DLQRetryDaemon(dlq, interval_seconds=60, router=router)
     await daemon.start()
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(30):
+        while not said:
+            await asyncio.sleep(0.005)
     await daemon.stop()
     assert daemon.get_metrics()["total_stale_abandoned"] == 1
     assert said[0]["stale_count"] == 1

@@ -77,15 +77,17 @@ def test_progress_in_quick_succession_is_thinned_out_but_the_last_is_said():
 def test_a_silent_job_has_heartbeats_that_say_how_long_it_was_silent():
     def work(job, params):
         job.stage("thinking")
-        time.sleep(0.4)
+        time.sleep(0.8)
         return Outcome()
+
+    began_s = time.monotonic()
 
     beats = [
         line
         for line in run(work, ["--count", "1", "--heartbeat-s", "0.1"])[1]
         if line["event"] == "heartbeat"
     ]
-    assert 2 <= len(beats) <= 6
+    assert 2 <= len(beats) <= (time.monotonic() - began_s) / 0.1 + 1
     assert beats[-1]["idle_s"] > beats[0]["idle_s"] > 0
 
 
