@@ -109,8 +109,9 @@ class Population:
         count = max(1, len(order) // QUARTER)
         for loser in order[:count]:
             winner = rng.choice(order[-count:])
-            tensors, steps = learner_tensors(self._learners[winner]), self._learners[winner].steps
-            restore_learner(self._learners[loser], tensors, steps=steps)
+            # Copies: two members that shared a tensor of the optimiser would count each other's steps.
+            tensors = {name: value.clone() for name, value in learner_tensors(self._learners[winner]).items()}
+            restore_learner(self._learners[loser], tensors, steps=self._learners[winner].steps)
             self.knobs[loser] = varied(self.knobs[winner], self._data.batches(), rng)
             self.scores[loser] = self.scores[winner]
 

@@ -1,0 +1,192 @@
+"""The `tune` job: real searches with tiny budgets, killed and gone on with."""
+
+import io
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringrift.errors import ConfigError
+from ringrift.jobs.export import EXPORT
+from ringrift.jobs.frame import run_job
+from ringrift.jobs.params import convert_params
+from ringrift.jobs.selfplay import SELFPLAY
+from ringrift.jobs.tune import TUNE
+from ringrift.jobs.tuning.architectures import simulations_in_time
+from ringrift.jobs.tuning.params import TuneParams, Verified
+from ringrift.jobs.tuning.trainee import BATCHES, DECAYS, RATES, WINDOW_MIN, Knobs, varied
+
+CONFIG = "connect_four_2p"
+WAIT_S = 110
+
+
+def run(spec, *argv):
+    out = io.StringIO()
+    code = run_job(spec, [str(each) for each in argv], out=out)
+    return code, [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    """Samples of real games, small enough to train on in a moment."""
+    folder = tmp_path_factory.mktemp("tuning")
+    code, lines = run(
+        SELFPLAY, "--config", CONFIG, "--games", 32, "--simulations", 4, "--slots", 48, "--out", folder
+    )
+    assert code == 0
+    shards = [each["path"] for each in lines[-1]["artifacts"] if each["artifact"] == "shard"]
+    assert run(EXPORT, "--shards", *shards, "--out", folder / "x.npz")[0] == 0
+    return folder / "x.npz"
+
+
+def tiny(kind, samples, out, *more):
+    given = ("--config", CONFIG, "--kind", kind, "--samples", samples, "--out", out, "--device", "cpu")
+    return (*given, "--rows", 800, "--simulations", 4, *more)
+
+
+def start(*argv):
+    command = [sys.executable, "-m", "ringrift.jobs", "tune", *map(str, argv)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def kill_after(process, done):
+    """Kill the search when it has tried so many."""
+    for line in process.stdout:
+        said = json.loads(line)
+        if (
+            said["event"] == "progress"
+            and said["stage"] in ("searching", "evolving")
+            and said["done"] >= done
+        ):
+            break
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode == -signal.SIGKILL
+
+
+def stop_after(lines, *argv):
+    """Run the search in this process and ask it to stop after so many lines of progress."""
+
+    def work(job, params):
+        said, tell = [], job.progress
+
+        def progress(*args, **fields):
+            said.append(args)
+            tell(*args, **fields)
+            if len(said) >= lines:
+                job.stop.request("the test")
+
+        job.progress = progress
+        return TUNE.run(job, params)
+
+    code, told = run(replace(TUNE, run=work), *argv)
+    assert (code, told[-1]["status"]) == (3, "stopped")
+
+
+def test_halving_ends_bad_trials_early_and_verifies_what_it_found(tmp_path, samples):
+    code, lines = run(TUNE, *tiny("halving", samples, tmp_path, "--trials", 7, "--verify-games", 8))
+    result = lines[-1]
+    assert (code, result["status"], result["evaluations"]) == (0, "done", 7)
+    best = result["best_params"]
+    assert RATES[0] <= best["lr"] <= RATES[1]
+    assert best["batch"] in BATCHES
+    assert 0 < best["samples_per_row"] <= 50
+    assert result["best_score"] == max(result["scores"].values())
+    assert len(result["scores"]) == 7
+    with sqlite3.connect(tmp_path / "study.db") as study:
+        states = {state for (state,) in study.execute("SELECT state FROM trials")}
+    study.close()
+    assert states == {"COMPLETE", "PRUNED"}  # some ended early
+    assert result["verified"]["games"] == 8
+    assert result["improved"] is (result["verified"]["low"] > 0.5)
+    assert json.loads((tmp_path / "tuning.json").read_text())["best_params"] == best
+    assert [each["artifact"] for each in result["artifacts"]] == ["tuning"]
+
+
+def test_a_killed_halving_goes_on_with_its_trials(tmp_path, samples):
+    argv = tiny("halving", samples, tmp_path, "--trials", 6, "--verify-games", 0)
+    kill_after(start(*argv), 2)
+    code, lines = run(TUNE, *argv)
+    searching = [line for line in lines if line["event"] == "progress" and line["stage"] == "searching"]
+    assert code == 0
+    assert min(line["done"] for line in searching) >= 2  # what was tried is not tried again
+    assert lines[-1]["evaluations"] == 6
+    assert lines[-1]["verified"] is None
+    assert lines[-1]["improved"] is False  # nothing is better until it was shown
+    assert run(TUNE, *argv)[1][-1]["best_params"] == lines[-1]["best_params"]  # done stays done
+
+
+def test_a_population_that_was_stopped_ends_as_one_that_was_not(tmp_path, samples):
+    more = ("--population", 4, "--generations", 3, "--verify-games", 0)
+    code, lines = run(TUNE, *tiny("pbt", samples, tmp_path / "straight", *more))
+    assert code == 0
+    straight, stopped = lines[-1], tiny("pbt", samples, tmp_path / "stopped", *more)
+    assert [each["generation"] for each in straight["generations"]] == [1, 2, 3]
+    assert WINDOW_MIN <= straight["best_params"]["window"] <= 1
+    assert straight["best_score"] == max(straight["scores"].values())
+    stop_after(3, *stopped)  # one line of reading, two of generations
+    assert json.loads((tmp_path / "stopped" / "population.json").read_text())["generation"] == 2
+    resumed = run(TUNE, *stopped)[1][-1]
+    for field in ("best_params", "best_score", "scores", "generations", "evaluations"):
+        assert resumed[field] == straight[field]
+    assert len(list((tmp_path / "stopped").glob("generation-*"))) == 1
+
+
+def test_an_architecture_search_compares_sizes_in_the_same_time(tmp_path, samples):
+    argv = ("--presets", "small", "medium", "--games", 8, "--verify-games", 4)
+    code, lines = run(TUNE, *tiny("nas", samples, tmp_path, *argv))
+    result = lines[-1]
+    assert code == 0
+    assert result["scores"].keys() == {"small", "medium"}
+    assert result["scores"]["small"] == 0.5  # the measure of the others
+    assert result["best_params"]["preset"] in ("small", "medium")
+    assert {"held_loss small", "held_loss medium"} <= result["best_params"].keys()
+
+
+def test_cmaes_plays_matches_of_heuristic_weights_and_a_stopped_one_goes_on(tmp_path):
+    argv = ("--config", "square8_2p", "--kind", "cmaes", "--out", tmp_path, "--population", 4)
+    argv = (*argv, "--generations", 2, "--games", 2, "--verify-games", 4)
+    stop_after(3, *argv)
+    code, lines = run(TUNE, *argv)
+    result = lines[-1]
+    assert (code, result["evaluations"]) == (0, 8)
+    assert [each["generation"] for each in result["generations"]] == [1, 2]
+    assert set(result["best_params"]) >= {"eliminated", "territory", "must_slides"}
+    assert result["verified"]["games"] == 4
+
+
+def test_what_cannot_work_is_said_at_once(tmp_path, samples):
+    code, lines = run(TUNE, "--config", CONFIG, "--kind", "halving", "--out", tmp_path)
+    assert (code, lines[-1]["error"]) == (2, "tune: halving needs --samples to train on")
+    code, lines = run(TUNE, "--config", CONFIG, "--kind", "cmaes", "--out", tmp_path)
+    assert code == 2
+    assert "no heuristic player for connect_four_2p" in lines[-1]["error"]
+    code, lines = run(TUNE, *tiny("nas", samples, tmp_path, "--presets", "small", "gigantic"))
+    assert "there is no preset gigantic" in lines[-1]["error"]
+    params = {"config": CONFIG, "kind": "nas", "out": "x", "samples": ["x"], "presets": ["small"]}
+    with pytest.raises(ConfigError, match="two --presets"):
+        convert_params("tune", TuneParams, params).check()
+
+
+@given(st.floats(1e-6, 1), st.floats(1e-9, 1), st.floats(0, 2), st.integers(), st.integers(1, 7))
+def test_variation_stays_within_the_bounds(lr, decay, window, seed, sizes):
+    batches = list(BATCHES[:sizes])
+    knobs = varied(Knobs(lr, 64, decay, window), batches, random.Random(seed))
+    assert RATES[0] <= knobs.lr <= RATES[1]
+    assert DECAYS[0] <= knobs.weight_decay <= DECAYS[1]
+    assert WINDOW_MIN <= knobs.window <= 1.0
+    assert knobs.batch in batches
+
+
+def test_slower_networks_get_fewer_simulations_and_never_none():
+    assert simulations_in_time(32, 1.0, 2.0) == 16
+    assert simulations_in_time(32, 1.0, 1000.0) == 2
+    assert not Verified(games=10, score=0.6, low=0.4, high=0.8).improved
+    assert Verified(games=900, score=0.6, low=0.55, high=0.65).improved
