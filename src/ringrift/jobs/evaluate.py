@@ -17,10 +17,11 @@ import msgspec
 from ringrift.games.registry import load_game
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
-from ringrift.jobs.matching import MatchPlan, RecordedMatch, game_book, make_entrant, match_identity
+from ringrift.jobs.matching import Entrant, MatchPlan, RecordedMatch, game_book, make_entrant, match_identity
 from ringrift.jobs.params import Params, params_as_json
 from ringrift.jobs.sealing import describe, seal_json
 from ringrift.players.tally import Tally
+from ringrift.players.texts import baselines
 from ringrift.statistics.shares import elo_difference
 from ringrift.statistics.sprt import EloScale, SprtConfig, SprtState, Verdict, sprt_state
 
@@ -30,10 +31,13 @@ class EvaluateParams(Params, frozen=True, kw_only=True):
 
     config: Annotated[str, msgspec.Meta(description="Game and players, such as square8_2p.")]
     candidate: Annotated[str, msgspec.Meta(description="Player, such as model:PATH@64.")]
-    opponents: Annotated[
-        tuple[str, ...], msgspec.Meta(min_length=1, description="Champion or baselines, such as mcts:64.")
-    ]
     out: Annotated[Path, msgspec.Meta(description="Folder of the games and the result.")]
+    opponents: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="Champion or baselines, such as mcts:64; all baselines of the game if none."
+        ),
+    ] = ()
     games: Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="Games per opponent, at most.")] = 400
     test: Annotated[Literal["sprt", "none"], msgspec.Meta(description="What may end it earlier.")] = "sprt"
     elo0: Annotated[float, msgspec.Meta(description="Strength at which the candidate fails.")] = 0.0
@@ -46,18 +50,23 @@ class EvaluateParams(Params, frozen=True, kw_only=True):
     seed: Annotated[int, msgspec.Meta(ge=0, description="Seed of openings and decisions.")] = 0
     opening_plies: Annotated[int, msgspec.Meta(ge=0, description="Random moves of an opening.")] = 4
     batch: Annotated[int, msgspec.Meta(ge=1, le=65536, description="Games at a time.")] = 64
+    device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="Where nets compute.")] = (
+        "auto"
+    )
     games_per_shard: Annotated[int, msgspec.Meta(ge=1, description="A shard is sealed at so many.")] = 1000
 
 
 def run_evaluate(job: Job, params: EvaluateParams) -> Outcome:
     game = load_game(params.config)
     test = _Test(params)
-    entrants = [make_entrant(text, game) for text in (params.candidate, *params.opponents)]
+    opponents = params.opponents or baselines(game)
+    entrants = [make_entrant(text, game, device=params.device) for text in (params.candidate, *opponents)]
     run_id = match_identity(params, entrants)
     openings = max(1, params.games // game.players)
     results: list[dict[str, Any]] = []
+    records: list[list[dict[str, Any]]] = []
     ended = True
-    job.stage("playing", total=openings * game.players * len(params.opponents))
+    job.stage("playing", total=openings * game.players * len(opponents))
     with game_book(job, game, params.out, run_id=run_id, games_per_shard=params.games_per_shard) as writer:
         for number, opponent in enumerate(entrants[1:]):
             sides = (entrants[0], opponent)
@@ -65,16 +74,31 @@ def run_evaluate(job: Job, params: EvaluateParams) -> Outcome:
             match = RecordedMatch(job, game, plan, writer, run_id=run_id)
             played = number * openings * game.players
             ended = match.play(test.is_decided, partial(_tell, job, test, played))
-            results.append({"opponent": params.opponents[number], **test.result(match.tally)})
+            results.append({"opponent": opponents[number], **test.result(match.tally)})
+            records.append(match.records)
             if not ended:
                 break
-    fields = {"config": game.key, "candidate": params.candidate, "run_id": run_id, "matches": results}
+    fields = {
+        "config": game.key,
+        "candidate": params.candidate,
+        "model_sha256": entrants[0].model_sha256,
+        "run_id": run_id,
+        "matches": results,
+    }
     if not ended:
         return Outcome(ExitCode.STOPPED, fields)
     path = params.out / f"evaluation-{run_id}.json"
-    seal_json(path, {**fields, "model_sha256": entrants[0].model_sha256, "params": params_as_json(params)})
+    seal_json(path, {**fields, **_evidence(entrants, records), "params": params_as_json(params)})
     job.sealed(describe(path, "evaluation", games=sum(each["games"] for each in results)))
     return Outcome(ExitCode.DONE, fields)
+
+
+def _evidence(entrants: Sequence[Entrant], records: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """Who played, and every game that counts; seat numbers 0 are the candidate, 1 the match's opponent."""
+    return {
+        "entrants": [entrant.as_json() for entrant in entrants],
+        "records": [{"match": number, **record} for number, match in enumerate(records) for record in match],
+    }
 
 
 def _tell(job: Job, test: _Test, played: int, tally: Tally) -> None:

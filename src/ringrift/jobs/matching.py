@@ -10,8 +10,9 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,11 +26,12 @@ from ringrift.jobs.shards.writer import ShardWriter
 from ringrift.network.card import card_path, read_card
 from ringrift.players.contract import Player
 from ringrift.players.matches import MatchConfig, play_match
+from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
 from ringrift.players.seeds import derived
 from ringrift.players.tally import GameRecord, Tally
 from ringrift.players.texts import parse_player
 
-NOT_IDENTITY = {"out", "heartbeat_s", "log_level", "games_per_shard"}
+NOT_IDENTITY = {"out", "heartbeat_s", "log_level", "games_per_shard", "device"}
 PAIRING_STRIDE = 10_000_000  # games of one pairing before the numbers of the next begin
 
 
@@ -42,14 +44,32 @@ class Entrant:
     model_sha256: str | None
     simulations: int | None
 
+    @property
+    def sha256(self) -> str:
+        """The same for players that play alike, whatever their files are called."""
+        named = None if self.model_sha256 is not None else self.player.name
+        weights = self.player.weights if isinstance(self.player, HeuristicPlayer) else None
+        facts = (self.ai_type, named, self.model_sha256, self.simulations, weights and asdict(weights))
+        return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 
-def make_entrant(text: str, game: Game) -> Entrant:
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "player": self.player.name,
+            "sha256": self.sha256,
+            "ai_type": self.ai_type,
+            "model_sha256": self.model_sha256,
+            "simulations": self.simulations,
+        }
+
+
+def make_entrant(text: str, game: Game, *, device: str = "cpu") -> Entrant:
     """The player that *text* names, with what its name tells: kind, weights, budget."""
     kind, _, rest = text.strip().partition(":")
     source, _, budget = rest.rpartition("@")
     simulations = budget if kind in ("model", "untrained", "mcts") else ""
     digest = read_card(card_path(Path(source))).sha256 if kind == "model" else None
-    return Entrant(parse_player(text, game), kind, digest, int(simulations) if simulations else None)
+    player = parse_player(text, game, device=device)
+    return Entrant(player, kind, digest, int(simulations) if simulations else None)
 
 
 def match_identity(params: Params, entrants: Sequence[Entrant]) -> str:
@@ -96,6 +116,7 @@ class RecordedMatch:
         self._job, self._game, self._plan, self._writer, self._run_id = job, game, plan, writer, run_id
         self._part_openings = max(1, plan.batch // game.players)
         self.tally = Tally()
+        self.records: list[dict[str, Any]] = []  # the games that count, in their order
 
     def play(self, decided: Callable[[Tally], bool], told: Callable[[Tally], None]) -> bool:
         """Play until decided, or until the openings are used up; false if the job was asked to stop."""
@@ -108,6 +129,7 @@ class RecordedMatch:
             if opening not in known and not self._play_part(opening // self._part_openings, known):
                 return False
             self.tally.add_opening(known[opening])
+            self.records += [self._as_json(record) for record in known[opening]]
             told(self.tally)
         return True
 
@@ -153,17 +175,35 @@ class RecordedMatch:
             if artifact is not None:
                 self._job.sealed(artifact)
 
+    def _number(self, record: GameRecord) -> int:
+        opening = record.opening * self._game.players + record.rotation
+        return self._plan.number * PAIRING_STRIDE + opening
+
+    def _name(self, record: GameRecord) -> str:
+        return f"{self._game.key}-{self._run_id}-{self._number(record):09d}"
+
+    def _as_json(self, record: GameRecord) -> dict[str, Any]:
+        return {
+            "game_id": self._name(record),
+            "opening": record.opening,
+            "rotation": record.rotation,
+            "seed": record.seed,
+            "seats": record.seats,
+            "results": record.results,
+            "ranking": record.ranking,
+            "moves": len(record.moves),
+        }
+
     def _played(self, record: GameRecord, began_s: float) -> PlayedGame:
         plan, players = self._plan, self._game.players
-        number = plan.number * PAIRING_STRIDE + record.opening * players + record.rotation
         who = [plan.entrants[entrant] for entrant in record.seats]
         kinds = {entrant.ai_type for entrant in who}
         return PlayedGame(
-            game_id=f"{self._game.key}-{self._run_id}-{number:09d}",
+            game_id=self._name(record),
             config_key=self._game.key,
             seed=record.seed,
             run_id=self._run_id,
-            run_index=number,
+            run_index=self._number(record),
             source=self._job.kind if self._job.kind == "tournament" else "evaluation",
             engine_mode=kinds.pop() if len(kinds) == 1 else "mixed",
             started_s=began_s,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -42,6 +42,9 @@ class TournamentParams(Params, frozen=True, kw_only=True):
     seed: Annotated[int, msgspec.Meta(ge=0, description="Seed of openings and decisions.")] = 0
     opening_plies: Annotated[int, msgspec.Meta(ge=0, description="Random moves of an opening.")] = 4
     batch: Annotated[int, msgspec.Meta(ge=1, le=65536, description="Games at a time.")] = 64
+    device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="Where nets compute.")] = (
+        "auto"
+    )
     games_per_shard: Annotated[int, msgspec.Meta(ge=1, description="A shard is sealed at so many.")] = 1000
 
 
@@ -49,11 +52,12 @@ def run_tournament(job: Job, params: TournamentParams) -> Outcome:
     if len(set(params.players)) != len(params.players):
         raise ConfigError("tournament: every player may be named once")
     game = load_game(params.config)
-    entrants = [make_entrant(text, game) for text in params.players]
+    entrants = [make_entrant(text, game, device=params.device) for text in params.players]
     run_id = match_identity(params, entrants)
     openings = max(1, params.games // game.players)
     pairs = list(pairings(len(entrants)))
     results: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     job.stage("playing", total=len(pairs) * openings * game.players)
     with game_book(job, game, params.out, run_id=run_id, games_per_shard=params.games_per_shard) as writer:
         for number, (first, second) in enumerate(pairs):
@@ -64,12 +68,13 @@ def run_tournament(job: Job, params: TournamentParams) -> Outcome:
             played = number * openings * game.players
             ended = match.play(_never, partial(_tell, job, played))
             results.append(_result(params.players[first], params.players[second], match.tally))
+            records += [{"pair": number, **record} for record in match.records]
             if not ended:
                 return Outcome(ExitCode.STOPPED, {"run_id": run_id, "pairs": results})
     fields = {"config": game.key, "run_id": run_id, "pairs": results}
     path = params.out / f"tournament-{run_id}.json"
-    models = {text: each.model_sha256 for text, each in zip(params.players, entrants, strict=True)}
-    seal_json(path, {**fields, "models": models, "params": params_as_json(params)})
+    evidence = {"entrants": [entrant.as_json() for entrant in entrants], "records": records}
+    seal_json(path, {**fields, **evidence, "params": params_as_json(params)})
     job.sealed(describe(path, "tournament", games=sum(each["games"] for each in results)))
     return Outcome(ExitCode.DONE, fields)
 
@@ -91,6 +96,8 @@ def _result(first: str, second: str, tally: Tally) -> dict[str, Any]:
         "draws": tally.draws,
         "losses": tally.losses,
         "first_places": tally.first_places,
+        "places": tally.places,
+        "pairs": tally.pairs,
         "score": round(tally.score, 4),
         "interval": [round(low, 4), round(high, 4)],
     }

@@ -21,8 +21,20 @@ FORMS = (
 NETWORK_PLAYERS = "ringrift.players.network_players"
 
 
-def parse_player(text: str, game: Game) -> Player:
-    """The player that *text* names, for *game*; raises `ConfigError` that says what would be right."""
+BASELINE_SIMULATIONS = 64
+
+
+def baselines(game: Game) -> tuple[str, ...]:
+    """The fixed opponents that *game* has, weakest first as far as is known."""
+    heuristic = ("heuristic",) if isinstance(game, RingRiftGame) else ()
+    return ("random", f"mcts:{BASELINE_SIMULATIONS}", *heuristic)
+
+
+def parse_player(text: str, game: Game, *, device: str = "cpu") -> Player:
+    """The player that *text* names, for *game*; raises `ConfigError` that says what would be right.
+
+    A network computes on *device*: cpu, cuda, or auto for whichever is there.
+    """
     kind, colon, rest = text.strip().partition(":")
     if kind == "random" and not colon:
         return RandomPlayer(game)
@@ -31,7 +43,7 @@ def parse_player(text: str, game: Game) -> Player:
     if text.strip() in ("heuristic", "heuristic:quick"):
         return _heuristic(text, game, quick=rest == "quick")
     if kind in ("model", "untrained") and rest:
-        return _with_network(kind, rest, text, game)
+        return _with_network(kind, rest, text, game, device=device)
     raise ConfigError(f"{text!r} names no player; there are {FORMS}")
 
 
@@ -41,13 +53,13 @@ def _heuristic(text: str, game: Game, *, quick: bool) -> Player:
     return HeuristicPlayer(game, quick=quick)
 
 
-def _with_network(kind: str, rest: str, text: str, game: Game) -> Player:
+def _with_network(kind: str, rest: str, text: str, game: Game, *, device: str) -> Player:
     source, at, simulations = rest.rpartition("@")
     if not at or not source:
         raise ConfigError(f"{text!r}: say how many simulations, such as {kind}:{rest or 'PATH'}@32")
     count = _whole_number(simulations, text)
     make: Callable[..., Player] = getattr(importlib.import_module(NETWORK_PLAYERS), f"{kind}_player")
-    return make(source, game, simulations=count)
+    return make(source, game, simulations=count, device=device)
 
 
 def _whole_number(digits: str, text: str) -> int:

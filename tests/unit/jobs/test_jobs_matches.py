@@ -1,14 +1,22 @@
 """Evaluation and tournaments: decided by the test, every game kept, and resumable."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from jobs_samples import artifacts_of, run, stopping_after
 
+from ringrift.games.registry import load_game
 from ringrift.jobs.evaluate import EVALUATE
+from ringrift.jobs.matching import make_entrant
 from ringrift.jobs.shards.reader import open_shard
 from ringrift.jobs.tournament import TOURNAMENT
 from ringrift.jobs.validate import VALIDATE
+from ringrift.network.card import ModelCard
+from ringrift.network.model import build
+from ringrift.network.storage import save_model
+from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
+from ringrift.players.ringrift_heuristic.weights import Weights
 
 GAME = ("--config", "connect_four_2p")
 
@@ -63,8 +71,58 @@ def test_a_stopped_evaluation_continues_to_the_same_result(tmp_path):
     code, continued = evaluate(tmp_path / "b", *argv)
     assert code == 0
     assert continued["matches"] == straight["matches"]
+    assert written(continued)["records"] == written(straight)["records"]
     once_each = [sorted(each.fingerprint for each in games_in(result)) for result in (continued, straight)]
     assert once_each[0] == once_each[1]
+
+
+def written(result, kind="evaluation"):
+    return json.loads(artifacts_of(result, kind)[0].read_text())
+
+
+def test_every_pair_can_be_counted_again_from_the_records(tmp_path):
+    argv = ("--candidate", "mcts:6", "--opponents", "mcts:2", "random", "--games", 20, "--test", "none")
+    found = written(evaluate(tmp_path, *argv)[1])
+    assert [each["player"] for each in found["entrants"]] == ["mcts:6", "mcts:2", "random"]
+    assert len({each["sha256"] for each in found["entrants"]}) == 3
+    for number, match in enumerate(found["matches"]):
+        games = [each for each in found["records"] if each["match"] == number]
+        pairs = [0] * 5
+        for one, other in zip(games[0::2], games[1::2], strict=True):
+            assert (one["opening"], one["seed"]) == (other["opening"], other["seed"])
+            assert (one["seats"], other["seats"]) == ([0, 1], [1, 0])
+            pairs[round(2 + one["results"][0] + other["results"][1])] += 1
+        assert pairs == match["pairs"]
+        assert sum(each["ranking"][each["seats"].index(0)] == 1 for each in games) >= match["wins"]
+    ids = {each.game.game_id for each in games_in(evaluate(tmp_path, *argv)[1])}
+    assert {each["game_id"] for each in found["records"]} == ids
+
+
+def test_a_player_is_known_by_what_it_is_not_by_its_file(tmp_path):
+    game = load_game("connect_four_2p")
+    net = build(game, "small", seed=3)
+    card = ModelCard(config=game.key, architecture=net.architecture)
+    digests = []
+    for name in ("a", "b"):
+        save_model(net, card, tmp_path / f"{name}.safetensors")
+        digests.append(make_entrant(f"model:{tmp_path / name}.safetensors@2", game).sha256)
+    other_budget = make_entrant(f"model:{tmp_path / 'a'}.safetensors@3", game).sha256
+    assert digests[0] == digests[1] != other_budget
+    ringrift = load_game("square8_2p")
+    kinds = [make_entrant(text, ringrift) for text in ("heuristic", "heuristic:quick", "random", "mcts:2")]
+    assert len({each.sha256 for each in kinds}) == 4
+    tuned = replace(kinds[0], player=HeuristicPlayer(ringrift, weights=Weights(hand=1.0)))
+    assert tuned.sha256 != kinds[0].sha256
+
+
+@pytest.mark.parametrize(
+    ("key", "rivals"),
+    [("connect_four_2p", ["random", "mcts:64"]), ("square8_2p", ["random", "mcts:64", "heuristic"])],
+)
+def test_without_opponents_the_baselines_of_the_game_are_met(tmp_path, key, rivals):
+    argv = ("--config", key, "--candidate", "random", "--games", 2, "--test", "none", "--out", tmp_path)
+    code, result = run(EVALUATE, *argv)
+    assert (code, [each["opponent"] for each in result["matches"]]) == (0, rivals)
 
 
 def test_the_same_seed_gives_the_same_games(tmp_path):
@@ -119,4 +177,7 @@ def test_three_players_take_every_seat(tmp_path):
     games = games_in(result)
     assert code == 0
     assert [each.game.metadata["seats"].index(0) for each in games] == [0, 1, 2]
+    records = written(result)["records"]
+    assert [each["seats"] for each in records] == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+    assert [sorted(each["ranking"]) for each in records] == [[1, 2, 3]] * 3
     assert run(VALIDATE, "--shards", *artifacts_of(result, "shard"))[0] == 0

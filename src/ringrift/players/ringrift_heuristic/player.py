@@ -23,7 +23,8 @@ class HeuristicPlayer:
         self.name = "heuristic:quick" if quick else "heuristic"
         self._game = game
         self._table = make_table(game.board)
-        self._weights = (weights or Weights()).array()
+        self.weights = weights or Weights()
+        self._weights = self.weights.array()
         self._search = LookAhead(game, self.judge, followed=() if quick else FOLLOWED)
 
     def choose(self, states: States, seeds: Seeds) -> ActionArray:
