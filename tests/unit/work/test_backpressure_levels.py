@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.engine.ports import WorkState
 from ringrift.errors import ConfigError
 from ringrift.work.backpressure_levels import (
     BAND,
@@ -16,8 +17,9 @@ from ringrift.work.backpressure_levels import (
     next_level,
     trend_of,
 )
-from ringrift.work.backpressure_signal import Announced, BackpressureSignal
+from ringrift.work.backpressure_signal import Announced, BackpressureSignal, signal_of
 from ringrift.work.queue_depths import QUEUE_LIMITS, QueueType
+from ringrift.work.task_resources import NodeResources
 
 DATA = QUEUE_LIMITS[QueueType.TRAINING_DATA]
 NAMES = ("none", "low", "soft", "medium", "hard", "high", "critical", "stop")
@@ -165,3 +167,25 @@ def test_a_release_knows_the_worst_level_of_its_time():
     state, _ = state.step(BackpressureLevel.HARD, 40)
     state, news = state.step(BackpressureLevel.NONE, 100)
     assert (news, state.active, state.level) == (True, False, BackpressureLevel.STOP)
+
+
+def pressures_of(*, memory=0.0, disk=0.0, **counts):
+    machine = NodeResources(
+        cpu_percent=100, memory_percent=memory, disk_percent=disk, disk_free_gb=1, load=9, cores=1
+    )
+    return signal_of(counts, machine, now_s=0.0).to_dict()
+
+
+def test_pressures_measure_work_and_the_machine():
+    """Training counts its jobs, not what watches them; memory is what is in use of the machine."""
+    calm = pressures_of(memory=30, disk=40, train={WorkState.CLAIMED: 1}, sync={WorkState.READY: 3})
+    assert (calm["overall_pressure"], calm["spawn_rate_multiplier"], calm["level"]) == (0, 1, "none")
+    half = pressures_of(memory=50, train={WorkState.CLAIMED: 1, WorkState.READY: 2})
+    assert (half["memory_pressure"], half["training_pressure"]) == (0.5, 0.5)
+    full = pressures_of(
+        memory=100, disk=100, train={WorkState.READY: 60}, sync={WorkState.CLAIMED: 30, WorkState.DONE: 5}
+    )
+    assert full["overall_pressure"] == 1
+    assert (full["should_pause"], full["is_healthy"], full["level"]) == (True, False, "stop")
+    ended = pressures_of(train={WorkState.DONE: 10**6, WorkState.DEAD: 10**6})
+    assert ended["overall_pressure"] == 0
