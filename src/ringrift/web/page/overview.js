@@ -90,9 +90,9 @@ export function drawTiles(store, chosen, choose) {
       const curve = store.get(`curve/${config.key}`, []);
       if (plot.curve !== curve) {
         plot.curve = curve;
-        plot.replaceChildren(sparkline(curve));
+        plot.replaceChildren(curve.length ? sparkline(curve) : el("span", { class: "muted" }, "no champion yet"));
       }
-      say(note, `${stageTitle(config.stage)} · ${count(config.games)} games${isNumber(config.rating) ? "" : " · no champion yet"}`);
+      say(note, `${stageTitle(config.stage)} · ${count(config.games)} games`);
       tile.dataset.level = level(config.stage);
       tile.setAttribute("aria-pressed", String(config.key === chosen));
     },
