@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from ringrift.jobs.frame import JobSpec, Outcome, run_job
 from ringrift.jobs.kinds import KINDS, job_main
 from ringrift.jobs.params import Params, parse_params
 from ringrift.jobs.progress import cpu_seconds
+from ringrift.jobs.scratch import scratch_database
 from ringrift.jobs.sealing import alone, describe, file_sha256, seal_json, sealing
 
 
@@ -47,6 +49,17 @@ def test_a_job_says_started_and_one_result():
     assert lines[0]["params"]["count"] == 3
     assert (lines[-1]["status"], lines[-1]["counted"], lines[-1]["artifacts"]) == ("done", 3, [])
     assert lines[-1]["cpu_s"] > 0
+
+
+def test_a_full_scratch_disk_is_no_fault_of_the_program():
+    def work(job, params):
+        with closing(scratch_database("CREATE TABLE much (content BLOB)")) as db:
+            db.execute("PRAGMA max_page_count = 10")
+            db.execute("INSERT INTO much VALUES (zeroblob(1000000))")
+        return Outcome()
+
+    code, lines = run(work)
+    assert (code, lines[-1]["status"], lines[-1]["error_type"]) == (5, "unavailable", "StorageFull")
 
 
 def test_progress_has_rate_and_time_left():
@@ -87,7 +100,7 @@ def test_a_silent_job_has_heartbeats_that_say_how_long_it_was_silent():
         for line in run(work, ["--count", "1", "--heartbeat-s", "0.1"])[1]
         if line["event"] == "heartbeat"
     ]
-    assert 2 <= len(beats) <= (time.monotonic() - began_s) / 0.1 + 1
+    assert 2 <= len(beats) <= 1.5 * (time.monotonic() - began_s) / 0.1
     assert beats[-1]["idle_s"] > beats[0]["idle_s"] > 0
 
 
