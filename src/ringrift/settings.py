@@ -215,8 +215,11 @@ class Settings:
     skip_master_loop_check: bool = _setting(
         "RINGRIFT_SKIP_MASTER_LOOP_CHECK", _BOOL, False, "do not ask for a running master loop"
     )
-    spawns_per_minute: int = _setting(
-        "RINGRIFT_SPAWNS_PER_MINUTE", _COUNT, 60, "most tasks that start in a minute; half of it on one node"
+    spawns_per_minute: int | None = _setting(
+        "RINGRIFT_SPAWNS_PER_MINUTE",
+        _COUNT,
+        None,
+        "most tasks that start in a minute, half of it on one node; by default 60, or 12 for each core",
     )
     job_grace_period: float = _setting(
         "RINGRIFT_JOB_GRACE_PERIOD", _SECONDS, 60.0, "time a job has to stop by itself"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
+import psutil
 
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine
@@ -29,6 +30,7 @@ from ringrift.work.task_types import SELFPLAY_TYPES, TaskType
 
 STATE_KEY = "tasks/state"
 FRESH_S = 1.0
+SPAWNS_PER_MINUTE, SPAWNS_PER_CORE = 60, 12
 NODES_MAX = 2_000  # nodes and kinds that are remembered; those not heard of for longest go first
 
 K = TypeVar("K", bound=Hashable)
@@ -223,15 +225,28 @@ def get_task_admission() -> TaskAdmission:
     return process_scope().get(TaskAdmission, _make)
 
 
-def _make() -> TaskAdmission:
-    settings = get_settings()
-    per_minute = float(settings.spawns_per_minute)
-    limits = TaskLimits(
+def limits_for_machine(cores: int, *, spawns_per_minute: int | None = None) -> TaskLimits:
+    """The documented limits, wider where a machine has more cores than they had in mind."""
+    per_minute = float(spawns_per_minute or max(SPAWNS_PER_MINUTE, SPAWNS_PER_CORE * cores))
+    usual = TaskLimits()
+    widest = max(usual.node_tasks_max, cores)
+    return replace(
+        usual,
+        per_node={**usual.per_node, TaskType.SELFPLAY: max(usual.per_node[TaskType.SELFPLAY], cores)},
+        node_tasks_max=widest,
+        cluster_tasks_max=max(usual.cluster_tasks_max, widest),
         spawns_per_minute=per_minute,
+        spawns_burst=max(usual.spawns_burst, cores),
         selfplay_per_minute=per_minute / 2,
+        selfplay_burst=max(usual.selfplay_burst, cores),
         node_per_minute=per_minute / 2,
         node_burst=max(1.0, per_minute / 2),
     )
+
+
+def _make() -> TaskAdmission:
+    settings = get_settings()
+    limits = limits_for_machine(psutil.cpu_count() or 1, spawns_per_minute=settings.spawns_per_minute)
     sources = AdmissionSources(
         emergency=get_emergency_stop(),
         monitor=get_queue_monitor(),

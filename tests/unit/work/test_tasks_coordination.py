@@ -1,7 +1,7 @@
 """Tasks as several processes see them: admission, records, lives, orphans, states."""
 
-import dataclasses
 import os
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,6 +10,7 @@ from tasks_world import ROOMY, in_tasks_world
 from ringrift.engine.ports import NewWork, WorkState
 from ringrift.work.limits import CoordinatorState, TaskLimits
 from ringrift.work.queue_depths import RUN_STATUS_KEY
+from ringrift.work.task_admission import limits_for_machine
 from ringrift.work.task_queue_view import work_queue_status
 from ringrift.work.task_types import TaskType
 from ringrift.work.worker_records import WorkerRecord, worker_key
@@ -195,7 +196,7 @@ def test_states_hold_for_all_processes_and_end_by_themselves(tmp_path):
 def test_a_full_machine_halts_and_goes_on_at_nine_tenths_of_the_limit(tmp_path):
     async def scenario(world):
         async def at_memory(percent):
-            world.machine = dataclasses.replace(ROOMY, memory_percent=percent)
+            world.machine = replace(ROOMY, memory_percent=percent)
             await world.runtime.sleep(2)
             return await world.coordinator.verdict("export", "sim")
 
@@ -240,13 +241,22 @@ def test_cancelling_a_task_cancels_its_claim_in_the_queue(tmp_path):
     in_tasks_world(scenario, tmp_path)
 
 
-def test_rates_follow_the_setting(tmp_path):
+def test_a_machine_with_many_cores_may_use_them(tmp_path):
     async def scenario(world):
-        for number in range(40):
-            assert (await world.safeguards.allow("selfplay", f"n{number % 20}")).ok
-            world.safeguards.started("selfplay", f"n{number % 20}")
+        for number in range(64):
+            for gate in (world.coordinator.verdict, world.safeguards.allow):
+                assert (await gate("selfplay", f"n{number % 20}")).ok, number
+            await world.runtime.sleep(1)  # a job of a minute on every core
+            await world.claim("selfplay", worker="big")
+            world.safeguards.started("selfplay", "big")
+        assert not (await world.safeguards.allow("selfplay", "big")).ok
 
-    in_tasks_world(scenario, tmp_path, limits=TaskLimits(spawns_per_minute=600, spawns_burst=600))
+    in_tasks_world(scenario, tmp_path, limits=limits_for_machine(64))
+
+
+def test_the_usual_machine_has_the_documented_limits():
+    assert limits_for_machine(2) == replace(TaskLimits(), node_burst=30.0)
+    assert limits_for_machine(2, spawns_per_minute=600).node_per_minute == 300
 
 
 def test_the_work_queue_in_the_words_of_the_documents(tmp_path):
