@@ -21,7 +21,7 @@ from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.jobs.exit_codes import ExitCode, exit_code_of
 from ringrift.jobs.params import P, params_as_json, parse_params
 from ringrift.jobs.progress import PROTOCOL, Reporter
-from ringrift.jobs.sealing import Artifact
+from ringrift.jobs.sealing import Artifact, storage_errors
 from ringrift.jobs.stopping import StopNow, StopRequest, stop_on_signals
 from ringrift.runtime import Runtime, SystemRuntime
 
@@ -92,7 +92,8 @@ def run_job(
 
 def _run(spec: JobSpec[P], job: Job, params: P, reporter: Reporter) -> int:
     try:
-        outcome = spec.run(job, params)
+        with storage_errors("what the job writes"):
+            outcome = spec.run(job, params)
     except StopNow:
         outcome = Outcome(ExitCode.STOPPED)
     except RingRiftError as error:

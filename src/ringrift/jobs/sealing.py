@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, Storage
 
 PART = ".part"
 _CHUNK_BYTES = 2**20
+_PRIMARY_CODE = 0xFF  # of SQLite's codes; the bits above it say more
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
+def storage_errors(path: Path | str) -> Iterator[None]:
     """Turn a full disk and a folder that cannot be written into errors that say so."""
     try:
         yield
@@ -138,4 +140,11 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise StorageReadOnly(
                 f"{path} cannot be written: {error.strerror}", retry_after_s=60.0
             ) from error
+        raise
+    except sqlite3.OperationalError as error:
+        primary = error.sqlite_errorcode & _PRIMARY_CODE
+        if primary == sqlite3.SQLITE_FULL:
+            raise StorageFull(f"no space for {path}", retry_after_s=60.0) from error
+        if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            raise StorageReadOnly(f"{path} cannot be written: {error}", retry_after_s=60.0) from error
         raise

@@ -5,16 +5,35 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs_samples import random_game, write_shard
+from jobs_samples import CONFIG, random_game, write_shard
 
-from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew
+from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew, StorageFull
 from ringrift.games.registry import load_game
 from ringrift.jobs.shards.reader import open_shard
 from ringrift.jobs.shards.writer import ShardWriter
+
+
+def test_a_full_disk_is_said_and_loses_no_game(tmp_path):
+    writer = ShardWriter(
+        tmp_path, "games", load_game(CONFIG), games_per_shard=100, facts={"config_key": CONFIG}
+    )
+    writer.add(random_game(seed=0))
+    pages = writer._db.execute("PRAGMA page_count").fetchone()[0]
+    writer._db.execute(f"PRAGMA max_page_count = {pages}")  # as a disk that has no room for more
+    adding = (writer.add(random_game(seed=seed)) for seed in range(1, 50))
+    with pytest.raises(StorageFull):
+        deque(adding, maxlen=0)
+    writer.close()
+    again = ShardWriter(
+        tmp_path, "games", load_game(CONFIG), games_per_shard=100, facts={"config_key": CONFIG}
+    )
+    assert 0 in again.done_indexes()
+    again.close()
 
 
 def games_of(path):

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from jobs_samples import random_game, run, stopping_after, write_shard
 
 from ringrift.games.registry import load_game
+from ringrift.jobs.evaluate import EVALUATE
 from ringrift.jobs.export import EXPORT
+from ringrift.jobs.selfplay import SELFPLAY
 from ringrift.jobs.train import TRAIN
 from ringrift.jobs.training.calibration import ValueCalibration
 from ringrift.jobs.training.learner import Learner, LearnerConfig
@@ -100,6 +102,33 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path, samples, stops, hold_o
     assert train(samples, out, *more)[0] == 0
     assert out.read_bytes() == straight.read_bytes()
     assert out.with_suffix(".curve.jsonl").read_bytes() == straight.with_suffix(".curve.jsonl").read_bytes()
+
+
+def test_batches_made_ahead_and_threads_change_nothing(tmp_path, samples):
+    digests = {
+        train(samples, tmp_path / f"{number}.safetensors", "--steps", 6, *more)[1]["model_sha256"]
+        for number, more in enumerate([(), ("--loaders", 3), ("--device", "auto"), ("--no-compile",)])
+    }
+    assert len(digests) == 1
+
+
+def test_it_trains_in_bfloat16_as_a_gpu_does(tmp_path, samples):
+    code, result = train(samples, tmp_path / "m.safetensors", "--steps", 6, "--bf16", "--loaders", 2)
+    assert code == 0
+    plain = train(samples, tmp_path / "n.safetensors", "--steps", 6)[1]
+    assert result["model_sha256"] != plain["model_sha256"]
+    assert result["held"]["policy"] == pytest.approx(plain["held"]["policy"], rel=0.05)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named(tmp_path, samples):
+    model = tmp_path / "m.safetensors"
+    code, result = train(samples, model, "--device", "cuda")
+    assert (code, "--device cuda" in result["error"]) == (2, True)
+    train(samples, model, "--steps", 2)
+    same = ("--config", "connect_four_2p", "--out", tmp_path / "o", "--games", 2, "--device", "cuda")
+    assert run(SELFPLAY, *same, "--model", model)[0] == 2
+    assert run(EVALUATE, *same, "--candidate", f"model:{model}@2", "--opponents", "random")[0] == 2
 
 
 def test_another_seed_or_order_gives_other_weights(tmp_path, samples):

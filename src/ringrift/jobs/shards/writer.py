@@ -149,7 +149,7 @@ class ShardWriter:
                 self._db.executemany(f"DELETE FROM {table} WHERE game_id = ?", sealed)
 
     def _empty(self) -> None:
-        with self._db:
+        with storage_errors(self.open_path), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for table in reversed(_TABLES):
                 self._db.execute(f"DELETE FROM {table}")
