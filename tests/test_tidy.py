@@ -17,6 +17,7 @@ PUBLIC_NAMES = {
     "DaemonManager",
     "HealthCheckHelper",
     "SingletonMixin",
+    "ThresholdManager",
     "UnifiedEventRouter",
     "UnifiedHealthManager",
 }

@@ -16,6 +16,7 @@ from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.feedback_rules import NEUTRAL, Feedback
+from ringrift.learning.freshness_view import freshness_of
 from ringrift.learning.quality_scores import QualityView, passes_gate, quality_of
 from ringrift.learning.signals import FeedbackSignals, get_feedback_signals, read_signal
 from ringrift.learning.signals_face import Told, heard_by
@@ -108,10 +109,12 @@ class FeedbackLoopController(HandlerBase):
         return NEUTRAL if situation is None else situation.feedback
 
     def get_summary(self) -> dict[str, dict[str, Any]]:
-        """The feedback of every config, with its reasons."""
+        """The feedback of every config, with its reasons, and how fresh its games are."""
+        now_s = self._runtime.now_s()
         return {
             config: {
                 **situation.feedback.numbers(),
+                "freshness": freshness_of(situation.state, now_s=now_s).reason,
                 "intensity": situation.feedback.intensity.word,
                 "momentum": situation.feedback.momentum.value,
                 "reasons": list(situation.feedback.reasons),

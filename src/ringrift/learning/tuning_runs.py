@@ -17,7 +17,6 @@ AUTOMATIC_PER_HOUR = 3
 STALLED_LOSS, STALLED_RATING = 15, 10  # epochs, or refused candidates
 TOPIC = "tuned"  # of the note that an improvement leaves among the facts
 HEURISTIC_BOARDS = ("hex8", "square8", "square19", "hexagonal")
-STEPS_PER_ROW_MIN, STEPS_PER_ROW_MAX = 1.0, 16.0
 
 
 class OptimizationType(StrEnum):
@@ -104,7 +103,10 @@ def tune_order(
 
 
 def tuned_rules(state: ConfigState, rules: LearningRules) -> LearningRules:
-    """The rules with what the newest search that showed an improvement found for training."""
+    """The rules with what the newest search that showed an improvement found for training.
+
+    How often a row is seen stays a setting: the bucket has counted by it from the first row on.
+    """
     for note in reversed(state.notes):
         if note.topic == TOPIC and note.details.get("kind") in (
             OptimizationType.HALVING,
@@ -120,7 +122,4 @@ def _with(rules: LearningRules, found: dict[str, Any]) -> LearningRules:
         changes["learning_rate"] = float(rate)
     if isinstance(batch := found.get("batch"), int) and batch >= 1:
         changes["batch"] = batch
-    if isinstance(steps := found.get("samples_per_row"), int | float):
-        bounded = min(STEPS_PER_ROW_MAX, max(STEPS_PER_ROW_MIN, float(steps)))
-        changes["bucket"] = msgspec.structs.replace(rules.bucket, steps_per_row=bounded)
     return msgspec.structs.replace(rules, **changes)

@@ -14,6 +14,7 @@ from ringrift.learning.feedback import (
     SignalType,
     architecture_weights,
 )
+from ringrift.learning.freshness_view import freshness_of
 from ringrift.learning.quality import QualityMonitorDaemon
 from ringrift.learning.signals import HISTORY_MAX, MEANINGS, FeedbackSignal, FeedbackSignals
 from ringrift.learning.signals_face import heard_by
@@ -141,6 +142,21 @@ def test_history_is_bounded():
         signals.add(FeedbackSignal(SignalType.QUALITY, "a", float(number), "test", "", 0.0))
     assert len(signals.history(limit=10_000)) == HISTORY_MAX
     assert signals.history(limit=1)[0].value == HISTORY_MAX + 9
+
+
+def test_the_age_of_games_counts_from_when_they_were_made_and_each_shard_once():
+    run = Run()
+    story = run.story
+    assert freshness_of(story.state, now_s=story.now_s).reason == "no game is checked yet"
+    checked_shard(story, games=40)
+    assert not freshness_of(story.state, now_s=story.now_s).is_fresh  # too few games
+    checked_shard(story, games=40)
+    found = freshness_of(story.state, now_s=story.now_s)
+    assert (found.games, found.is_fresh) == (80, True)
+    later = freshness_of(story.state, now_s=story.now_s + 25 * 3600.0)
+    assert (later.games, later.is_fresh) == (0, False)
+    assert "25.0 hours old" in later.reason
+    assert freshness_of(story.state, now_s=0.0).age_s == 0.0  # a clock that was set back
 
 
 # --- gauntlet and architectures -----------------------------------------------------------------------------
