@@ -47,9 +47,12 @@ class Entrant:
     @property
     def sha256(self) -> str:
         """The same for players that play alike, whatever their files are called."""
-        named = None if self.model_sha256 is not None else self.player.name
-        weights = self.player.weights if isinstance(self.player, HeuristicPlayer) else None
-        facts = (self.ai_type, named, self.model_sha256, self.simulations, weights and asdict(weights))
+        player = self.player
+        facts: list[Any] = [self.ai_type, self.model_sha256, self.simulations]
+        if isinstance(player, HeuristicPlayer):
+            facts += [player.quick, asdict(player.weights)]
+        elif self.model_sha256 is None:
+            facts.append(player.name)
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 
     def as_json(self) -> dict[str, Any]:

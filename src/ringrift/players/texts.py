@@ -1,9 +1,11 @@
-"""Players by name: `random`, `heuristic[:quick]`, `mcts:100`, `model:PATH@32`, `untrained:PRESET@32`."""
+"""Players by name: `random`, `heuristic`, `mcts:100`, `model:PATH@32`, and the other `FORMS`."""
 
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
@@ -11,10 +13,11 @@ from ringrift.games.ringrift.game import RingRiftGame
 from ringrift.players.contract import Player
 from ringrift.players.random import RandomPlayer
 from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
+from ringrift.players.ringrift_heuristic.weights import Weights
 from ringrift.players.rollout import RolloutPlayer
 
 FORMS = (
-    "random, heuristic, heuristic:quick, mcts:SIMULATIONS, "
+    "random, heuristic, heuristic:quick, heuristic:WEIGHTS.json, mcts:SIMULATIONS, "
     "model:PATH@SIMULATIONS, untrained:PRESET@SIMULATIONS"
 )
 # Players with a network live in a module of their own, because it takes seconds to import torch.
@@ -40,17 +43,31 @@ def parse_player(text: str, game: Game, *, device: str = "cpu") -> Player:
         return RandomPlayer(game)
     if kind == "mcts" and rest:
         return RolloutPlayer(game, simulations=_whole_number(rest, text))
-    if text.strip() in ("heuristic", "heuristic:quick"):
-        return _heuristic(text, game, quick=rest == "quick")
+    if text.strip() in ("heuristic", "heuristic:quick") or (kind == "heuristic" and rest.endswith(".json")):
+        return _heuristic(text, rest, game)
     if kind in ("model", "untrained") and rest:
         return _with_network(kind, rest, text, game, device=device)
     raise ConfigError(f"{text!r} names no player; there are {FORMS}")
 
 
-def _heuristic(text: str, game: Game, *, quick: bool) -> Player:
+def _heuristic(text: str, rest: str, game: Game) -> Player:
     if not isinstance(game, RingRiftGame):
         raise ConfigError(f"{text!r}: there is no heuristic player for {game.key}")
-    return HeuristicPlayer(game, quick=quick)
+    if not rest or rest == "quick":
+        return HeuristicPlayer(game, quick=bool(rest))
+    return HeuristicPlayer(game, weights=_read_weights(Path(rest)), name=text.strip())
+
+
+def _read_weights(path: Path) -> Weights:
+    """Weights as the job `tune` writes them, or a plain object of names and numbers."""
+    try:
+        found = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"{path}: no weights: {fault}") from fault
+    weights = found.get("best_params", found) if isinstance(found, dict) else None
+    if not isinstance(weights, dict):
+        raise ConfigError(f"{path}: weights are a JSON object of names and numbers")
+    return Weights.from_names(weights)
 
 
 def _with_network(kind: str, rest: str, text: str, game: Game, *, device: str) -> Player:

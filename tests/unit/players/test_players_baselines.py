@@ -1,5 +1,8 @@
 """The baselines: as strong as they should be, the same in every batch, and named by texts."""
 
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -180,3 +183,30 @@ def test_picks_are_even():
     counts = np.bincount(picks, minlength=6)
     assert len(counts) == 6
     assert abs(counts - 10_000).max() < 400  # more than four standard deviations
+
+
+def test_weights_come_from_a_file(tmp_path):
+    game = load_game("square8_2p")
+    path = tmp_path / "tuning.json"
+    path.write_text(json.dumps({"kind": "cmaes", "best_params": {"hand": 9.5}}))
+    player = parse_player(f"heuristic:{path}", game)
+    assert player.weights == Weights(hand=9.5)
+    assert player.name == f"heuristic:{path}"
+    path.write_text(json.dumps(asdict(Weights())))
+    assert parse_player(f"heuristic:{path}", game).weights == Weights()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[]", "JSON object"),
+        ('{"mood": 1}', "no feature 'mood'"),
+        ('{"hand": "much"}', "hand"),
+        ("{", "no weights"),
+    ],
+)
+def test_weights_that_are_none_are_refused(tmp_path, content, told):
+    path = tmp_path / "weights.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=told):
+        parse_player(f"heuristic:{path}", load_game("square8_2p"))

@@ -19,11 +19,13 @@ FOLLOWED = (16, 5)
 class HeuristicPlayer:
     """Plays the action with the best value after this turn and the next, or if *quick* after the action."""
 
-    def __init__(self, game: RingRiftGame, *, quick: bool = False, weights: Weights | None = None) -> None:
-        self.name = "heuristic:quick" if quick else "heuristic"
+    def __init__(
+        self, game: RingRiftGame, *, quick: bool = False, weights: Weights | None = None, name: str = ""
+    ) -> None:
+        self.name = name or ("heuristic:quick" if quick else "heuristic")
         self._game = game
         self._table = make_table(game.board)
-        self.weights = weights or Weights()
+        self.quick, self.weights = quick, weights or Weights()
         self._weights = self.weights.array()
         self._search = LookAhead(game, self.judge, followed=() if quick else FOLLOWED)
 

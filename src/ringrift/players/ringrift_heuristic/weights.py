@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
+from math import isfinite
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +19,8 @@ class Weights:
     """Log-odds of ending ahead of another player, per unit by which a feature exceeds the other's.
 
     The defaults were set by hand and moved part of the way to what stochastic approximation found in matches
-    of the player against itself on square8 and hex8; all the way played worse against other players.
+    of the player against itself on square8 and hex8; all the way played worse against other players. The
+    job `tune` searches on from here.
     """
 
     eliminated: float = 5.94
@@ -63,7 +67,21 @@ class Weights:
         return np.array(astuple(self), dtype=np.float64)
 
     @classmethod
+    def from_names(cls, values: Mapping[str, Any]) -> Weights:
+        """Weights by the names of features; those not named keep their defaults."""
+        unknown = sorted(values.keys() - set(FEATURE_NAMES))
+        if unknown:
+            raise ConfigError(f"heuristic: there is no feature {unknown[0]!r}")
+        if wrong := [name for name, value in values.items() if not _is_finite(value)]:
+            raise ConfigError(f"heuristic: the weight of {wrong[0]} is {values[wrong[0]]!r}, not a number")
+        return cls(**values)
+
+    @classmethod
     def from_array(cls, values: npt.NDArray[np.float64]) -> Weights:
         if values.shape != (len(FEATURE_NAMES),):
             raise ConfigError(f"heuristic: {len(FEATURE_NAMES)} weights are needed, not {values.shape}")
         return cls(**{field.name: float(value) for field, value in zip(fields(cls), values, strict=True)})
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
