@@ -12,7 +12,7 @@ from ringrift.learning.run_status import Curve
 DOTS_X, DOTS_Y = 2, 4
 LABEL_CHARS = 6
 BLOCKS = "▁▂▃▄▅▆▇█"
-LINE_STYLE, BAND_STYLE, LABEL_STYLE = "bold cyan", "blue", "dim"
+LINE_STYLE, BAND_STYLE, LABEL_STYLE = "bold bright_cyan", "cyan", "dim"
 _BRAILLE = 0x2800
 _DOT_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column within a character
 
@@ -68,9 +68,8 @@ def _trace(curve: Sequence[Curve], across: int, row: Callable[[Curve], int]) -> 
 
 
 def _line(at: int, columns: int, line: Dots, band: Dots, label: float | None) -> Text:
-    text = Text("" if label is None else f"{label:.0f}", style=LABEL_STYLE)
-    text.pad_left(LABEL_CHARS - len(text))
-    text.append(" ")
+    told = "" if label is None else f"{label:.0f}"
+    text = Text.assemble((f"{told:>{LABEL_CHARS}} ", LABEL_STYLE))
     for column in range(columns):
         on_line, on_band = _character(line, column, at), _character(band, column, at)
         # Where both meet only the line is drawn; more dots would hide it.

@@ -10,8 +10,9 @@ from ringrift.cli.wording import brief, clock, count, duration
 from ringrift.learning.run_status import Curve
 
 WIDTH, HEIGHT = 860, 320
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 14, 34
-TICKS_Y, TICKS_X = 5, 6
+LEFT, RIGHT, TOP, BOTTOM = 56, 36, 14, 34
+TICKS_Y, TICKS_X = 5, 7
+_STEPS_S = (1, 5, 15, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -39,10 +40,9 @@ def curve_svg(curve: Sequence[Curve], *, title: str) -> str:
         for v in round_values(low, high, TICKS_Y)
     ]
     grid += [
-        f'<text x="{x(first + span * i / TICKS_X):.1f}" y="{HEIGHT - 10}" text-anchor="middle">'
-        f"{duration(span * i / TICKS_X)}</text>"
-        for i in range(TICKS_X + 1)
-        if len(curve) > 1
+        f'<text x="{x(first + later_s):.1f}" y="{HEIGHT - 10}" text-anchor="middle">'
+        f"{duration(later_s)}</text>"
+        for later_s in round_times(span if len(curve) > 1 else 0.0)
     ]
     dots = [
         f'<circle cx="{x(p.at_s):.1f}" cy="{y(p.rating):.1f}" r="4" fill="#0b7a6b">'
@@ -57,6 +57,13 @@ def curve_svg(curve: Sequence[Curve], *, title: str) -> str:
         f'<polygon points="{" ".join(above + below)}" fill="#0b7a6b" fill-opacity=".16" />'
         f'<polyline points="{line}" fill="none" stroke="#0b7a6b" stroke-width="2.5" />{"".join(dots)}</svg>'
     )
+
+
+def round_times(span_s: float) -> list[float]:
+    """Round times from 0 to *span_s*, a handful at most."""
+    fitting = [step for step in _STEPS_S if span_s / step <= TICKS_X]
+    step = fitting[0] if fitting else _STEPS_S[-1] * ceil(span_s / TICKS_X / _STEPS_S[-1])
+    return [float(step * n) for n in range(floor(span_s / step) + 1)]
 
 
 def round_values(low: float, high: float, about: int) -> list[float]:

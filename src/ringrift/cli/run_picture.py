@@ -59,10 +59,11 @@ def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None 
 def head_line(status: RunStatus, *, now_s: float) -> Text:
     """One line: state, place, time, workers, speed."""
     speed = sum(config.games_per_s for config in status.configs.values())
-    text = Text(status.state, style=f"bold {_STYLES.get(status.state, '')}")
-    text.append(f" on {status.node} for {duration(now_s - status.started_s)}", style="default")
-    text.append(f"   {status.workers} workers   {rate(speed)} games/s", style="default")
-    return text
+    workers = "1 worker" if status.workers == 1 else f"{status.workers} workers"
+    return Text.assemble(
+        (status.state, f"bold {_STYLES.get(status.state, '')}"),
+        f" on {status.node} for {duration(now_s - status.started_s)}   {workers}   {rate(speed)} games/s",
+    )
 
 
 def _configs(status: RunStatus, width: int) -> RenderableType:
@@ -145,13 +146,20 @@ def _jobs(running: Sequence[tuple[str, StageProgress]], width: int) -> Renderabl
     for key, job in running:
         unit = UNITS.get(job.kind, "")
         of_total = count(job.done) if job.total is None else f"{count(job.done)}/{count(job.total)}"
-        bar = ProgressBar(total=job.total, completed=job.done) if job.total else Text("…", style="dim")
+        bar = _bar(job)
         row: list[RenderableType] = [stage_title(job.kind), key, bar, f"{of_total} {unit}"]
         if width >= NARROW:
             left = "" if job.eta_s is None else f"{duration(job.eta_s)} left"
             row += [f"{rate(job.rate)}/s", "  ".join(each for each in (left, job.text) if each)]
         table.add_row(*row)
     return table
+
+
+def _bar(job: StageProgress) -> RenderableType:
+    if not job.total:
+        return Text("…", style="dim")
+    style, done = "bright_cyan", "green"
+    return ProgressBar(total=job.total, completed=job.done, complete_style=style, finished_style=done)
 
 
 def _curve(status: RunStatus, width: int) -> RenderableType | None:
