@@ -1,5 +1,7 @@
 """The daemons and coordinators of feedback and trends, on a run whose facts the test writes."""
 
+import asyncio
+
 import pytest
 from feedback_kit import Ear, Run, checked_shard, promote, reject, roll_back, trained_model
 from hypothesis import given
@@ -237,6 +239,7 @@ async def test_metrics_are_recorded_from_events_and_from_calls_and_analysed():
     assert orchestrator is get_metrics_orchestrator()
     for step in range(20):
         record_metric("loss", 2.0 - 0.05 * step, "hex8_2p")
+    await asyncio.sleep(0.05)  # the points come back as events
     found = analyze_metrics("loss", "hex8_2p")["loss/hex8_2p"]
     assert found.direction is TrendDirection.IMPROVING
     assert found.points == 20  # its own event is not counted again

@@ -117,6 +117,11 @@ def test_a_rising_curve_is_no_plateau_and_a_flat_one_is():
     assert "explore more" in found.reason
 
 
+def test_a_slow_rise_that_is_certain_is_no_plateau():
+    assert plateau(points([1000.0 + 1.4 * n for n in range(10)], error=1.0)) is None
+    assert plateau(points([1000.0 + 1.4 * n for n in range(10)], error=30.0)) is not None
+
+
 def test_a_longer_plateau_gets_a_stronger_answer():
     one, two, three = (plateau(points([1000.0] * count)) for count in (10, 20, 30))
     assert [found.level for found in (one, two, three)] == [1, 2, 3]
