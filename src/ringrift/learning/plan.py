@@ -141,14 +141,22 @@ def _validate(snapshot: Snapshot, made: Plan) -> None:
     missing = rows_missing(state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models))
     if not shards:
         made.say("validate", "all games are checked")
-    elif rows >= missing or len(shards) >= UNCHECKED_SHARDS_MAX:
+    elif rows >= (missing or _chunk_rows(rules)) or len(shards) >= UNCHECKED_SHARDS_MAX:
         made.want(
             "validate",
             validate_order(state, shards[:UNCHECKED_SHARDS_MAX]),
             f"{rows:,} rows of {len(shards)} shards are to be replayed by the rules",
         )
     else:
-        made.say("validate", f"{rows:,} unchecked rows; {missing:,} are needed for the next training")
+        needed = (
+            f"{missing:,} are needed for the next training" if missing else "the next training has enough"
+        )
+        made.say("validate", f"{rows:,} unchecked rows; {needed}")
+
+
+def _chunk_rows(rules: LearningRules) -> int:
+    """The rows that earn one training."""
+    return round(rules.bucket.chunk_steps / rules.bucket.steps_per_row)
 
 
 # --- samples and training ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ class KvState:
     revision: int = 0
     live: dict[str, Entry] = field(default_factory=dict)
     changes: dict[str, Change] = field(default_factory=dict)  # in order of revision
+    expiring: dict[str, float] = field(default_factory=dict)  # live key: when
 
 
 class MemoryKeyValue:
@@ -34,7 +35,8 @@ class MemoryKeyValue:
 
     async def entries(self, prefix: str = "") -> list[Entry]:
         await self._enter()
-        return [entry for key, entry in sorted(self._state.live.items()) if key.startswith(prefix)]
+        found = sorted(key for key in self._state.live if key.startswith(prefix))
+        return [self._state.live[key] for key in found]
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
         now_s = await self._enter(key, value, ttl_s)
@@ -57,6 +59,7 @@ class MemoryKeyValue:
             self._check_revision(key, revision)
         if self._state.live.pop(key, None) is None:
             return False
+        self._state.expiring.pop(key, None)
         self._record(key, None)
         return True
 
@@ -71,8 +74,7 @@ class MemoryKeyValue:
                 for change in self._state.changes.values()
                 if change.revision > after and change.key.startswith(prefix)
             ]
-            dues = [entry.expires_s for entry in self._state.live.values() if entry.expires_s is not None]
-            return found or None, min(dues, default=None)
+            return found or None, min(self._state.expiring.values(), default=None)
 
         while True:
             changes = await self._handle.wait(look, topic=KV, timeout_s=math.inf)
@@ -90,14 +92,10 @@ class MemoryKeyValue:
         return now_s
 
     def _expire(self, now_s: float) -> None:
-        due = [
-            entry
-            for entry in self._state.live.values()
-            if entry.expires_s is not None and entry.expires_s <= now_s
-        ]
-        for entry in sorted(due, key=lambda entry: (entry.expires_s, entry.key)):
-            del self._state.live[entry.key]
-            self._record(entry.key, None)
+        due = sorted((at_s, key) for key, at_s in self._state.expiring.items() if at_s <= now_s)
+        for _, key in due:
+            del self._state.live[key], self._state.expiring[key]
+            self._record(key, None)
 
     def _check_revision(self, key: str, revision: int) -> None:
         present = self._state.live.get(key)
@@ -109,6 +107,9 @@ class MemoryKeyValue:
         revision = self._record(key, value)
         expires_s = None if ttl_s is None else now_s + ttl_s
         self._state.live[key] = Entry(key=key, value=value, revision=revision, expires_s=expires_s)
+        self._state.expiring.pop(key, None)
+        if expires_s is not None:
+            self._state.expiring[key] = expires_s
         return revision
 
     def _record(self, key: str, value: bytes | None) -> int:

@@ -23,6 +23,9 @@ from ringrift.engine.work_rules import (
 )
 from ringrift.errors import AlreadyExists, LeaseLost
 
+# What is kept for a time goes at the latest after this share of it more.
+TRIM_SHARE = 0.01
+
 
 @dataclass(slots=True, kw_only=True)
 class _Item:
@@ -80,6 +83,7 @@ class QueueState:
     last_seq: int = 0
     last_token: int = 0
     last_end: int = 0
+    trim_at_s: float = 0.0
 
 
 class MemoryWorkQueue:
@@ -333,7 +337,10 @@ class MemoryWorkQueue:
         return len(due)
 
     def _trim(self, now_s: float) -> None:
+        if now_s < self._state.trim_at_s:
+            return
         limits = self._handle.limits
+        self._state.trim_at_s = now_s + min(limits.finished_retention_s, limits.dead_retention_s) * TRIM_SHARE
         for item in list(self._state.items.values()):
             keep_s = limits.dead_retention_s if item.state is WorkState.DEAD else limits.finished_retention_s
             if item.state in ENDED and item.changed_s < now_s - keep_s:

@@ -1,0 +1,252 @@
+"""A simulated run: networks are hidden strengths that grow with rows; workers and the controller crash."""
+
+import asyncio
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.engine.ports import Claimant
+from ringrift.errors import LeaseLost, Unavailable
+from ringrift.learning.announcing import Silent
+from ringrift.learning.controller import Controller
+from ringrift.learning.results import participant
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.window import BucketRules
+from ringrift.testing.simulation import SimulatedRuntime
+from ringrift.work.job_orders import JobArtifact, JobReport, read_order
+from ringrift.work.worker_records import WorkerRecord, worker_key
+
+LEASE_S = 30.0
+PLAN_S = 15.0
+JOB_S = {"selfplay": 40.0, "validate": 3.0, "export": 5.0, "train": 20.0, "evaluate": 25.0}
+ROWS_PER_GAME = 40
+BASELINES = {"random": -600.0, "mcts:32": 100.0}
+
+
+@dataclass
+class Truth:
+    """What really happened, kept outside of the system under test."""
+
+    strength: dict[str, float] = field(default_factory=dict)
+    rows: Counter = field(default_factory=Counter)  # config: rows of completed self-play
+    refused: Counter = field(default_factory=Counter)
+    ends: Counter = field(default_factory=Counter)  # job: accepted completions
+    last_end_s: dict[str, float] = field(default_factory=dict)
+    longest_idle_s: defaultdict = field(default_factory=lambda: defaultdict(float))
+    shard_rows: dict[str, int] = field(default_factory=dict)
+    faults: Counter = field(default_factory=Counter)
+
+
+class World:
+    """One store, a few workers, one controller at a time."""
+
+    def __init__(self, seed, *, configs, slots=4, faults=True):
+        self.runtime = SimulatedRuntime(seed=seed)
+        self.rng = self.runtime.rng
+        self.store = MemoryStore()
+        self.configs, self.slots, self.faulty = configs, slots, faults
+        self.truth = Truth()
+        self.rules = LearningRules(
+            selfplay_games_first=300,
+            selfplay_job_s=40.0,
+            bucket=BucketRules(chunk_steps=40_000, cap_steps=400_000, rows_first_min=5_000),
+            retry_s=5.0,
+        )
+        self.controller = None
+
+    def happens(self, chance):
+        return self.faulty and self.rng.random() < chance
+
+    def engine(self):
+        return memory_engine(self.runtime, self.store)
+
+    async def run(self, hours):
+        """Live for so many simulated hours."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._worker(f"w{n}")) for n in range(self.slots)]
+            tasks.append(group.create_task(self._control()))
+            await self.runtime.sleep(hours * 3600)
+            for task in tasks:
+                task.cancel()
+        await self.settle()
+
+    async def settle(self):
+        """A last look by a fresh controller."""
+        self.controller = self._new_controller()
+        await self.controller.open(self.configs)
+        await self.controller.take_in_ends()
+
+    def _new_controller(self):
+        return Controller(self.engine(), self.runtime, self.rules, announcer=Silent())
+
+    async def _control(self):
+        """Reconcile for ever; now and then the process dies, at whatever step it is."""
+        while True:
+            life = asyncio.create_task(self._control_life())
+            if not self.faulty:
+                await life
+            done, _ = await asyncio.wait([life], timeout=self.rng.expovariate(1 / 1800))
+            if done:
+                life.result()
+            life.cancel()
+            await asyncio.wait([life])
+            self.truth.faults["controller killed"] += 1
+            await self.runtime.sleep(self.rng.random() * 60)
+
+    async def _control_life(self):
+        controller = self._new_controller()
+        await controller.open(self.configs)
+        self.controller = controller
+        planned_s = -PLAN_S
+        while True:
+            now_s = self.runtime.monotonic_s()
+            if await controller.take_in_ends() or now_s - planned_s >= PLAN_S:
+                await controller.reconcile()
+                planned_s = now_s
+            # An event that is lost only means that the next look comes later.
+            await self.runtime.sleep(20.0 if self.happens(0.1) else 2.0)
+
+    # --- workers ---------------------------------------------------------------------------------------
+
+    async def _worker(self, name):
+        engine = self.engine()
+        while True:
+            await self._be_known(engine, name)
+            claims = await engine.queue.claim(Claimant(worker=name, node="sim"), lease_s=LEASE_S, wait_s=5.0)
+            for claim in claims:
+                if self.happens(0.03):
+                    self.truth.faults["worker killed"] += 1
+                    await self.runtime.sleep(self.rng.random() * 2 * LEASE_S)  # another one takes its place
+                    continue
+                await self._carry_out(engine, name, claim)
+
+    async def _be_known(self, engine, name):
+        record = WorkerRecord(
+            name=name, node="sim", pid=1, slots=1, busy=0, kinds=None, capabilities=("cpu",), cpus=1, gpus=0,
+            memory_mb=1, memory_free_mb=1, load=0.0, started_s=0.0, at_s=self.runtime.now_s(),
+        )  # fmt: skip
+        await engine.kv.put(worker_key(name), msgspec.json.encode(record), ttl_s=300.0)
+
+    async def _carry_out(self, engine, name, claim):
+        order = read_order(claim.payload)
+        took_s = JOB_S[claim.kind] * self.rng.uniform(0.5, 1.5)
+        try:
+            await self._keep_lease(engine, claim, took_s)
+            if self.happens(0.02):
+                await engine.queue.fail(
+                    claim.id, token=claim.token, error="simulated failure", retry_after_s=5.0
+                )
+                self.truth.faults["job failed"] += 1
+                return
+            report = self._report(name, claim, order, took_s)
+            await engine.queue.complete(claim.id, token=claim.token, result=report.as_result())
+        except (LeaseLost, Unavailable):
+            self.truth.faults["late completion refused"] += 1
+            return
+        self._acknowledged(claim, order, report)
+        if self.happens(0.05):  # the answer got lost, and it is sent again
+            try:
+                await engine.queue.complete(claim.id, token=claim.token, result=report.as_result())
+            except LeaseLost:
+                self.truth.faults["repeated completion refused"] += 1
+
+    async def _keep_lease(self, engine, claim, took_s):
+        left_s = took_s
+        while left_s > 0:
+            step_s = min(left_s, LEASE_S / 3)
+            if self.happens(0.02):
+                step_s += 2 * LEASE_S  # a pause long enough to lose the lease
+                self.truth.faults["worker paused"] += 1
+            await self.runtime.sleep(step_s)
+            left_s -= step_s
+            await engine.queue.renew(claim.id, token=claim.token, lease_s=LEASE_S)
+
+    def _acknowledged(self, claim, order, report):
+        truth, config = self.truth, order.config
+        truth.ends[claim.id] += 1
+        now_s = self.runtime.monotonic_s()
+        idle_s = now_s - truth.last_end_s.get(config, 0.0)
+        truth.longest_idle_s[config] = max(truth.longest_idle_s[config], idle_s)
+        truth.last_end_s[config] = now_s
+        if claim.kind == "selfplay":
+            for artifact in report.artifacts:
+                truth.rows[config] += artifact.counts["rows"]
+                truth.shard_rows[artifact.digest] = artifact.counts["rows"]
+        if claim.kind == "validate":
+            truth.refused[config] += sum(each.counts["refused"] for each in report.artifacts)
+
+    # --- what jobs bring ----------------------------------------------------------------------------------
+
+    def _report(self, name, claim, order, took_s):
+        artifacts, fields = getattr(self, f"_{claim.kind}")(order)
+        return JobReport(
+            status="done",
+            worker=name,
+            node="sim",
+            started_s=self.runtime.now_s() - took_s,
+            wall_s=took_s,
+            cpu_s=took_s,
+            artifacts=tuple(artifacts),
+            fields=fields,
+        )
+
+    def _artifact(self, kind, **counts):
+        digest = f"{self.rng.getrandbits(256):064x}"
+        return JobArtifact(name=kind, kind=kind, digest=digest, size_bytes=1, counts=counts)
+
+    def _selfplay(self, order):
+        games = order.params["games"]
+        shard = self._artifact("shard", games=games, rows=games * ROWS_PER_GAME)
+        return [shard], {"generator_sha256": order.inputs.get("champion.safetensors")}
+
+    def _validate(self, order):
+        reports = []
+        for digest in order.inputs.values():
+            rows = self.truth.shard_rows[digest]
+            games = rows // ROWS_PER_GAME
+            refused = self.rng.randrange(3) if self.faulty else 0
+            reports.append(
+                self._artifact(
+                    "report", shard=digest, games=games, refused=refused, rows=rows - refused * ROWS_PER_GAME
+                )
+            )
+        return reports, {}
+
+    def _export(self, order):
+        return [self._artifact("samples", rows=order.params["window_rows"], games=1)], {}
+
+    def _train(self, order):
+        model, card = self._artifact("model"), self._artifact("card")
+        parent = order.inputs.get("parent.safetensors")
+        before = self.truth.strength.get(parent, -200.0)
+        gain = 60.0 * order.params["steps"] / 156 * max(0.05, 1 - before / 1500)
+        luck = self.rng.gauss(0.0, 25.0) - (200.0 if self.happens(0.03) else 0.0)
+        self.truth.strength[model.digest] = before + gain + luck
+        return [model, card], {"steps": order.params["steps"]}
+
+    def _evaluate(self, order):
+        candidate, _ = participant(order.params["candidate"], order.inputs)
+        matches = []
+        for text in order.params["opponents"]:
+            opponent, _ = participant(text, order.inputs)
+            there = self.truth.strength.get(opponent, BASELINES.get(opponent, -200.0))
+            chance = 1 / (1 + 10 ** ((there - self.truth.strength[candidate]) / 400))
+            pairs = [0] * 5
+            for _ in range(order.params["games"] // 2):
+                pairs[2 * sum(self.rng.random() < chance for _ in range(2))] += 1
+            wins = 2 * pairs[4] + pairs[2]
+            games = 2 * sum(pairs)
+            matches.append(
+                {
+                    "opponent": text,
+                    "games": games,
+                    "wins": wins,
+                    "draws": 0,
+                    "losses": games - wins,
+                    "score": wins / games,
+                    "pairs": pairs,
+                }
+            )
+        return [], {"matches": matches}
