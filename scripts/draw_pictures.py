@@ -133,7 +133,7 @@ def shoot(browser: Browser, url: str, name: str, theme: str, width: int, height:
     )
     page = context.new_page()
     page.goto(url)
-    page.wait_for_function("document.querySelector('#link-text').innerText === 'live'")
+    page.locator("#link-text", has_text="live").wait_for()
     page.wait_for_timeout(500)
     page.screenshot(path=TARGET / f"{name}.png")
     context.close()

@@ -12,7 +12,7 @@ from ringrift.learning.run_status import Curve
 DOTS_X, DOTS_Y = 2, 4
 LABEL_CHARS = 6
 BLOCKS = "▁▂▃▄▅▆▇█"
-LINE_STYLE, BAND_STYLE, LABEL_STYLE = "bold bright_cyan", "cyan", "dim"
+LINE_STYLE, BAND_STYLE, LABEL_STYLE = "bold cyan", "blue", "dim"
 _BRAILLE = 0x2800
 _DOT_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column within a character
 

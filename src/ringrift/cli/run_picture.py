@@ -158,7 +158,7 @@ def _jobs(running: Sequence[tuple[str, StageProgress]], width: int) -> Renderabl
 def _bar(job: StageProgress) -> RenderableType:
     if not job.total:
         return Text("…", style="dim")
-    style, done = "bright_cyan", "green"
+    style, done = "cyan", "green"
     return ProgressBar(total=job.total, completed=job.done, complete_style=style, finished_style=done)
 
 
