@@ -18,7 +18,7 @@ class InitOutcome(StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"  # something it needs failed, was skipped or is switched off
     DISABLED = "disabled"  # switched off by the caller
-    NOT_BUILT = "not_built"  # its capability, or that of something it needs, is not in this version
+    NOT_BUILT = "not_built"  # its capability is not in this version
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,9 @@ def verdict(spec: CoordinatorSpec, done: Mapping[str, InitResult], *, enabled: b
         return InitResult(InitOutcome.DISABLED)
     if spec.not_built_reason:
         return InitResult(InitOutcome.NOT_BUILT, error=spec.not_built_reason)
-    missing = [need for need in spec.depends_on if not done[need].initialized]
-    unbuilt = [need for need in missing if done[need].outcome is InitOutcome.NOT_BUILT]
-    if unbuilt:
-        return InitResult(InitOutcome.NOT_BUILT, error=f"needs {unbuilt[0]}: {done[unbuilt[0]].error}")
+    # What this version does not have cannot fail: whoever needs it comes up without it.
+    there = [need for need in spec.depends_on if done[need].outcome is not InitOutcome.NOT_BUILT]
+    missing = [need for need in there if not done[need].initialized]
     if missing:
         return InitResult(InitOutcome.SKIPPED, error=f"Dependencies not satisfied: {missing}")
     if spec.pattern is InitPattern.SKIP:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from ringrift.bootstrap.initialiser import BootstrapOptions, Initialiser
 from ringrift.bootstrap.plan import (
     InitOutcome,
+    InitResult,
     get_dependencies,
     get_dependents,
     get_initialization_order,
     order,
+    verdict,
 )
 from ringrift.bootstrap.registry import (
     COORDINATOR_REGISTRY,
@@ -318,3 +320,11 @@ async def test_a_blocking_shutdown_inside_a_loop_says_what_it_cannot_end():
     endings = {e.name: e.error for e in shut_down(walk, timeout_s=1.0, runtime=system_runtime())}
     assert "await shutdown_all_coordinators()" in endings["c1"]
     assert world.ended == ["c0"]
+
+
+def test_what_needs_something_that_this_version_lacks_comes_up_without_it():
+    missing = InitResult(InitOutcome.NOT_BUILT, error="comes later")
+    spec = replace(COORDINATOR_REGISTRY["health_manager"], depends_on=("cache_orchestrator",))
+    assert verdict(spec, {"cache_orchestrator": missing}, enabled=True) is None
+    failed = {"cache_orchestrator": InitResult(InitOutcome.FAILED, error="broken")}
+    assert verdict(spec, failed, enabled=True).outcome is InitOutcome.SKIPPED
