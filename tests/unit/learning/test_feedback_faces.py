@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.events.catalog import CATALOG
+from ringrift.events.router import get_router
 from ringrift.learning.facts import Noted
 from ringrift.learning.feedback import (
     ArchitectureFeedback,
@@ -239,7 +240,12 @@ async def test_metrics_are_recorded_from_events_and_from_calls_and_analysed():
     assert orchestrator is get_metrics_orchestrator()
     for step in range(20):
         record_metric("loss", 2.0 - 0.05 * step, "hex8_2p")
-    await asyncio.sleep(0.05)  # the points come back as events
+    heard = []
+    get_router().subscribe("METRICS_UPDATED", heard.append, "test")
+    record_metric("other", 1.0)
+    async with asyncio.timeout(20):
+        while not heard:  # the points come back as events, in order
+            await asyncio.sleep(0.01)
     found = analyze_metrics("loss", "hex8_2p")["loss/hex8_2p"]
     assert found.direction is TrendDirection.IMPROVING
     assert found.points == 20  # its own event is not counted again
