@@ -20,7 +20,9 @@ from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import AlreadyExists, Conflict
 from ringrift.events.router import get_router
 from ringrift.process import process_scope
+from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
+from ringrift.work.local_workers import LocalWorkers
 
 CONTROL_NAME = "control"
 SHUTDOWN_S_MAX = 30.0
@@ -57,7 +59,7 @@ async def run_control_process(
         _be_known_as_control()
         engine = await get_engine()
         stack.push_async_callback(close_engine)
-        await settle_run_options(engine.kv)
+        choice = await settle_run_options(engine.kv)
         router = get_router()
         await router.start()
         stack.push_async_callback(router.stop)
@@ -68,6 +70,8 @@ async def run_control_process(
         results = await _unless_stopped(manager.start_profile(profile), stop)
         if results is None:
             return
+        workers = asyncio.create_task(_local_workers(choice.workers).run(), name="local workers")
+        stack.push_async_callback(_end, workers)
         on_started(
             Started(
                 manager,
@@ -78,6 +82,20 @@ async def run_control_process(
         )
         # Ends with the user's wish or with the task's cancellation; there is no time limit to a run.
         await stop.wait()
+
+
+def _local_workers(slots: int) -> LocalWorkers:
+    settings = get_settings()
+    log_path = settings.data_dir / "logs" / "workers.log"
+    return LocalWorkers(system_runtime(), slots=slots, log_path=log_path, grace_s=settings.job_grace_period)
+
+
+async def _end(workers: asyncio.Task[None]) -> None:
+    """Let the jobs seal what they have; the workers bound the time for that themselves."""
+    workers.cancel()
+    await asyncio.wait([workers])
+    if not workers.cancelled() and (error := workers.exception()) is not None:
+        raise error
 
 
 async def _unless_stopped(starting: Coroutine[Any, Any, T], stop: asyncio.Event) -> T | None:
