@@ -26,6 +26,7 @@ from ringrift.learning.pipeline_records import (
     PipelineStage,
     StageTransition,
 )
+from ringrift.learning.rules import LearningRules
 from ringrift.learning.signals_source import get_open_run
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
@@ -73,10 +74,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.training_batch_size is not None:
             changed["batch"] = self.training_batch_size
         if self.training_epochs is not None:
-            changed["bucket"] = {
-                **dict(table.get("bucket", {})),
-                "steps_per_row": float(self.training_epochs),
-            }
+            usual = msgspec.to_builtins(LearningRules().bucket)
+            asked = {**dict(table.get("bucket", {})), "steps_per_row": float(self.training_epochs)}
+            changed["bucket"] = {**usual, **asked}
         if self.training_model_version in PRESETS:
             changed["preset"] = self.training_model_version
         return changed

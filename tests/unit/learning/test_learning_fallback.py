@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from learning_story import Story
+from learning_story import RULES, Story
 
 from ringrift.learning.facts import Promoted, Recalled, RolledBack
 from ringrift.learning.fallback import fallback_tier, good_model, good_samples
 from ringrift.learning.fallback_watch import StaleFallbackDaemon
 from ringrift.learning.signals_source import Situations
 from ringrift.learning.training_triggers import TrainingTriggerDaemon
+from ringrift.learning.trends_curves import RatingCurves
 
 
 def three_champions() -> tuple[Story, list[str]]:
@@ -72,7 +73,7 @@ class OneRun:
     """A loop with one config, as far as faces look at it."""
 
     def __init__(self, story: Story) -> None:
-        self.story = story
+        self.story, self.rules, self.curves = story, RULES, RatingCurves()
 
     def configs(self):
         return [self.story.state.config]

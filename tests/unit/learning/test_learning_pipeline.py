@@ -25,7 +25,7 @@ from ringrift.learning.pipeline import (
     get_pipeline_status,
     wire_pipeline_events,
 )
-from ringrift.learning.rules import learning_rules
+from ringrift.learning.rules import LearningRules, learning_rules
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.learning.signals_source import get_open_run
 from ringrift.work.scheduling_bell import get_bell
@@ -138,6 +138,7 @@ def test_what_bootstrap_was_asked_for_reaches_the_rules():
         "medium",
         6.0,
     )
+    assert rules.bucket.chunk_steps == LearningRules().bucket.chunk_steps
     with pytest.raises(ConfigError, match="training_epochs is 0"):
         PipelineConfig(training_epochs=0)
 
