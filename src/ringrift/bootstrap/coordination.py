@@ -184,7 +184,7 @@ def _publish(event: str, payload: Mapping[str, Any]) -> object:
     return get_router().publish_sync(event, payload, "bootstrap")
 
 
-def _is_idle_daemon(instance: Any) -> bool:
+def is_idle_daemon(instance: Any) -> bool:
     """A daemon's class, or a daemon that nobody started yet: the daemon manager looks after those."""
     return isinstance(instance, type) or getattr(instance, "is_running", True) is False
 
@@ -211,7 +211,7 @@ def _options(
 def _after_start(initialiser: Initialiser, *, register: bool) -> dict[str, Any]:
     if register:
         for name, instance in initialiser.instances.items():
-            if not _is_idle_daemon(instance):
+            if not is_idle_daemon(instance):
                 coordinator_directory().register(instance, name)
     failed = [name for name, result in initialiser.results.items() if result.outcome is InitOutcome.FAILED]
     if failed and get_settings().require_critical_imports:

@@ -1,7 +1,8 @@
 """How the whole is: the score of every coordinator, what lowers it, and how the handlers do.
 
 A coordinator loses points for what its status tells. One that failed to come up, or cannot say how it is,
-scores nothing and counts: unknown is not healthy. One that is not built, or was left out, does not count.
+scores nothing and counts: unknown is not healthy. One that is not built, was left out, or is a daemon that
+nobody started, does not count.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ringrift.bootstrap.coordination import get_initialiser
+from ringrift.bootstrap.coordination import get_initialiser, is_idle_daemon
 from ringrift.bootstrap.initialiser import Initialiser, discard
 from ringrift.bootstrap.plan import InitOutcome
 from ringrift.bootstrap.registry import InitPattern
@@ -27,6 +28,7 @@ from ringrift.runtime import system_runtime
 ISSUES_MAX = 20
 FAILED_TASKS_TOLERATED = 10
 IN_A_ROW_MAX = 3
+_INSTANCES = frozenset({InitPattern.WIRE, InitPattern.GET})
 _LEVELS = ((0.9, "healthy"), (0.7, "degraded"))
 
 
@@ -124,7 +126,7 @@ def _coordinator_scores(initialiser: Initialiser) -> tuple[dict[str, float], lis
         if not result.initialized:
             scores[shown] = 0.0
             issues.append(f"{shown}: {result.error}")
-        elif spec.pattern in {InitPattern.WIRE, InitPattern.GET}:
+        elif spec.pattern in _INSTANCES and not is_idle_daemon(initialiser.instances[name]):
             score, found = _score_instance(name, initialiser.instances[name])
             scores[shown] = round(score, 3)
             issues += [f"{shown}: {issue}" for issue in found]
