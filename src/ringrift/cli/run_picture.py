@@ -150,7 +150,8 @@ def _jobs(running: Sequence[tuple[str, StageProgress]], width: int) -> Renderabl
         row: list[RenderableType] = [stage_title(job.kind), key, bar, f"{of_total} {unit}"]
         if width >= NARROW:
             left = "" if job.eta_s is None else f"{duration(job.eta_s)} left"
-            row += [f"{rate(job.rate)}/s", "  ".join(each for each in (left, job.text) if each)]
+            text = job.text if width >= VERY_WIDE else ""
+            row += [f"{rate(job.rate)}/s", "  ".join(each for each in (left, text) if each)]
         table.add_row(*row)
     return table
 
@@ -200,7 +201,7 @@ def deed_of(what: str) -> tuple[str, str]:
     for deed in _DEEDS_LAST:
         if what.endswith(f" {deed}"):
             return deed, stage_title(what.removesuffix(f" {deed}"))
-    return what, ""
+    return stage_title(what), ""
 
 
 def _room(status: RunStatus, height: int) -> tuple[int, int]:

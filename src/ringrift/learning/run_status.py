@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 STATUS_KEY = "learning/status"
+EXPLAIN_PREFIX = "learning/explain/"  # and the config: what the plan says of each of its stages
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from ringrift.learning.run_status import RunStatus
 from ringrift.runtime import Runtime
 from ringrift.web.snapshot import ProbeSnapshot
 
-EVENTS_SHOWN = 30
+EVENTS_SHOWN, EVENTS_SEEN = 30, 300
 FIELDS_SHOWN = 5
 ABOUT_CHARS_MAX = 160
 SINCE_STEP_S = 5.0  # coarse, so that a row does not count as new only because a second went by
@@ -66,16 +66,25 @@ def _daemons(rows: Mapping[str, Mapping[str, Any]], *, now_s: float) -> list[dic
 
 
 def _events(router: UnifiedEventRouter) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": event.event_id,
-            "at_s": event.timestamp,
-            "type": event.event_type,
-            "source": event.source,
-            "about": _about(event.payload),
-        }
-        for event in reversed(router.get_history(limit=EVENTS_SHOWN))
-    ]
+    """Newest first; the same said again and again is one row that counts."""
+    rows: list[dict[str, Any]] = []
+    for event in reversed(router.get_history(limit=EVENTS_SEEN)):
+        if rows and (rows[-1]["type"], rows[-1]["source"]) == (event.event_type, event.source):
+            rows[-1]["times"] += 1
+            continue
+        if len(rows) == EVENTS_SHOWN:
+            break
+        rows.append(
+            {
+                "id": event.event_id,
+                "at_s": event.timestamp,
+                "type": event.event_type,
+                "source": event.source,
+                "about": _about(event.payload),
+                "times": 1,
+            }
+        )
+    return rows
 
 
 def _about(payload: Mapping[str, Any]) -> str:

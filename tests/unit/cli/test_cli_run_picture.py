@@ -92,7 +92,7 @@ def test_a_rising_curve_rises():
         ("took back 3f9c", ("took back", "3f9c")),
         ("train waits", ("waits", "Train")),
         ("a.train.000001 failed", ("failed", "a.train.000001")),
-        ("selfplay", ("selfplay", "")),
+        ("selfplay", ("Self-play", "")),
     ],
 )
 def test_a_decision_is_a_deed_and_its_object(what, told):

@@ -26,7 +26,8 @@ async def test_what_the_loop_tells_and_what_was_routed_is_in_the_picture():
     engine, router = await get_engine(), get_router()
     await router.start()
     await engine.kv.put(STATUS_KEY, msgspec.json.encode(SampleRun().status()))
-    await router.publish("HOST_ONLINE", {"node_id": "rented-1", "host_type": "gpu"}, "test")
+    for name in ("rented-1", "rented-2"):
+        await router.publish("HOST_ONLINE", {"node_id": name, "host_type": "gpu"}, "test")
     daemon, ready = HealthServerDaemon(manager=get_daemon_manager()), asyncio.Event()
     serving = asyncio.create_task(daemon.run(on_ready=ready.set))
     try:
@@ -37,7 +38,9 @@ async def test_what_the_loop_tells_and_what_was_routed_is_in_the_picture():
         assert parts["config/square8_2p"]["games"] == 43_100
         assert parts["run"]["workers"] == 2
         event = next(event for event in parts["events"] if event["type"] == "HOST_ONLINE")
-        assert event["about"] == "node_id rented-1, host_type gpu"
+        assert (event["about"], event["times"]) == ("node_id rented-2, host_type gpu", 2), (
+            "said twice, told once"
+        )
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

@@ -61,7 +61,7 @@ export function drawWorkers(store) {
   say(byId("workers-note"), run ? `${jobs.length} of ${run.workers} busy` : "");
   const columns = [{ title: "worker", class: "mono" }, { title: "job" }, { title: "config" }, { title: "speed", number: true }];
   const rows = jobs.map((job) => [job.worker, stageTitle(job.kind), job.config, `${rate(job.rate)} ${unit(job.kind)}/s`]);
-  byId("workers").replaceChildren(rows.length ? table(columns, rows) : empty("No worker has a job at this moment."));
+  byId("workers").replaceChildren(rows.length ? table(columns, rows) : empty(run?.workers === 0 ? "No worker is here; without one nothing is played." : "No worker has a job at this moment."));
 }
 
 const QUEUE_STATES = [["ready", "wait"], ["claimed", "run"], ["blocked", "depend"], ["done", "done"], ["dead", "dead"]];
@@ -95,8 +95,13 @@ function trouble({ restarts, error }) {
 
 export function drawEvents(store) {
   const events = store.get("events", []);
-  const columns = [{ title: "when" }, { title: "event", class: "mono" }, { title: "from" }, { title: "about", class: "muted" }];
-  const rows = events.map((event) => [clock(event.at_s), event.type, event.source, event.about]);
+  const columns = [{ title: "when" }, { title: "event", class: "mono" }, { title: "from" }, { title: "about", class: "about" }];
+  const rows = events.map((event) => [
+    clock(event.at_s),
+    event.times > 1 ? `${event.type} ×${event.times}` : event.type,
+    event.source,
+    el("span", { title: event.about }, event.about),
+  ]);
   byId("events").replaceChildren(rows.length ? table(columns, rows) : empty("No event yet."));
 }
 

@@ -26,5 +26,5 @@ export function deed(what) {
   const first = DEED_FIRST.exec(what);
   if (first) return { deed: first[1], object: first[2] };
   const last = DEED_LAST.exec(what);
-  return last ? { deed: last[2], object: stageTitle(last[1]) } : { deed: what, object: "" };
+  return last ? { deed: last[2], object: stageTitle(last[1]) } : { deed: stageTitle(what), object: "" };
 }
