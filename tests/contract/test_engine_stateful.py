@@ -112,12 +112,12 @@ class QueueTwins(Twins):
         done = [Completion(id=claim.id, token=claim.token) for claim in claims]
         self.ask(lambda engine: engine.queue.complete_many(done))
 
-    @rule(claims=claims, delay_s=st.sampled_from([0.0, 4.0]))
-    def fail(self, claims, delay_s):
+    @rule(claims=claims, delay_s=st.sampled_from([0.0, 4.0]), final=st.booleans())
+    def fail(self, claims, delay_s, final):
         for claim in claims:
             self.ask(
                 lambda engine, claim=claim: engine.queue.fail(
-                    claim.id, token=claim.token, error="e", retry_after_s=delay_s
+                    claim.id, token=claim.token, error="e", retry_after_s=delay_s, final=final
                 )
             )
 
@@ -151,6 +151,20 @@ class QueueTwins(Twins):
     @rule()
     def dead(self):
         self.ask(lambda engine: engine.queue.dead())
+
+    @rule()
+    def read_on(self):
+        """Ends since the last look; those of one moment may stand in another order."""
+        cursors = self.__dict__.setdefault("cursors", {})
+
+        async def call(engine):
+            seen = []
+            while found := await engine.queue.ended(after=cursors.get(id(engine), 0), limit=3):
+                cursors[id(engine)] = found[-1].number
+                seen += [(end.item.id, end.item.state) for end in found]
+            return sorted(seen)
+
+        self.ask(call)
 
 
 class KvTwins(Twins):

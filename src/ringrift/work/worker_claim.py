@@ -24,10 +24,7 @@ from ringrift.work.job_orders import JobOrder, JobReport, read_order
 from ringrift.work.job_runner import JobTask, RunningJob
 from ringrift.work.job_verdicts import RETRY_S, Fate, JobEnd, Verdict, judge
 from ringrift.work.orphans import end_processes_of
-from ringrift.work.worker_progress import tell_progress
-from ringrift.work.worker_records import (
-    running_key,
-)
+from ringrift.work.worker_progress import forget_progress, tell_progress
 from ringrift.work.worker_shop import Workshop
 
 log = structlog.get_logger()
@@ -63,7 +60,7 @@ class ClaimedJob:
         finally:
             keeping.cancel()
             await asyncio.wait({keeping})
-            await self._shop.engine.kv.delete(running_key(self._claim.id))
+            await forget_progress(self._claim.id, self._shop)
 
     async def _carry_out(self) -> Fate:
         begun_s = self._shop.runtime.monotonic_s()

@@ -53,10 +53,11 @@ class WorkerEvents:
                 "elapsed_seconds": round(elapsed_s, 1),
             },
         )
-        loss = number(talk.extra.get("loss"))
-        if claim.kind == "train" and loss is not None:
-            progress = {"config_key": order.config, "job_id": claim.id, "epoch": int(talk.done)}
-            await self._say("TRAINING_PROGRESS", {**progress, "train_loss": float(loss)})
+        if claim.kind == "train" and (loss := _loss(talk, "train")) is not None:
+            where = {"config_key": order.config, "job_id": claim.id, "epoch": _epoch(talk)}
+            losses = {"train_loss": loss, "val_loss": _loss(talk, "held")}
+            rate = {"learning_rate": number(talk.extra.get("lr"))}
+            await self._say("TRAINING_PROGRESS", {**where, **losses, **rate})
 
     async def completed(self, claim: Claim, order: JobOrder, report: JobReport) -> None:
         took = {"duration_seconds": round(report.wall_s, 3), "config_key": order.config}
@@ -105,3 +106,17 @@ class WorkerEvents:
         except RingRiftError as error:
             self.lost += 1
             log.warning("worker.event_lost", event_type=event, error=str(error), lost=self.lost)
+
+
+def _loss(talk: JobTalk, name: str) -> float | None:
+    """The whole loss of a training, on its own rows or held-out ones; a foreign trainer says just `loss`."""
+    parts = [number(talk.extra.get(f"{name}_{part}")) for part in ("policy", "value")]
+    known = [float(part) for part in parts if part is not None]
+    if known:
+        return sum(known)
+    said = number(talk.extra.get("loss")) if name == "train" else None
+    return None if said is None else float(said)
+
+
+def _epoch(talk: JobTalk) -> int:
+    return int(number(talk.extra.get("epoch")) or talk.done)

@@ -42,6 +42,14 @@ async def tell_progress(claim: Claim, order: JobOrder, job: RunningJob, shop: Wo
         await runtime.sleep(TELL_S)
 
 
+async def forget_progress(item_id: str, shop: Workshop) -> None:
+    """The job is over. A record that stays, because the engine is away, runs out by itself."""
+    try:
+        await shop.engine.kv.delete(running_key(item_id))
+    except RingRiftError as error:
+        log.warning("worker.progress_not_told", item=item_id, error=str(error))
+
+
 async def _write(claim: Claim, order: JobOrder, job: RunningJob, shop: Workshop) -> None:
     talk = job.talk
     record = RunningRecord(

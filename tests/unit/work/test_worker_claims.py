@@ -22,7 +22,7 @@ def world(tmp_path):
             async with WorkerWorld(tmp_path, **config) as here:
                 await scenario(here)
 
-        simulate(main(), limit_s=100_000)
+        simulate(main(), limit_s=20_000)
 
     return run
 
@@ -47,7 +47,7 @@ def test_a_job_is_done_and_its_artifacts_are_in_the_blobs(world):
         assert done.result["fields"] == {"games": 3}
         assert (done.result["worker"], done.result["node"], done.result["status"]) == ("w1", "node", "done")
         while folder.path.exists():
-            await here.runtime.sleep(0.1)
+            await here.wait_a_little()
         await here.runtime.sleep(1)
         assert here.events() == [
             *("WORK_CLAIMED", "WORK_STARTED", "TASK_SPAWNED"),

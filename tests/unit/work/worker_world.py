@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import NewWork
+from ringrift.events.catalog import CATALOG
 from ringrift.settings import load_settings
 from ringrift.testing.simulation import SimulatedRuntime
 from ringrift.work.durations_book import DurationBook
@@ -32,6 +33,10 @@ class WorkerWorld:
         self._running = None
 
     async def publish(self, event, payload, source):
+        spec = CATALOG[event]
+        demanded = [field.name for field in spec.fields if field.required]
+        assert not (*spec.missing(payload, demanded), *spec.wrong_types(payload)), (event, payload)
+        assert set(payload) <= {field.name for field in spec.fields}, (event, payload)
         self.published.append((event, dict(payload)))
 
     async def __aenter__(self):
@@ -64,7 +69,7 @@ class WorkerWorld:
     async def child(self, number=0):
         """The program that was started as the *number*th."""
         while len(self.runtime.children) <= number:
-            await self.runtime.sleep(0.1)
+            await self.wait_a_little()
         return self.runtime.children[number][1]
 
     async def item(self, item_id):
@@ -72,8 +77,13 @@ class WorkerWorld:
 
     async def until(self, item_id, *states):
         while (found := await self.item(item_id)).state not in states:
-            await self.runtime.sleep(0.1)
+            await self.wait_a_little()
         return found
+
+    async def wait_a_little(self):
+        await self.runtime.sleep(0.1)
+        if self._running.done():
+            self._running.result()
 
     def events(self):
         return [event for event, _ in self.published]
