@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from enum import IntEnum, StrEnum
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from ringrift.learning.records import Model, ModelState
 from ringrift.learning.run_status import Curve
 from ringrift.learning.state import ConfigState
 from ringrift.learning.trends_plateaus import PlateauFinding, plateau
-from ringrift.learning.trends_windows import ANOMALY_SD, deviation, fit_line
+from ringrift.learning.trends_windows import ANOMALY_SD, WINDOW_POINTS, deviation, fit_line
 
 EXPLORATION_MIN, EXPLORATION_MAX = 0.8, 2.0
 SIMULATIONS_MIN, SIMULATIONS_MAX = 1.0, 1.5
@@ -33,6 +34,7 @@ SLOW_PER_HOUR = 5.0
 QUALITY_LOW = 0.5
 QUALITY_GAMES_MIN = 50
 LOSSES_SEEN = 20
+MODELS_SEEN = 200
 MATCHES_SEEN = 400
 GAUNTLET_GAMES_MIN = 30
 STRONG_VS_HEURISTIC, WEAK_VS_RANDOM = 0.80, 0.70
@@ -195,7 +197,8 @@ def promoted_in_a_row(state: ConfigState) -> int:
 
 def anomalies(state: ConfigState) -> int:
     """How many of the last losses lie far from those before them."""
-    losses = [loss for model in state.models.values() if (loss := held_loss(model.losses)) is not None]
+    newest = islice(reversed(state.models.values()), LOSSES_SEEN + WINDOW_POINTS)
+    losses = [loss for model in newest if (loss := held_loss(model.losses)) is not None][::-1]
     first = max(0, len(losses) - LOSSES_SEEN)
     return sum(abs(deviation(losses[: at + 1])) > ANOMALY_SD for at in range(first, len(losses)))
 
@@ -270,7 +273,7 @@ def _exploration(
 
 def _in_a_row(state: ConfigState, *, accepted: bool) -> int:
     count = 0
-    for model in reversed(state.models.values()):
+    for model in islice(reversed(state.models.values()), MODELS_SEEN):
         verdict = _verdict(model)
         if verdict is None:
             continue

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import fmean, stdev
 
 WINDOW_POINTS = 100
 PLATEAU_POINTS = 10
@@ -150,10 +149,11 @@ def deviation(values: Sequence[float]) -> float:
     before = values[-WINDOW_POINTS:-1]
     if len(before) + 1 < ANOMALY_POINTS_MIN:
         return 0.0
-    spread, off = stdev(before), values[-1] - fmean(before)
-    if spread <= 1e-12 * max(1.0, abs(fmean(before))):  # a constant says nothing about what is usual
+    mean = math.fsum(before) / len(before)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in before) / (len(before) - 1))
+    if spread <= 1e-12 * max(1.0, abs(mean)):  # a constant says nothing about what is usual
         return 0.0
-    return off / spread
+    return (values[-1] - mean) / spread
 
 
 def _best(values: Sequence[float], *, higher_is_better: bool) -> tuple[float | None, int]:
