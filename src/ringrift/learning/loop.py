@@ -9,28 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import msgspec
 import structlog
 
 from ringrift.engine.ports import Engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import RouterAnnouncer
 from ringrift.learning.controller import Controller
-from ringrift.learning.ledger import quoted
 from ringrift.learning.rules import learning_rules
-from ringrift.learning.run_status import STATUS_KEY, RunStatus
+from ringrift.learning.run_status import RunStatus
 from ringrift.learning.signals_source import get_open_run
-from ringrift.learning.status_view import Surroundings, config_status, decisions
-from ringrift.learning.wishes import ALL, Wishes
+from ringrift.learning.status_writer import StatusWriter
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.scheduling_bell import get_bell
-from ringrift.work.worker_records import live_workers, running_jobs
 
 LOOK_S = 0.25
 PLAN_AT_LEAST_EVERY_S = 2.0
 STATUS_EVERY_S = 1.0
-EXPLAIN_PREFIX = "learning/explain/"
 
 log = structlog.get_logger()
 
@@ -41,13 +36,12 @@ class TrainingLoop:
     def __init__(
         self, engine: Engine, runtime: Runtime, router: UnifiedEventRouter, settings: Settings
     ) -> None:
-        self._engine, self._runtime, self._settings = engine, runtime, settings
+        self._runtime = runtime
         self.controller = Controller(
             engine, runtime, learning_rules(settings.learning or {}), announcer=RouterAnnouncer(router)
         )
+        self._status = StatusWriter(engine, runtime, settings, self.controller)
         self._woken = asyncio.Event()
-        self._started_s = runtime.now_s()
-        self._state = "running"
 
     async def run(self, configs: Sequence[str], on_ready: Callable[[], None] | None = None) -> None:
         """Learn *configs*; ends by cancellation, and then leaves a last picture that says so."""
@@ -66,8 +60,7 @@ class TrainingLoop:
         finally:
             run.loop = None
             end_listening()
-            self._state = "stopped"
-            await self._show()
+            await self._status.write("stopped")
 
     async def _turn_until_cancelled(self) -> None:
         planned_s = shown_s = float("-inf")
@@ -79,7 +72,7 @@ class TrainingLoop:
                 await self.controller.reconcile()
                 planned_s = now_s
             if now_s - shown_s >= STATUS_EVERY_S:
-                await self._show()
+                await self._status.write("running")
                 shown_s = now_s
             await self._wait()
 
@@ -90,41 +83,6 @@ class TrainingLoop:
         except TimeoutError:
             return
 
-    async def _show(self) -> None:
-        kv = self._engine.kv
-        await kv.put(STATUS_KEY, msgspec.json.encode(await self.status()))
-        for config, plan in self.controller.plans.items():
-            await kv.put(EXPLAIN_PREFIX + quoted(config), msgspec.json.encode(plan.explanations))
-
     async def status(self) -> RunStatus:
         """The picture of the run now."""
-        controller, kv, now_s = self.controller, self._engine.kv, self._runtime.now_s()
-        running, workers, wishes = await running_jobs(kv), await live_workers(kv), Wishes(kv)
-        states = [controller.state(config) for config in controller.configs()]
-        shares = controller.shares()
-        pictures = {}
-        for state in states:
-            around = Surroundings(
-                plan=controller.plans.get(state.config),
-                rules=controller.rules,
-                curve=controller.curves.of(state),
-                running=running,
-                share=shares[state.config],
-                paused=await wishes.why_paused(state.config),
-                prices=self._settings.prices or {},
-                now_s=now_s,
-            )
-            pictures[state.config] = config_status(state, around)
-        everything = await wishes.get(ALL)
-        paused = everything is not None and everything.paused
-        counts = await self._engine.queue.counts()
-        return RunStatus(
-            at_s=now_s,
-            started_s=self._started_s,
-            node=self._runtime.hostname,
-            state="paused" if paused and self._state == "running" else self._state,
-            workers=sum(worker.slots for worker in workers),
-            configs=pictures,
-            decisions=decisions(states),
-            queue={kind: {str(s): n for s, n in by.items()} for kind, by in counts.items()},
-        )
+        return await self._status.picture("running")

@@ -1,0 +1,66 @@
+"""Keeps the picture of the run in the key-value port, where any process reads it in one step."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ringrift.engine.ports import Engine
+from ringrift.learning.controller import Controller
+from ringrift.learning.ledger import quoted
+from ringrift.learning.run_status import STATUS_KEY, RunStatus
+from ringrift.learning.status_view import Surroundings, config_status, decisions
+from ringrift.learning.wishes import ALL, Wishes
+from ringrift.runtime import Runtime
+from ringrift.settings import Settings
+from ringrift.work.worker_records import live_workers, running_jobs
+
+EXPLAIN_PREFIX = "learning/explain/"
+
+
+class StatusWriter:
+    """Looks at a controller and what is around it."""
+
+    def __init__(self, engine: Engine, runtime: Runtime, settings: Settings, controller: Controller) -> None:
+        self._engine, self._runtime, self._settings = engine, runtime, settings
+        self._controller = controller
+        self._started_s = runtime.now_s()
+
+    async def write(self, state: str) -> None:
+        """Store the picture, and why each config does or does not do something."""
+        kv = self._engine.kv
+        await kv.put(STATUS_KEY, msgspec.json.encode(await self.picture(state)))
+        for config, plan in self._controller.plans.items():
+            await kv.put(EXPLAIN_PREFIX + quoted(config), msgspec.json.encode(plan.explanations))
+
+    async def picture(self, run_state: str) -> RunStatus:
+        """The picture of the run now; *run_state* is running or stopped."""
+        controller, kv, now_s = self._controller, self._engine.kv, self._runtime.now_s()
+        running, workers, wishes = await running_jobs(kv), await live_workers(kv), Wishes(kv)
+        states = [controller.state(config) for config in controller.configs()]
+        shares = controller.shares()
+        pictures = {}
+        for state in states:
+            around = Surroundings(
+                plan=controller.plans.get(state.config),
+                rules=controller.rules,
+                curve=controller.curves.of(state),
+                running=running,
+                share=shares[state.config],
+                paused=await wishes.why_paused(state.config),
+                prices=self._settings.prices or {},
+                now_s=now_s,
+            )
+            pictures[state.config] = config_status(state, around)
+        everything = await wishes.get(ALL)
+        paused = everything is not None and everything.paused
+        counts = await self._engine.queue.counts()
+        return RunStatus(
+            at_s=now_s,
+            started_s=self._started_s,
+            node=self._runtime.hostname,
+            state="paused" if paused and run_state == "running" else run_state,
+            workers=sum(worker.slots for worker in workers),
+            configs=pictures,
+            decisions=decisions(states),
+            queue={kind: {str(s): n for s, n in by.items()} for kind, by in counts.items()},
+        )
