@@ -29,7 +29,7 @@ from ringrift.jobs.samples.npz_check import check_samples
 from ringrift.jobs.samples.npz_writer import SampleWriter
 from ringrift.jobs.samples.plan import PlannedGame, PlanTotals, SamplePlan
 from ringrift.jobs.samples.window import DAY_S, PowerWindow
-from ringrift.jobs.sealing import describe, file_sha256, read_json, sealing
+from ringrift.jobs.sealing import alone, describe, file_sha256, read_json, sealing
 from ringrift.jobs.shards.reader import GameSummary, open_shard
 from ringrift.jobs.shards.records import StoredGame
 from ringrift.jobs.validate import ShardReport, ValidateParams, checked_shard
@@ -80,6 +80,11 @@ class ExportParams(Params, frozen=True, kw_only=True):
 
 
 def run_export(job: Job, params: ExportParams) -> Outcome:
+    with alone(params.out.with_name(f"{params.out.name}.lock")):
+        return _export(job, params)
+
+
+def _export(job: Job, params: ExportParams) -> Outcome:
     game = load_game(_config_of(params.shards))
     now_s = job.runtime.now_s() if params.now_s is None else params.now_s
     with SamplePlan() as plan:

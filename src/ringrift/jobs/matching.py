@@ -120,6 +120,7 @@ class RecordedMatch:
         self._part_openings = max(1, plan.batch // game.players)
         self.tally = Tally()
         self.records: list[dict[str, Any]] = []  # the games that count, in their order
+        self._written: set[int] = set()  # also of openings that a killed run left half-written
 
     def play(self, decided: Callable[[Tally], bool], told: Callable[[Tally], None]) -> bool:
         """Play until decided, or until the openings are used up; false if the job was asked to stop."""
@@ -142,6 +143,7 @@ class RecordedMatch:
         first = self._plan.number * PAIRING_STRIDE
         for stored in self._writer.games():
             if first <= stored.game.run_index < first + PAIRING_STRIDE:
+                self._written.add(stored.game.run_index)
                 record = _record(stored)
                 groups.setdefault(record.opening, []).append(record)
         return {
@@ -174,6 +176,8 @@ class RecordedMatch:
 
     def _write(self, group: Sequence[GameRecord], began_s: float) -> None:
         for record in group:
+            if self._number(record) in self._written:
+                continue
             artifact = self._writer.add(self._played(record, began_s))
             if artifact is not None:
                 self._job.sealed(artifact)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import hashlib
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -126,6 +129,15 @@ def alone(path: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         os.close(descriptor)
+
+
+def scratch_folder(folder: Path, prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder for the time of one run; removes those that killed runs left, so hold the run's lock."""
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f"{glob.escape(prefix)}*/"):
+            shutil.rmtree(left)
+        return tempfile.TemporaryDirectory(prefix=prefix, dir=folder)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ look at the held-out games; its card names its parent, its data and the rows tha
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +24,7 @@ from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.params import Params, params_as_json
 from ringrift.jobs.plotting import line_plot
 from ringrift.jobs.samples.hold_out import HOLD_OUT
-from ringrift.jobs.sealing import alone, describe, file_sha256, sealing
+from ringrift.jobs.sealing import alone, describe, file_sha256, scratch_folder, sealing
 from ringrift.jobs.training.checkpoints import (
     learner_tensors,
     read_checkpoint,
@@ -105,7 +104,7 @@ def run_train(job: Job, params: TrainParams) -> Outcome:
     set_up_torch(params)
     with (
         alone(params.out.with_suffix(".lock")),
-        tempfile.TemporaryDirectory(prefix=".train-", dir=_made(params.out.parent)) as scratch,
+        scratch_folder(params.out.parent, f".{params.out.stem}.train-") as scratch,
     ):
         job.stage("reading", total=len(params.samples))
         files = []
@@ -116,11 +115,6 @@ def run_train(job: Job, params: TrainParams) -> Outcome:
         if run.is_done():
             return run.finished()
         return run.train()
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def set_up_torch(params: TrainParams) -> None:
@@ -251,7 +245,6 @@ class _Run:
         )
         self._write_curve(state)
         save_model(net, card, params.out)
-        self._checkpoint.unlink(missing_ok=True)
 
     def _write_curve(self, state: EpochsState) -> None:
         with sealing(self._params.out.with_suffix(".curve.jsonl")) as part:
@@ -280,6 +273,7 @@ class _Run:
 
     def finished(self, *, samples_per_s: float | None = None) -> Outcome:
         """The result, read from what is on disk."""
+        self._checkpoint.unlink(missing_ok=True)
         card = read_card(card_path(self._params.out))
         self._job.sealed(describe(self._params.out, "model", config=card.config, rows_seen=card.rows_seen))
         self._job.sealed(describe(card_path(self._params.out), "card"))

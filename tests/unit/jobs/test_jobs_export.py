@@ -117,6 +117,14 @@ def test_nothing_to_learn_from_is_refused_and_leaves_no_file(tmp_path, shard):
     assert not list(tmp_path.glob("x.npz*"))
 
 
+def test_what_a_killed_export_left_is_removed(tmp_path, shard):
+    left = tmp_path / "o" / "x.npz.part-killed"
+    left.mkdir(parents=True)
+    (left / "values").write_bytes(b"much")
+    assert export([shard], tmp_path / "o" / "x.npz")[0] == 0
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["x.npz"]
+
+
 def test_configs_are_not_mixed(tmp_path, shard):
     other = write_shard(tmp_path / "o", [random_game("square8_2p", 1)], key="square8_2p").path
     code, result = export([shard, other], tmp_path / "x.npz")

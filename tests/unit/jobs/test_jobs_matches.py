@@ -10,6 +10,7 @@ from ringrift.games.registry import load_game
 from ringrift.jobs.evaluate import EVALUATE
 from ringrift.jobs.matching import make_entrant
 from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.shards.writer import ShardWriter
 from ringrift.jobs.tournament import TOURNAMENT
 from ringrift.jobs.validate import VALIDATE
 from ringrift.network.card import ModelCard
@@ -123,6 +124,26 @@ def test_without_opponents_the_baselines_of_the_game_are_met(tmp_path, key, riva
     argv = ("--config", key, "--candidate", "random", "--games", 2, "--test", "none", "--out", tmp_path)
     code, result = run(EVALUATE, *argv)
     assert (code, [each["opponent"] for each in result["matches"]]) == (0, rivals)
+
+
+def test_a_match_killed_between_two_games_of_a_pair_goes_on(tmp_path, monkeypatch):
+    argv = ("--candidate", "mcts:5", "--opponents", "random", "--games", 20, "--test", "none")
+    add, added = ShardWriter.add, []
+
+    def add_or_die(self, played):
+        if len(added) == 5:
+            raise KeyboardInterrupt
+        added.append(played.game_id)
+        return add(self, played)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "add", add_or_die)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(tmp_path / "a", *argv)
+    code, continued = evaluate(tmp_path / "a", *argv)
+    _, straight = evaluate(tmp_path / "b", *argv)
+    assert (code, continued["matches"]) == (0, straight["matches"])
+    assert len({each.game.game_id for each in games_in(continued)}) == len(games_in(continued)) == 20
 
 
 def test_the_same_seed_gives_the_same_games(tmp_path):

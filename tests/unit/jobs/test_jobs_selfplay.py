@@ -1,6 +1,8 @@
 """Self-play as a job: the same games for the same seed, however often it was stopped."""
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -96,10 +98,12 @@ def test_games_noted_before_a_kill_go_on_where_they_were(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(replace(SELFPLAY, run=killed), *few, "--out", tmp_path, "--checkpoint-s", 0.02)
     noted = json.loads(next(tmp_path.glob("*.unfinished.json")).read_text())["games"]
+    with closing(sqlite3.connect(next(tmp_path.glob("*.games")))) as db:
+        finished = db.execute("SELECT coalesce(sum(total_moves), 0) FROM games").fetchone()[0]
     code, result = run(SELFPLAY, *few, "--out", tmp_path)
     assert (code, result["games"]) == (0, 4)
     assert result["resumed_moves"] == sum(len(each["moves"]) for each in noted) > 0
-    assert result["resumed_moves"] + result["moves"] == result["decisions"]
+    assert finished + result["resumed_moves"] + result["moves"] == result["decisions"]
     _, straight = run(SELFPLAY, *few, "--out", tmp_path / "straight")
     same(played(artifacts_of(straight, "shard")), played(artifacts_of(result, "shard")))
 

@@ -156,6 +156,21 @@ def test_a_finished_run_is_not_trained_again_and_never_overwritten(tmp_path, sam
     assert (code, other["error_type"]) == (5, "AlreadyExists")
 
 
+def test_what_a_killed_run_left_is_removed(tmp_path, samples):
+    out = tmp_path / "m.safetensors"
+    (tmp_path / ".m.train-killed").mkdir()
+    (tmp_path / ".m.train-killed" / "states.npy").write_bytes(b"much")
+    train(samples, out, "--steps", 3)
+    out.with_suffix(".checkpoint").write_bytes(b"of a run killed after its model was whole")
+    assert train(samples, out, "--steps", 3)[0] == 0
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "m.safetensors",
+        "m.json",
+        "m.curve.jsonl",
+        "m.curve.svg",
+    }
+
+
 def test_a_child_starts_from_its_parent(tmp_path, samples):
     parent, child = tmp_path / "p.safetensors", tmp_path / "c.safetensors"
     before = train(samples, parent, "--steps", 5)[1]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.jobs.samples.layout import Columns, flat_columns, row_columns
+from ringrift.jobs.sealing import scratch_folder
 
 STREAMED = "features"
 _COPY_BYTES = 2**18
@@ -32,7 +32,7 @@ class SampleWriter:
         self._rows, self._written, self._flat = rows, 0, 0
         self._columns, self._flat_columns = row_columns(game), flat_columns()
         self._digests = {name: hashlib.sha256() for name in (*self._columns, *self._flat_columns)}
-        self._waiting_folder = tempfile.TemporaryDirectory(prefix=path.name, dir=path.parent)
+        self._waiting_folder = scratch_folder(path.parent, f"{path.name}-")
         self._waiting: dict[str, IO[bytes]] = {
             name: (Path(self._waiting_folder.name) / name).open("w+b")
             for name in self._digests
