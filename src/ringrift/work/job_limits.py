@@ -23,7 +23,7 @@ MEMORY_SHARE = 0.85  # of the machine, where nobody set a limit
 _MEGABYTE = 2**20
 
 
-class Ending(StrEnum):
+class EndReason(StrEnum):
     """Why the runner ended a job that would have gone on."""
 
     STOP = "stop"  # the worker stops; the item goes back
@@ -83,18 +83,18 @@ def limits_for(
 
 def what_is_wrong(
     limits: JobLimits, talk: JobTalk, usage: Usage, *, started_s: float, now_s: float
-) -> tuple[Ending, str] | None:
+) -> tuple[EndReason, str] | None:
     """Why this job must be ended now, in words; None if it may go on."""
     if now_s - started_s > limits.timeout_s:
-        return Ending.TIMEOUT, f"it ran longer than {limits.timeout_s:.0f} s"
+        return EndReason.TIMEOUT, f"it ran longer than {limits.timeout_s:.0f} s"
     if usage.memory_mb > limits.memory_mb:
-        return Ending.MEMORY, f"it took {usage.memory_mb:.0f} MB of memory; {limits.memory_mb} are allowed"
+        return EndReason.MEMORY, f"it took {usage.memory_mb:.0f} MB of memory; {limits.memory_mb} are allowed"
     if talk.bytes_heard > limits.output_bytes:
-        return Ending.OUTPUT, f"it wrote more than {limits.output_bytes} bytes to stdout"
+        return EndReason.OUTPUT, f"it wrote more than {limits.output_bytes} bytes to stdout"
     if now_s - talk.heard_s > limits.silence_s:
-        return Ending.STUCK, f"it said nothing for {limits.silence_s:.0f} s"
+        return EndReason.STUCK, f"it said nothing for {limits.silence_s:.0f} s"
     if now_s - talk.moved_s > limits.idle_s:
-        return Ending.STUCK, f"it lives, but did nothing for {limits.idle_s:.0f} s"
+        return EndReason.STUCK, f"it lives, but did nothing for {limits.idle_s:.0f} s"
     return None
 
 

@@ -22,7 +22,7 @@ from ringrift.daemons.child_logs import keep_log_small, log_tail
 from ringrift.daemons.orphan_guard import OrphanGuard, process_guard
 from ringrift.errors import ConfigError
 from ringrift.runtime import Child, Command, Runtime
-from ringrift.work.job_limits import Ending, JobLimits, Usage, measure, what_is_wrong
+from ringrift.work.job_limits import EndReason, JobLimits, Usage, measure, what_is_wrong
 from ringrift.work.job_talk import JobTalk
 from ringrift.work.job_verdicts import JobEnd
 
@@ -58,7 +58,7 @@ class RunningJob:
         self.usage = Usage()
         self.pid: int | None = None
         self._asked = asyncio.Event()
-        self._ending: Ending | None = None
+        self._ending: EndReason | None = None
         self._why = ""
         # Only a runtime of this very process starts real children.
         self._is_real = runtime.pid == os.getpid()
@@ -67,9 +67,9 @@ class RunningJob:
     def elapsed_s(self) -> float:
         return self._runtime.monotonic_s() - self._begun_s
 
-    def ask_to_end(self, ending: Ending, why: str) -> None:
+    def ask_to_end(self, ending: EndReason, why: str) -> None:
         """End the job for a reason from outside; a lost lease overrules a wish to stop."""
-        if self._ending is None or ending is Ending.LEASE_LOST:
+        if self._ending is None or ending is EndReason.LEASE_LOST:
             self._ending, self._why = ending, why
         self._asked.set()
 
@@ -153,7 +153,7 @@ class RunningJob:
             self.ask_to_end(*wrong)
 
     def _is_lost(self) -> bool:
-        return self._ending is Ending.LEASE_LOST
+        return self._ending is EndReason.LEASE_LOST
 
     async def _end_gently(self, child: Child, exiting: asyncio.Future[int]) -> None:
         """Give a job that must end the time to seal what it has; one that is not ours any more gets none."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ringrift.work.job_limits import Ending, Usage
+from ringrift.work.job_limits import EndReason, Usage
 from ringrift.work.job_talk import JobTalk, number
 
 # The exit codes of jobs, see docs/jobs.md. A worker never imports the jobs themselves.
@@ -26,7 +26,7 @@ class JobEnd:
     talk: JobTalk
     wall_s: float
     usage: Usage
-    ending: Ending | None = None  # None: it ended by itself
+    ending: EndReason | None = None  # None: it ended by itself
     why: str = ""
     log_tail: Sequence[str] = ()
 
@@ -57,11 +57,11 @@ class Verdict:
 
 def judge(end: JobEnd, *, attempt: int) -> Verdict:
     """Decide by how the job ended; what it said counts only for the words."""
-    if end.ending is Ending.LEASE_LOST:
+    if end.ending is EndReason.LEASE_LOST:
         return Verdict(fate=Fate.DROP, error=end.why)
     if end.exit_code in (DONE, DATA_REFUSED) and end.talk.result is not None:
         return Verdict(fate=Fate.COMPLETE, status="done" if end.exit_code == DONE else "data_refused")
-    if end.ending is Ending.STOP or (end.ending is None and end.exit_code == STOPPED):
+    if end.ending is EndReason.STOP or (end.ending is None and end.exit_code == STOPPED):
         return Verdict(fate=Fate.RELEASE, status="stopped")
     error = _error(end)
     if end.ending is None and end.exit_code == WRONG_INPUT:

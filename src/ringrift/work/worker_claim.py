@@ -19,7 +19,7 @@ from ringrift.work.durations_rules import TaskOutcome
 from ringrift.work.job_commands import job_argv, job_environment
 from ringrift.work.job_files import lay_out, take_in
 from ringrift.work.job_folders import JobFolder, JobRecord
-from ringrift.work.job_limits import Ending, JobLimits, limits_for
+from ringrift.work.job_limits import EndReason, JobLimits, limits_for
 from ringrift.work.job_orders import JobOrder, JobReport, read_order
 from ringrift.work.job_runner import JobTask, RunningJob
 from ringrift.work.job_verdicts import RETRY_S, Fate, JobEnd, Verdict, judge
@@ -48,7 +48,7 @@ class ClaimedJob:
         """Let the job seal what it has; the item goes back to the queue."""
         self._stop_asked = True
         if self._job is not None:
-            self._job.ask_to_end(Ending.STOP, "the worker stops")
+            self._job.ask_to_end(EndReason.STOP, "the worker stops")
 
     async def carry_out(self) -> Fate:
         """Do it, and tell the queue how it went; return that."""
@@ -110,7 +110,7 @@ class ClaimedJob:
         if self._stop_asked:
             self.ask_to_stop()
         if self._lost:
-            job.ask_to_end(Ending.LEASE_LOST, self._lost)
+            job.ask_to_end(EndReason.LEASE_LOST, self._lost)
         telling = asyncio.ensure_future(tell_progress(claim, order, job, shop))
         try:
             return await job.run()
@@ -166,7 +166,7 @@ class ClaimedJob:
         self._lost = why
         log.warning("worker.lease_lost", item=self._claim.id, kind=self._claim.kind, why=why)
         if self._job is not None:
-            self._job.ask_to_end(Ending.LEASE_LOST, why)
+            self._job.ask_to_end(EndReason.LEASE_LOST, why)
 
     # --- how it ended -------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class ClaimedJob:
         log.warning("worker.failed", item=claim.id, kind=claim.kind, error=verdict.error, state=state)
         limit_s = 0.0 if self._limits is None else self._limits.timeout_s
         dead = state is WorkState.DEAD
-        outcome = TaskOutcome.TIMED_OUT if verdict.status == Ending.TIMEOUT else TaskOutcome.FAILED
+        outcome = TaskOutcome.TIMED_OUT if verdict.status == EndReason.TIMEOUT else TaskOutcome.FAILED
         await self._shop.measured(claim.kind, self._order.config, elapsed_s, outcome=outcome)
         await self._shop.events.failed(
             claim, self._order, verdict, dead=dead, elapsed_s=elapsed_s, limit_s=limit_s

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ringrift.settings import JobSettings
-from ringrift.work.job_limits import Ending, JobLimits, Usage, limits_for, measure, what_is_wrong
+from ringrift.work.job_limits import EndReason, JobLimits, Usage, limits_for, measure, what_is_wrong
 from ringrift.work.job_orders import JobOrder
 from ringrift.work.job_talk import JobTalk
 
@@ -28,11 +28,11 @@ def test_a_job_within_its_bounds_goes_on():
 @pytest.mark.parametrize(
     ("facts", "ending"),
     [
-        ({"now_s": 101.0, "heard_s": 100.0, "moved_s": 100.0}, Ending.TIMEOUT),
-        ({"now_s": 31.0}, Ending.STUCK),
-        ({"now_s": 61.0, "heard_s": 60.0}, Ending.STUCK),
-        ({"memory_mb": 501.0}, Ending.MEMORY),
-        ({"said": 1001}, Ending.OUTPUT),
+        ({"now_s": 101.0, "heard_s": 100.0, "moved_s": 100.0}, EndReason.TIMEOUT),
+        ({"now_s": 31.0}, EndReason.STUCK),
+        ({"now_s": 61.0, "heard_s": 60.0}, EndReason.STUCK),
+        ({"memory_mb": 501.0}, EndReason.MEMORY),
+        ({"said": 1001}, EndReason.OUTPUT),
     ],
 )
 def test_each_bound_ends_a_job(facts, ending):

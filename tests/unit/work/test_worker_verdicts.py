@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.work.job_limits import Ending, Usage
+from ringrift.work.job_limits import EndReason, Usage
 from ringrift.work.job_talk import JobTalk
 from ringrift.work.job_verdicts import RETRY_S_MAX, Fate, JobEnd, judge
 
@@ -26,18 +26,18 @@ def end(code, *, result=None, ending=None, why="", tail=()):
         (1, None, Fate.FAIL, "crashed", False),
         (-9, None, Fate.FAIL, "crashed", False),
         # It was done before it heard that it should stop.
-        (0, Ending.STOP, Fate.COMPLETE, "done", False),
-        (3, Ending.STOP, Fate.RELEASE, "stopped", False),
+        (0, EndReason.STOP, Fate.COMPLETE, "done", False),
+        (3, EndReason.STOP, Fate.RELEASE, "stopped", False),
         # Killed while it was still being loaded, or after the grace period: not its fault.
-        (-15, Ending.STOP, Fate.RELEASE, "stopped", False),
-        (-9, Ending.STOP, Fate.RELEASE, "stopped", False),
+        (-15, EndReason.STOP, Fate.RELEASE, "stopped", False),
+        (-9, EndReason.STOP, Fate.RELEASE, "stopped", False),
         # It sealed what it had, but it was not done in time.
-        (3, Ending.TIMEOUT, Fate.FAIL, "timeout", False),
-        (-9, Ending.STUCK, Fate.FAIL, "stuck", False),
-        (-9, Ending.MEMORY, Fate.FAIL, "memory", False),
-        (-9, Ending.OUTPUT, Fate.FAIL, "output", False),
+        (3, EndReason.TIMEOUT, Fate.FAIL, "timeout", False),
+        (-9, EndReason.STUCK, Fate.FAIL, "stuck", False),
+        (-9, EndReason.MEMORY, Fate.FAIL, "memory", False),
+        (-9, EndReason.OUTPUT, Fate.FAIL, "output", False),
         # Whatever it made is not ours to hand in.
-        (0, Ending.LEASE_LOST, Fate.DROP, "", False),
+        (0, EndReason.LEASE_LOST, Fate.DROP, "", False),
     ],
 )
 def test_the_exit_code_decides(code, ending, fate, status, final):
