@@ -20,6 +20,7 @@ PUBLIC_NAMES = {
     "ThresholdManager",
     "UnifiedEventRouter",
     "UnifiedHealthManager",
+    "UnifiedQueuePopulator",
 }
 VAGUE = re.compile(r"(Manager|Helper|Utils?|Mixin|Wrapper)$|^(Unified|Enhanced|New)[A-Z]")
 VAGUE_EXCEPT = {"NewWork"}  # an item to add, before it has an id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
 from ringrift.learning.facts import Promoted, Rejected, RolledBack
 
@@ -36,7 +38,7 @@ def promoted(scene: Scene, fact: Promoted) -> list[Announcement]:
 
 
 def rejected(scene: Scene, fact: Rejected) -> list[Announcement]:
-    refused = {"model_id": fact.model, "reason": fact.reason, "gate": fact.gate}
+    refused: dict[str, Any] = {"model_id": fact.model, "reason": fact.reason, "gate": fact.gate}
     if scene.state.champion is not None:
         refused["elo_improvement"] = scene.rating(fact.model) - scene.champion_rating()
     return [

@@ -18,7 +18,7 @@ INTERVAL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayWindow:
+class WindowView:
     """What the next training is sampled from."""
 
     config_key: str
@@ -31,11 +31,11 @@ class ReplayWindow:
     buffer_path: str | None  # the newest export of it
 
 
-def replay_window(state: ConfigState) -> ReplayWindow:
+def replay_window(state: ConfigState) -> WindowView:
     base = base_rows(state.config)
     shards = shards_in_window(reversed(state.shards.values()), state.rows, base=base)
     newest = state.newest_samples
-    return ReplayWindow(
+    return WindowView(
         config_key=state.config,
         rows=window_rows(state.rows, base=base),
         rows_total=state.rows,
@@ -61,7 +61,7 @@ class ReplayWindowDaemon(HandlerBase):
     ) -> None:
         super().__init__("per_orchestrator", cycle_interval=INTERVAL_S, router=router, runtime=runtime)
         self._situations = situations or get_situations()
-        self.windows: dict[str, ReplayWindow] = {}
+        self.windows: dict[str, WindowView] = {}
 
     async def _run_cycle(self) -> None:
         self.windows = {config: replay_window(each.state) for config, each in self._situations.all().items()}
