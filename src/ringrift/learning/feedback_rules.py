@@ -107,6 +107,15 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
         names = ("exploration", "simulations", "learning_rate", "steps_per_row", "weight")
         return {name: getattr(self, name) for name in names}
 
+    def remark(self, *names: str) -> str:
+        """What differs from the rules in these numbers, and why; empty if nothing does."""
+        changed = [
+            f"{name.replace('_', ' ')} x {getattr(self, name):g}"
+            for name in names
+            if getattr(self, name) != 1.0
+        ]
+        return f"{', '.join(changed)} ({'; '.join(self.reasons)})" if changed else ""
+
 
 NEUTRAL = Feedback()
 

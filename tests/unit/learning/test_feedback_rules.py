@@ -4,7 +4,7 @@ import pytest
 from feedback_kit import checked_shard, promote, reject, trained_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learning_story import Story
+from learning_story import RULES, Story
 
 from ringrift.learning.feedback_rules import (
     NEUTRAL,
@@ -18,6 +18,7 @@ from ringrift.learning.feedback_rules import (
     promoted_in_a_row,
     refused_in_a_row,
 )
+from ringrift.learning.plan import Snapshot, plan
 from ringrift.learning.run_status import Curve
 from ringrift.learning.state import ConfigState
 
@@ -97,6 +98,26 @@ def test_refused_candidates_are_a_plateau_that_changes_the_numbers_and_says_why(
     promote(story, trained_model(story))  # and it is over
     assert feedback(story.state).plateau is None
     assert promoted_in_a_row(story.state) == 1
+
+
+def test_a_plateau_changes_the_work_that_the_plan_orders():
+    def orders(story):
+        snapshot = Snapshot(story.state, RULES, story.now_s, feedback=feedback(story.state))
+        return {wanted.kind: wanted.order.params for wanted in plan(snapshot).wanted}
+
+    story = Story()
+    promote(story, trained_model(story))
+    before = orders(story)["selfplay"]
+    for _ in range(15):
+        reject(story, trained_model(story))
+    after = orders(story)["selfplay"]
+    assert after["temperature"] > before["temperature"]
+    assert after["simulations"] > before["simulations"]
+    told = feedback(story.state).remark("exploration", "simulations")
+    assert told.startswith(
+        "exploration x 1.5, simulations x 1.5 (plateau: 15 candidates in a row were refused"
+    )
+    assert NEUTRAL.remark("exploration", "simulations") == ""
 
 
 def test_a_plateau_lowers_the_learning_rate_even_after_a_row_of_promotions_and_excellent_games():
