@@ -66,10 +66,17 @@ class Worker:
                 for helper in helpers:
                     helper.cancel()
         finally:
-            async with asyncio.timeout(FAREWELL_S):
-                await self._shop.engine.kv.delete(worker_key(config.name))
+            await self._say_farewell()
             self._names.let_go()
         log.info("worker.stopped", name=config.name, done=self._done, failed=self._failed)
+
+    async def _say_farewell(self) -> None:
+        """Take the record away; one that stays, because the engine is away, runs out by itself."""
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await self._shop.engine.kv.delete(worker_key(self._shop.config.name))
+        except (RingRiftError, TimeoutError) as error:
+            log.warning("worker.presence_not_told", error=str(error))
 
     # --- slots --------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from ringrift.work.job_folders import JobFolder, JobRecord
 from ringrift.work.job_limits import EndReason, JobLimits, limits_for
 from ringrift.work.job_orders import JobOrder, JobReport, read_order
 from ringrift.work.job_runner import JobTask, RunningJob
-from ringrift.work.job_verdicts import RETRY_S, Fate, JobEnd, Verdict, judge
+from ringrift.work.job_verdicts import RETRY_S, UNAVAILABLE_S, Fate, JobEnd, Verdict, judge
 from ringrift.work.orphans import end_processes_of
 from ringrift.work.worker_progress import forget_progress, tell_progress
 from ringrift.work.worker_shop import Workshop
@@ -75,7 +75,8 @@ class ClaimedJob:
         except RingRiftError as error:
             verdict = _not_even_run(error)
         except OSError as error:
-            verdict = Verdict(fate=Fate.FAIL, status="unavailable", error=str(error), retry_after_s=RETRY_S)
+            after_s = UNAVAILABLE_S  # the disk is full, or a folder cannot be written
+            verdict = Verdict(fate=Fate.FAIL, status="unavailable", error=str(error), retry_after_s=after_s)
         if self._lost or verdict.fate is Fate.DROP:
             return await self._drop(self._lost or verdict.error)
         if verdict.fate is Fate.RELEASE or self._stop_asked:
@@ -146,19 +147,21 @@ class ClaimedJob:
 
     async def _keep_lease(self) -> None:
         claim, runtime, config = self._claim, self._shop.runtime, self._shop.config
-        until_s = runtime.monotonic_s() + config.lease_s
+        until_s, pause_s = runtime.monotonic_s() + config.lease_s, config.renew_s
         while True:
-            await runtime.sleep(config.renew_s)
+            await runtime.sleep(pause_s)
             asked_s = runtime.monotonic_s()
             try:
                 await self._shop.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
-                until_s = asked_s + config.lease_s
+                until_s, pause_s = asked_s + config.lease_s, config.renew_s
             except LeaseLost as lost:
                 self._lose(str(lost))
                 return
             except Unavailable as error:
                 log.warning("worker.renewal_failed", item=claim.id, error=str(error))
-                if runtime.monotonic_s() >= until_s:
+                pause_s = config.renew_s / 4
+                # By our own clock, and a little early: nobody may begin while our job still runs.
+                if runtime.monotonic_s() >= until_s - 2 * pause_s:
                     self._lose(f"it could not be renewed: {error}")
                     return
 

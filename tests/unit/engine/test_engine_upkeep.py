@@ -110,6 +110,9 @@ async def test_too_much_ended_work_leaves_early(busy, opened):
 
     await until(dropped)
     assert await engine.queue.counts() == {"k": {"ready": 20, "done": 30}}
+    ends = await engine.queue.ended(after=0, limit=1000)
+    assert (len(ends), rows(busy, "SELECT count(*) FROM work_end")) == (30, 30)
+    assert ends[-1].number == 180  # numbers stay as they were given
 
 
 async def test_deletions_and_idle_positions_are_forgotten_in_time(busy, opened, runtime):

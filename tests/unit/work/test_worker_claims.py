@@ -7,6 +7,7 @@ import pytest
 from worker_world import WorkerWorld, end_well, say
 
 from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.errors import Unavailable
 from ringrift.testing.simulation import simulate
 from ringrift.work.worker_records import live_workers, running_jobs
 
@@ -109,6 +110,45 @@ def test_what_is_handed_in_after_the_lease_was_lost_does_not_count(world):
         queue.renew = renew
 
     world(scenario)
+
+
+def test_a_result_is_handed_in_although_the_engine_was_away(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        queue, complete, refusals = here.engine.queue, here.engine.queue.complete, []
+
+        async def away(*args, **kwargs):
+            if len(refusals) < 20:
+                refusals.append(1)
+                raise Unavailable("the database is locked")
+            return await complete(*args, **kwargs)
+
+        queue.complete = away
+        end_well(child, games=1)
+        assert (await here.until(item_id, DONE)).attempts == 1
+        assert len(refusals) == 20
+
+    world(scenario)
+
+
+def test_a_worker_that_cannot_renew_ends_its_job_before_another_begins_it(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        begun_s = here.runtime.monotonic_s()
+
+        async def away(*args, **kwargs):
+            raise Unavailable("the database is locked")
+
+        here.engine.queue.renew = away
+        assert await child.wait() == -signal.SIGKILL
+        assert 20 < here.runtime.monotonic_s() - begun_s < 29
+        del here.engine.queue.renew
+        end_well(await here.child(1))
+        assert (await here.until(item_id, DONE)).attempts == 2
+
+    world(scenario, lease_s=30.0)
 
 
 def test_a_failed_attempt_is_tried_again_where_it_left_off(world):
