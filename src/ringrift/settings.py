@@ -224,6 +224,9 @@ class Settings:
     job_grace_period: float = _setting(
         "RINGRIFT_JOB_GRACE_PERIOD", _SECONDS, 60.0, "time a job has to stop by itself"
     )
+    job_lease: float = _setting(
+        "RINGRIFT_JOB_LEASE", _SECONDS, 30.0, "silence of a worker after which its jobs go to others"
+    )
     learning: Mapping[str, Any] | None = _setting(
         "RINGRIFT_LEARNING", _TABLE, None, "how configs are played, trained and judged"
     )

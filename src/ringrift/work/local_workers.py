@@ -1,10 +1,15 @@
-"""The workers of this machine, as one child process of the control process that is kept alive."""
+"""The workers of this machine, as child processes of the control process that are kept alive.
+
+One has a slot for each job that may compute at a time. Another, with a single slot, only checks and exports
+games: that takes seconds, and must not wait for minutes until a game or a training ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -19,11 +24,24 @@ STOP_EXTRA_S = 15.0
 log = structlog.get_logger()
 
 
-class LocalWorkers:
-    """Starts the worker process, starts it again when it dies, and ends it with its jobs sealed."""
+PREPARE = ("validate", "export")
 
-    def __init__(self, runtime: Runtime, *, slots: int, log_path: Path, grace_s: float) -> None:
-        self._runtime, self._slots, self._log_path, self._grace_s = runtime, slots, log_path, grace_s
+
+class LocalWorker:
+    """Starts a worker process, starts it again when it dies, and ends it with its jobs sealed."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        name: str,
+        slots: int,
+        log_path: Path,
+        grace_s: float,
+        kinds: Sequence[str] = (),
+    ) -> None:
+        self._runtime, self._name, self._slots, self._kinds = runtime, name, slots, kinds
+        self._log_path, self._grace_s = log_path, grace_s
         self.restarts = 0
 
     async def run(self) -> None:
@@ -42,15 +60,21 @@ class LocalWorkers:
             lived_s = self._runtime.monotonic_s() - started_s
             delay_s = RESTART_S_MIN if lived_s >= HEALTHY_AFTER_S else min(delay_s * 2, RESTART_S_MAX)
             self.restarts += 1
-            log.warning("workers.died", code=code, lived_s=round(lived_s, 1), again_in_s=delay_s)
+            log.warning(
+                "workers.died", name=self._name, code=code, lived_s=round(lived_s, 1), again_in_s=delay_s
+            )
             await self._runtime.sleep(delay_s)
 
     async def _start(self) -> Child:
         await asyncio.to_thread(self._log_path.parent.mkdir, parents=True, exist_ok=True)
         argv = [sys.executable, "-m", "ringrift.work.worker_main", "--slots", str(self._slots)]
+        argv += ["--name", self._name]
+        if self._kinds:
+            argv += ["--kinds", *self._kinds]
+        argv += ["--parent", str(self._runtime.pid)]
         child = await self._runtime.spawn(Command(argv=argv, output=self._log_path))
         process_guard().add(child.pid)
-        log.info("workers.started", pid=child.pid, slots=self._slots)
+        log.info("workers.started", name=self._name, pid=child.pid, slots=self._slots)
         return child
 
     async def _stop(self, child: Child) -> None:
@@ -60,6 +84,22 @@ class LocalWorkers:
             async with asyncio.timeout(self._grace_s + STOP_EXTRA_S):
                 await child.wait()
         except TimeoutError:
-            log.error("workers.killed", after_s=self._grace_s + STOP_EXTRA_S)
+            log.error("workers.killed", name=self._name, after_s=self._grace_s + STOP_EXTRA_S)
             child.signal_group(signal.SIGKILL)
             await child.wait()
+
+
+def local_workers(runtime: Runtime, *, slots: int, log_dir: Path, grace_s: float) -> list[LocalWorker]:
+    """The workers that a run on one machine has."""
+    host = runtime.hostname
+    return [
+        LocalWorker(runtime, name=f"{host}-1", slots=slots, log_path=log_dir / "worker.log", grace_s=grace_s),
+        LocalWorker(
+            runtime,
+            name=f"{host}-prepare",
+            slots=1,
+            kinds=PREPARE,
+            log_path=log_dir / "worker-prepare.log",
+            grace_s=grace_s,
+        ),
+    ]

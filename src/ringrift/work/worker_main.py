@@ -1,13 +1,14 @@
 """`python -m ringrift.work.worker_main --slots N --name NAME`: a worker as a process of its own.
 
 SIGTERM and SIGINT let the jobs seal what they have, give the items back and end it; a second signal ends it
-at once.
+at once. So does the end of the process named by --parent: nobody would ask the worker to stop any more.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from dataclasses import replace
@@ -18,18 +19,19 @@ from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError, Conflict, RingRiftError
 from ringrift.events.router import get_router
 from ringrift.process import process_scope
-from ringrift.runtime import system_runtime
+from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.work.durations_book import get_duration_book
 from ringrift.work.job_folders import JobFolders
 from ringrift.work.worker import Worker
-from ringrift.work.worker_config import LEASE_S, WorkerConfig, own_capabilities, visible_gpus
+from ringrift.work.worker_config import WorkerConfig, own_capabilities, visible_gpus
 from ringrift.work.worker_events import WorkerEvents
 from ringrift.work.worker_shop import Workshop
 
 log = structlog.get_logger()
 
-WRONG_INPUT, UNAVAILABLE = 2, 5
+WRONG_INPUT, ENDED_AT_ONCE, UNAVAILABLE = 2, 3, 5
+LOOK_FOR_PARENT_S = 1.0
 
 
 def main(argv: list[str]) -> int:
@@ -37,6 +39,7 @@ def main(argv: list[str]) -> int:
     runtime = system_runtime()
     gpus = visible_gpus()
     try:
+        settings = get_settings()
         config = WorkerConfig(
             name=options.name or f"{runtime.hostname}-1",
             node=options.node or runtime.hostname,
@@ -44,11 +47,12 @@ def main(argv: list[str]) -> int:
             kinds=frozenset(options.kinds) if options.kinds else None,
             capabilities=own_capabilities(gpus) | frozenset(options.capabilities),
             gpus=gpus,
-            lease_s=options.lease_s,
+            lease_s=options.lease_s or settings.job_lease,
         )
-        settings = get_settings()
         process_scope().put(Settings, replace(settings, process_name=f"worker-{config.name}"[:100]))
-        asyncio.run(_work(config))
+        asyncio.run(_work(config, options.parent))
+    except asyncio.CancelledError:
+        return ENDED_AT_ONCE
     except (ConfigError, Conflict) as error:
         sys.stderr.write(f"{error}\n")
         return WRONG_INPUT
@@ -65,17 +69,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--node", help="name of this machine; its host name if none")
     parser.add_argument("--kinds", nargs="+", default=[], help="kinds of jobs to take; any if none")
     parser.add_argument("--capabilities", nargs="+", default=[], help="beside cpu and gpu")
-    parser.add_argument("--lease-s", type=float, default=LEASE_S, help="lease of a claim, in seconds")
+    parser.add_argument("--lease-s", type=float, help="lease of a claim, in seconds; as in the settings")
+    parser.add_argument("--parent", type=int, help="end at once when this process is not the parent any more")
     return parser
 
 
-async def _work(config: WorkerConfig) -> None:
+async def _work(config: WorkerConfig, parent: int | None) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    loop, this = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _ask_to_stop, stop, asyncio.current_task())
+        loop.add_signal_handler(number, _ask_to_stop, stop, this)
     settings, runtime, engine = get_settings(), system_runtime(), await get_engine()
     router = get_router()
+    watching = asyncio.ensure_future(_end_with(parent, this, runtime))
     try:
         await router.start()
         shop = Workshop(
@@ -89,8 +95,19 @@ async def _work(config: WorkerConfig) -> None:
         )
         await Worker(shop).run(stop)
     finally:
+        watching.cancel()
         await router.stop()
         await close_engine()
+
+
+async def _end_with(parent: int | None, task: asyncio.Task[None] | None, runtime: Runtime) -> None:
+    """The guard of the parent does this sooner, unless both were killed."""
+    if parent is None or task is None:
+        return
+    while os.getppid() == parent:
+        await runtime.sleep(LOOK_FOR_PARENT_S)
+    log.warning("worker.parent_gone", parent=parent)
+    task.cancel()
 
 
 def _ask_to_stop(stop: asyncio.Event, task: asyncio.Task[None] | None) -> None:

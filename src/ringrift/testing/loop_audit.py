@@ -1,0 +1,211 @@
+"""What must hold of a run whatever was killed: checked from outside, on the facts, the queue and the blobs.
+
+Everything is counted again from the reports of the jobs and from the files themselves, by other ways than the
+loop counts. `settled` audits a run that was stopped in peace: then nothing may be on its way any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.learning.champions import read_champion
+from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted, Rejected, RolledBack
+from ringrift.learning.feedback_rules import feedback
+from ringrift.learning.ledger import read_facts
+from ringrift.learning.plan import Snapshot, plan
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.state import ConfigState
+from ringrift.learning.trends_curves import RatingCurves
+from ringrift.work.job_orders import JobReport, read_report
+
+ReadGames = Callable[[Path], Iterable[str]]
+
+
+@dataclass(slots=True)
+class LoopAudit:
+    """Audits one config again and again; what was there once must stay."""
+
+    engine: Engine
+    config: str
+    rules: LearningRules
+    read_games: ReadGames  # the ids of the games in a shard
+    problems: list[str] = field(default_factory=list)
+    facts: list[AnyFact] = field(default_factory=list)
+    games: dict[str, str] = field(default_factory=dict)  # id of a game: digest of its shard
+    unnoted: set[str] = field(default_factory=set)  # completed, and not yet a fact when last looked at
+    _state: ConfigState = field(init=False)
+    _curves: RatingCurves = field(default_factory=RatingCurves)
+    _whole: set[str] = field(default_factory=set)  # digests of blobs that were read and agreed
+
+    def __post_init__(self) -> None:
+        self._state = ConfigState(self.config, self.rules.bucket)
+
+    @property
+    def state(self) -> ConfigState:
+        return self._state
+
+    async def look(self, *, settled: bool = False) -> list[str]:
+        """Audit now; return what is wrong. *settled*: the run was stopped and everything it knew is noted."""
+        self.problems = []
+        facts = await read_facts(self.engine.kv, self.config)  # raises `Corrupt` for a gap
+        if facts[: len(self.facts)] != self.facts:
+            self._wrong("facts changed or vanished")
+        for fact in facts[len(self.facts) :]:
+            self._replay(fact)
+            self._state.apply(fact)
+        self.facts = facts
+        self._check_jobs()
+        await self._check_queue(settled=settled)
+        await self._check_files()
+        self._check_counts()
+        await self._check_champion(settled=settled)
+        return self.problems
+
+    def _wrong(self, what: str) -> None:
+        self.problems.append(what)
+
+    # --- decisions ----------------------------------------------------------------------------------------
+
+    def _replay(self, fact: AnyFact) -> None:
+        """What was decided or ordered must follow from what was known, by the same plan."""
+        if not isinstance(fact, JobIssued | Promoted | Rejected | RolledBack):
+            return
+        found = feedback(self._state, self._curves.of(self._state))
+        made = plan(Snapshot(self._state, self.rules, fact.at_s, None, found))
+        if isinstance(fact, JobIssued):
+            if not any((each.kind, each.order) == (fact.kind, fact.order) for each in made.wanted):
+                self._wrong(f"{fact.job_id} does not follow from the facts before it")
+        elif fact not in made.decided:
+            self._wrong(
+                f"{type(fact).__name__} of {fact.model[:12]} does not follow from the facts before it"
+            )
+        if isinstance(fact, Promoted):
+            if not fact.evidence:
+                self._wrong(f"{fact.model[:12]} was promoted without evidence")
+            if fact.previous != self._state.champion or fact.model == self._state.champion:
+                self._wrong(f"{fact.model[:12]} was promoted twice, or over a champion that was none")
+
+    # --- jobs ---------------------------------------------------------------------------------------------
+
+    def _check_jobs(self) -> None:
+        issued = Counter(fact.job_id for fact in self.facts if isinstance(fact, JobIssued))
+        ended = Counter(fact.job_id for fact in self.facts if isinstance(fact, JobEnded))
+        for job, times in (issued + ended).items():
+            if issued[job] != 1 or ended[job] > 1:
+                self._wrong(f"{job} was issued {issued[job]} and ended {times - issued[job]} times")
+
+    async def _check_queue(self, *, settled: bool) -> None:
+        """The queue and the facts tell the same, and nothing is in the queue that no fact ordered."""
+        ended = {fact.job_id: fact for fact in self.facts if isinstance(fact, JobEnded)}
+        issued = [fact for fact in self.facts if isinstance(fact, JobIssued)]
+        unnoted = set()
+        for fact in issued:
+            item = await self.engine.queue.get(fact.job_id)
+            if item is None:
+                if settled or fact is not issued[-1]:
+                    self._wrong(f"{fact.job_id} was issued and is not in the queue")
+                continue
+            if item.payload != fact.order.as_payload():
+                self._wrong(f"{fact.job_id} in the queue is not what was ordered")
+            if self._is_unnoted(item, ended.get(fact.job_id)):
+                unnoted.add(fact.job_id)
+        items = sum(n for kinds in (await self.engine.queue.counts()).values() for n in kinds.values())
+        if items > len(issued):
+            self._wrong(f"{items} items in the queue, {len(issued)} were issued")
+        if settled and unnoted:
+            self._wrong(f"completed but not noted: {sorted(unnoted)}")
+        self.unnoted = unnoted
+
+    def _is_unnoted(self, item: WorkItem, end: JobEnded | None) -> bool:
+        if item.state is not WorkState.DONE:
+            if end is not None and end.report is not None:
+                self._wrong(f"{item.id} counts as done and is {item.state} in the queue")
+            return False
+        if end is None:
+            return True
+        if end.report != read_report(item.result or {}):
+            self._wrong(f"{item.id} was acknowledged with another report than was noted ({end.error})")
+        return False
+
+    # --- files --------------------------------------------------------------------------------------------
+
+    async def _check_files(self) -> None:
+        for fact, report in self._reports():
+            for artifact in report.artifacts:
+                if artifact.digest in self._whole:
+                    continue
+                path = await self.engine.blobs.path(artifact.digest)
+                if path is None or _digest(path) != artifact.digest:
+                    self._wrong(f"{artifact.name} of {fact.job_id} is missing or damaged")
+                    continue
+                self._whole.add(artifact.digest)
+                if artifact.kind == "shard" and fact.kind == "selfplay":
+                    self._take_games(fact.job_id, artifact.digest, path)
+
+    def _take_games(self, job_id: str, digest: str, path: Path) -> None:
+        for game in self.read_games(path):
+            if game in self.games:
+                self._wrong(f"the game {game} of {job_id} was handed in twice")
+            self.games[game] = digest
+
+    # --- counts -------------------------------------------------------------------------------------------
+
+    def _check_counts(self) -> None:
+        state, reports = self._state, list(self._reports())
+        self._same("games", len(self.games), sum(s.games + s.refused for s in state.shards.values()))
+        checks = [
+            a for fact, r in reports if fact.kind == "validate" for a in r.artifacts if a.kind == "report"
+        ]
+        self._same("checked shards", len(checks), len({str(each.counts["shard"]) for each in checks}))
+        rows = sum(int(each.counts["rows"]) for each in checks)
+        self._same("rows", rows, state.rows)
+        self._same("earned sample-steps", rows * self.rules.bucket.steps_per_row, state.bucket.earned)
+        trainings = [
+            int(report.fields["steps"]) * int(fact.order.params["batch"])
+            for fact, report in reports
+            if fact.kind == "train"
+        ]
+        self._same("models", len(trainings), len(state.models))
+        self._same("spent sample-steps", sum(trainings), state.bucket.spent)
+        used = Counter(model.samples for model in state.models.values())
+        if again := [digest[:12] for digest, times in used.items() if times > 1]:
+            self._wrong(f"trained twice on the same samples: {again}")
+        matches = sum(len(r.fields["matches"]) for fact, r in reports if fact.kind == "evaluate")
+        self._same("matches", matches, len(state.matches))
+
+    def _same(self, what: str, counted: float, told: float) -> None:
+        if abs(counted - told) > 1e-6:
+            self._wrong(f"{what}: {counted} by the reports, {told} by the state")
+
+    async def _check_champion(self, *, settled: bool) -> None:
+        """The pointer follows the facts; a crash may leave it one change behind until the next start."""
+        pointer = await read_champion(self.engine.kv, self.config)
+        changes = [fact for fact in self.facts if isinstance(fact, Promoted | RolledBack)]
+        number = 0 if pointer is None else pointer.change
+        behind = len(changes) - number
+        if behind not in ((0,) if settled else (0, 1)):
+            self._wrong(f"the champion's pointer is at change {number} of {len(changes)}")
+        elif pointer is not None and behind == 0 and pointer.model != self._state.champion:
+            self._wrong("the champion's pointer names another model than the facts")
+
+    def _reports(self) -> Iterable[tuple[JobIssued, JobReport]]:
+        orders = {fact.job_id: fact for fact in self.facts if isinstance(fact, JobIssued)}
+        for fact in self.facts:
+            if isinstance(fact, JobEnded) and fact.report is not None:
+                yield orders[fact.job_id], fact.report
+
+
+def damaged_blobs(folder: Path) -> list[str]:
+    """Files that can be seen under the name of a digest and have another one."""
+    seen = (path for path in folder.rglob("*") if path.is_file() and ".incoming" not in path.parts)
+    return [path.name for path in seen if _digest(path) != path.name]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

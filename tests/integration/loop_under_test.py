@@ -1,0 +1,310 @@
+"""A fast loop as a user starts it, and somebody who kills its processes at random moments.
+
+`Loop` is the run and all its processes, found by the data folder in their environment. `Killer` draws from a
+seed whom to kill, how and when. Everything else about the run is looked at from outside, by `LoopAudit`.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from ringrift.engine.opening import open_engine
+from ringrift.jobs.shards.reader import open_shard
+from ringrift.learning.ledger import prefix_of
+from ringrift.learning.rules import learning_rules
+from ringrift.runtime import SystemRuntime
+from ringrift.settings import load_settings
+from ringrift.testing.loop_audit import LoopAudit, damaged_blobs
+
+CONFIG = "connect_four_2p"
+LEASE_S = 4.0
+GONE_S = 20.0
+TINY_JOBS = Path(__file__).with_name("tiny_jobs.py")
+KINDS = ("selfplay", "validate", "export", "train", "evaluate")
+FAST = {
+    "simulations": 2,
+    "evaluation_simulations": 2,
+    "selfplay_job_s": 0.5,
+    "selfplay_games_first": 16,
+    "selfplay_slots": 16,
+    "batch": 16,
+    "window_base": 2000,
+    "bucket": {"chunk_steps": 480, "cap_steps": 10_000_000, "rows_first_min": 150},
+    "rating_games": 4,
+    "rating_opponents": ["random"],
+    "evaluation_games": 8,
+    "promotion": {
+        "elo0": -100.0,
+        "elo1": 100.0,
+        "games_max": 24,
+        "chunk_games": 12,
+        "floor_2p": 0.05,
+        "floor_games_min": 4,
+        "floor_games_max": 8,
+    },
+    "retry_s": 0.2,
+    "breaker_s": 2.0,
+}
+
+
+class Loop:
+    """`ringrift run` on a folder: started, killed, stopped, looked at."""
+
+    def __init__(self, folder, *, tiny, learning=FAST, workers=2):
+        self.data, self.learning, self.workers = folder / "data", learning, workers
+        self.folder, self.log = folder, folder / "run.log"
+        self.process = None
+        self.starts = 0
+        commands = {kind: {"command": ["{python}", "-I", "-S", str(TINY_JOBS)]} for kind in KINDS}
+        self.variables = {
+            "RINGRIFT_DATA_DIR": str(self.data),
+            "RINGRIFT_HEALTH_PORT": "0",
+            "RINGRIFT_LEARNING": json.dumps(learning),
+            "RINGRIFT_JOBS": json.dumps(commands if tiny else {}),
+            "RINGRIFT_JOB_LEASE": str(LEASE_S),
+            "RINGRIFT_JOB_GRACE_PERIOD": "10",
+            "NO_COLOR": "1",
+        }
+
+    def start(self):
+        """Start it as it was started before, whatever happened in between."""
+        command = ["run", "--plain", "--no-open", "--configs", CONFIG, "--workers", str(self.workers)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ringrift.cli", *command],
+                env={**os.environ, **self.variables},
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.starts += 1
+
+    @property
+    def is_up(self):
+        return self.process is not None and self.process.poll() is None
+
+    def processes(self):
+        """Every process that belongs to the run, by what it is."""
+        found = {"control": [], "worker": [], "job": [], "guard": [], "other": []}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                environ = process.environ()
+                if environ.get("RINGRIFT_DATA_DIR") == str(self.data):
+                    found[_role(process, environ)].append(process)
+        return found
+
+    async def end(self, number=signal.SIGTERM):
+        """Ask it to stop; return its exit code."""
+        self.process.send_signal(number)
+        return await asyncio.to_thread(self.process.wait, 60)
+
+    async def all_gone(self):
+        """Wait until nothing is left of it; return what would not go."""
+        end_s = time.monotonic() + GONE_S
+        while True:
+            left = [process for group in self.processes().values() for process in group]
+            if not left or time.monotonic() > end_s:
+                return left
+            await asyncio.sleep(0.1)
+
+    def kill_everything(self):
+        for group in self.processes().values():
+            for process in group:
+                hit(process, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(30)
+
+    def last_words(self):
+        logs = [self.log, self.data / "logs" / "workers.log"]
+        return "\n".join(path.read_text()[-3000:] for path in logs if path.exists())
+
+
+def _role(process, environ):
+    words = process.cmdline()
+    if any(word.endswith("guard_main.py") for word in words):
+        return "guard"
+    if "RINGRIFT_JOB_ITEM" in environ:
+        return "job"
+    if "ringrift.work.worker_main" in words:
+        return "worker"
+    return "control" if "ringrift.cli" in words else "other"
+
+
+def hit(process, number):
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def tiny_games(path):
+    return [game["id"] for game in json.loads(path.read_bytes())["games"]]
+
+
+def real_games(path):
+    with open_shard(path) as shard:
+        return [summary.game_id for summary in shard.summaries()]
+
+
+@asynccontextmanager
+async def watched_loop(folder, *, tiny, **options):
+    """A loop that is not started yet, and the eyes on it. Nothing of it is left at the end."""
+    loop = Loop(folder, tiny=tiny, **options)
+    settings = load_settings({"RINGRIFT_DATA_DIR": str(loop.data)}).settings
+    engine = await open_engine(settings, SystemRuntime())
+    audit = LoopAudit(engine, CONFIG, learning_rules(loop.learning), tiny_games if tiny else real_games)
+    try:
+        yield loop, audit
+    finally:
+        loop.kill_everything()
+        await engine.close()
+
+
+async def facts_now(audit):
+    return len(await audit.engine.kv.entries(prefix_of(CONFIG)))
+
+
+async def until(true, what, loop, *, within_s=90.0):
+    """Wait for a condition while the run is up."""
+    end_s = time.monotonic() + within_s
+    while not await true():
+        assert time.monotonic() < end_s, f"{what} did not come about in {within_s} s\n{loop.last_words()}"
+        assert loop.is_up, f"the run ended by itself\n{loop.last_words()}"
+        await asyncio.sleep(0.05)
+
+
+# --- the killer ---------------------------------------------------------------------------------------------
+
+# What is done, and how often by comparison.
+DEEDS = {
+    "job": 4,
+    "worker": 3,
+    "control": 3,
+    "all": 3,
+    "guard": 1,
+    "control and guards": 1,
+    "worker and guards": 1,
+    "worker paused": 1,
+    "stop": 1,
+    "ringrift stop": 0.5,
+}
+UP_TO_S = {"tiny": 2.5, "real": 9.0}
+
+
+@dataclass
+class Killer:
+    """Kills, restarts what only a person would restart, and has every state audited."""
+
+    loop: Loop
+    audit: LoopAudit
+    seed: int
+    tiny: bool
+    done: Counter = field(default_factory=Counter)
+    running: Counter = field(default_factory=Counter)  # what jobs were under way at a kill
+    problems: list = field(default_factory=list)
+    slowest_s: float = 0.0  # from a kill to the next fact
+
+    def __post_init__(self):
+        self._lots = random.Random(self.seed)
+
+    async def strike(self, deed=None):
+        """One deed at a random moment; afterwards the run is up again."""
+        await asyncio.sleep(self._lots.uniform(0.0, UP_TO_S["tiny" if self.tiny else "real"]))
+        deed = deed or self._lots.choices(list(DEEDS), weights=list(DEEDS.values()))[0]
+        found = self.loop.processes()
+        if deed == "job" and not found["job"]:
+            deed = "worker"
+        self.done[deed] += 1
+        self.running.update(_kind_of(process) for process in found["job"])
+        await self._do(deed, found)
+        if not self.loop.is_up:
+            self._note(await self._check_the_dead(settled=deed in ("stop", "ringrift stop")), deed)
+            self.loop.start()
+
+    async def _do(self, deed, found):
+        control = self.loop.process
+        if deed == "job":
+            hit(self._lots.choice(found["job"]), signal.SIGKILL)
+        elif deed == "worker paused":
+            for process in found["worker"]:
+                hit(process, signal.SIGSTOP)
+            await asyncio.sleep(LEASE_S * 1.5)
+            for process in found["worker"]:
+                hit(process, signal.SIGCONT)
+        elif deed == "stop":
+            code = await self.loop.end()
+            if code:
+                self.problems.append(f"stopped with exit code {code}")
+        elif deed == "ringrift stop":
+            command = [sys.executable, "-m", "ringrift.cli", "stop", "--data", str(self.loop.data)]
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=90)
+            control.wait(30)
+            if done.returncode:
+                self.problems.append(f"ringrift stop: {done.stderr.decode()}")
+        else:
+            whom = {
+                "all": ("guard", "control", "worker", "job", "other"),
+                "control and guards": ("guard", "control"),
+                "worker and guards": ("guard", "worker"),
+            }.get(deed, (deed,))
+            for role in whom:
+                for process in found[role]:
+                    hit(process, signal.SIGKILL)
+            if "control" in whom:
+                control.wait(30)
+
+    async def _check_the_dead(self, *, settled):
+        """Nothing may be left of a run whose control process is gone, and all it wrote must hold."""
+        left = await self.loop.all_gone()
+        problems = [f"left behind: {process}" for process in left]
+        for process in left:
+            hit(process, signal.SIGKILL)
+        before = self.audit.unnoted
+        problems += await self.audit.look(settled=settled)
+        return problems + [f"damaged blob {name}" for name in damaged_blobs(self.loop.data / "blobs")], before
+
+    def _note(self, found, deed):
+        problems, _ = found
+        self.problems += [f"after {deed} ({sum(self.done.values())}): {each}" for each in problems]
+
+    async def goes_on(self, *, within_s=120.0):
+        """Wait for a job that ends well after this moment."""
+        begun_s, served = time.monotonic(), await self._ended_well()
+
+        async def more():
+            return await self._ended_well() > served
+
+        await until(more, "the next result", self.loop, within_s=within_s)
+        self.slowest_s = max(self.slowest_s, time.monotonic() - begun_s)
+
+    async def _ended_well(self):
+        entries = await self.audit.engine.kv.entries(prefix_of(CONFIG))
+        return sum(b'"job_ended"' in each.value and b'"report":{' in each.value for each in entries)
+
+    async def finish(self):
+        """Stop it in peace and audit for the last time."""
+        code = await self.loop.end()
+        problems, _ = await self._check_the_dead(settled=True)
+        self.problems += [f"at the end: {each}" for each in problems]
+        if code:
+            self.problems.append(f"the last stop ended with code {code}")
+        return self.problems
+
+
+def _kind_of(process):
+    try:
+        return process.environ().get("RINGRIFT_JOB_KIND", "?")
+    except (psutil.Error, OSError):
+        return "?"
