@@ -78,8 +78,8 @@ def make_entrant(text: str, game: Game, *, device: str = "cpu") -> Entrant:
 def match_identity(params: Params, entrants: Sequence[Entrant]) -> str:
     """The same for two runs that play the same games."""
     fields = {key: value for key, value in params_as_json(params).items() if key not in NOT_IDENTITY}
-    digests = [entrant.model_sha256 for entrant in entrants]
-    text = msgspec.json.encode({**fields, "models": digests}, order="sorted")
+    digests = [entrant.sha256 for entrant in entrants]
+    text = msgspec.json.encode({**fields, "entrants": digests}, order="sorted")
     return hashlib.sha256(text).hexdigest()[:16]
 
 

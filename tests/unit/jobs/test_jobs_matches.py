@@ -116,6 +116,18 @@ def test_a_player_is_known_by_what_it_is_not_by_its_file(tmp_path):
     assert tuned.sha256 != kinds[0].sha256
 
 
+def test_other_weights_under_the_same_name_are_another_match(tmp_path):
+    weights = tmp_path / "weights.json"
+    argv = ("--config", "square8_2p", "--candidate", f"heuristic:{weights}", "--opponents", "random")
+    runs = []
+    for hand in (1.0, 2.0):
+        weights.write_text(json.dumps({"hand": hand}))
+        runs.append(
+            run(EVALUATE, *argv, "--games", 2, "--test", "none", "--out", tmp_path / "o")[1]["run_id"]
+        )
+    assert runs[0] != runs[1]
+
+
 @pytest.mark.parametrize(
     ("key", "rivals"),
     [("connect_four_2p", ["random", "mcts:64"]), ("square8_2p", ["random", "mcts:64", "heuristic"])],

@@ -13,7 +13,7 @@ from dataclasses import asdict, fields
 from statistics import fmean
 
 import numpy as np
-from optuna.distributions import FloatDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import CmaEsSampler
 from optuna.study import Study
 
@@ -31,7 +31,7 @@ NAMES = tuple(field.name for field in fields(Weights))
 # Units in which the sampler moves, either way. It starts in the middle, with a sixth of the range.
 REACH = 3.0
 SCALE_MIN = 0.5
-_SPACE = {name: FloatDistribution(-REACH, REACH) for name in NAMES}
+_SPACE: dict[str, BaseDistribution] = {name: FloatDistribution(-REACH, REACH) for name in NAMES}
 
 
 def tune_heuristic(job: Job, params: TuneParams, game: Game) -> Finding:
