@@ -61,7 +61,6 @@ SENT_BY: dict[str, ComponentWiring] = {
                 "TASK_ABANDONED",
                 "TASK_ORPHANED",
                 "TRAINING_PROGRESS",
-                "SELFPLAY_COMPLETE",
             ),
         ),
     )

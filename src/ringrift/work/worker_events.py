@@ -64,11 +64,6 @@ class WorkerEvents:
         result = {"status": report.status, "artifacts": len(report.artifacts)}
         await self._say("WORK_COMPLETED", {**self._work(claim), **took, "result": result})
         await self._say("TASK_COMPLETED", {**self._task(claim), **took, "result": result})
-        if claim.kind == "selfplay" and report.status == "done":
-            games = int(number(report.fields.get("games")) or 0)
-            told: dict[str, Any] = {"config_key": order.config, "task_id": claim.id, "node_id": self._node}
-            told |= {"games_generated": games, "success": True, "duration_seconds": took["duration_seconds"]}
-            await self._say("SELFPLAY_COMPLETE", told)
 
     async def failed(
         self, claim: Claim, order: JobOrder, verdict: Verdict, *, dead: bool, elapsed_s: float, limit_s: float

@@ -52,7 +52,7 @@ def test_a_job_is_done_and_its_artifacts_are_in_the_blobs(world):
         await here.runtime.sleep(1)
         assert here.events() == [
             *("WORK_CLAIMED", "WORK_STARTED", "TASK_SPAWNED"),
-            *("WORK_COMPLETED", "TASK_COMPLETED", "SELFPLAY_COMPLETE"),
+            *("WORK_COMPLETED", "TASK_COMPLETED"),
         ]
 
     world(scenario)
