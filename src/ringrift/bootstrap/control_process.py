@@ -22,7 +22,7 @@ from ringrift.events.router import get_router
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
-from ringrift.work.local_workers import LocalWorkers
+from ringrift.work.local_workers import LocalWorker, local_workers
 
 CONTROL_NAME = "control"
 SHUTDOWN_S_MAX = 30.0
@@ -70,7 +70,7 @@ async def run_control_process(
         results = await _unless_stopped(manager.start_profile(profile), stop)
         if results is None:
             return
-        workers = asyncio.create_task(_local_workers(choice.workers).run(), name="local workers")
+        workers = [asyncio.create_task(worker.run()) for worker in _workers(choice.workers)]
         stack.push_async_callback(_end, workers)
         on_started(
             Started(
@@ -84,18 +84,20 @@ async def run_control_process(
         await stop.wait()
 
 
-def _local_workers(slots: int) -> LocalWorkers:
+def _workers(slots: int) -> list[LocalWorker]:
     settings = get_settings()
-    log_path = settings.data_dir / "logs" / "workers.log"
-    return LocalWorkers(system_runtime(), slots=slots, log_path=log_path, grace_s=settings.job_grace_period)
+    logs = settings.data_dir / "logs"
+    return local_workers(system_runtime(), slots=slots, log_dir=logs, grace_s=settings.job_grace_period)
 
 
-async def _end(workers: asyncio.Task[None]) -> None:
+async def _end(workers: list[asyncio.Task[None]]) -> None:
     """Let the jobs seal what they have; the workers bound the time for that themselves."""
-    workers.cancel()
-    await asyncio.wait([workers])
-    if not workers.cancelled() and (error := workers.exception()) is not None:
-        raise error
+    for worker in workers:
+        worker.cancel()
+    await asyncio.wait(workers)
+    for worker in workers:
+        if not worker.cancelled() and (error := worker.exception()) is not None:
+            raise error
 
 
 async def _unless_stopped(starting: Coroutine[Any, Any, T], stop: asyncio.Event) -> T | None:

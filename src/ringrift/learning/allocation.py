@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ringrift.learning.plan import Plan, Wanted
+from ringrift.work.local_workers import PREPARE
 from ringrift.work.shares import FairClock, kind_of_share, next_kind
 
 SELFPLAY = "selfplay"
@@ -26,6 +27,8 @@ class Capacity:
     open_other: int
 
     def has_room_for(self, kind: str) -> bool:
+        if kind in PREPARE:
+            return True  # at most one of each a config, and short
         if kind == SELFPLAY:
             return self.open_selfplay + self.open_other < self.slots + GAMES_AHEAD
         return self.open_other < self.slots

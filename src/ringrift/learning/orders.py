@@ -49,7 +49,7 @@ def selfplay_games(state: ConfigState, rules: LearningRules) -> int:
     recent = list(islice((s for s in reversed(state.shards.values()) if s.games), RECENT_SHARDS))
     same = [shard for shard in recent if shard.model == state.champion]
     cpu_s = sum(shard.cpu_s for shard in same)
-    if cpu_s <= 0:
+    if state.champion is None or cpu_s <= 0:  # without a network there is little to learn from more games
         return rules.selfplay_games_first
     games = sum(shard.games for shard in same)
     wanted = games / cpu_s * rules.selfplay_job_s
