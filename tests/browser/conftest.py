@@ -43,7 +43,9 @@ def chromium():
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="module"
+)  # while it lives an event loop runs in this thread, which other tests need free
 def browser():
     program = chromium()
     if program is None:

@@ -119,6 +119,7 @@ class LiveView:
         self._screen, self._data_dir, self._log_path = screen, data_dir, log_path
         self._runtime = runtime
         self._not_built = 0
+        self._last: RenderableType = Text()
 
     def starting(self) -> None:
         self._screen.update(Text("starting…", style="dim"), refresh=True)
@@ -129,7 +130,8 @@ class LiveView:
         self._screen.console.print("\n".join(_choice_lines()))
 
     def refresh(self, manager: DaemonManager, status: RunStatus | None) -> None:
-        self._screen.update(self.picture(manager, status), refresh=True)
+        self._last = self.picture(manager, status)
+        self._screen.update(self._last, refresh=True)
 
     def picture(self, manager: DaemonManager, status: RunStatus | None) -> RenderableType:
         size, now_s = self._screen.console.size, self._runtime.now_s()
@@ -146,7 +148,8 @@ class LiveView:
         )
 
     def stopping(self) -> None:
-        self._screen.update(Text("stopping…", style="dim"), refresh=True)
+        """The last picture stays on the screen when all is over."""
+        self._screen.update(Group(self._last, Text("stopping…", style="dim")), refresh=True)
 
     def _head(self, manager: DaemonManager, status: RunStatus | None, now_s: float) -> RenderableType:
         health = manager.health_summary()

@@ -4,9 +4,12 @@ import { brief, clock, count, digits, duration, effort, interval, isNumber, perc
 import { LOSSES, Plot, lossShape, ratingShape } from "./plots.js";
 import { STAGES, stageTitle, unit } from "./words.js";
 
+const NO_CURVE = [];
+
 export class Detail {
   constructor() {
     this.axis = "time";
+    this.tabled = null; // the curve that the table shows; a long one is not built anew every second
     this.rating = new Plot(byId("rating-plot"), ratingShape, { height: 300 });
     this.loss = new Plot(byId("loss-plot"), lossShape, { height: 272 });
   }
@@ -18,7 +21,7 @@ export class Detail {
 
   drawCurve(store, key) {
     const config = store.get(`config/${key}`);
-    const curve = store.get(`curve/${key}`, []);
+    const curve = store.get(`curve/${key}`, NO_CURVE);
     say(byId("rating-config"), key ?? "the champion");
     say(byId("rating-value"), isNumber(config?.rating) ? String(Math.round(config.rating)) : "");
     say(byId("rating-now"), ratingSentence(config, curve));
@@ -27,7 +30,10 @@ export class Detail {
       this.rating.show(null);
       byId("rating-plot").replaceChildren(empty(whyNoCurve(store, config)));
     }
-    byId("rating-table").replaceChildren(curveTable(curve));
+    if (curve !== this.tabled) {
+      this.tabled = curve;
+      byId("rating-table").replaceChildren(curveTable(curve));
+    }
   }
 
   drawLoss(store, key) {

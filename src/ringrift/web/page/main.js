@@ -6,11 +6,15 @@ import { drawHead, drawTiles, drawTotals } from "./overview.js";
 import { Store } from "./store.js";
 import { watch } from "./stream.js";
 
+const UPTIME_EVERY_TICKS = 5;
+
 const store = new Store();
 const detail = new Detail();
 let link = "connecting";
 let wanted = decodeURIComponent(location.hash.slice(1));
 let decisionsOf = "all";
+let configsDrawn = 0;
+let ticks = 0;
 
 // The config that was asked for, or the first one there is.
 function chosen() {
@@ -41,7 +45,8 @@ function draw(changed) {
     drawWorkers(store);
   }
   byId("decisions-of").hidden = store.configs().length < 2;
-  if (changed.has("decisions") || any("config/")) drawDecisions(store, decisionsOf === "one" ? key : null);
+  if (changed.has("decisions") || store.configs().length !== configsDrawn) drawDecisions(store, decisionsOf === "one" ? key : null);
+  configsDrawn = store.configs().length;
   if (changed.has("findings")) drawFindings(store);
   if (changed.has("queue")) drawQueue(store);
   if (changed.has("daemons")) drawDaemons(store);
@@ -52,6 +57,8 @@ function draw(changed) {
 function tick() {
   drawHead(store, link);
   detail.drawNumbers(store, chosen());
+  ticks += 1;
+  if (ticks % UPTIME_EVERY_TICKS === 0) drawDaemons(store);
 }
 
 function press(group, attribute, onChoice) {
