@@ -21,6 +21,7 @@ COMMANDS = {
     "resume": Place("ringrift.cli.control_commands:resume"),
     "stop": Place("ringrift.cli.control_commands:stop"),
     "models": Place("ringrift.cli.models:models_app"),
+    "recall": Place("ringrift.cli.recall:recall_app"),
     "report": Place("ringrift.cli.report:report"),
     "queue": Place("ringrift.cli.queue:queue_app"),
     "daemons": Place("ringrift.cli.daemons:daemons"),

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
@@ -22,6 +23,8 @@ from ringrift.learning.facts import AnyFact, JobEnded, JobIssued
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
 from ringrift.learning.ledger import Ledger, remember_config
 from ringrift.learning.plan import Plan, Snapshot, plan
+from ringrift.learning.recall import has_recalled, shards_behind
+from ringrift.learning.recall_wishes import RecallWishes, is_news
 from ringrift.learning.results import problem_with
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState, OpenJob
@@ -29,6 +32,7 @@ from ringrift.learning.trends_curves import RatingCurves
 from ringrift.learning.wishes import Wishes
 from ringrift.runtime import Runtime
 from ringrift.work.job_orders import read_report
+from ringrift.work.local_workers import PREPARE
 from ringrift.work.shares import KIND_SHARES, ConfigView, FairClock, config_shares, kind_of_share
 from ringrift.work.supply_rules import slots_for
 from ringrift.work.worker_records import live_workers
@@ -64,6 +68,7 @@ class Controller:
         self._announcer = announcer
         self._wishes = Wishes(engine.kv)
         self._champions = ChampionPointers(engine.kv)
+        self._recalls = RecallWishes(engine.kv)
         self._ledgers: dict[str, Ledger] = {}
         self._jobs: dict[str, str] = {}  # open job: config
         self._seen_end = 0
@@ -111,6 +116,7 @@ class Controller:
         self.passes += 1
         await self.take_in_ends()
         for config in self._ledgers:
+            await self._take_in_recalls(config)
             await self._decide(config)
         await self._order()
 
@@ -138,6 +144,17 @@ class Controller:
         del self._jobs[job.job_id]
         self._count_end(config, job.kind, 0.0 if fact.report is None else fact.report.wall_s)
 
+    async def _take_in_recalls(self, config: str) -> None:
+        """Make facts of the recalls that people asked for, and end jobs that would learn from such games."""
+        state = self._ledgers[config].state
+        for recall in await self._recalls.waiting(config):
+            if is_news(state, recall):
+                await self._write(config, msgspec.structs.replace(recall, at_s=self._runtime.now_s()))
+            await self._recalls.remove(config, recall)
+        for job in state.open_of("export", "train") if state.trust_before_recall else ():
+            if has_recalled(state, shards_behind(state, job.order)):
+                await self._engine.queue.cancel(job.job_id, reason="its games were recalled")
+
     async def _decide(self, config: str) -> None:
         """Write what is decided until nothing more follows from it."""
         ledger = self._ledgers[config]
@@ -164,9 +181,10 @@ class Controller:
     def _choose(self, slots: int) -> Choice | None:
         open_jobs = [job for ledger in self._ledgers.values() for job in ledger.state.open_jobs.values()]
         games = sum(1 for job in open_jobs if job.kind == SELFPLAY)
+        others = sum(1 for job in open_jobs if job.kind not in (SELFPLAY, *PREPARE))
         return choose(
             self.plans,
-            Capacity(slots, games, len(open_jobs) - games),
+            Capacity(slots, games, others),
             self._effort.clock,
             kind_shares=KIND_SHARES,
             config_served=self._effort.configs,

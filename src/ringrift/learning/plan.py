@@ -23,6 +23,12 @@ from ringrift.learning.orders import (
     train_order,
     validate_order,
 )
+from ringrift.learning.recall import (
+    decided_by_recall,
+    has_recalled,
+    is_recalled_model,
+    previous_champion,
+)
 from ringrift.learning.records import Model, ModelState, ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
@@ -87,6 +93,10 @@ class Plan:
 def plan(snapshot: Snapshot) -> Plan:
     """Decide for one config. The same snapshot gives the same plan."""
     made = Plan()
+    # A recall changes the champion before anything else is thought of.
+    if (turned := decided_by_recall(snapshot.state, snapshot.now_s)) is not None:
+        made.decided.append(turned)
+        return made
     for stage, think in (
         ("evaluate", _evaluate),
         ("train", _train),
@@ -170,7 +180,8 @@ def _export(snapshot: Snapshot, made: Plan) -> None:
         made.say("export", why)
         return
     samples = state.newest_samples
-    if samples is not None and samples.rows_generated == state.rows:
+    recalled = samples is not None and has_recalled(state, samples.shards)
+    if samples is not None and samples.rows_generated == state.rows and not recalled:
         made.say("export", "the newest samples hold all checked games")
         return
     base = rules.window_base or base_rows(state.config)
@@ -193,6 +204,9 @@ def _train(snapshot: Snapshot, made: Plan) -> None:
     samples = state.newest_samples
     if samples is None or _is_used(state, samples.digest) or state.open_of("export"):
         made.say("train", "waits for the export of the newest games")
+        return
+    if has_recalled(state, samples.shards):
+        made.say("train", "the newest samples hold recalled games; waits for an export without them")
         return
     steps = _steps(snapshot)
     parent = training_parent(state)
@@ -238,10 +252,6 @@ def training_parent(state: ConfigState) -> Model | None:
     if newest.state is ModelState.REJECTED and promotion.lost_clearly(newest.digest, state.trusted_matches()):
         return champion
     return newest
-
-
-def is_recalled_model(state: ConfigState, digest: str) -> bool:
-    return any(recall.model == digest and not recall.withdrawn for recall in state.recalls.values())
 
 
 # --- judgement --------------------------------------------------------------------------------------------
@@ -310,13 +320,6 @@ def _watch(snapshot: Snapshot, made: Plan, *, running: bool) -> None:
     state, rules = snapshot.state, snapshot.rules
     assert state.champion is not None
     champion, previous = state.models[state.champion], previous_champion(state)
-    if is_recalled_model(state, champion.digest):
-        made.decided.append(
-            RolledBack(
-                at_s=snapshot.now_s, model=champion.digest, restored=previous, reason="the model was recalled"
-            )
-        )
-        return
     if previous is not None:
         found = promotion.judge_rollback(
             champion.digest,
@@ -377,16 +380,3 @@ def _rate(snapshot: Snapshot, made: Plan, champion: Model) -> None:
         return
     order = evaluate_order(state, rules, champion, missing, games=rules.rating_games, purpose="rating")
     made.want("evaluate", order, f"rate the champion against {', '.join(missing)}")
-
-
-def previous_champion(state: ConfigState) -> str | None:
-    """Whom a roll-back would restore: the last champion that is neither taken back nor recalled."""
-    assert state.champion is not None
-    before = [state.champion]
-    for change in reversed(state.promotions):
-        if change.model == before[-1] and change.previous is not None:
-            before.append(change.previous)
-            usable = state.models[change.previous].state is not ModelState.ROLLED_BACK
-            if usable and not is_recalled_model(state, change.previous):
-                return change.previous
-    return None

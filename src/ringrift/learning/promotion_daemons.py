@@ -24,8 +24,8 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.facts import Noted
 from ringrift.learning.models_publication import ChampionFiles
-from ringrift.learning.plan import previous_champion
 from ringrift.learning.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
+from ringrift.learning.recall import previous_champion
 from ringrift.learning.records import ModelState
 from ringrift.learning.signals_face import heard_by
 from ringrift.learning.signals_source import Situations, get_situations

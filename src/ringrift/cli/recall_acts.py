@@ -1,0 +1,110 @@
+"""What `ringrift recall` does in a data folder: look, ask for a recall, and see it become a fact."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from ringrift.bootstrap.master_loop import MasterLoopGuard
+from ringrift.cli.known_configs import configs_of, require_config
+from ringrift.engine.ports import Engine, KeyValue
+from ringrift.errors import AlreadyExists, ConfigError
+from ringrift.learning.facts import Recalled
+from ringrift.learning.ledger import Ledger
+from ringrift.learning.recall import known_workers
+from ringrift.learning.recall_wishes import RecallWishes, is_news
+from ringrift.learning.rules import learning_rules
+from ringrift.learning.state import ConfigState
+from ringrift.runtime import Runtime
+from ringrift.settings import get_settings
+from ringrift.work.worker_records import live_workers
+
+TAKEN_IN_S_MAX = 15.0  # the control process plans every two seconds, or as soon as a long pass is over
+LOOK_EVERY_S = 0.2
+ID_DIGITS = 8
+NAMES_SHOWN = 20
+
+
+async def read_states(kv: KeyValue, config: str | None) -> list[ConfigState]:
+    """What is known of *config*, or of all configs of the folder."""
+    wanted = await configs_of(kv) if config is None else (await require_config(kv, config),)
+    bucket = learning_rules(get_settings().learning or {}).bucket
+    return [(await Ledger.open(kv, each, bucket_rules=bucket)).state for each in wanted]
+
+
+async def require_worker(kv: KeyValue, states: Sequence[ConfigState], worker: str) -> str:
+    """Return *worker*; `ConfigError` that lists those there are if nobody of that name was ever here."""
+    known = sorted({*known_workers(states), *(each.name for each in await live_workers(kv))})
+    if worker in known:
+        return worker
+    told = f"there are {_listed(known)}" if known else "no worker has brought anything yet"
+    raise ConfigError(f"no worker is called {worker!r}; {told}")
+
+
+def require_model(states: Sequence[ConfigState], text: str) -> str:
+    """The digest of the model that begins so, or has that number where there is one config."""
+    models = [(state.config, model) for state in states for model in state.models.values()]
+    found = {model.digest for _, model in models if model.digest.startswith(text)}
+    if not found and len(states) == 1:
+        found = {model.digest for _, model in models if str(model.number) == text}
+    if len(found) == 1:
+        return found.pop()
+    known = [f"{model.digest[:12]} ({config} {model.number})" for config, model in models]
+    told = f"there are {_listed(known)}" if known else "no model has been trained yet"
+    what = f"{len(found)} models are" if found else "no model is"
+    raise ConfigError(f"{what} called {text!r}; {told}")
+
+
+def new_recall_id(recall: Recalled) -> str:
+    """A short name that the same recall at the same moment gets again."""
+    return f"r{hashlib.sha256(msgspec.json.encode(recall)).hexdigest()[:ID_DIGITS]}"
+
+
+async def make_fact(engine: Engine, recall: Recalled, configs: Sequence[str], runtime: Runtime) -> bool:
+    """Ask for *recall* and return whether it is a fact now; if not, the run takes it in when it can.
+
+    Facts have one writer. Where a run is alive that is its control process; where none is, this one takes
+    its place for a moment.
+    """
+    wishes = RecallWishes(engine.kv)
+    for config in configs:
+        await wishes.add(config, recall)
+    guard = MasterLoopGuard()
+    try:
+        guard.acquire()
+    except AlreadyExists:
+        return await _is_taken_in(wishes, recall, configs, runtime)
+    try:
+        for config in configs:
+            await _take_in(engine.kv, wishes, config, runtime)
+    finally:
+        guard.release()
+    return True
+
+
+async def _take_in(kv: KeyValue, wishes: RecallWishes, config: str, runtime: Runtime) -> None:
+    bucket = learning_rules(get_settings().learning or {}).bucket
+    ledger = await Ledger.open(kv, config, bucket_rules=bucket)
+    for recall in await wishes.waiting(config):
+        if is_news(ledger.state, recall):
+            await ledger.append(msgspec.structs.replace(recall, at_s=runtime.now_s()))
+        await wishes.remove(config, recall)
+
+
+async def _is_taken_in(
+    wishes: RecallWishes, recall: Recalled, configs: Sequence[str], runtime: Runtime
+) -> bool:
+    until_s = runtime.monotonic_s() + TAKEN_IN_S_MAX
+    while runtime.monotonic_s() < until_s:
+        waiting = [await wishes.is_waiting(config, recall.recall_id) for config in configs]
+        if not any(waiting):
+            return True
+        await runtime.sleep(LOOK_EVERY_S)
+    return False
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"

@@ -1,0 +1,248 @@
+"""What a recall takes out of a run: games, rows, matches, and the models that learned from them.
+
+Pure: the same state and recall give the same answer, before the recall as a preview and after it as an
+account. Models are listed and not taken back, except a champion that is itself recalled: the plan does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from ringrift.learning.facts import AnyFact, Promoted, Recalled, RolledBack
+from ringrift.learning.records import Match, Model, ModelState, Shard, ShardState
+from ringrift.learning.state import ConfigState
+from ringrift.learning.trust import is_recalled
+from ringrift.work.job_orders import JobOrder
+
+RECALLED_REASON = "the model was recalled"
+
+
+class ShardLeaving(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of games that a recall covers."""
+
+    shard: str
+    worker: str
+    model: str | None
+    made_s: float
+    state: str
+    games: int
+    rows: int
+
+
+class MatchLeaving(msgspec.Struct, frozen=True, kw_only=True):
+    """Games for ratings and promotions that a recall covers."""
+
+    job: str
+    first: str
+    second: str
+    games: int
+    purpose: str
+    worker: str
+    at_s: float
+
+
+class TouchedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that learned from games that a recall covers."""
+
+    model: str
+    number: int
+    state: str
+    how: str  # recalled, trained, descends
+    rows: int  # of the covered games among those it was trained on
+    is_champion: bool
+
+
+class RecallEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a recall does to one config."""
+
+    config: str
+    shards: tuple[ShardLeaving, ...]
+    matches: tuple[MatchLeaving, ...]
+    models: tuple[TouchedModel, ...]
+    promotions: tuple[str, ...]  # models whose promotion stands on games that leave
+    champion: str | None
+    champion_is: str  # how the champion is touched; empty if it is not
+    rows_trusted: int  # of the config, at this moment
+
+    @property
+    def games(self) -> int:
+        return sum(shard.games for shard in self.shards)
+
+    @property
+    def rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.shards or self.matches or self.models)
+
+
+def recall_effect(state: ConfigState, recall: Recalled) -> RecallEffect:
+    """What *recall* covers, whether or not it is in force."""
+    shards = [shard for shard in state.shards.values() if _covers_shard(recall, shard)]
+    matches = [match for match in state.matches if _covers_match(recall, match)]
+    models = touched_models(state, recall, {shard.digest: shard.rows for shard in shards})
+    champion_is = next((model.how for model in models if model.is_champion), "")
+    return RecallEffect(
+        config=state.config,
+        shards=tuple(_leaving_shard(shard) for shard in shards),
+        matches=tuple(_leaving_match(match) for match in matches),
+        models=tuple(models),
+        promotions=tuple(_shaken_promotions(state, matches)),
+        champion=state.champion,
+        champion_is=champion_is,
+        rows_trusted=state.rows,
+    )
+
+
+def touched_models(state: ConfigState, recall: Recalled, covered: dict[str, int]) -> list[TouchedModel]:
+    """Models that are recalled, trained on the *covered* shards (with their rows), or descend from those."""
+    how: dict[str, str] = {}
+    found = []
+    for model in state.models.values():  # parents come before their children
+        rows = sum(covered.get(shard, 0) for shard in model.shards)
+        if model.digest == recall.model:
+            how[model.digest] = "recalled"
+        elif not covered.keys().isdisjoint(model.shards):
+            how[model.digest] = "trained"
+        elif model.parent in how:
+            how[model.digest] = "descends"
+        else:
+            continue
+        found.append(_touched(state, model, how[model.digest], rows))
+    return found
+
+
+def has_recalled(state: ConfigState, shards: Iterable[str]) -> bool:
+    """Whether any of *shards* is recalled now."""
+    return any(shard in state.trust_before_recall for shard in shards)
+
+
+def shards_behind(state: ConfigState, order: JobOrder) -> tuple[str, ...]:
+    """The shards that a job learns from: its own inputs, and those of its samples."""
+    samples = [state.samples[digest] for digest in order.inputs.values() if digest in state.samples]
+    return (*order.inputs.values(), *(shard for each in samples for shard in each.shards))
+
+
+def decided_by_recall(state: ConfigState, now_s: float) -> AnyFact | None:
+    """Take a recalled champion back, and give its place back to one whose recall was withdrawn."""
+    active = active_recalls(state)
+    if state.champion is not None:
+        why = [recall for recall in active if recall.model == state.champion]
+        if why:
+            return RolledBack(
+                at_s=now_s,
+                model=state.champion,
+                restored=previous_champion(state),
+                reason=RECALLED_REASON,
+                evidence={
+                    "recalls": [{"id": recall.recall_id, "reason": recall.reason} for recall in why],
+                    "promotion": _promotion_evidence(state, state.champion),
+                },
+            )
+    returning = _rolled_back_by_recall(state)
+    if returning is None or any(recall.model == returning for recall in active):
+        return None
+    return Promoted(
+        at_s=now_s,
+        model=returning,
+        previous=state.champion,
+        reason="its recall was withdrawn",
+        evidence={"promotion": _promotion_evidence(state, returning)},
+    )
+
+
+def is_recalled_model(state: ConfigState, digest: str) -> bool:
+    return any(recall.model == digest and not recall.withdrawn for recall in state.recalls.values())
+
+
+def previous_champion(state: ConfigState) -> str | None:
+    """Whom a roll-back would restore: the last champion that is neither taken back nor recalled."""
+    assert state.champion is not None
+    before = [state.champion]
+    for change in reversed(state.promotions):
+        if change.model == before[-1] and change.previous is not None:
+            before.append(change.previous)
+            usable = state.models[change.previous].state is not ModelState.ROLLED_BACK
+            if usable and not is_recalled_model(state, change.previous):
+                return change.previous
+    return None
+
+
+def active_recalls(state: ConfigState) -> list[Recalled]:
+    return [recall for recall in state.recalls.values() if not recall.withdrawn]
+
+
+def known_workers(states: Iterable[ConfigState]) -> list[str]:
+    """Everybody who ever brought games."""
+    found = {shard.worker for state in states for shard in state.shards.values()}
+    return sorted(found | {match.worker for state in states for match in state.matches if match.worker})
+
+
+def _rolled_back_by_recall(state: ConfigState) -> str | None:
+    """Whom the last change of the champion took back because of a recall; nobody if it was another change."""
+    changes = [fact for fact in state.decisions if isinstance(fact, Promoted | RolledBack)]
+    last = changes[-1] if changes else None
+    if not isinstance(last, RolledBack) or last.reason != RECALLED_REASON:
+        return None
+    return last.model if state.models[last.model].state is ModelState.ROLLED_BACK else None
+
+
+def _promotion_evidence(state: ConfigState, model: str) -> dict[str, object]:
+    """What made *model* the champion; kept with what takes that back."""
+    found = next((change for change in reversed(state.promotions) if change.model == model), None)
+    return {} if found is None else {"at_s": found.at_s, "reason": found.reason, "evidence": found.evidence}
+
+
+def _covers_shard(recall: Recalled, shard: Shard) -> bool:
+    asked = msgspec.structs.replace(recall, withdrawn=False)
+    return is_recalled([asked], worker=shard.worker, models=(shard.model,), at_s=shard.made_s)
+
+
+def _covers_match(recall: Recalled, match: Match) -> bool:
+    asked = msgspec.structs.replace(recall, withdrawn=False)
+    models = (match.first, match.second)
+    return is_recalled([asked], worker=match.worker, models=models, at_s=match.at_s)
+
+
+def _shaken_promotions(state: ConfigState, leaving: Collection[Match]) -> list[str]:
+    """Promotions won with games among those that leave."""
+    won_by = {match.first for match in leaving if match.purpose == "promotion"}
+    return [change.model for change in state.promotions if change.model in won_by]
+
+
+def _touched(state: ConfigState, model: Model, how: str, rows: int) -> TouchedModel:
+    return TouchedModel(
+        model=model.digest,
+        number=model.number,
+        state=str(model.state),
+        how=how,
+        rows=rows,
+        is_champion=model.digest == state.champion,
+    )
+
+
+def _leaving_shard(shard: Shard) -> ShardLeaving:
+    return ShardLeaving(
+        shard=shard.digest,
+        worker=shard.worker,
+        model=shard.model,
+        made_s=shard.made_s,
+        state=str(shard.state),
+        games=0 if shard.state is ShardState.REFUSED else shard.games,
+        rows=0 if shard.state is ShardState.REFUSED else shard.rows,
+    )
+
+
+def _leaving_match(match: Match) -> MatchLeaving:
+    return MatchLeaving(
+        job=match.job_id,
+        first=match.first,
+        second=match.second,
+        games=match.games,
+        purpose=match.purpose,
+        worker=match.worker,
+        at_s=match.at_s,
+    )
