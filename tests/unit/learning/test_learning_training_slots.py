@@ -87,6 +87,8 @@ def test_a_dead_trainers_slot_is_taken_over_and_the_dead_one_is_fenced_off():
         job = await dead.request("hex8_2p")
         for keeper in dead._held[job.job_id].keepers:
             keeper.cancel()  # the process hangs: nobody renews
+        await runtime.sleep(SHORT.lease_s + 1)
+        assert await alive.running() == []  # what it wrote is still there, and nobody stands behind it
         taken = await alive.request("hex8_2p", wait_s=60.0)
         assert isinstance(taken, TrainingJob)
         assert taken.token > job.token
