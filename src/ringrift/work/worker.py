@@ -40,7 +40,9 @@ class Worker:
         )
         self._names = WorkerNames(shop.folders.root)
         self._recovery = Recovery(shop.engine, shop.folders, self._names, shop.events)
-        self._jobs: dict[str, ClaimedJob] = {}
+        self._jobs: dict[
+            int, ClaimedJob
+        ] = {}  # by token: an item can come back before its last claim ended here
         self._changed = asyncio.Event()
         self._started_s = shop.runtime.now_s()
         self._done = self._failed = 0
@@ -108,7 +110,7 @@ class Worker:
             await asyncio.wait({claiming, stopping})
 
     async def _carry_out(self, claim: Claim, stop: asyncio.Event) -> None:
-        job = self._jobs[claim.id] = ClaimedJob(claim, self._shop)
+        job = self._jobs[claim.token] = ClaimedJob(claim, self._shop)
         self._changed.set()
         if stop.is_set():
             job.ask_to_stop()
@@ -116,7 +118,7 @@ class Worker:
             with continued(extract(claim.trace)):
                 fate = await job.carry_out()
         finally:
-            del self._jobs[claim.id]
+            del self._jobs[claim.token]
             self._changed.set()
         self._done += fate is Fate.COMPLETE
         self._failed += fate is Fate.FAIL
@@ -174,7 +176,7 @@ class Worker:
             load=round(os.getloadavg()[0], 2),
             started_s=self._started_s,
             at_s=self._shop.runtime.now_s(),
-            jobs=tuple(self._jobs),
+            jobs=tuple(dict.fromkeys(job.item_id for job in self._jobs.values())),
             done=self._done,
             failed=self._failed,
             stopping=stopping,

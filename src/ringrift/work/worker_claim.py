@@ -44,6 +44,10 @@ class ClaimedJob:
         self._stop_asked = False
         self._lost = ""
 
+    @property
+    def item_id(self) -> str:
+        return self._claim.id
+
     def ask_to_stop(self) -> None:
         """Let the job seal what it has; the item goes back to the queue."""
         self._stop_asked = True

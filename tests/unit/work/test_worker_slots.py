@@ -1,0 +1,56 @@
+"""Several slots of one worker that meet over the same item."""
+
+import asyncio
+
+from worker_world import WorkerWorld, end_well
+
+from ringrift.engine.ports import WorkState
+from ringrift.testing.simulation import simulate
+from ringrift.work.worker_records import live_workers
+
+
+def simulated(scenario, folder, **config):
+    async def main():
+        async with WorkerWorld(folder, **config) as here:
+            await scenario(here)
+
+    simulate(main(), limit_s=20_000)
+
+
+def test_an_item_that_comes_back_to_another_slot_of_the_same_worker_is_done_there(tmp_path):
+    """As when a worker was held up for longer than its lease, and both slots wake at once."""
+
+    async def scenario(here):
+        item_id = await here.add()
+        first = await here.child()
+        item = await here.item(item_id)
+        await here.engine.queue.release(item_id, token=item.token)
+        second = await here.child(1)
+        assert await first.wait() != 0  # its claim is over as soon as it asks for more time
+        await here.runtime.sleep(12)
+        (record,) = await live_workers(here.engine.kv)
+        assert record.jobs == (item_id,)
+        end_well(second)
+        assert (await here.until(item_id, WorkState.DONE)).holder is None
+        await here.runtime.sleep(12)
+        end_well_later = await here.add()
+        end_well(await here.child(2))
+        await here.until(end_well_later, WorkState.DONE)
+
+    simulated(scenario, tmp_path, slots=2)
+
+
+def test_an_item_that_came_back_to_another_slot_is_given_back_when_the_worker_stops(tmp_path):
+    async def scenario(here):
+        item_id = await here.add()
+        first = await here.child()
+        item = await here.item(item_id)
+        await here.engine.queue.release(item_id, token=item.token)
+        second = await here.child(1)
+        assert await first.wait() != 0
+        await here.runtime.sleep(12)
+        here.stop.set()
+        async with asyncio.timeout(60):
+            await second.wait()
+
+    simulated(scenario, tmp_path, slots=2)
