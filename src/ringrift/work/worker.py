@@ -40,9 +40,8 @@ class Worker:
         )
         self._names = WorkerNames(shop.folders.root)
         self._recovery = Recovery(shop.engine, shop.folders, self._names, shop.events)
-        self._jobs: dict[
-            int, ClaimedJob
-        ] = {}  # by token: an item can come back before its last claim ended here
+        # By token: an item can come back to another slot before its last claim has ended here.
+        self._jobs: dict[int, ClaimedJob] = {}
         self._changed = asyncio.Event()
         self._started_s = shop.runtime.now_s()
         self._done = self._failed = 0
