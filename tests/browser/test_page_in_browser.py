@@ -236,3 +236,13 @@ def test_a_picture_of_it_can_be_taken(site, visit, tmp_path, theme, width):
     picture = tmp_path / f"page-{theme}-{width}.png"
     visitor.page.screenshot(path=picture, full_page=True)
     assert picture.stat().st_size > 40_000
+
+
+def test_the_speed_of_the_last_minutes_is_drawn(site, visit):
+    site.show(ONE)
+    visitor = visit()
+    for second in range(1, 4):
+        status = changed(ONE, "square8_2p", games_per_s=2.0 + second)
+        site.show(msgspec.structs.replace(status, at_s=status.at_s + second))
+        visitor.wait_for_text("#totals", f"{2 + second}.0")
+    assert visitor.page.locator("#totals .total-plot polyline").count() == 1

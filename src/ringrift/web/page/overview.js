@@ -49,7 +49,7 @@ export function drawTotals(store) {
   const money = priced.reduce((total, config) => total + config.cost.money, 0);
   const speed = sum("games_per_s");
   const boxes = !run ? [] : [
-    { name: "games/s", value: rate(speed), note: `${count(speed * 3600)} an hour` },
+    { name: "games/s", value: rate(speed), note: `${count(speed * 3600)} an hour`, points: store.speeds },
     { name: "games", value: count(sum("games")), note: `${count(sum("rows"))} rows` },
     { name: "promotions", value: count(sum("promotions")), note: `${count(sum("rejections"))} refused, ${count(sum("rollbacks"))} taken back` },
     { name: "workers busy", value: `${busy} of ${run.workers}`, note: waiting(store.get("queue", {})) },
@@ -57,8 +57,9 @@ export function drawTotals(store) {
   ];
   keyed(byId("totals"), boxes, {
     key: (box) => box.name,
-    make: (box) => el("div", { class: "total" }, el("span", { class: "total-name" }, box.name), el("strong", {}), el("span", { class: "muted" })),
+    make: (box) => el("div", { class: "total" }, el("span", { class: "total-name" }, box.name), el("strong", {}), el("span", { class: "muted" }), el("span", { class: "total-plot" })),
     update: (node, box) => {
+      if (box.points?.length > 1) node.children[3].replaceChildren(sparkline(box.points));
       say(node.children[1], box.value);
       say(node.children[2], box.note);
     },
