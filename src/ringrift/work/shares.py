@@ -15,7 +15,8 @@ import msgspec
 
 from ringrift.errors import ConfigError
 
-KIND_SHARES: Mapping[str, float] = {"selfplay": 0.55, "prepare": 0.08, "train": 0.25, "evaluate": 0.12}
+# A candidate is tested on about as many games as it learned from, so judging costs most of what playing does.
+KIND_SHARES: Mapping[str, float] = {"selfplay": 0.45, "prepare": 0.05, "train": 0.2, "evaluate": 0.3}
 PREPARE = "prepare"  # validate and export: they turn games into samples
 _GROUPS = {"validate": PREPARE, "export": PREPARE, "tournament": "evaluate"}
 
@@ -63,6 +64,29 @@ class FairClock(msgspec.Struct, frozen=True, kw_only=True):
         return FairClock(served={**self.served, kind: corrected_s}, tag=self.tag)
 
 
+class FairTurns(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for shares that change: tags are kept, not seconds, so a new share counts from now on.
+
+    With seconds, a config whose share fell to a tenth would wait until the others had ten times its past.
+    """
+
+    tags: dict[str, float] = {}
+    tag: float = 0.0  # of whoever started last
+
+    def started(self, name: str, *, share: float, expected_s: float) -> FairTurns:
+        """A job of *name* began; its expected time counts until `ended` knows the measured one."""
+        start = max(self.tags.get(name, 0.0), self.tag)
+        return FairTurns(tags={**self.tags, name: start + expected_s / share}, tag=start)
+
+    def ended(self, name: str, *, share: float, expected_s: float, measured_s: float) -> FairTurns:
+        corrected = max(0.0, self.tags.get(name, 0.0) + (measured_s - expected_s) / share)
+        return FairTurns(tags={**self.tags, name: corrected}, tag=self.tag)
+
+    def served(self, shares: Mapping[str, float]) -> dict[str, float]:
+        """Return seconds that give the tags under *shares*, for `next_kind`."""
+        return {name: self.tags.get(name, 0.0) * share for name, share in shares.items()}
+
+
 class ConfigView(msgspec.Struct, frozen=True, kw_only=True):
     """What the share of a config follows from."""
 
@@ -72,6 +96,7 @@ class ConfigView(msgspec.Struct, frozen=True, kw_only=True):
     rate_per_hour: float | None = None  # rating points per hour of work, by centred regression
     rate_error: float = 0.0  # standard error of that
     hours_served: float = 0.0  # hours of work the config has had
+    weight: float = 1.0  # what feedback makes of its score
 
 
 def config_score(view: ConfigView, *, prior_rate: float, hours_total: float) -> float:
@@ -84,7 +109,7 @@ def config_score(view: ConfigView, *, prior_rate: float, hours_total: float) -> 
     damping = min(1.0, max(0.0, gap) / GAP_FULL)
     rate = prior_rate if view.rate_per_hour is None else max(0.0, view.rate_per_hour + view.rate_error)
     hope = prior_rate * math.sqrt(math.log1p(max(0.0, hours_total)) / (1.0 + max(0.0, view.hours_served)))
-    return damping * (rate + hope)
+    return view.weight * damping * (rate + hope)
 
 
 def config_shares(views: Sequence[ConfigView]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from ringrift.work.shares import (
     SHARE_MIN,
     ConfigView,
     FairClock,
+    FairTurns,
     config_shares,
     curriculum_weight,
     curriculum_weights,
@@ -70,6 +71,30 @@ def test_parallel_slots_count_what_is_expected_before_it_ended() -> None:
         clock = clock.started(kind, shares, expected_s=30.0)
         turns.append(kind)
     assert turns.count("selfplay") == turns.count("evaluate") == 4
+
+
+def turns_of(shares: dict[str, float], turns: FairTurns, count: int) -> tuple[list[str], FairTurns]:
+    taken = []
+    for _ in range(count):
+        name = next_kind(turns.served(shares), shares, shares)
+        turns = turns.started(name, share=shares[name], expected_s=60.0)
+        turns = turns.ended(name, share=shares[name], expected_s=60.0, measured_s=45.0)
+        taken.append(name)
+    return taken, turns
+
+
+def test_a_config_whose_share_fell_keeps_its_floor_from_the_next_turn_on() -> None:
+    _, turns = turns_of({"a": 0.9, "b": 0.1}, FairTurns(), 1000)
+    taken, turns = turns_of({"a": 0.1, "b": 0.9}, turns, 100)
+    assert 5 <= taken.count("a") <= 15
+    taken, _ = turns_of({"a": 0.5, "b": 0.5}, turns, 100)
+    assert 45 <= taken.count("a") <= 55
+
+
+def test_a_config_that_was_paused_for_long_does_not_take_everything() -> None:
+    _, turns = turns_of({"a": 1.0}, FairTurns(), 1000)
+    taken, _ = turns_of({"a": 0.5, "b": 0.5}, turns, 100)
+    assert 45 <= taken.count("b") <= 55
 
 
 def test_only_what_is_wanted_is_next() -> None:
