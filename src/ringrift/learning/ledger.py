@@ -32,6 +32,7 @@ class Ledger:
         self._kv, self.state = kv, state
         self._prefix = prefix_of(state.config)
         self._turn = asyncio.Lock()
+        self._in_doubt: AnyFact | None = None  # nobody heard whether it was stored
 
     @classmethod
     async def open(cls, kv: KeyValue, config: str, *, bucket_rules: BucketRules) -> Ledger:
@@ -44,12 +45,26 @@ class Ledger:
     async def append(self, fact: AnyFact) -> None:
         """Store the next fact, then take it in. Raises `Conflict` if another process writes here."""
         async with self._turn:  # the loop and those who note findings write from different tasks
-            key = self._prefix + _NUMBER.format(self.state.facts + 1)
+            await self._settle_doubt()
+            self._in_doubt = fact
             try:
-                await self._kv.create(key, _encode(fact))
+                await self._kv.create(self._next_key(), _encode(fact))
             except AlreadyExists:
                 raise Conflict(f"another process writes the facts of {self.state.config}") from None
+            self._in_doubt = None
             self.state.apply(fact)
+
+    async def _settle_doubt(self) -> None:
+        """Take in what was stored although its writer was cancelled or heard an error."""
+        if self._in_doubt is None:
+            return
+        entry = await self._kv.get(self._next_key())
+        if entry is not None and entry.value == _encode(self._in_doubt):
+            self.state.apply(self._in_doubt)
+        self._in_doubt = None
+
+    def _next_key(self) -> str:
+        return self._prefix + _NUMBER.format(self.state.facts + 1)
 
 
 async def read_facts(kv: KeyValue, config: str) -> list[AnyFact]:
