@@ -22,6 +22,7 @@ COMMANDS = {
     "stop": Place("ringrift.cli.control_commands:stop"),
     "models": Place("ringrift.cli.models:models_app"),
     "recall": Place("ringrift.cli.recall:recall_app"),
+    "replay": Place("ringrift.cli.replay:replay_command"),
     "report": Place("ringrift.cli.report:report"),
     "queue": Place("ringrift.cli.queue:queue_app"),
     "daemons": Place("ringrift.cli.daemons:daemons"),

@@ -27,12 +27,15 @@ from ringrift.learning.recall import has_recalled, shards_behind
 from ringrift.learning.recall_wishes import RecallWishes, is_news
 from ringrift.learning.results import problem_with
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.state import ConfigState, OpenJob
+from ringrift.learning.rules_record import rules_note
+from ringrift.learning.state import Block, ConfigState, OpenJob
 from ringrift.learning.trends_curves import RatingCurves
+from ringrift.learning.tuning_runs import tuned_rules
 from ringrift.learning.wishes import Wishes
 from ringrift.runtime import Runtime
 from ringrift.work.job_orders import read_report
 from ringrift.work.local_workers import PREPARE
+from ringrift.work.safeguards import Safeguards
 from ringrift.work.shares import KIND_SHARES, ConfigView, FairClock, config_shares, kind_of_share
 from ringrift.work.supply_rules import slots_for
 from ringrift.work.worker_records import live_workers
@@ -40,7 +43,10 @@ from ringrift.work.worker_records import live_workers
 ENDS_AT_ONCE = 500
 DECISIONS_AT_ONCE = 16
 ORDERS_AT_ONCE = 256
-JOB_S_EXPECTED = 60.0
+JOB_S_FIRST = {"selfplay": 45.0, "validate": 3.0, "export": 5.0, "train": 30.0, "evaluate": 45.0}
+JOB_S_OTHER = 60.0
+NEWEST_SHARE = 0.3  # of the newest measurement in what is expected of the next job
+HELD_S_MIN = 1.0
 
 log = structlog.get_logger()
 
@@ -50,7 +56,27 @@ class _Effort:
     """Who was served how much; a fresh start after a restart is fair enough."""
 
     clock: FairClock = FairClock()
+    expected_s: dict[str, float] = field(default_factory=lambda: dict(JOB_S_FIRST))  # kind: of one job
+    booked_s: dict[str, float] = field(default_factory=dict)  # open job: what was expected of it
     configs: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def start(self, config: str, job: OpenJob) -> None:
+        expected_s = self.expected_s.get(job.kind, JOB_S_OTHER)
+        self.booked_s[job.job_id] = expected_s
+        self.clock = self.clock.started(kind_of_share(job.kind), KIND_SHARES, expected_s=expected_s)
+        if job.kind == SELFPLAY:
+            self.configs[config] += expected_s
+
+    def end(self, config: str, job: OpenJob, took_s: float | None) -> None:
+        """*took_s* is None for a job that failed: it served nobody."""
+        booked_s = self.booked_s.pop(job.job_id, 0.0)
+        group = kind_of_share(job.kind)
+        self.clock = self.clock.ended(group, expected_s=booked_s, measured_s=took_s or 0.0)
+        if job.kind == SELFPLAY:
+            self.configs[config] += (took_s or 0.0) - booked_s
+        if took_s is not None:
+            before_s = self.expected_s.get(job.kind, took_s)
+            self.expected_s[job.kind] = before_s + NEWEST_SHARE * (took_s - before_s)
 
 
 class Controller:
@@ -63,9 +89,11 @@ class Controller:
         rules: LearningRules,
         *,
         announcer: Announcer,
+        safeguards: Safeguards | None = None,
     ) -> None:
         self._engine, self._runtime, self.rules = engine, runtime, rules
-        self._announcer = announcer
+        self._announcer, self._safeguards = announcer, safeguards
+        self._held: dict[str, Block] = {}  # kind: why the machine may not take more of it, and until when
         self._wishes = Wishes(engine.kv)
         self._champions = ChampionPointers(engine.kv)
         self._recalls = RecallWishes(engine.kv)
@@ -98,10 +126,13 @@ class Controller:
             await remember_config(self._engine.kv, config)
             ledger = await Ledger.open(self._engine.kv, config, bucket_rules=self.rules.bucket)
             self._ledgers[config] = ledger
+            noted = rules_note(ledger.state, self.rules, at_s=self._runtime.now_s())
+            if noted is not None:
+                await self._write(config, noted)
             for job in list(ledger.state.open_jobs.values()):
                 self._jobs[job.job_id] = config
                 await self._put_into_queue(job)
-                self._count_start(config, job.kind)
+                self._effort.start(config, job)
             await self._champions.follow(ledger.state)
         # Ends from before are few (those that came while nobody looked) and are met again from the start.
         for job_id, config in list(self._jobs.items()):
@@ -142,7 +173,7 @@ class Controller:
         fact = ended_fact(job, item, at_s=self._runtime.now_s())
         await self._write(config, fact)
         del self._jobs[job.job_id]
-        self._count_end(config, job.kind, 0.0 if fact.report is None else fact.report.wall_s)
+        self._effort.end(config, job, None if fact.report is None else fact.report.wall_s)
 
     async def _take_in_recalls(self, config: str) -> None:
         """Make facts of the recalls that people asked for, and end jobs that would learn from such games."""
@@ -170,10 +201,15 @@ class Controller:
 
     async def _order(self) -> None:
         slots = slots_for(await live_workers(self._engine.kv), SELFPLAY)
+        now_s = self._runtime.now_s()
+        self._held = {kind: block for kind, block in self._held.items() if now_s < block.until_s}
         for _ in range(ORDERS_AT_ONCE):
             choice = self._choose(slots)
             if choice is None:
+                self._explain_held()
                 return
+            if not await self._is_allowed(choice.wanted.kind):
+                continue
             await self._issue(choice)
             self.plans[choice.config] = plan(await self._snapshot(self._ledgers[choice.config].state))
         log.warning("learning.orders_at_once", orders=ORDERS_AT_ONCE, slots=slots)
@@ -189,7 +225,27 @@ class Controller:
             kind_shares=KIND_SHARES,
             config_served=self._effort.configs,
             config_shares=self.shares(),
+            held=self._held,
         )
+
+    async def _is_allowed(self, kind: str) -> bool:
+        """Ask the safeguards; a kind that they refuse is held until it is worth asking again."""
+        if self._safeguards is None:
+            return True
+        verdict = await self._safeguards.allow(kind, self._runtime.hostname)
+        if verdict.ok:
+            self._safeguards.started(kind, self._runtime.hostname)
+            return True
+        until_s = self._runtime.now_s() + max(verdict.retry_after_s, HELD_S_MIN)
+        self._held[kind] = Block(verdict.reason, until_s)
+        return False
+
+    def _explain_held(self) -> None:
+        for made in self.plans.values():
+            for kind, block in self._held.items():
+                if any(wanted.kind == kind for wanted in made.wanted):
+                    made.explanations = [each for each in made.explanations if each.stage != kind]
+                    made.say(kind, block.reason, until_s=block.until_s)
 
     async def _issue(self, choice: Choice) -> None:
         wanted, state = choice.wanted, self.state(choice.config)
@@ -205,19 +261,7 @@ class Controller:
         await self._write(choice.config, fact)
         self._jobs[fact.job_id] = choice.config
         await self._put_into_queue(state.open_jobs[fact.job_id])
-        self._count_start(choice.config, wanted.kind)
-
-    def _count_start(self, config: str, kind: str) -> None:
-        clock, group = self._effort.clock, kind_of_share(kind)
-        self._effort.clock = clock.started(group, KIND_SHARES, expected_s=JOB_S_EXPECTED)
-        if kind == SELFPLAY:
-            self._effort.configs[config] += JOB_S_EXPECTED
-
-    def _count_end(self, config: str, kind: str, took_s: float) -> None:
-        clock, group = self._effort.clock, kind_of_share(kind)
-        self._effort.clock = clock.ended(group, expected_s=JOB_S_EXPECTED, measured_s=took_s)
-        if kind == SELFPLAY:
-            self._effort.configs[config] += took_s - JOB_S_EXPECTED
+        self._effort.start(choice.config, state.open_jobs[fact.job_id])
 
     async def _put_into_queue(self, job: OpenJob) -> None:
         """Once per job, however often it is called."""
@@ -247,7 +291,7 @@ class Controller:
     async def _snapshot(self, state: ConfigState) -> Snapshot:
         paused = await self._wishes.why_paused(state.config)
         found = feedback(state, self.curves.of(state))
-        return Snapshot(state, self.rules, self._runtime.now_s(), paused, found)
+        return Snapshot(state, tuned_rules(state, self.rules), self._runtime.now_s(), paused, found)
 
     def _view(self, state: ConfigState) -> ConfigView:
         curve = self.curves.of(state)
@@ -258,6 +302,7 @@ class Controller:
             rate_per_hour=None if pace is None else pace[0],
             rate_error=0.0 if pace is None else pace[1],
             hours_served=sum(state.served_s.values()) / 3600,
+            weight=feedback(state, curve).weight,
         )
 
 

@@ -1,0 +1,99 @@
+"""`ringrift replay CONFIG`: make every decision of a config again, and say which does not follow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
+from ringrift.cli.known_configs import require_config
+from ringrift.cli.terminal import console, plain_errors, print_json, print_table
+from ringrift.cli.wording import clock, count
+from ringrift.engine.ports import Engine
+from ringrift.errors import ConfigError
+from ringrift.learning.facts import AnyFact
+from ringrift.learning.ledger import read_facts
+from ringrift.learning.replay import Divergence, Moment, in_short, moment, replay
+from ringrift.learning.rules import LearningRules, learning_rules
+from ringrift.settings import get_settings
+
+EXIT_DIVERGED = 1
+
+
+def replay_command(
+    config: Annotated[str, typer.Argument(help="A config of the run.")],
+    at: Annotated[
+        int | None, typer.Option(min=0, help="Show what was known and planned after so many facts.")
+    ] = None,
+    as_json: AsJson = False,
+    data: Data = None,
+) -> None:
+    """Fold the recorded facts and make the decisions again; exit code 1 if one does not follow."""
+    with plain_errors():
+        use_data_folder(data)
+        facts = ask_engine(lambda engine: _facts(engine, config))
+        rules = learning_rules(get_settings().learning or {})
+        if at is not None:
+            diverged = _show_moment(config, facts, rules, at, as_json=as_json)
+        else:
+            found = replay(config, facts, rules)
+            diverged = bool(found)
+            _show_all(config, facts, found, as_json=as_json)
+    if diverged:
+        raise typer.Exit(EXIT_DIVERGED)
+
+
+async def _facts(engine: Engine, config: str) -> list[AnyFact]:
+    return await read_facts(engine.kv, await require_config(engine.kv, config))
+
+
+def _show_all(config: str, facts: list[AnyFact], found: list[Divergence], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"config": config, "facts": len(facts), "divergences": found})
+        return
+    if not found:
+        console().print(f"{config}: {count(len(facts))} facts, every decision follows from those before it")
+        return
+    rows = [(str(each.number), clock(each.at_s, with_date=True), each.what, each.why) for each in found]
+    print_table(f"{config}: decisions that do not follow", ("fact", "when", "what", "why"), rows)
+
+
+def _show_moment(config: str, facts: list[AnyFact], rules: LearningRules, at: int, *, as_json: bool) -> bool:
+    if at > len(facts):
+        raise ConfigError(f"--at {at}: {config} has {len(facts)} facts")
+    found = moment(config, facts, rules, at=at)
+    if as_json:
+        print_json(_document(found))
+        return found.divergence is not None
+    say, state = console().print, found.state
+    say(f"After {at} of {len(facts)} facts: {count(state.games)} games, {count(state.rows)} rows,", end=" ")
+    say(f"{len(state.models)} models, champion {(state.champion or 'none')[:12]}\n", markup=False)
+    for fact in found.made.decided:
+        say(f"  decides  {in_short(fact)}: {getattr(fact, 'reason', '')}", markup=False)
+    for each in found.made.explanations:
+        say(f"  {'wants ' if each.will else 'waits '}  {each.stage}: {each.reason}", markup=False)
+    if found.fact is not None:
+        follows = "it does not follow: " + found.divergence.why if found.divergence else "it follows"
+        say(f"\nThe next fact is: {in_short(found.fact)}; {follows}", markup=False)
+    return found.divergence is not None
+
+
+def _document(found: Moment) -> dict[str, Any]:
+    state = found.state
+    return {
+        "number": found.number,
+        "games": state.games,
+        "rows": state.rows,
+        "models": len(state.models),
+        "champion": state.champion,
+        "open_jobs": list(state.open_jobs),
+        "decided": found.made.decided,
+        "wanted": [
+            {"kind": each.kind, "reason": each.reason, "order": each.order} for each in found.made.wanted
+        ],
+        "explanations": found.made.explanations,
+        "next": None if found.fact is None else msgspec.to_builtins(found.fact),
+        "divergence": found.divergence,
+    }

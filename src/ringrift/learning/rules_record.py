@@ -1,0 +1,50 @@
+"""The rules that a run goes by, noted among the facts, so that its decisions can be made again by them."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+import msgspec
+
+from ringrift.errors import Corrupt
+from ringrift.learning.facts import AnyFact, Noted
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.state import ConfigState
+
+TOPIC = "rules"
+CHANGES_SHOWN = 5
+
+
+def rules_of(fact: AnyFact) -> LearningRules | None:
+    """The rules that *fact* puts in force; None if it is about something else."""
+    if not isinstance(fact, Noted) or fact.topic != TOPIC:
+        return None
+    try:
+        return msgspec.convert(fact.details["rules"], LearningRules)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise Corrupt(
+            f"the rules noted at {fact.at_s:.0f}", found=str(error), advice="Use the version that wrote them"
+        ) from None
+
+
+def rules_note(state: ConfigState, rules: LearningRules, *, at_s: float) -> Noted | None:
+    """What to note of *rules*; None if they are the ones noted last."""
+    noted = [note for note in state.notes if note.topic == TOPIC]
+    now = msgspec.json.decode(msgspec.json.encode(rules))
+    before = noted[-1].details.get("rules") if noted else None
+    if before == now:
+        return None
+    text = "as the run began" if before is None else _changes(before, now)
+    details = {"rules": now, "version": metadata.version("ringrift")}
+    return Noted(at_s=at_s, topic=TOPIC, text=text, details=details)
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
+    changed = [
+        f"{name} is {now.get(name)}, was {before.get(name)}"
+        for name in now
+        if now.get(name) != before.get(name)
+    ]
+    more = len(changed) - CHANGES_SHOWN
+    return "; ".join(changed[:CHANGES_SHOWN]) + (f"; and {more} more" if more > 0 else "")
