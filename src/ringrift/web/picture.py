@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -42,11 +43,16 @@ def take_picture(
         daemon_counts=counts,
         status=status,
         events_routed=router.get_stats()["events_routed"],
-        version=metadata.version("ringrift"),
+        version=_version(),
         run=run,
         daemons=_daemons(status["daemons"], now_s=runtime.now_s()),
         events=_events(router),
     )
+
+
+@cache  # it is read from a file
+def _version() -> str:
+    return metadata.version("ringrift")
 
 
 def _daemons(rows: Mapping[str, Mapping[str, Any]], *, now_s: float) -> list[dict[str, Any]]:
