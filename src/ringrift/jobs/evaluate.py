@@ -53,7 +53,9 @@ class EvaluateParams(Params, frozen=True, kw_only=True):
     device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="Where nets compute.")] = (
         "auto"
     )
-    games_per_shard: Annotated[int, msgspec.Meta(ge=1, description="A shard is sealed at so many.")] = 1000
+    games_per_shard: Annotated[
+        int, msgspec.Meta(ge=1, le=100_000, description="A shard is sealed at so many.")
+    ] = 1000
 
 
 def run_evaluate(job: Job, params: EvaluateParams) -> Outcome:

@@ -74,7 +74,9 @@ class SelfplayParams(Params, frozen=True, kw_only=True):
     batch: Annotated[int, msgspec.Meta(ge=1, le=65536, description="Positions per network call.")] = 64
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024, description="Threads of the network.")] = 1
     device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="Where to compute.")] = "auto"
-    games_per_shard: Annotated[int, msgspec.Meta(ge=1, description="A shard is sealed at so many.")] = 500
+    games_per_shard: Annotated[
+        int, msgspec.Meta(ge=1, le=100_000, description="A shard is sealed at so many.")
+    ] = 500
     checkpoint_s: Annotated[float, msgspec.Meta(ge=0.02, description="Note unfinished games so often.")] = (
         60.0
     )

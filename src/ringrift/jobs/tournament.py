@@ -45,7 +45,9 @@ class TournamentParams(Params, frozen=True, kw_only=True):
     device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="Where nets compute.")] = (
         "auto"
     )
-    games_per_shard: Annotated[int, msgspec.Meta(ge=1, description="A shard is sealed at so many.")] = 1000
+    games_per_shard: Annotated[
+        int, msgspec.Meta(ge=1, le=100_000, description="A shard is sealed at so many.")
+    ] = 1000
 
 
 def run_tournament(job: Job, params: TournamentParams) -> Outcome:

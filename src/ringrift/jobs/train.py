@@ -191,13 +191,12 @@ class _Run:
         job.stage("training", total=epochs.config.steps, done=epochs.state.step)
         saved_s = job.runtime.monotonic_s()
         line: dict[str, Any] = {}
-        first, began_s = epochs.state.step, job.runtime.monotonic_s()
+        pace = _Pace(self._params.batch)
         try:
             while not epochs.done:
                 line = epochs.step() or line
                 now_s = job.runtime.monotonic_s()
-                rate = (epochs.state.step - first) * self._params.batch / max(now_s - began_s, 1e-9)
-                job.progress(epochs.state.step, samples_per_s=round(rate, 1), **line)
+                job.progress(epochs.state.step, samples_per_s=pace.after_step(now_s), **line)
                 if job.stop.requested or now_s - saved_s >= self._params.checkpoint_s:
                     self._save()
                     saved_s = now_s
@@ -206,8 +205,7 @@ class _Run:
         finally:
             epochs.close()
         self._write()
-        made, took_s = epochs.state.step - first, max(job.runtime.monotonic_s() - began_s, 1e-9)
-        return self.finished(samples_per_s=round(made * self._params.batch / took_s, 1))
+        return self.finished(samples_per_s=pace.samples_per_s)
 
     def _resume(self) -> None:
         if not self._checkpoint.exists():
@@ -289,6 +287,22 @@ class _Run:
             "samples_per_s": samples_per_s,
         }
         return Outcome(ExitCode.DONE, {**about, **told})
+
+
+class _Pace:
+    """Samples per second of this process, without its first step, which compiles and loads."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch, self._steps, self._began_s = batch, -1, 0.0
+        self.samples_per_s: float | None = None
+
+    def after_step(self, now_s: float) -> float | None:
+        self._steps += 1
+        if not self._steps:
+            self._began_s = now_s
+        elif now_s > self._began_s:
+            self.samples_per_s = round(self._steps * self._batch / (now_s - self._began_s), 1)
+        return self.samples_per_s
 
 
 def _losses_of(prefix: str, line: dict[str, float]) -> dict[str, float] | None:
