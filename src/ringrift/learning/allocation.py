@@ -7,14 +7,14 @@ build up, and no kind of work starves another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from ringrift.learning.effort import SELFPLAY
 from ringrift.learning.plan import Plan, Wanted
 from ringrift.work.local_workers import PREPARE
 from ringrift.work.shares import FairClock, kind_of_share, next_kind
 
-SELFPLAY = "selfplay"
 GAMES_AHEAD = 1
 
 
@@ -51,12 +51,13 @@ def choose(
     kind_shares: Mapping[str, float],
     config_served: Mapping[str, float],
     config_shares: Mapping[str, float],
+    held: Collection[str] = (),
 ) -> Choice | None:
-    """The next order, or None while nothing is wanted or nobody could take it."""
+    """The next order, or None while nothing is wanted or nobody could take it; kinds in *held* wait."""
     offers: dict[str, dict[str, Wanted]] = {}
     for config, plan in plans.items():
         for wanted in plan.wanted:
-            if capacity.has_room_for(wanted.kind):
+            if wanted.kind not in held and capacity.has_room_for(wanted.kind):
                 offers.setdefault(kind_of_share(wanted.kind), {})[config] = wanted
     if not offers:
         return None

@@ -15,7 +15,7 @@ SOURCE = "training_controller"
 class Announcer(Protocol):
     """Whoever is to hear of facts."""
 
-    async def announce(self, fact: AnyFact, state: ConfigState) -> None: ...
+    async def announce(self, fact: AnyFact, state: ConfigState, /) -> None: ...
 
 
 class RouterAnnouncer:
@@ -32,5 +32,5 @@ class RouterAnnouncer:
 class Silent:
     """Nobody listens."""
 
-    async def announce(self, fact: AnyFact, state: ConfigState) -> None:
+    async def announce(self, _fact: AnyFact, _state: ConfigState) -> None:
         return

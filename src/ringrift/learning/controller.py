@@ -7,18 +7,17 @@ consequences, so a crash between any two steps is made good by the next pass. Ev
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 
 from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
 from ringrift.errors import ConfigError
-from ringrift.learning.allocation import SELFPLAY, Capacity, Choice, choose
+from ringrift.learning.allocation import Capacity, Choice, choose
 from ringrift.learning.announcing import Announcer
 from ringrift.learning.champions import ChampionPointers
+from ringrift.learning.effort import SELFPLAY, Effort
 from ringrift.learning.facts import AnyFact, JobEnded, JobIssued
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
 from ringrift.learning.ledger import Ledger, remember_config
@@ -36,47 +35,16 @@ from ringrift.runtime import Runtime
 from ringrift.work.job_orders import read_report
 from ringrift.work.local_workers import PREPARE
 from ringrift.work.safeguards import Safeguards
-from ringrift.work.shares import KIND_SHARES, ConfigView, FairClock, config_shares, kind_of_share
+from ringrift.work.shares import KIND_SHARES, ConfigView, config_shares
 from ringrift.work.supply_rules import slots_for
 from ringrift.work.worker_records import live_workers
 
 ENDS_AT_ONCE = 500
 DECISIONS_AT_ONCE = 16
 ORDERS_AT_ONCE = 256
-JOB_S_FIRST = {"selfplay": 45.0, "validate": 3.0, "export": 5.0, "train": 30.0, "evaluate": 45.0}
-JOB_S_OTHER = 60.0
-NEWEST_SHARE = 0.3  # of the newest measurement in what is expected of the next job
 HELD_S_MIN = 1.0
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class _Effort:
-    """Who was served how much; a fresh start after a restart is fair enough."""
-
-    clock: FairClock = FairClock()
-    expected_s: dict[str, float] = field(default_factory=lambda: dict(JOB_S_FIRST))  # kind: of one job
-    booked_s: dict[str, float] = field(default_factory=dict)  # open job: what was expected of it
-    configs: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    def start(self, config: str, job: OpenJob) -> None:
-        expected_s = self.expected_s.get(job.kind, JOB_S_OTHER)
-        self.booked_s[job.job_id] = expected_s
-        self.clock = self.clock.started(kind_of_share(job.kind), KIND_SHARES, expected_s=expected_s)
-        if job.kind == SELFPLAY:
-            self.configs[config] += expected_s
-
-    def end(self, config: str, job: OpenJob, took_s: float | None) -> None:
-        """*took_s* is None for a job that failed: it served nobody."""
-        booked_s = self.booked_s.pop(job.job_id, 0.0)
-        group = kind_of_share(job.kind)
-        self.clock = self.clock.ended(group, expected_s=booked_s, measured_s=took_s or 0.0)
-        if job.kind == SELFPLAY:
-            self.configs[config] += (took_s or 0.0) - booked_s
-        if took_s is not None:
-            before_s = self.expected_s.get(job.kind, took_s)
-            self.expected_s[job.kind] = before_s + NEWEST_SHARE * (took_s - before_s)
 
 
 class Controller:
@@ -100,7 +68,7 @@ class Controller:
         self._ledgers: dict[str, Ledger] = {}
         self._jobs: dict[str, str] = {}  # open job: config
         self._seen_end = 0
-        self._effort = _Effort()
+        self._effort = Effort()
         self.curves = RatingCurves()
         self.plans: dict[str, Plan] = {}
         self.passes = 0
@@ -132,7 +100,7 @@ class Controller:
             for job in list(ledger.state.open_jobs.values()):
                 self._jobs[job.job_id] = config
                 await self._put_into_queue(job)
-                self._effort.start(config, job)
+                self._effort.start(config, job, share=self.shares()[config])
             await self._champions.follow(ledger.state)
         # Ends from before are few (those that came while nobody looked) and are met again from the start.
         for job_id, config in list(self._jobs.items()):
@@ -173,7 +141,8 @@ class Controller:
         fact = ended_fact(job, item, at_s=self._runtime.now_s())
         await self._write(config, fact)
         del self._jobs[job.job_id]
-        self._effort.end(config, job, None if fact.report is None else fact.report.wall_s)
+        took_s = None if fact.report is None else fact.report.wall_s
+        self._effort.end(config, job, took_s, share=self.shares()[config])
 
     async def _take_in_recalls(self, config: str) -> None:
         """Make facts of the recalls that people asked for, and end jobs that would learn from such games."""
@@ -217,14 +186,15 @@ class Controller:
     def _choose(self, slots: int) -> Choice | None:
         open_jobs = [job for ledger in self._ledgers.values() for job in ledger.state.open_jobs.values()]
         games = sum(1 for job in open_jobs if job.kind == SELFPLAY)
+        shares = self.shares()
         others = sum(1 for job in open_jobs if job.kind not in (SELFPLAY, *PREPARE))
         return choose(
             self.plans,
             Capacity(slots, games, others),
             self._effort.clock,
             kind_shares=KIND_SHARES,
-            config_served=self._effort.configs,
-            config_shares=self.shares(),
+            config_served=self._effort.turns.served(shares),
+            config_shares=shares,
             held=self._held,
         )
 
@@ -261,7 +231,7 @@ class Controller:
         await self._write(choice.config, fact)
         self._jobs[fact.job_id] = choice.config
         await self._put_into_queue(state.open_jobs[fact.job_id])
-        self._effort.start(choice.config, state.open_jobs[fact.job_id])
+        self._effort.start(choice.config, state.open_jobs[fact.job_id], share=self.shares()[choice.config])
 
     async def _put_into_queue(self, job: OpenJob) -> None:
         """Once per job, however often it is called."""

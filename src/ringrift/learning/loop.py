@@ -21,6 +21,7 @@ from ringrift.learning.signals_source import get_open_run
 from ringrift.learning.status_writer import StatusWriter
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
+from ringrift.work.safeguards import get_safeguards
 from ringrift.work.scheduling_bell import get_bell
 
 LOOK_S = 0.25
@@ -38,7 +39,11 @@ class TrainingLoop:
     ) -> None:
         self._runtime = runtime
         self.controller = Controller(
-            engine, runtime, learning_rules(settings.learning or {}), announcer=RouterAnnouncer(router)
+            engine,
+            runtime,
+            learning_rules(settings.learning or {}),
+            announcer=RouterAnnouncer(router),
+            safeguards=get_safeguards(),
         )
         self._status = StatusWriter(engine, runtime, settings, self.controller)
         self._woken = asyncio.Event()

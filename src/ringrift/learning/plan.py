@@ -23,6 +23,7 @@ from ringrift.learning.orders import (
     train_order,
     validate_order,
 )
+from ringrift.learning.quality_scores import refuse_shard
 from ringrift.learning.recall import (
     decided_by_recall,
     has_recalled,
@@ -185,7 +186,8 @@ def _export(snapshot: Snapshot, made: Plan) -> None:
         made.say("export", "the newest samples hold all checked games")
         return
     base = rules.window_base or base_rows(state.config)
-    shards = shards_in_window(reversed(state.shards.values()), state.rows, base=base)
+    fit = (shard for shard in reversed(state.shards.values()) if refuse_shard(shard) is None)
+    shards = shards_in_window(fit, state.rows, base=base)
     rows = window_rows(state.rows, base=base)
     made.want(
         "export",
@@ -226,6 +228,8 @@ def _why_no_training(snapshot: Snapshot) -> str:
     candidate = open_candidate(state)
     if candidate is not None:
         return f"model {candidate.number} is still being judged"
+    if state.open_of("train"):
+        return "a training is under way"
     if not _steps(snapshot):
         missing = rows_missing(
             state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models)

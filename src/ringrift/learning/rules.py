@@ -36,7 +36,8 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     evaluation_games: Positive = 64  # of one job that somebody asked for
     rating_games: Positive = 40
     rating_opponents: tuple[str, ...] = ("random", "mcts:32")
-    promotion: PromotionRules = PromotionRules()
+    # The most one-sided match crosses the bound of the test after 68 games: let one job be enough for it.
+    promotion: PromotionRules = PromotionRules(chunk_games=80)
     job_attempts: Positive = 3
     retry_s: Seconds = 10.0  # after the first failure of a stage; doubles with each
     breaker_failures: Positive = 5

@@ -23,6 +23,7 @@ from ringrift.learning.facts import (
 )
 from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState
 from ringrift.learning.trust import is_recalled
+from ringrift.learning.window import BucketRules, TrainBucket, earn, spend, withdraw
 from ringrift.work.job_orders import JobOrder
 
 NOTES_MAX = 200
@@ -75,10 +76,12 @@ class ConfigState:
     """Everything the facts of one config say."""
 
     config: str
+    bucket_rules: BucketRules = BucketRules()
     facts: int = 0
     first_s: float = 0.0
     last_s: float = 0.0
     shards: dict[str, Shard] = field(default_factory=dict)
+    bucket: TrainBucket = TrainBucket()
     samples: dict[str, Samples] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
     matches: list[Match] = field(default_factory=list)
@@ -87,6 +90,7 @@ class ConfigState:
     rollbacks: int = 0
     rejections: int = 0
     open_jobs: dict[str, OpenJob] = field(default_factory=dict)
+    last_ended: OpenJob | None = None  # the job of the newest fact, if that was the end of one
     issued: Counter[str] = field(default_factory=Counter)
     failures: dict[str, StageFailures] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
@@ -116,10 +120,6 @@ class ConfigState:
         return self.totals[f"rows {ShardState.CHECKED}"]
 
     @property
-    def steps_spent(self) -> int:
-        return sum(model.steps_spent for model in self.models.values())
-
-    @property
     def newest_model(self) -> Model | None:
         return next(reversed(self.models.values()), None)
 
@@ -144,6 +144,7 @@ class ConfigState:
             self.first_s = fact.at_s
         self.facts += 1
         self.last_s = max(self.last_s, fact.at_s)
+        self.last_ended = self.open_jobs.get(fact.job_id) if isinstance(fact, JobEnded) else None
         cast("Callable[[ConfigState, AnyFact], None]", _APPLY[type(fact)])(self, fact)
 
     def add_shard(self, shard: Shard) -> None:
@@ -154,16 +155,22 @@ class ConfigState:
         self._recheck_trust([shard])
 
     def set_shard(self, shard: Shard, **changes: Any) -> None:
-        """Change what is known of a shard, and the totals with it."""
+        """Change what is known of a shard, and the totals and the bucket with it."""
         self._count(shard, -1)
         for name, value in changes.items():
             setattr(shard, name, value)
         self._count(shard, +1)
 
+    def spend(self, steps: int) -> None:
+        self.bucket = spend(self.bucket, steps)
+
     def _count(self, shard: Shard, sign: int) -> None:
         self.totals[f"games {shard.state}"] += sign * shard.games
         self.totals[f"rows {shard.state}"] += sign * shard.rows
         self.totals["refused"] += sign * shard.refused
+        if shard.state is ShardState.CHECKED:
+            change = earn if sign > 0 else withdraw
+            self.bucket = change(self.bucket, shard.rows, self.bucket_rules)
 
     def _recheck_trust(self, shards: Iterable[Shard]) -> None:
         recalls = [each for each in self.recalls.values() if not each.withdrawn]
@@ -185,9 +192,9 @@ class ConfigState:
         model.history.append((at_s, str(state), reason))
 
 
-def fold(config: str, facts: Iterable[AnyFact]) -> ConfigState:
+def fold(config: str, facts: Iterable[AnyFact], *, bucket_rules: BucketRules) -> ConfigState:
     """The state after *facts*."""
-    state = ConfigState(config)
+    state = ConfigState(config, bucket_rules)
     for fact in facts:
         state.apply(fact)
     return state

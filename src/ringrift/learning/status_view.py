@@ -75,6 +75,7 @@ def config_status(state: ConfigState, around: Surroundings) -> ConfigStatus:
         losses=tuple(_losses(state)),
         running=tuple(_progress(job) for job in ours),
         cost=cost(state, curve, around.prices),
+        bucket=state.bucket.available,
         next=_next(around.plan),
     )
 

@@ -7,14 +7,12 @@ import msgspec
 from ringrift.engine.ports import Engine
 from ringrift.learning.controller import Controller
 from ringrift.learning.ledger import quoted
-from ringrift.learning.run_status import STATUS_KEY, RunStatus
+from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.status_view import Surroundings, config_status, decisions
 from ringrift.learning.wishes import ALL, Wishes
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.worker_records import live_workers, running_jobs
-
-EXPLAIN_PREFIX = "learning/explain/"
 
 
 class StatusWriter:
