@@ -20,12 +20,14 @@ from pathlib import Path
 import psutil
 
 from ringrift.engine.opening import open_engine
+from ringrift.engine.work_rules import ENDED
 from ringrift.jobs.shards.reader import open_shard
 from ringrift.learning.ledger import prefix_of
 from ringrift.learning.rules import learning_rules
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 from ringrift.testing.loop_audit import LoopAudit, damaged_blobs
+from ringrift.work.job_folders import JobFolders
 
 CONFIG = "connect_four_2p"
 LEASE_S = 4.0
@@ -66,6 +68,7 @@ class Loop:
         self.folder, self.log = folder, folder / "run.log"
         self.process = None
         self.starts = 0
+        self._logged_before = [0, 0]
         commands = {kind: {"command": ["{python}", "-I", "-S", str(TINY_JOBS)]} for kind in KINDS}
         self.variables = {
             "RINGRIFT_DATA_DIR": str(self.data),
@@ -80,6 +83,7 @@ class Loop:
     def start(self):
         """Start it as it was started before, whatever happened in between."""
         command = ["run", "--plain", "--no-open", "--configs", CONFIG, "--workers", str(self.workers)]
+        self._logged_before = [len(text) for text in self._texts()]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "ringrift.cli", *command],
@@ -128,9 +132,17 @@ class Loop:
         if self.process is not None:
             self.process.wait(30)
 
+    def words_since_start(self):
+        """What the control process and the workers logged since the control process was last started."""
+        told = zip(self._texts(), self._logged_before, strict=True)
+        return "\n".join(text[before:] for text, before in told)
+
     def last_words(self):
-        logs = [self.log, self.data / "logs" / "workers.log"]
-        return "\n".join(path.read_text()[-3000:] for path in logs if path.exists())
+        return "\n".join(text[-3000:] for text in self._texts())
+
+    def _texts(self):
+        logs = (self.log, self.data / "logs" / "workers.log")
+        return [path.read_text() if path.exists() else "" for path in logs]
 
 
 def _role(process, environ):
@@ -172,10 +184,6 @@ async def watched_loop(folder, *, tiny, **options):
         await engine.close()
 
 
-async def facts_now(audit):
-    return len(await audit.engine.kv.entries(prefix_of(CONFIG)))
-
-
 async def until(true, what, loop, *, within_s=90.0):
     """Wait for a condition while the run is up."""
     end_s = time.monotonic() + within_s
@@ -200,7 +208,8 @@ DEEDS = {
     "stop": 1,
     "ringrift stop": 0.5,
 }
-UP_TO_S = {"tiny": 2.5, "real": 9.0}
+WITHOUT_KILL = {"worker paused", "stop", "ringrift stop"}
+UP_TO_S = {"tiny": 2.0, "real": 8.0}
 
 
 @dataclass
@@ -218,11 +227,20 @@ class Killer:
 
     def __post_init__(self):
         self._lots = random.Random(self.seed)
+        self._deck = self._lots.sample(list(DEEDS), len(DEEDS))
+        self._turned = False  # the loop took something in since the last audit
+
+    @property
+    def kills(self):
+        """How often something was killed with `kill -9`."""
+        return sum(times for deed, times in self.done.items() if deed not in WITHOUT_KILL)
 
     async def strike(self, deed=None):
-        """One deed at a random moment; afterwards the run is up again."""
-        await asyncio.sleep(self._lots.uniform(0.0, UP_TO_S["tiny" if self.tiny else "real"]))
-        deed = deed or self._lots.choices(list(DEEDS), weights=list(DEEDS.values()))[0]
+        """One deed at a random moment; afterwards the run is up again. Every deed comes before any twice."""
+        await self._until_the_moment()
+        if deed is None and not self._deck:
+            deed = self._lots.choices(list(DEEDS), weights=list(DEEDS.values()))[0]
+        deed = deed or self._deck.pop()
         found = self.loop.processes()
         if deed == "job" and not found["job"]:
             deed = "worker"
@@ -230,8 +248,16 @@ class Killer:
         self.running.update(_kind_of(process) for process in found["job"])
         await self._do(deed, found)
         if not self.loop.is_up:
-            self._note(await self._check_the_dead(settled=deed in ("stop", "ringrift stop")), deed)
+            where = f"after {deed} ({sum(self.done.values())})"
+            self.problems += [f"{where}: {each}" for each in await self._check_the_dead()]
             self.loop.start()
+
+    async def _until_the_moment(self):
+        """Mostly while jobs run, but also while it starts, recovers or waits."""
+        end_s = time.monotonic() + self._lots.choice((0.0, 15.0, 15.0))
+        while time.monotonic() < end_s and self.loop.is_up and not self.loop.processes()["job"]:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(self._lots.uniform(0.0, UP_TO_S["tiny" if self.tiny else "real"]))
 
     async def _do(self, deed, found):
         control = self.loop.process
@@ -265,19 +291,18 @@ class Killer:
             if "control" in whom:
                 control.wait(30)
 
-    async def _check_the_dead(self, *, settled):
+    async def _check_the_dead(self):
         """Nothing may be left of a run whose control process is gone, and all it wrote must hold."""
         left = await self.loop.all_gone()
         problems = [f"left behind: {process}" for process in left]
         for process in left:
             hit(process, signal.SIGKILL)
-        before = self.audit.unnoted
-        problems += await self.audit.look(settled=settled)
-        return problems + [f"damaged blob {name}" for name in damaged_blobs(self.loop.data / "blobs")], before
-
-    def _note(self, found, deed):
-        problems, _ = found
-        self.problems += [f"after {deed} ({sum(self.done.values())}): {each}" for each in problems]
+        problems += await self.audit.look(recovered=self._turned)
+        self._turned = False
+        problems += [f"damaged blob {name}" for name in damaged_blobs(self.loop.data / "blobs")]
+        if "Traceback" in self.loop.words_since_start():
+            problems.append("a traceback in the logs")
+        return problems
 
     async def goes_on(self, *, within_s=120.0):
         """Wait for a job that ends well after this moment."""
@@ -287,6 +312,7 @@ class Killer:
             return await self._ended_well() > served
 
         await until(more, "the next result", self.loop, within_s=within_s)
+        self._turned = True
         self.slowest_s = max(self.slowest_s, time.monotonic() - begun_s)
 
     async def _ended_well(self):
@@ -296,11 +322,21 @@ class Killer:
     async def finish(self):
         """Stop it in peace and audit for the last time."""
         code = await self.loop.end()
-        problems, _ = await self._check_the_dead(settled=True)
-        self.problems += [f"at the end: {each}" for each in problems]
+        self.problems += [f"at the end: {each}" for each in await self._check_the_dead()]
+        self.problems += [f"left in the jobs' folder: {name}" for name in await self._folders_of_ended()]
         if code:
             self.problems.append(f"the last stop ended with code {code}")
         return self.problems
+
+    async def _folders_of_ended(self):
+        """Folders whose items are done; a worker that was started again removes them."""
+        left = []
+        for folder in JobFolders(self.loop.data / "jobs").all():
+            record = folder.read_record()
+            item = None if record is None else await self.audit.engine.queue.get(record.item_id)
+            if item is None or item.state in ENDED:
+                left.append(folder.path.name)
+        return left
 
 
 def _kind_of(process):

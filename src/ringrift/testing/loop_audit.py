@@ -1,7 +1,8 @@
 """What must hold of a run whatever was killed: checked from outside, on the facts, the queue and the blobs.
 
 Everything is counted again from the reports of the jobs and from the files themselves, by other ways than the
-loop counts. `settled` audits a run that was stopped in peace: then nothing may be on its way any more.
+loop counts. What a kill may leave half-done (an order that is not in the queue yet, an end that is not noted,
+a pointer one change behind) must be made good once the loop has turned again: that is what `recovered` says.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from ringrift.learning.champions import read_champion
 from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted, Rejected, RolledBack
 from ringrift.learning.feedback_rules import feedback
 from ringrift.learning.ledger import read_facts
-from ringrift.learning.plan import Snapshot, plan
+from ringrift.learning.plan import plan
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.state import ConfigState
 from ringrift.learning.trends_curves import RatingCurves
 from ringrift.work.job_orders import JobReport, read_report
@@ -38,6 +40,7 @@ class LoopAudit:
     facts: list[AnyFact] = field(default_factory=list)
     games: dict[str, str] = field(default_factory=dict)  # id of a game: digest of its shard
     unnoted: set[str] = field(default_factory=set)  # completed, and not yet a fact when last looked at
+    _known: list[AnyFact] = field(default_factory=list)
     _state: ConfigState = field(init=False)
     _curves: RatingCurves = field(default_factory=RatingCurves)
     _whole: set[str] = field(default_factory=set)  # digests of blobs that were read and agreed
@@ -49,22 +52,26 @@ class LoopAudit:
     def state(self) -> ConfigState:
         return self._state
 
-    async def look(self, *, settled: bool = False) -> list[str]:
-        """Audit now; return what is wrong. *settled*: the run was stopped and everything it knew is noted."""
+    async def look(self, *, recovered: bool = False) -> list[str]:
+        """Audit now; return what is wrong. *recovered*: the loop has turned since the last look."""
         self.problems = []
         facts = await read_facts(self.engine.kv, self.config)  # raises `Corrupt` for a gap
-        if facts[: len(self.facts)] != self.facts:
+        if facts[: len(self._known)] != self._known:
             self._wrong("facts changed or vanished")
         for fact in facts[len(self.facts) :]:
             self._replay(fact)
             self._state.apply(fact)
-        self.facts = facts
+        self.facts = self._known = facts
         self._check_jobs()
-        await self._check_queue(settled=settled)
+        await self._check_queue(recovered=recovered)
         await self._check_files()
         self._check_counts()
-        await self._check_champion(settled=settled)
+        await self._check_champion(recovered=recovered)
         return self.problems
+
+    def expect(self, facts: list[AnyFact]) -> None:
+        """These were seen before, by somebody else."""
+        self._known = facts
 
     def _wrong(self, what: str) -> None:
         self.problems.append(what)
@@ -99,15 +106,15 @@ class LoopAudit:
             if issued[job] != 1 or ended[job] > 1:
                 self._wrong(f"{job} was issued {issued[job]} and ended {times - issued[job]} times")
 
-    async def _check_queue(self, *, settled: bool) -> None:
+    async def _check_queue(self, *, recovered: bool) -> None:
         """The queue and the facts tell the same, and nothing is in the queue that no fact ordered."""
         ended = {fact.job_id: fact for fact in self.facts if isinstance(fact, JobEnded)}
         issued = [fact for fact in self.facts if isinstance(fact, JobIssued)]
-        unnoted = set()
+        unnoted: set[str] = set()
         for fact in issued:
             item = await self.engine.queue.get(fact.job_id)
             if item is None:
-                if settled or fact is not issued[-1]:
+                if recovered or fact is not issued[-1]:
                     self._wrong(f"{fact.job_id} was issued and is not in the queue")
                 continue
             if item.payload != fact.order.as_payload():
@@ -117,8 +124,8 @@ class LoopAudit:
         items = sum(n for kinds in (await self.engine.queue.counts()).values() for n in kinds.values())
         if items > len(issued):
             self._wrong(f"{items} items in the queue, {len(issued)} were issued")
-        if settled and unnoted:
-            self._wrong(f"completed but not noted: {sorted(unnoted)}")
+        if recovered and (forgotten := unnoted & self.unnoted):
+            self._wrong(f"completed and never noted: {sorted(forgotten)}")
         self.unnoted = unnoted
 
     def _is_unnoted(self, item: WorkItem, end: JobEnded | None) -> bool:
@@ -182,13 +189,13 @@ class LoopAudit:
         if abs(counted - told) > 1e-6:
             self._wrong(f"{what}: {counted} by the reports, {told} by the state")
 
-    async def _check_champion(self, *, settled: bool) -> None:
+    async def _check_champion(self, *, recovered: bool) -> None:
         """The pointer follows the facts; a crash may leave it one change behind until the next start."""
         pointer = await read_champion(self.engine.kv, self.config)
         changes = [fact for fact in self.facts if isinstance(fact, Promoted | RolledBack)]
         number = 0 if pointer is None else pointer.change
         behind = len(changes) - number
-        if behind not in ((0,) if settled else (0, 1)):
+        if behind not in ((0,) if recovered else (0, 1)):
             self._wrong(f"the champion's pointer is at change {number} of {len(changes)}")
         elif pointer is not None and behind == 0 and pointer.model != self._state.champion:
             self._wrong("the champion's pointer names another model than the facts")

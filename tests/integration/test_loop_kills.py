@@ -1,0 +1,190 @@
+"""`ringrift run` learns on, whatever is killed, and counts nothing twice and loses nothing.
+
+`scripts/kill_loop.py` does the same a hundred times and more, also with the real jobs.
+"""
+
+import asyncio
+import shutil
+
+import pytest
+from loop_under_test import CONFIG, DEEDS, FAST, Killer, until, watched_loop
+
+from ringrift.engine.ports import NewWork, WorkState
+from ringrift.jobs.shards.reader import open_shard
+from ringrift.learning.facts import JobIssued, Promoted
+from ringrift.learning.ledger import prefix_of, read_facts
+from ringrift.work.worker_records import running_jobs
+
+KILLS = 16
+SLOW_GAMES = {**FAST, "simulations": 64, "selfplay_games_first": 120, "selfplay_slots": 8}
+
+
+@pytest.mark.timeout(400)
+async def test_a_run_goes_on_after_its_processes_were_killed_at_random_moments(tmp_path):
+    async with watched_loop(tmp_path, tiny=True) as (loop, audit):
+        killer = Killer(loop, audit, seed=20, tiny=True)
+        loop.start()
+        for strike in range(KILLS):
+            await killer.strike()
+            if strike % 4 == 3:
+                await killer.goes_on()
+        await until(lambda: promoted(audit), "a promotion", loop)
+        await killer.goes_on()
+        assert await killer.finish() == []
+        assert set(killer.done) == set(DEEDS), "a way to kill was left out"
+        assert len(killer.running) >= 3, "kills met too few kinds of jobs"
+        assert audit.state.promotions
+        assert audit.state.games == len(audit.games) - unchecked_games(audit)
+
+
+async def promoted(audit):
+    return any(isinstance(fact, Promoted) for fact in await read_facts(audit.engine.kv, CONFIG))
+
+
+def unchecked_games(audit):
+    return sum(shard.games for shard in audit.state.unchecked())
+
+
+# --- stop and start -----------------------------------------------------------------------------------------
+
+
+async def games_of(audit, job_id):
+    """The moves of every game of a job, and a fingerprint of all that was recorded of it."""
+    item = await audit.engine.queue.get(job_id)
+    games = {}
+    for artifact in item.result["artifacts"]:
+        with open_shard(await audit.engine.blobs.path(artifact["digest"])) as shard:
+            for stored in shard.games():
+                games[stored.game.game_id] = (stored.game.actions.tolist(), stored.fingerprint)
+    return games
+
+
+async def state_of(audit, job_id):
+    item = await audit.engine.queue.get(job_id)
+    return None if item is None else item.state
+
+
+async def play_first_jobs(folder, *, stop_in_the_middle):
+    jobs = [f"{CONFIG}.selfplay.00000{number}" for number in (1, 2)]
+    async with watched_loop(folder, tiny=False, learning=SLOW_GAMES) as (loop, audit):
+
+        async def in_the_middle():
+            running = [job for job in await running_jobs(audit.engine.kv) if job.job_id == jobs[0]]
+            return running and 5 < running[0].done < SLOW_GAMES["selfplay_games_first"]
+
+        async def both_done():
+            return [await state_of(audit, job) for job in jobs] == [WorkState.DONE] * 2
+
+        loop.start()
+        if stop_in_the_middle:
+            await until(in_the_middle, "some games", loop)
+            assert await loop.end() == 0
+            item = await audit.engine.queue.get(jobs[0])
+            assert (item.state, item.attempts) == (WorkState.READY, 0)
+            loop.start()
+        await until(both_done, "two jobs", loop)
+        assert await loop.end() == 0
+        assert await loop.all_gone() == []
+        assert await audit.look() == []
+        orders = {f.job_id: f.order for f in audit.facts if isinstance(f, JobIssued)}
+        return [(orders[job], await games_of(audit, job)) for job in jobs]
+
+
+@pytest.mark.timeout(300)
+async def test_games_that_were_stopped_with_the_run_go_on_as_if_nothing_had_happened(tmp_path):
+    folders = [tmp_path / "straight", tmp_path / "stopped"]
+    for folder in folders:
+        folder.mkdir()
+    straight = await play_first_jobs(folders[0], stop_in_the_middle=False)
+    stopped = await play_first_jobs(folders[1], stop_in_the_middle=True)
+    assert len(straight[0][1]) == SLOW_GAMES["selfplay_games_first"]
+    assert stopped == straight
+
+
+# --- the audit itself: it sees every kind of damage --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run that was stopped in peace after a promotion."""
+    folder = tmp_path_factory.mktemp("finished")
+
+    async def learn():
+        async with watched_loop(folder, tiny=True) as (loop, audit):
+            loop.start()
+            await until(lambda: promoted(audit), "a promotion", loop)
+            assert await loop.end() == 0
+            assert await loop.all_gone() == []
+            assert await audit.look() == []
+
+    asyncio.run(learn())
+    return folder
+
+
+async def lose_a_shard(audit):
+    (await audit.engine.blobs.path(next(iter(audit.state.shards)))).unlink()
+
+
+async def cut_a_model(audit):
+    path = await audit.engine.blobs.path(next(iter(audit.state.models)))
+    path.chmod(0o644)
+    path.write_bytes(b"half")
+
+
+async def count_an_end_twice(audit):
+    entries = await audit.engine.kv.entries(prefix_of(CONFIG))
+    end = next(each for each in entries if b'"job_ended"' in each.value)
+    await audit.engine.kv.create(f"{prefix_of(CONFIG)}{len(entries) + 1:010d}", end.value)
+
+
+async def order_a_job_twice(audit):
+    entries = await audit.engine.kv.entries(prefix_of(CONFIG))
+    order = next(each for each in entries if b'"job_issued"' in each.value)
+    await audit.engine.kv.create(f"{prefix_of(CONFIG)}{len(entries) + 1:010d}", order.value)
+
+
+async def promote_twice(audit):
+    entries = await audit.engine.kv.entries(prefix_of(CONFIG))
+    fact = next(each for each in entries if b'"fact":"promoted"' in each.value)
+    await audit.engine.kv.create(f"{prefix_of(CONFIG)}{len(entries) + 1:010d}", fact.value)
+
+
+async def point_to_another_champion(audit):
+    (entry,) = await audit.engine.kv.entries("learning/champion/")
+    await audit.engine.kv.put(entry.key, entry.value.replace(b'"model":"', b'"model":"0'))
+
+
+async def add_work_that_nobody_ordered(audit):
+    await audit.engine.queue.add([NewWork(kind="selfplay", id="stray")])
+
+
+async def complete_without_a_note(audit):
+    """An acknowledged job whose end is taken out of the facts, which end before it."""
+    entries = await audit.engine.kv.entries(prefix_of(CONFIG))
+    last = max(number for number, each in enumerate(entries) if b'"report":{' in each.value)
+    for entry in entries[last:]:
+        await audit.engine.kv.delete(entry.key)
+
+
+@pytest.mark.parametrize(
+    ("damage", "seen"),
+    [
+        (lose_a_shard, "missing or damaged"),
+        (cut_a_model, "missing or damaged"),
+        (count_an_end_twice, "and ended 2 times"),
+        (order_a_job_twice, "was issued 2"),
+        (promote_twice, "promoted twice"),
+        (point_to_another_champion, "names another model"),
+        (add_work_that_nobody_ordered, "were issued"),
+        (complete_without_a_note, "facts changed or vanished"),
+    ],
+)
+async def test_damage_is_seen(finished, tmp_path, damage, seen):
+    await asyncio.to_thread(shutil.copytree, finished, tmp_path, dirs_exist_ok=True)
+    async with watched_loop(tmp_path, tiny=True) as (_, audit):
+        assert await audit.look() == []
+        await damage(audit)
+        known = audit.facts
+    async with watched_loop(tmp_path, tiny=True) as (_, fresh):
+        fresh.expect(known)
+        assert any(seen in problem for problem in await fresh.look()), fresh.problems
