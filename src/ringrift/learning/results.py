@@ -30,6 +30,7 @@ def match_with(match: Match, **changes: Any) -> Match:
 
 def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> None:
     shards = _artifacts(report, "shard")
+    state.totals["cut_off"] += int(report.fields.get("cut_off", 0))  # too long, without a result
     for artifact in shards:
         state.add_shard(
             Shard(

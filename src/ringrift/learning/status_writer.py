@@ -6,6 +6,7 @@ import msgspec
 
 from ringrift.engine.ports import Engine
 from ringrift.learning.controller import Controller
+from ringrift.learning.doctor_rounds import DoctorRounds
 from ringrift.learning.ledger import quoted
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.status_view import Surroundings, config_status, decisions
@@ -21,6 +22,7 @@ class StatusWriter:
     def __init__(self, engine: Engine, runtime: Runtime, settings: Settings, controller: Controller) -> None:
         self._engine, self._runtime, self._settings = engine, runtime, settings
         self._controller = controller
+        self._doctor = DoctorRounds(engine.kv, runtime, data_dir=settings.data_dir)
         self._started_s = runtime.now_s()
 
     async def write(self, state: str) -> None:
@@ -61,4 +63,5 @@ class StatusWriter:
             configs=pictures,
             decisions=decisions(states),
             queue={kind: {str(s): n for s, n in by.items()} for kind, by in counts.items()},
+            findings=await self._doctor.findings(states, controller.rules),
         )

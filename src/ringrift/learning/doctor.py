@@ -1,0 +1,48 @@
+"""What is wrong with a run and what to do about it, in plain words, from what the control side knows.
+
+`examine` is pure: it looks at the state of every config and at what surrounds them, and never at a game or a
+network. Those are examined by the job `diagnose`, whose findings come in with the surroundings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ringrift.learning import doctor_data, doctor_learning, doctor_running
+from ringrift.learning.doctor_findings import Finding, Level, Ward
+from ringrift.learning.state import ConfigState
+
+Check = Callable[[ConfigState, Ward], Iterator[Finding]]
+
+# Every check by its name, in the order in which a person would ask.
+CONFIG_CHECKS: dict[str, Check] = {
+    "hold_out": doctor_learning.hold_out,
+    "calibration": doctor_learning.calibration,
+    "losses": doctor_learning.losses,
+    "ratio": doctor_learning.ratio,
+    "canary": doctor_learning.canary,
+    "duplicates": doctor_data.duplicates,
+    "cut_off": doctor_data.cut_off,
+    "draws": doctor_data.draws,
+    "refusals": doctor_data.refusals,
+    "search_budget": doctor_data.search_budget,
+    "worker_refusals": doctor_data.worker_refusals,
+    "breakers": doctor_running.breakers,
+    "starving": doctor_running.starving,
+}
+RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Finding]]] = {
+    "workers": doctor_running.workers,
+    "disk": doctor_running.disk,
+    "clock": doctor_running.clock,
+}
+
+
+def examine(states: Sequence[ConfigState], ward: Ward) -> list[Finding]:
+    """All findings, the gravest first; a check that finds nothing says nothing."""
+    found = [finding for check in RUN_CHECKS.values() for finding in check(ward)]
+    for state in states:
+        found += [finding for check in CONFIG_CHECKS.values() for finding in check(state, ward)]
+        newest = ward.newest_diagnosis(state)
+        if newest is not None:
+            found += [each for each in newest.findings if each.level is not Level.FINE]
+    return sorted(found, key=lambda each: -each.level.gravity)

@@ -1,0 +1,122 @@
+"""The doctor's rounds during a run: the pure checks once a minute, and in the log what changed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from ringrift.engine.ports import KeyValue
+from ringrift.learning.doctor import examine
+from ringrift.learning.doctor_findings import Finding, Ward, read_diagnoses
+from ringrift.learning.facts import AnyFact
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.state import ConfigState
+from ringrift.learning.wishes import Wishes
+from ringrift.runtime import Runtime
+from ringrift.work.worker_records import live_workers, running_jobs
+
+ROUND_S = 60.0
+
+log = structlog.get_logger()
+
+
+class DoctorRounds:
+    """Examines a run at most once a minute and keeps the findings in between."""
+
+    def __init__(self, kv: KeyValue, runtime: Runtime, *, data_dir: Path) -> None:
+        self._kv, self._runtime, self._data_dir = kv, runtime, data_dir
+        self._clock = ClockWatch(runtime)
+        self._started_s = runtime.now_s()
+        self._looked_s = float("-inf")
+        self._findings: list[Finding] = []
+
+    async def findings(
+        self, states: Sequence[ConfigState], rules: LearningRules
+    ) -> tuple[dict[str, Any], ...]:
+        """The findings of the last round, as the picture of the run shows them."""
+        jump_s = self._clock.look()
+        if self._runtime.monotonic_s() - self._looked_s >= ROUND_S:
+            self._looked_s = self._runtime.monotonic_s()
+            ward = await look_around(
+                self._kv,
+                [state.config for state in states],
+                rules,
+                now_s=self._runtime.now_s(),
+                data_dir=self._data_dir,
+            )
+            alive = replace(ward, is_running=True, started_s=self._started_s, clock_jump_s=jump_s)
+            self._tell(examine(states, alive))
+        return tuple(msgspec.to_builtins(each) for each in self._findings)
+
+    def _tell(self, found: list[Finding]) -> None:
+        """Log what is new and what is over; the picture has all of it."""
+        before = {(each.check, each.config, each.level) for each in self._findings}
+        now = {(each.check, each.config, each.level) for each in found}
+        for each in found:
+            if (each.check, each.config, each.level) not in before:
+                log.warning("doctor.finding", check=each.check, level=str(each.level), text=each.text)
+        for check, config, level in before - now:
+            log.info("doctor.finding_over", check=check, config=config, level=str(level))
+        self._findings = found
+
+
+class ClockWatch:
+    """Compares the clock on the wall with the one that only goes forward."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._apart_s = self._offset()
+        self._largest_s = 0.0
+
+    def look(self) -> float:
+        """The largest jump so far, in seconds; below 0 if it went back."""
+        apart_s = self._offset()
+        jump_s, self._apart_s = apart_s - self._apart_s, apart_s
+        if abs(jump_s) > abs(self._largest_s):
+            self._largest_s = jump_s
+        return self._largest_s
+
+    def _offset(self) -> float:
+        return self._runtime.now_s() - self._runtime.monotonic_s()
+
+
+async def look_around(
+    kv: KeyValue, configs: Sequence[str], rules: LearningRules, *, now_s: float, data_dir: Path
+) -> Ward:
+    """What surrounds the configs now; whether a run is alive is for the caller to say."""
+    wishes = Wishes(kv)
+    paused = {config: why for config in configs if (why := await wishes.why_paused(config)) is not None}
+    disk = await asyncio.to_thread(_disk_usage, data_dir)
+    return Ward(
+        now_s=now_s,
+        rules=rules,
+        workers=await live_workers(kv),
+        running=await running_jobs(kv),
+        paused=paused,
+        disk_free_bytes=disk[0],
+        disk_total_bytes=disk[1],
+        diagnoses={config: await read_diagnoses(kv, config) for config in configs},
+    )
+
+
+def _disk_usage(folder: Path) -> tuple[int | None, int]:
+    """Bytes free and in all; None for a folder that is not there yet."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except FileNotFoundError:
+        return None, 0
+    return usage.free, usage.total
+
+
+def largest_step_back_s(facts: Sequence[AnyFact]) -> float:
+    """By how much the clock went back between two facts, as a number below 0; 0 if it never did."""
+    steps = (after.at_s - before.at_s for before, after in pairwise(facts))
+    return min(0.0, min(steps, default=0.0))

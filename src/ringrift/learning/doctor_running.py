@@ -1,0 +1,136 @@
+"""Checks of the run itself: workers, disk, clock, breakers, and stages that wait too long for their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ringrift.learning.doctor_findings import Finding, Level, Ward
+from ringrift.learning.gates import breaker_gate
+from ringrift.learning.records import ModelState
+from ringrift.learning.snapshot import STAGES
+from ringrift.learning.state import ConfigState
+
+GIB = 2**30
+DISK_PROBLEM_BYTES, DISK_WARNING_BYTES = 1 * GIB, 5 * GIB
+DISK_PROBLEM_SHARE, DISK_WARNING_SHARE = 0.02, 0.05
+CLOCK_JUMP_S = 30.0
+WORKER_IDLE_S = 1800.0
+WAITS_WARNING_S, WAITS_PROBLEM_S = 1200.0, 3600.0
+JOBS_LONG = 10.0  # a stage is late after so many times the length of one self-play job
+
+
+def breakers(state: ConfigState, ward: Ward) -> Iterator[Finding]:
+    for stage in STAGES:
+        failures = state.failures.get(stage)
+        if failures is None or not failures.in_a_row:
+            continue
+        gate = breaker_gate(stage, failures, ward.rules, now_s=ward.now_s)
+        grave = failures.in_a_row >= ward.rules.breaker_failures
+        rests = "" if gate.until_s is None else f"; it rests for {gate.until_s - ward.now_s:.0f} s more"
+        times = "once" if failures.in_a_row == 1 else f"{failures.in_a_row} times in a row"
+        yield Finding(
+            check="breakers",
+            level=Level.PROBLEM if grave else Level.NOTICE,
+            config=state.config,
+            text=f"{stage} of {state.config} failed {times}: {failures.error}{rests}",
+            advice="`ringrift queue dead` shows the items; it tries again by itself.",
+            evidence={"stage": stage, "in_a_row": failures.in_a_row},
+        )
+
+
+def starving(state: ConfigState, ward: Ward) -> Iterator[Finding]:
+    """Work that is ordered and not taken, and stages that bring nothing although they could."""
+    if not ward.is_running or state.config in ward.paused:
+        return
+    under_way = {job.job_id for job in ward.running}
+    for job in state.open_jobs.values():
+        waits_s = ward.now_s - max(job.issued_s, ward.started_s)
+        if job.job_id not in under_way and waits_s > WAITS_WARNING_S:
+            yield _starves(state, job.kind, waits_s, f"{job.job_id} waits for a worker")
+    yield from _late(state, ward)
+
+
+def _late(state: ConfigState, ward: Ward) -> Iterator[Finding]:
+    """Stages without an open job that have brought nothing for long."""
+    limit_s = max(WAITS_WARNING_S, JOBS_LONG * ward.rules.selfplay_job_s)
+    newest = state.newest_model
+    shard = next(reversed(state.shards.values()), None)
+    began_s = max(state.first_s, ward.started_s)
+    since = {"selfplay": began_s if shard is None else max(began_s, shard.made_s)}
+    if newest is not None and newest.state is ModelState.EVALUATING:
+        played = [match.at_s for match in state.matches if match.first == newest.digest]
+        since["evaluate"] = max([began_s, newest.made_s, *played])
+    if state.bucket.available > 2 * ward.rules.bucket.chunk_steps and "evaluate" not in since:
+        since["train"] = max(began_s, began_s if newest is None else newest.made_s)
+    for kind, last_s in since.items():
+        late_s = ward.now_s - last_s
+        if late_s > limit_s and not state.open_of(kind):
+            yield _starves(state, kind, late_s, f"{kind} has brought nothing and nothing of it is ordered")
+
+
+def _starves(state: ConfigState, kind: str, late_s: float, what: str) -> Finding:
+    return Finding(
+        check="starving",
+        level=Level.PROBLEM if late_s > WAITS_PROBLEM_S else Level.WARNING,
+        config=state.config,
+        text=f"{state.config} starves: {what}, for {late_s / 60:.0f} minutes",
+        advice=f"`ringrift explain {state.config}` says why; add workers if all are busy.",
+        evidence={"stage": kind, "waits_s": late_s},
+    )
+
+
+def workers(ward: Ward) -> Iterator[Finding]:
+    if ward.is_running and not ward.workers and ward.now_s - ward.started_s > 60:
+        yield Finding(
+            check="workers",
+            level=Level.PROBLEM,
+            text="the run is alive and no worker is",
+            advice="`ringrift daemons` shows what ended them; starting the run again brings them back.",
+        )
+    for worker in ward.workers:
+        alive_s = worker.at_s - worker.started_s
+        if alive_s > WORKER_IDLE_S and not worker.done and not worker.busy:
+            failed = f" and failed {worker.failed} times" if worker.failed else ""
+            yield Finding(
+                check="workers",
+                level=Level.PROBLEM if worker.failed else Level.WARNING,
+                text=f"worker {worker.name} has finished nothing in {alive_s / 60:.0f} minutes{failed}",
+                advice=f"Look at its log on {worker.node}, and at what it may claim (kinds, capabilities).",
+                evidence={"worker": worker.name, "failed": worker.failed},
+            )
+        elif worker.failed > max(5, worker.done):
+            yield Finding(
+                check="workers",
+                level=Level.PROBLEM,
+                text=f"worker {worker.name} failed {worker.failed} jobs and finished {worker.done}",
+                advice=f"Look at its log on {worker.node}: memory, disk, or a broken installation.",
+                evidence={"worker": worker.name, "failed": worker.failed, "done": worker.done},
+            )
+
+
+def disk(ward: Ward) -> Iterator[Finding]:
+    free = ward.disk_free_bytes
+    if free is None:
+        return
+    share = free / ward.disk_total_bytes if ward.disk_total_bytes else 1.0
+    grave = free < DISK_PROBLEM_BYTES or share < DISK_PROBLEM_SHARE
+    if grave or free < DISK_WARNING_BYTES or share < DISK_WARNING_SHARE:
+        yield Finding(
+            check="disk",
+            level=Level.PROBLEM if grave else Level.WARNING,
+            text=f"{free / GIB:.1f} GiB ({share:.0%}) are free where the data lie",
+            advice="Make room, or move the data folder to a larger disk; a full disk stops the run.",
+            evidence={"free_bytes": free},
+        )
+
+
+def clock(ward: Ward) -> Iterator[Finding]:
+    if abs(ward.clock_jump_s) >= CLOCK_JUMP_S:
+        where = "forward" if ward.clock_jump_s > 0 else "back"
+        yield Finding(
+            check="clock",
+            level=Level.WARNING,
+            text=f"the clock was set {where} by {abs(ward.clock_jump_s):.0f} s while the run lived",
+            advice="Keep it in step (NTP): rests, leases shown and recalls by time go by it.",
+            evidence={"jump_s": ward.clock_jump_s},
+        )
