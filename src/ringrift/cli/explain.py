@@ -17,8 +17,8 @@ from ringrift.cli.terminal import console, plain_errors, print_json
 from ringrift.cli.wording import duration, stage_title
 from ringrift.engine.ports import Engine
 from ringrift.errors import Corrupt
-from ringrift.learning.plan import Explanation
 from ringrift.learning.run_status import EXPLAIN_PREFIX
+from ringrift.learning.snapshot import Explanation
 from ringrift.runtime import system_runtime
 
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ringrift.learning.effort import SELFPLAY
-from ringrift.learning.plan import Plan, Wanted
-from ringrift.work.local_workers import PREPARE
-from ringrift.work.shares import FairClock, kind_of_share, next_kind
+from ringrift.learning.snapshot import ConfigPlan, Wanted
+from ringrift.work.local_workers import PREPARING
+from ringrift.work.shares import PREPARE, FairClock, kind_of_share, next_kind
 
 GAMES_AHEAD = 1
 
@@ -27,7 +27,7 @@ class Capacity:
     open_other: int
 
     def has_room_for(self, kind: str) -> bool:
-        if kind in PREPARE:
+        if kind in PREPARING:
             return True  # at most one of each a config, and short
         if kind == SELFPLAY:
             return self.open_selfplay + self.open_other < self.slots + GAMES_AHEAD
@@ -44,7 +44,7 @@ class Choice:
 
 
 def choose(
-    plans: Mapping[str, Plan],
+    plans: Mapping[str, ConfigPlan],
     capacity: Capacity,
     clock: FairClock,
     *,
@@ -61,9 +61,14 @@ def choose(
                 offers.setdefault(kind_of_share(wanted.kind), {})[config] = wanted
     if not offers:
         return None
-    # Self-play is always wanted: where it has been served less than its share it goes first, even
-    # if its own queue is full at the moment.
-    group = next_kind(clock.served, kind_shares, {*offers, SELFPLAY})
+    if PREPARE in offers:  # seconds of work that all other work waits for: it is counted, but never held up
+        config = next_kind(config_served, config_shares, offers[PREPARE])
+        return Choice(config, offers[PREPARE][config], PREPARE)
+    # Where games have been served less than their share they go first, even if their own queue is full
+    # at the moment; but nothing waits for games that nobody wants.
+    games = any(each.kind == SELFPLAY for plan in plans.values() for each in plan.wanted)
+    waiting = {SELFPLAY} if games and SELFPLAY not in held else set()
+    group = next_kind(clock.served, kind_shares, {*offers, *waiting})
     if group not in offers:
         return None
     config = next_kind(config_served, config_shares, offers[group])

@@ -21,19 +21,20 @@ from ringrift.learning.effort import SELFPLAY, Effort
 from ringrift.learning.facts import AnyFact, JobEnded, JobIssued
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
 from ringrift.learning.ledger import Ledger, remember_config
-from ringrift.learning.plan import Plan, Snapshot, plan
+from ringrift.learning.plan import plan
 from ringrift.learning.recall import has_recalled, shards_behind
 from ringrift.learning.recall_wishes import RecallWishes, is_news
 from ringrift.learning.results import problem_with
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_note
+from ringrift.learning.snapshot import ConfigPlan, Snapshot
 from ringrift.learning.state import Block, ConfigState, OpenJob
 from ringrift.learning.trends_curves import RatingCurves
 from ringrift.learning.tuning_runs import tuned_rules
 from ringrift.learning.wishes import Wishes
 from ringrift.runtime import Runtime
 from ringrift.work.job_orders import read_report
-from ringrift.work.local_workers import PREPARE
+from ringrift.work.local_workers import PREPARING
 from ringrift.work.safeguards import Safeguards
 from ringrift.work.shares import KIND_SHARES, ConfigView, config_shares
 from ringrift.work.supply_rules import slots_for
@@ -70,7 +71,7 @@ class Controller:
         self._seen_end = 0
         self._effort = Effort()
         self.curves = RatingCurves()
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[str, ConfigPlan] = {}
         self.passes = 0
 
     def configs(self) -> list[str]:
@@ -187,7 +188,7 @@ class Controller:
         open_jobs = [job for ledger in self._ledgers.values() for job in ledger.state.open_jobs.values()]
         games = sum(1 for job in open_jobs if job.kind == SELFPLAY)
         shares = self.shares()
-        others = sum(1 for job in open_jobs if job.kind not in (SELFPLAY, *PREPARE))
+        others = sum(1 for job in open_jobs if job.kind not in (SELFPLAY, *PREPARING))
         return choose(
             self.plans,
             Capacity(slots, games, others),

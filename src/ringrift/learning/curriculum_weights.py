@@ -64,8 +64,9 @@ def load_curriculum_weights(
     if not isinstance(content, dict):
         return {}
     updated_s, weights = content.get("updated_at"), content.get("weights")
-    age_s = (runtime or system_runtime()).now_s() - updated_s if _is_number(updated_s) else math.inf
-    if age_s > max_age_s or not isinstance(weights, dict):
+    if updated_s is None or not _is_number(updated_s) or not isinstance(weights, dict):
+        return {}
+    if (runtime or system_runtime()).now_s() - updated_s > max_age_s:
         return {}
     return {name: float(value) for name, value in weights.items() if _is_number(value) and value > 0}
 

@@ -25,9 +25,10 @@ from ringrift.learning.facts import (
     RolledBack,
 )
 from ringrift.learning.feedback_rules import feedback
-from ringrift.learning.plan import PRIORITIES, Plan, Snapshot, plan
+from ringrift.learning.plan import plan
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_of
+from ringrift.learning.snapshot import PRIORITIES, ConfigPlan, Snapshot
 from ringrift.learning.state import ConfigState, fold
 from ringrift.learning.trends_curves import RatingCurves
 
@@ -51,7 +52,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     state: ConfigState
     rules: LearningRules
-    made: Plan
+    made: ConfigPlan
     fact: AnyFact | None  # None: after the last
     divergence: Divergence | None
 
@@ -76,7 +77,7 @@ def moment(config: str, facts: Sequence[AnyFact], rules: LearningRules, *, at: i
 
 def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) -> Iterator[Divergence]:
     state, curves = ConfigState(config, rules.bucket), RatingCurves()
-    earlier: list[Plan] = []  # those that the loop may still have acted on
+    earlier: list[ConfigPlan] = []  # those that the loop may still have acted on
     for number, fact in enumerate(facts, start=1):
         if isinstance(fact, JobIssued | Promoted | Rejected | RolledBack):
             why = _why_not(fact, [_plan(state, rules, fact.at_s, curves), *earlier])
@@ -97,11 +98,11 @@ def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) ->
         rules = changed or rules
 
 
-def _plan(state: ConfigState, rules: LearningRules, at_s: float, curves: RatingCurves) -> Plan:
+def _plan(state: ConfigState, rules: LearningRules, at_s: float, curves: RatingCurves) -> ConfigPlan:
     return plan(Snapshot(state, rules, at_s, None, feedback(state, curves.of(state))))
 
 
-def _why_not(fact: AnyFact, plans: Sequence[Plan]) -> str:
+def _why_not(fact: AnyFact, plans: Sequence[ConfigPlan]) -> str:
     """Why *fact* follows from none of *plans*; empty if it follows from one."""
     whys = [
         _why_not_ordered(fact, made) if isinstance(fact, JobIssued) else _why_not_decided(fact, made)
@@ -110,7 +111,7 @@ def _why_not(fact: AnyFact, plans: Sequence[Plan]) -> str:
     return "" if "" in whys else whys[0]
 
 
-def _why_not_ordered(fact: JobIssued, made: Plan) -> str:
+def _why_not_ordered(fact: JobIssued, made: ConfigPlan) -> str:
     if made.decided:
         return f"the plan decides first: {', '.join(in_short(each) for each in made.decided)}"
     wanted = [each for each in made.wanted if each.kind == fact.kind]
@@ -123,7 +124,7 @@ def _why_not_ordered(fact: JobIssued, made: Plan) -> str:
     return "" if "" in lacking else f"the plan orders it otherwise: {lacking[0]}"
 
 
-def _why_not_decided(fact: AnyFact, made: Plan) -> str:
+def _why_not_decided(fact: AnyFact, made: ConfigPlan) -> str:
     if not made.decided:
         said = [each.reason for each in made.explanations if each.stage == "evaluate"]
         wanted = [each.reason for each in made.wanted if each.kind == "evaluate"]

@@ -19,10 +19,10 @@ from ringrift.learning.facts import (
     RolledBack,
 )
 from ringrift.learning.gates import stage_gate
-from ringrift.learning.plan import STAGES, Plan
 from ringrift.learning.records import ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import ConfigStatus, Cost, Curve, Decision, LossPoint, StageProgress
+from ringrift.learning.snapshot import STAGES, ConfigPlan
 from ringrift.learning.state import ConfigState
 from ringrift.work.worker_records import RunningRecord
 
@@ -36,7 +36,7 @@ _FURTHEST = ("evaluate", "train", "export", "validate", "selfplay")
 class Surroundings:
     """What is not in the facts of a config."""
 
-    plan: Plan | None
+    plan: ConfigPlan | None
     rules: LearningRules
     curve: tuple[Curve, ...]
     running: Sequence[RunningRecord]
@@ -156,7 +156,7 @@ def cost(state: ConfigState, curve: Sequence[Curve], prices: Mapping[str, float]
     )
 
 
-def _next(plan: Plan | None) -> str:
+def _next(plan: ConfigPlan | None) -> str:
     """What the config waits for: the most advanced stage that has something to say."""
     if plan is None:
         return "starting"

@@ -95,7 +95,8 @@ def tune_order(
     samples = None if state is None else state.newest_samples
     if samples is None:
         return None
-    used = {"lr": rules.learning_rate, "batch": rules.batch, "hold_out": max(rules.hold_out, 0.05)}
+    held = max(rules.hold_out, 0.05)
+    used: dict[str, Any] = {"lr": rules.learning_rate, "batch": rules.batch, "hold_out": held}
     if kind is not OptimizationType.NAS:
         used["preset"] = rules.preset
     place = {"samples": [f"{INPUTS}/samples.npz"]}

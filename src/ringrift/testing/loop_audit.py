@@ -15,14 +15,11 @@ from pathlib import Path
 
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.learning.champions import read_champion
-from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted, Rejected, RolledBack
-from ringrift.learning.feedback_rules import feedback
+from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted, RolledBack
 from ringrift.learning.ledger import read_facts
-from ringrift.learning.plan import plan
+from ringrift.learning.replay import replay
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.state import ConfigState
-from ringrift.learning.trends_curves import RatingCurves
 from ringrift.work.job_orders import JobReport, read_report
 
 ReadGames = Callable[[Path], Iterable[str]]
@@ -42,7 +39,6 @@ class LoopAudit:
     unnoted: set[str] = field(default_factory=set)  # completed, and not yet a fact when last looked at
     _known: list[AnyFact] = field(default_factory=list)
     _state: ConfigState = field(init=False)
-    _curves: RatingCurves = field(default_factory=RatingCurves)
     _whole: set[str] = field(default_factory=set)  # digests of blobs that were read and agreed
 
     def __post_init__(self) -> None:
@@ -53,15 +49,22 @@ class LoopAudit:
         return self._state
 
     async def look(self, *, recovered: bool = False) -> list[str]:
-        """Audit now; return what is wrong. *recovered*: the loop has turned since the last look."""
+        """Audit now; return what is wrong. *recovered*: the loop has turned since the last look.
+
+        Then all decisions are made again, too.
+        """
         self.problems = []
         facts = await read_facts(self.engine.kv, self.config)  # raises `Corrupt` for a gap
         if facts[: len(self._known)] != self._known:
             self._wrong("facts changed or vanished")
         for fact in facts[len(self.facts) :]:
-            self._replay(fact)
+            if isinstance(fact, Promoted):
+                self._check_promotion(fact)
             self._state.apply(fact)
         self.facts = self._known = facts
+        if recovered:
+            for each in replay(self.config, facts, self.rules):
+                self._wrong(f"fact {each.number} ({each.what}) does not follow from those before: {each.why}")
         self._check_jobs()
         await self._check_queue(recovered=recovered)
         await self._check_files()
@@ -78,24 +81,12 @@ class LoopAudit:
 
     # --- decisions ----------------------------------------------------------------------------------------
 
-    def _replay(self, fact: AnyFact) -> None:
-        """What was decided or ordered must follow from what was known, by the same plan."""
-        if not isinstance(fact, JobIssued | Promoted | Rejected | RolledBack):
-            return
-        found = feedback(self._state, self._curves.of(self._state))
-        made = plan(Snapshot(self._state, self.rules, fact.at_s, None, found))
-        if isinstance(fact, JobIssued):
-            if not any((each.kind, each.order) == (fact.kind, fact.order) for each in made.wanted):
-                self._wrong(f"{fact.job_id} does not follow from the facts before it")
-        elif fact not in made.decided:
-            self._wrong(
-                f"{type(fact).__name__} of {fact.model[:12]} does not follow from the facts before it"
-            )
-        if isinstance(fact, Promoted):
-            if not fact.evidence:
-                self._wrong(f"{fact.model[:12]} was promoted without evidence")
-            if fact.previous != self._state.champion or fact.model == self._state.champion:
-                self._wrong(f"{fact.model[:12]} was promoted twice, or over a champion that was none")
+    def _check_promotion(self, fact: Promoted) -> None:
+        """Asked before *fact* is taken in."""
+        if not fact.evidence:
+            self._wrong(f"{fact.model[:12]} was promoted without evidence")
+        if fact.previous != self._state.champion or fact.model == self._state.champion:
+            self._wrong(f"{fact.model[:12]} was promoted twice, or over a champion that was none")
 
     # --- jobs ---------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ STOP_EXTRA_S = 15.0
 log = structlog.get_logger()
 
 
-PREPARE = ("validate", "export")
+PREPARING = ("validate", "export")
 
 
 class LocalWorker:
@@ -98,7 +98,7 @@ def local_workers(runtime: Runtime, *, slots: int, log_dir: Path, grace_s: float
             runtime,
             name=f"{host}-prepare",
             slots=1,
-            kinds=PREPARE,
+            kinds=PREPARING,
             log_path=log_dir / "worker-prepare.log",
             grace_s=grace_s,
         ),

@@ -16,8 +16,8 @@ from ringrift.bootstrap.run_options import read_run_choice
 from ringrift.cli.main import app
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.learning.ledger import quoted
-from ringrift.learning.plan import Explanation
 from ringrift.learning.run_status import EXPLAIN_PREFIX
+from ringrift.learning.snapshot import Explanation
 from ringrift.learning.wishes import ALL, Wishes
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun

@@ -18,8 +18,9 @@ from ringrift.learning.feedback_rules import (
     promoted_in_a_row,
     refused_in_a_row,
 )
-from ringrift.learning.plan import Snapshot, plan
+from ringrift.learning.plan import plan
 from ringrift.learning.run_status import Curve
+from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.state import ConfigState
 
 NOW_S = 1_790_000_000.0

@@ -14,12 +14,13 @@ from ringrift.learning.controller import Controller
 from ringrift.learning.facts import Promoted, Recalled, RolledBack
 from ringrift.learning.ledger import Ledger, remember_config
 from ringrift.learning.orders import export_order
-from ringrift.learning.plan import Snapshot, plan
+from ringrift.learning.plan import plan
 from ringrift.learning.promotion import judge
 from ringrift.learning.ratings import rate
 from ringrift.learning.recall import recall_effect
 from ringrift.learning.recall_wishes import RecallWishes
 from ringrift.learning.records import ShardState
+from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.window import shards_in_window
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
