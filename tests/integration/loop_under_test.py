@@ -68,7 +68,7 @@ class Loop:
         self.folder, self.log = folder, folder / "run.log"
         self.process = None
         self.starts = 0
-        self._logged_before = [0, 0]
+        self._logged_before = [0, 0, 0]
         commands = {kind: {"command": ["{python}", "-I", "-S", str(TINY_JOBS)]} for kind in KINDS}
         self.variables = {
             "RINGRIFT_DATA_DIR": str(self.data),
@@ -141,7 +141,7 @@ class Loop:
         return "\n".join(text[-3000:] for text in self._texts())
 
     def _texts(self):
-        logs = (self.log, self.data / "logs" / "workers.log")
+        logs = (self.log, *(self.data / "logs" / name for name in ("worker.log", "worker-prepare.log")))
         return [path.read_text() if path.exists() else "" for path in logs]
 
 
@@ -205,10 +205,11 @@ DEEDS = {
     "control and guards": 1,
     "worker and guards": 1,
     "worker paused": 1,
+    "all paused": 0.5,  # as when a laptop sleeps
     "stop": 1,
     "ringrift stop": 0.5,
 }
-WITHOUT_KILL = {"worker paused", "stop", "ringrift stop"}
+WITHOUT_KILL = {"worker paused", "all paused", "stop", "ringrift stop"}
 UP_TO_S = {"tiny": 2.0, "real": 8.0}
 
 
@@ -263,22 +264,20 @@ class Killer:
         control = self.loop.process
         if deed == "job":
             hit(self._lots.choice(found["job"]), signal.SIGKILL)
-        elif deed == "worker paused":
-            for process in found["worker"]:
-                hit(process, signal.SIGSTOP)
-            await asyncio.sleep(LEASE_S * 1.5)
-            for process in found["worker"]:
-                hit(process, signal.SIGCONT)
+        elif deed in ("worker paused", "all paused"):
+            roles = ("worker",) if deed == "worker paused" else tuple(found)
+            await _pause([process for role in roles for process in found[role]])
         elif deed == "stop":
             code = await self.loop.end()
-            if code:
+            if code not in (0, -signal.SIGTERM):  # the latter while Python itself starts
                 self.problems.append(f"stopped with exit code {code}")
         elif deed == "ringrift stop":
-            command = [sys.executable, "-m", "ringrift.cli", "stop", "--data", str(self.loop.data)]
+            command = [sys.executable, "-m", "ringrift.cli", "stop", "--json", "--data", str(self.loop.data)]
             done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=90)
-            control.wait(30)
             if done.returncode:
                 self.problems.append(f"ringrift stop: {done.stderr.decode()}")
+            elif json.loads(done.stdout)["stopped"]:  # else it came before the run had said that it runs
+                control.wait(30)
         else:
             whom = {
                 "all": ("guard", "control", "worker", "job", "other"),
@@ -337,6 +336,15 @@ class Killer:
             if item is None or item.state in ENDED:
                 left.append(folder.path.name)
         return left
+
+
+async def _pause(processes):
+    """For longer than a lease."""
+    for process in processes:
+        hit(process, signal.SIGSTOP)
+    await asyncio.sleep(LEASE_S * 1.5)
+    for process in processes:
+        hit(process, signal.SIGCONT)
 
 
 def _kind_of(process):
