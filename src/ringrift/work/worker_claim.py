@@ -42,6 +42,7 @@ class ClaimedJob:
         self._limits: JobLimits | None = None
         self._job: RunningJob | None = None
         self._stop_asked = False
+        self._is_over = False  # the queue knows how it ended, and there is no lease to keep
         self._lost = ""
 
     @property
@@ -159,7 +160,8 @@ class ClaimedJob:
                 await self._shop.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
                 until_s, pause_s = asked_s + config.lease_s, config.renew_s
             except LeaseLost as lost:
-                self._lose(str(lost))
+                if not self._is_over:
+                    self._lose(str(lost))
                 return
             except Unavailable as error:
                 log.warning("worker.renewal_failed", item=claim.id, error=str(error))
@@ -251,7 +253,9 @@ class ClaimedJob:
         """Tell the queue, again and again while the lease holds; a refusal is final."""
         while True:
             try:
-                return await call()
+                answer = await call()
+                self._is_over = True
+                return answer
             except Unavailable as error:
                 log.warning("worker.queue_unavailable", item=self._claim.id, call=what, error=str(error))
                 if self._lost:

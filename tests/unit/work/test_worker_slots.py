@@ -2,6 +2,7 @@
 
 import asyncio
 
+from structlog.testing import capture_logs
 from worker_world import WorkerWorld, end_well
 
 from ringrift.engine.ports import WorkState
@@ -9,9 +10,9 @@ from ringrift.testing.simulation import simulate
 from ringrift.work.worker_records import live_workers
 
 
-def simulated(scenario, folder, **config):
+def simulated(scenario, folder, *, world=WorkerWorld, **config):
     async def main():
-        async with WorkerWorld(folder, **config) as here:
+        async with world(folder, **config) as here:
             await scenario(here)
 
     simulate(main(), limit_s=20_000)
@@ -54,3 +55,25 @@ def test_an_item_that_came_back_to_another_slot_is_given_back_when_the_worker_st
             await second.wait()
 
     simulated(scenario, tmp_path, slots=2)
+
+
+class SlowEars(WorkerWorld):
+    """Nobody is quick to hear that work was completed."""
+
+    async def publish(self, event, payload, source):
+        if event == "WORK_COMPLETED":
+            await self.runtime.sleep(40)
+        await super().publish(event, payload, source)
+
+
+def test_a_finished_job_is_not_said_to_have_lost_its_lease(tmp_path):
+    async def scenario(here):
+        item_id = await here.add()
+        end_well(await here.child())
+        await here.until(item_id, WorkState.DONE)
+        await here.runtime.sleep(100)
+
+    with capture_logs() as logs:
+        simulated(scenario, tmp_path, world=SlowEars)
+    assert "worker.completed" in [line["event"] for line in logs]
+    assert "worker.lease_lost" not in [line["event"] for line in logs]
