@@ -203,13 +203,19 @@ DEEDS = {
     "all": 3,
     "guard": 1,
     "control and guards": 1,
-    "worker and guards": 1,
-    "worker paused": 1,
+    "workers and guards": 1,
+    "workers paused": 1,
     "all paused": 0.5,  # as when a laptop sleeps
     "stop": 1,
     "ringrift stop": 0.5,
 }
-WITHOUT_KILL = {"worker paused", "all paused", "stop", "ringrift stop"}
+KILLED = {
+    "all": ("guard", "control", "worker", "job", "other"),
+    "control": ("control",),
+    "control and guards": ("guard", "control"),
+    "workers and guards": ("guard", "worker"),
+}
+WITHOUT_KILL = {"workers paused", "all paused", "stop", "ringrift stop"}
 UP_TO_S = {"tiny": 2.0, "real": 8.0}
 
 
@@ -224,7 +230,7 @@ class Killer:
     done: Counter = field(default_factory=Counter)
     running: Counter = field(default_factory=Counter)  # what jobs were under way at a kill
     problems: list = field(default_factory=list)
-    slowest_s: float = 0.0  # from a kill to the next fact
+    slowest_s: float = 0.0  # from a deed to the next job that ended well
 
     def __post_init__(self):
         self._lots = random.Random(self.seed)
@@ -237,14 +243,14 @@ class Killer:
         return sum(times for deed, times in self.done.items() if deed not in WITHOUT_KILL)
 
     async def strike(self, deed=None):
-        """One deed at a random moment; afterwards the run is up again. Every deed comes before any twice."""
+        """One deed at a random moment, each once before any twice; afterwards the run is up again."""
         await self._until_the_moment()
         if deed is None and not self._deck:
             deed = self._lots.choices(list(DEEDS), weights=list(DEEDS.values()))[0]
         deed = deed or self._deck.pop()
         found = self.loop.processes()
-        if deed == "job" and not found["job"]:
-            deed = "worker"
+        if deed in found and not found[deed]:  # no such process just now
+            deed = "control"
         self.done[deed] += 1
         self.running.update(_kind_of(process) for process in found["job"])
         await self._do(deed, found)
@@ -262,10 +268,8 @@ class Killer:
 
     async def _do(self, deed, found):
         control = self.loop.process
-        if deed == "job":
-            hit(self._lots.choice(found["job"]), signal.SIGKILL)
-        elif deed in ("worker paused", "all paused"):
-            roles = ("worker",) if deed == "worker paused" else tuple(found)
+        if deed in ("workers paused", "all paused"):
+            roles = ("worker",) if deed == "workers paused" else tuple(found)
             await _pause([process for role in roles for process in found[role]])
         elif deed == "stop":
             code = await self.loop.end()
@@ -279,16 +283,13 @@ class Killer:
             elif json.loads(done.stdout)["stopped"]:  # else it came before the run had said that it runs
                 control.wait(30)
         else:
-            whom = {
-                "all": ("guard", "control", "worker", "job", "other"),
-                "control and guards": ("guard", "control"),
-                "worker and guards": ("guard", "worker"),
-            }.get(deed, (deed,))
-            for role in whom:
-                for process in found[role]:
+            for role in KILLED.get(deed, (deed,)):
+                if role == "control":
+                    control.kill()
+                    control.wait(30)
+                # A role alone is one process of it; among others it is all of that role.
+                for process in found[role] if deed in KILLED else [self._lots.choice(found[role])]:
                     hit(process, signal.SIGKILL)
-            if "control" in whom:
-                control.wait(30)
 
     async def _check_the_dead(self):
         """Nothing may be left of a run whose control process is gone, and all it wrote must hold."""
