@@ -23,7 +23,7 @@ def lived(seed, hours, *, faults=True, configs=CONFIGS):
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def world(request):
-    return lived(request.param, hours=4)
+    return lived(request.param, hours=2.5)
 
 
 def test_the_world_was_as_bad_as_intended(world):

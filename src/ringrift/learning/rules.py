@@ -31,8 +31,7 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     value_mix: Annotated[float, Meta(ge=0, le=1)] = 0.8
     hold_out: Annotated[float, Meta(ge=0, le=0.5)] = 0.05
     window_base: Annotated[int, Meta(ge=0)] = 0  # rows; 0: by the board
-    # A candidate costs a test of some hundred games: it has to have learned from as many.
-    bucket: BucketRules = BucketRules(chunk_steps=100_000, cap_steps=800_000, rows_first_min=5_000)
+    bucket: BucketRules = BucketRules(chunk_steps=40_000, cap_steps=160_000, rows_first_min=4_000)
     evaluation_games: Positive = 64  # of one job that somebody asked for
     rating_games: Positive = 40
     rating_opponents: tuple[str, ...] = ("random", "mcts:32")

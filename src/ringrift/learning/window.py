@@ -15,8 +15,9 @@ from ringrift.errors import ConfigError
 from ringrift.learning.records import Shard, ShardState
 
 EXPONENT, GROWTH = 0.75, 0.4
-_BASE_ROWS = {"hex8": 25_000, "square8": 25_000, "square19": 100_000, "hexagonal": 150_000}
-_BASE_ROWS_OTHER = 20_000
+# Small boards: what a run of minutes learns from must not still be the games of its first net.
+_BASE_ROWS = {"hex8": 10_000, "square8": 10_000, "square19": 100_000, "hexagonal": 150_000}
+_BASE_ROWS_OTHER = 10_000
 
 
 def base_rows(config: str) -> int:
