@@ -7,6 +7,7 @@ games: that takes seconds, and must not wait for minutes until a game or a train
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,12 +15,15 @@ from pathlib import Path
 
 import structlog
 
+from ringrift.daemons.child_logs import keep_log_small
 from ringrift.daemons.orphan_guard import process_guard
 from ringrift.runtime import Child, Command, Runtime
 
 RESTART_S_MIN, RESTART_S_MAX = 0.5, 30.0
 HEALTHY_AFTER_S = 30.0
 STOP_EXTRA_S = 15.0
+LOG_BYTES_MAX = 5_000_000
+LOG_LOOK_S = 60.0
 
 log = structlog.get_logger()
 
@@ -43,27 +47,53 @@ class LocalWorker:
         self._runtime, self._name, self._slots, self._kinds = runtime, name, slots, kinds
         self._log_path, self._grace_s = log_path, grace_s
         self.restarts = 0
+        # Only a runtime of this very process starts real children.
+        self._is_real = runtime.pid == os.getpid()
 
     async def run(self) -> None:
-        """Keep the workers alive until cancelled, then stop them."""
+        """Keep the worker alive until cancelled, then stop it."""
         delay_s = RESTART_S_MIN
         while True:
             started_s = self._runtime.monotonic_s()
-            child = await self._start()
-            try:
-                code = await child.wait()
-            except asyncio.CancelledError:
-                await self._stop(child)
-                raise
-            finally:
-                process_guard().remove(child.pid)
+            how = await self._live()
             lived_s = self._runtime.monotonic_s() - started_s
             delay_s = RESTART_S_MIN if lived_s >= HEALTHY_AFTER_S else min(delay_s * 2, RESTART_S_MAX)
             self.restarts += 1
             log.warning(
-                "workers.died", name=self._name, code=code, lived_s=round(lived_s, 1), again_in_s=delay_s
+                "workers.died", name=self._name, how=how, lived_s=round(lived_s, 1), again_in_s=delay_s
             )
             await self._runtime.sleep(delay_s)
+
+    async def _live(self) -> str:
+        """Start it and wait for its end; return how it ended."""
+        try:
+            child = await self._start()
+        except OSError as error:  # no room for another process, or for its log
+            return f"it could not be started: {error}"
+        try:
+            return f"code {await self._end_of(child)}"
+        except asyncio.CancelledError:
+            await self._stop(child)
+            raise
+        finally:
+            if self._is_real:
+                process_guard().remove(child.pid)
+
+    async def _end_of(self, child: Child) -> int:
+        ending = asyncio.ensure_future(child.wait())
+        try:
+            while not ending.done():
+                await asyncio.wait({ending}, timeout=LOG_LOOK_S)
+                await self._keep_log_small()
+            return ending.result()
+        finally:
+            ending.cancel()
+
+    async def _keep_log_small(self) -> None:
+        try:
+            await asyncio.to_thread(keep_log_small, self._log_path, bytes_max=LOG_BYTES_MAX)
+        except OSError as error:  # a full disk is no reason to end the worker
+            log.warning("workers.log_not_kept_small", path=str(self._log_path), error=str(error))
 
     async def _start(self) -> Child:
         await asyncio.to_thread(self._log_path.parent.mkdir, parents=True, exist_ok=True)
@@ -73,7 +103,8 @@ class LocalWorker:
             argv += ["--kinds", *self._kinds]
         argv += ["--parent", str(self._runtime.pid)]
         child = await self._runtime.spawn(Command(argv=argv, output=self._log_path))
-        process_guard().add(child.pid)
+        if self._is_real:
+            process_guard().add(child.pid)
         log.info("workers.started", name=self._name, pid=child.pid, slots=self._slots)
         return child
 
