@@ -70,6 +70,18 @@ class Recovery:
     async def at_start(self, own_name: str) -> None:
         """Whatever carries our name is of a worker before us: we hold the name and have not begun."""
         await self._sweep(lambda name: name == own_name or self._names.is_free(name))
+        await self._give_back_claims_of(own_name)
+
+    async def _give_back_claims_of(self, name: str) -> None:
+        """What was claimed and had no folder yet: nothing of it has run, so it costs no attempt."""
+        for item in await self._engine.queue.claimed():
+            if item.holder != name:
+                continue
+            log.warning("worker.found_claimed", item=item.id, worker=name)
+            try:
+                await self._engine.queue.release(item.id, token=item.token)
+            except LeaseLost:
+                continue  # it ran out just now
 
     async def now_and_then(self) -> None:
         await self._sweep(self._names.is_free)

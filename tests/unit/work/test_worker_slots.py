@@ -5,7 +5,7 @@ import asyncio
 from structlog.testing import capture_logs
 from worker_world import WorkerWorld, end_well
 
-from ringrift.engine.ports import WorkState
+from ringrift.engine.ports import Claimant, WorkState
 from ringrift.testing.simulation import simulate
 from ringrift.work.worker_records import live_workers
 
@@ -77,3 +77,22 @@ def test_a_finished_job_is_not_said_to_have_lost_its_lease(tmp_path):
         simulated(scenario, tmp_path, world=SlowEars)
     assert "worker.completed" in [line["event"] for line in logs]
     assert "worker.lease_lost" not in [line["event"] for line in logs]
+
+
+def test_what_a_killed_worker_had_claimed_and_not_begun_is_done_at_once_by_its_successor(tmp_path):
+    """Between the claim and the folder there is no record that could tell of it but the claim itself."""
+
+    async def main():
+        world = WorkerWorld(tmp_path)
+        item_id = await world.add()
+        others = await world.add()
+        queue = world.engine.queue
+        await queue.claim(Claimant(worker="w1"), lease_s=1000)
+        await queue.claim(Claimant(worker="w2"), lease_s=1000)
+        async with world as here:
+            async with asyncio.timeout(10):
+                end_well(await here.child())
+                assert (await here.until(item_id, WorkState.DONE)).attempts == 1
+            assert (await here.item(others)).holder == "w2"
+
+    simulate(main(), limit_s=500)
