@@ -26,7 +26,7 @@ def job(
     context: typer.Context,
     kind: Annotated[str | None, typer.Argument(help="Kind of job; none lists them.")] = None,
 ) -> None:
-    """Run a job: selfplay, validate, export, train, evaluate, tournament, tune, play."""
+    """Run a job: selfplay, validate, export, train, evaluate, tournament, tune, diagnose, play."""
     raise typer.Exit(run_job([*([kind] if kind else []), *context.args]))
 
 

@@ -15,6 +15,7 @@ KINDS = {
     "evaluate": "play a candidate against an opponent until a sequential test decides",
     "tournament": "play every pairing of several players",
     "tune": "search for better heuristic weights, training parameters or network sizes",
+    "diagnose": "examine a game, a network and their data, and say what is wrong",
     "play": "play a model or watch a game in the terminal",
 }
 
