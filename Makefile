@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 # pip, not uv: see docs/decisions on installing torch.
 $(VENV)/.run-ready: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing ringrift into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@echo "installing ringrift and what learning needs into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[train]'
 	@touch $@
 
 $(VENV)/.dev-ready: pyproject.toml

@@ -12,7 +12,7 @@ _AGO = re.compile(r"(?P<time>\S+)\s+ago")
 
 
 def parse_moment(text: str, *, option: str, now_s: float) -> float:
-    """Seconds since 1970 of `2026-01-31T12:00` (local time if no zone is named), `2h ago` or `now`."""
+    """Seconds since 1970 of `YYYY-MM-DDTHH:MM` (local time if no zone is named), `2h ago` or `now`."""
     words = text.strip()
     if words == "now":
         return now_s
@@ -22,6 +22,6 @@ def parse_moment(text: str, *, option: str, now_s: float) -> float:
         moment = datetime.fromisoformat(words)
     except ValueError:
         raise ConfigError(
-            f"{option} is {text!r}; it must be a moment such as 2026-01-31T12:00, '2h ago' or now"
+            f"{option} is {text!r}; it must be a moment such as YYYY-MM-DDTHH:MM, '2h ago' or now"
         ) from None
     return moment.astimezone(UTC).timestamp()

@@ -35,7 +35,7 @@ def recall(  # noqa: PLR0913 (each is an option of the command)
     worker: Annotated[str | None, typer.Option(help="Games that this worker brought.")] = None,
     model: Annotated[str | None, typer.Option(help="Games that this model played.")] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", help="Since then: 2026-01-31T12:00, '2h ago'.")
+        str | None, typer.Option("--from", help="Since then: YYYY-MM-DDTHH:MM, '2h ago'.")
     ] = None,
     until: Annotated[str | None, typer.Option(help="Before then.")] = None,
     config: Annotated[str | None, typer.Option(help="Of this config only.")] = None,

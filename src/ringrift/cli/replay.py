@@ -15,7 +15,7 @@ from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.ledger import read_facts
-from ringrift.learning.replay import Divergence, Moment, in_short, moment, replay
+from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, replay
 from ringrift.learning.rules import LearningRules, learning_rules
 from ringrift.settings import get_settings
 
@@ -49,7 +49,7 @@ async def _facts(engine: Engine, config: str) -> list[AnyFact]:
     return await read_facts(engine.kv, await require_config(engine.kv, config))
 
 
-def _show_all(config: str, facts: list[AnyFact], found: list[Divergence], *, as_json: bool) -> None:
+def _show_all(config: str, facts: list[AnyFact], found: list[DecisionDivergence], *, as_json: bool) -> None:
     if as_json:
         print_json({"config": config, "facts": len(facts), "divergences": found})
         return

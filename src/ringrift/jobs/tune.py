@@ -21,10 +21,10 @@ from ringrift.jobs.sealing import alone, describe, seal_json
 from ringrift.jobs.tuning.architectures import search_architectures
 from ringrift.jobs.tuning.halving import tune_by_halving
 from ringrift.jobs.tuning.heuristic import tune_heuristic
-from ringrift.jobs.tuning.params import Finding, TuneParams
+from ringrift.jobs.tuning.params import TuneParams, TuningFinding
 from ringrift.jobs.tuning.population import tune_population
 
-_SEARCHES: Mapping[str, Callable[[Job, TuneParams, Game], Finding]] = {
+_SEARCHES: Mapping[str, Callable[[Job, TuneParams, Game], TuningFinding]] = {
     "cmaes": tune_heuristic,
     "halving": tune_by_halving,
     "pbt": tune_population,

@@ -37,7 +37,7 @@ _FROM_OUTSIDE = (Noted, Blocked, Archived)
 EARLIER_MAX = 8
 
 
-class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionDivergence(msgspec.Struct, frozen=True, kw_only=True):
     """A decision that does not follow from what was known before it."""
 
     number: int  # of the fact, from 1
@@ -54,10 +54,10 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     rules: LearningRules
     made: ConfigPlan
     fact: AnyFact | None  # None: after the last
-    divergence: Divergence | None
+    divergence: DecisionDivergence | None
 
 
-def replay(config: str, facts: Sequence[AnyFact], rules: LearningRules) -> list[Divergence]:
+def replay(config: str, facts: Sequence[AnyFact], rules: LearningRules) -> list[DecisionDivergence]:
     """All that does not follow. *rules* count until the facts name others."""
     return list(_divergences(config, facts, rules))
 
@@ -75,17 +75,17 @@ def moment(config: str, facts: Sequence[AnyFact], rules: LearningRules, *, at: i
     return Moment(number=at + 1, state=state, rules=rules, made=made, fact=after, divergence=divergence)
 
 
-def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) -> Iterator[Divergence]:
+def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) -> Iterator[DecisionDivergence]:
     state, curves = ConfigState(config, rules.bucket), RatingCurves()
     earlier: list[ConfigPlan] = []  # those that the loop may still have acted on
     for number, fact in enumerate(facts, start=1):
         if isinstance(fact, JobIssued | Promoted | Rejected | RolledBack):
             why = _why_not(fact, [_plan(state, rules, fact.at_s, curves), *earlier])
             if why:
-                yield Divergence(number=number, at_s=fact.at_s, what=in_short(fact), why=why)
+                yield DecisionDivergence(number=number, at_s=fact.at_s, what=in_short(fact), why=why)
         elif isinstance(fact, JobEnded) and fact.job_id not in state.open_jobs:
             why = "no such job was open"
-            yield Divergence(number=number, at_s=fact.at_s, what=in_short(fact), why=why)
+            yield DecisionDivergence(number=number, at_s=fact.at_s, what=in_short(fact), why=why)
         if isinstance(fact, _FROM_OUTSIDE):
             earlier = [_plan(state, rules, fact.at_s, curves), *earlier[: EARLIER_MAX - 1]]
         else:

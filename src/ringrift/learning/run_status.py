@@ -38,7 +38,7 @@ class StageProgress(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RunDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What was decided, and why."""
 
     at_s: float
@@ -105,6 +105,6 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: str  # running, paused, stopping, stopped
     workers: int
     configs: dict[str, ConfigStatus]
-    decisions: tuple[Decision, ...]  # newest first, bounded
+    decisions: tuple[RunDecision, ...]  # newest first, bounded
     queue: dict[str, dict[str, int]]  # kind: state: items
     findings: tuple[dict[str, Any], ...] = ()  # of the doctor: check, level, text, advice

@@ -21,7 +21,7 @@ from ringrift.learning.facts import (
 from ringrift.learning.gates import stage_gate
 from ringrift.learning.records import ShardState
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.run_status import ConfigStatus, Cost, Curve, Decision, LossPoint, StageProgress
+from ringrift.learning.run_status import ConfigStatus, Cost, Curve, LossPoint, RunDecision, StageProgress
 from ringrift.learning.snapshot import STAGES, ConfigPlan
 from ringrift.learning.state import ConfigState
 from ringrift.work.worker_records import RunningRecord
@@ -33,7 +33,7 @@ _FURTHEST = ("evaluate", "train", "export", "validate", "selfplay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class AroundConfig:
     """What is not in the facts of a config."""
 
     plan: ConfigPlan | None
@@ -46,7 +46,7 @@ class Surroundings:
     now_s: float
 
 
-def config_status(state: ConfigState, around: Surroundings) -> ConfigStatus:
+def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
     """One config."""
     curve, paused = around.curve, around.paused
     ours = [job for job in around.running if job.job_id in state.open_jobs]
@@ -165,10 +165,10 @@ def _next(plan: ConfigPlan | None) -> str:
     return f"{said[0].stage}: {said[0].reason}" if said else ""
 
 
-def decisions(states: Sequence[ConfigState]) -> tuple[Decision, ...]:
+def decisions(states: Sequence[ConfigState]) -> tuple[RunDecision, ...]:
     """The newest decisions of all configs, newest first."""
     found = [
-        Decision(at_s=fact.at_s, config=state.config, what=what, reason=reason)
+        RunDecision(at_s=fact.at_s, config=state.config, what=what, reason=reason)
         for state in states
         for fact in islice(reversed(state.decisions), DECISIONS_SHOWN)
         for what, reason in [_in_words(fact)]

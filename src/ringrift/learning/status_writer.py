@@ -9,7 +9,7 @@ from ringrift.learning.controller import Controller
 from ringrift.learning.doctor_rounds import DoctorRounds
 from ringrift.learning.ledger import quoted
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
-from ringrift.learning.status_view import Surroundings, config_status, decisions
+from ringrift.learning.status_view import AroundConfig, config_status, decisions
 from ringrift.learning.wishes import ALL, Wishes
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
@@ -40,7 +40,7 @@ class StatusWriter:
         shares = controller.shares()
         pictures = {}
         for state in states:
-            around = Surroundings(
+            around = AroundConfig(
                 plan=controller.plans.get(state.config),
                 rules=controller.rules,
                 curve=controller.curves.of(state),

@@ -10,8 +10,8 @@ from ringrift.learning.run_status import (
     ConfigStatus,
     Cost,
     Curve,
-    Decision,
     LossPoint,
+    RunDecision,
     RunStatus,
     StageProgress,
 )
@@ -149,7 +149,7 @@ def _running(sample: SampleRun, position: int) -> tuple[StageProgress, ...]:
     )
 
 
-def _decisions(sample: SampleRun) -> tuple[Decision, ...]:
+def _decisions(sample: SampleRun) -> tuple[RunDecision, ...]:
     told = (
         ("promoted 9b1c44d07e21", "won 38.5 of 64 points in 32 pairs: the test says stronger (5 % error)"),
         ("train", "52,300 new rows have earned 209,200 sample-steps; one chunk is 196,608"),
@@ -162,7 +162,7 @@ def _decisions(sample: SampleRun) -> tuple[Decision, ...]:
         ("took back 77aa03b1c2d4", "the champion lost 40 of 64 points against the one before it"),
     )
     return tuple(
-        Decision(
+        RunDecision(
             at_s=sample.now_s - 9 - 41 * number,
             config=sample.configs[number % len(sample.configs)],
             what=what,

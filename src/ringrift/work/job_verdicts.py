@@ -45,7 +45,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class JobVerdict:
     """The fate of the item, and the words for it."""
 
     fate: Fate
@@ -55,23 +55,23 @@ class Verdict:
     final: bool = False
 
 
-def judge(end: JobEnd, *, attempt: int) -> Verdict:
+def judge(end: JobEnd, *, attempt: int) -> JobVerdict:
     """Decide by how the job ended; what it said counts only for the words."""
     if end.ending is EndReason.LEASE_LOST:
-        return Verdict(fate=Fate.DROP, error=end.why)
+        return JobVerdict(fate=Fate.DROP, error=end.why)
     if end.exit_code in (DONE, DATA_REFUSED) and end.talk.result is not None:
-        return Verdict(fate=Fate.COMPLETE, status="done" if end.exit_code == DONE else "data_refused")
+        return JobVerdict(fate=Fate.COMPLETE, status="done" if end.exit_code == DONE else "data_refused")
     if end.ending is EndReason.STOP or (end.ending is None and end.exit_code == STOPPED):
-        return Verdict(fate=Fate.RELEASE, status="stopped")
+        return JobVerdict(fate=Fate.RELEASE, status="stopped")
     error = _error(end)
     if end.ending is None and end.exit_code == WRONG_INPUT:
-        return Verdict(fate=Fate.FAIL, status="wrong_input", error=error, final=True)
+        return JobVerdict(fate=Fate.FAIL, status="wrong_input", error=error, final=True)
     if end.ending is None and end.exit_code == UNAVAILABLE:
         after_s = _retry_after_s(end.talk)
-        return Verdict(fate=Fate.FAIL, status="unavailable", error=error, retry_after_s=after_s)
+        return JobVerdict(fate=Fate.FAIL, status="unavailable", error=error, retry_after_s=after_s)
     after_s = min(RETRY_S * 2 ** min(max(attempt, 1) - 1, 16), RETRY_S_MAX)
     status = end.ending.value if end.ending is not None else "crashed"
-    return Verdict(fate=Fate.FAIL, status=status, error=error, retry_after_s=after_s)
+    return JobVerdict(fate=Fate.FAIL, status=status, error=error, retry_after_s=after_s)
 
 
 def _retry_after_s(talk: JobTalk) -> float:

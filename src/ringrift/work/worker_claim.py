@@ -22,7 +22,7 @@ from ringrift.work.job_folders import JobFolder, JobRecord
 from ringrift.work.job_limits import EndReason, JobLimits, limits_for
 from ringrift.work.job_orders import JobOrder, JobReport, read_order
 from ringrift.work.job_runner import JobTask, RunningJob
-from ringrift.work.job_verdicts import RETRY_S, UNAVAILABLE_S, Fate, JobEnd, Verdict, judge
+from ringrift.work.job_verdicts import RETRY_S, UNAVAILABLE_S, Fate, JobEnd, JobVerdict, judge
 from ringrift.work.orphans import end_processes_of
 from ringrift.work.worker_progress import forget_progress, tell_progress
 from ringrift.work.worker_shop import Workshop
@@ -81,7 +81,9 @@ class ClaimedJob:
             verdict = _not_even_run(error)
         except OSError as error:
             after_s = UNAVAILABLE_S  # the disk is full, or a folder cannot be written
-            verdict = Verdict(fate=Fate.FAIL, status="unavailable", error=str(error), retry_after_s=after_s)
+            verdict = JobVerdict(
+                fate=Fate.FAIL, status="unavailable", error=str(error), retry_after_s=after_s
+            )
         if self._lost or verdict.fate is Fate.DROP:
             return await self._drop(self._lost or verdict.error)
         if verdict.fate is Fate.RELEASE or self._stop_asked:
@@ -179,7 +181,7 @@ class ClaimedJob:
 
     # --- how it ended -------------------------------------------------------------------------------
 
-    async def _report(self, end: JobEnd, verdict: Verdict) -> JobReport:
+    async def _report(self, end: JobEnd, verdict: JobVerdict) -> JobReport:
         assert self._job is not None
         config, blobs = self._shop.config, self._shop.engine.blobs
         artifacts, fields = await take_in(self._folder, end.talk, blobs)
@@ -216,7 +218,7 @@ class ClaimedJob:
         await self._shop.events.given_back(claim, "the worker stops" if self._stop_asked else "stopped")
         return Fate.RELEASE
 
-    async def _fail(self, verdict: Verdict, *, elapsed_s: float) -> Fate:
+    async def _fail(self, verdict: JobVerdict, *, elapsed_s: float) -> Fate:
         claim, queue = self._claim, self._shop.engine.queue
         await self._leave_folder()
         state = await self._insist(
@@ -263,11 +265,11 @@ class ClaimedJob:
                 await self._shop.runtime.sleep(self._shop.config.pause_s)
 
 
-def _not_even_run(error: RingRiftError) -> Verdict:
+def _not_even_run(error: RingRiftError) -> JobVerdict:
     """What becomes of an item whose job could not be started, or whose output could not be taken in."""
     if isinstance(error, Unavailable):
         after_s = error.retry_after_s
-        return Verdict(fate=Fate.FAIL, status="unavailable", error=str(error), retry_after_s=after_s)
+        return JobVerdict(fate=Fate.FAIL, status="unavailable", error=str(error), retry_after_s=after_s)
     final = isinstance(error, ConfigError)
     status = "wrong_input" if final else "corrupt" if isinstance(error, Corrupt) else "failed"
-    return Verdict(fate=Fate.FAIL, status=status, error=str(error), retry_after_s=RETRY_S, final=final)
+    return JobVerdict(fate=Fate.FAIL, status=status, error=str(error), retry_after_s=RETRY_S, final=final)

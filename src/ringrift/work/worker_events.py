@@ -15,7 +15,7 @@ from ringrift.engine.ports import Claim
 from ringrift.errors import RingRiftError
 from ringrift.work.job_orders import JobOrder, JobReport
 from ringrift.work.job_talk import JobTalk, number
-from ringrift.work.job_verdicts import Verdict
+from ringrift.work.job_verdicts import JobVerdict
 
 log = structlog.get_logger()
 
@@ -66,7 +66,14 @@ class WorkerEvents:
         await self._say("TASK_COMPLETED", {**self._task(claim), **took, "result": result})
 
     async def failed(
-        self, claim: Claim, order: JobOrder, verdict: Verdict, *, dead: bool, elapsed_s: float, limit_s: float
+        self,
+        claim: Claim,
+        order: JobOrder,
+        verdict: JobVerdict,
+        *,
+        dead: bool,
+        elapsed_s: float,
+        limit_s: float,
     ) -> None:
         if verdict.status == "timeout":
             took = {"duration_seconds": elapsed_s, "timeout_seconds": limit_s}

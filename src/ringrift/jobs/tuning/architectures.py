@@ -16,7 +16,7 @@ from ringrift.games.contract import Game
 from ringrift.jobs.frame import Job
 from ringrift.jobs.tuning.halving import LOOKS
 from ringrift.jobs.tuning.matches import match, net_player, verify
-from ringrift.jobs.tuning.params import Finding, TuneParams
+from ringrift.jobs.tuning.params import TuneParams, TuningFinding
 from ringrift.jobs.tuning.studies import judged, open_study
 from ringrift.jobs.tuning.trainee import Data, Trainee, open_data
 from ringrift.network.architecture import PRESETS
@@ -28,7 +28,7 @@ TIMED_SIMULATIONS = 8
 SIMULATIONS_MIN = 2
 
 
-def search_architectures(job: Job, params: TuneParams, game: Game) -> Finding:
+def search_architectures(job: Job, params: TuneParams, game: Game) -> TuningFinding:
     unknown = sorted(set(params.presets) - set(PRESETS))
     if unknown:
         raise ConfigError(f"tune: there is no preset {', '.join(unknown)}; there are {', '.join(PRESETS)}")
@@ -72,7 +72,7 @@ class _Search:
         best = max(each.value for each in done if each.value is not None)
         job.progress(len(done), generation=len(done), best_score=round(best, 4), preset=preset)
 
-    def finding(self, study: Study) -> Finding:
+    def finding(self, study: Study) -> TuningFinding:
         params, data = self._data.params, self._data
         done = judged(study)
         scores = {str(t.params[PRESET]): round(t.value or 0.0, 4) for t in done}
@@ -88,7 +88,7 @@ class _Search:
                 net_player(self._presets[0], first, data.game, simulations=params.simulations),
             )
             verified = verify(self._job, data.game, players, games=params.verify_games, seed=params.seed)
-        return Finding(
+        return TuningFinding(
             best_params={PRESET: best, "simulations": simulations[best], **losses},
             best_score=scores[best] if verified is None else verified.score,
             evaluations=len(done),

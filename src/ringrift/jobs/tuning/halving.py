@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from ringrift.games.contract import Game
 from ringrift.jobs.frame import Job
 from ringrift.jobs.tuning.matches import net_player, verify
-from ringrift.jobs.tuning.params import Finding, TuneParams, Verified
+from ringrift.jobs.tuning.params import TuneParams, TuningFinding, Verified
 from ringrift.jobs.tuning.studies import open_study, tried
 from ringrift.jobs.tuning.trainee import DECAYS, RATES, WINDOW_MIN, Data, Knobs, Trainee, open_data
 
@@ -26,7 +26,7 @@ LOOKS = 8  # of a whole training; trials may end after 1, 2 and 4
 ROWS_ATTRIBUTE, SCORE_ATTRIBUTE = "samples_per_row", "best_score"
 
 
-def tune_by_halving(job: Job, params: TuneParams, game: Game) -> Finding:
+def tune_by_halving(job: Job, params: TuneParams, game: Game) -> TuningFinding:
     sampler = TPESampler(seed=params.seed, n_startup_trials=max(4, params.trials // 3))
     pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=REDUCTION)
     with (
@@ -83,11 +83,11 @@ def _best(study: Study) -> FrozenTrial:
     return max(study.get_trials(deepcopy=False), key=score_of)
 
 
-def _finding(job: Job, data: Data, study: Study) -> Finding:
+def _finding(job: Job, data: Data, study: Study) -> TuningFinding:
     best = _best(study)
     knobs, score = Knobs(**best.params), round(score_of(best), 5)
     ended = [trial for trial in study.get_trials(deepcopy=False) if SCORE_ATTRIBUTE in trial.user_attrs]
-    return Finding(
+    return TuningFinding(
         best_params={**knobs.as_params(), ROWS_ATTRIBUTE: best.user_attrs[ROWS_ATTRIBUTE]},
         best_score=score,
         evaluations=tried(study),

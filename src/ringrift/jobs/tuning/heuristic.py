@@ -22,7 +22,7 @@ from ringrift.games.contract import Game
 from ringrift.games.ringrift.game import RingRiftGame
 from ringrift.jobs.frame import Job
 from ringrift.jobs.tuning.matches import match, verify
-from ringrift.jobs.tuning.params import Finding, TuneParams
+from ringrift.jobs.tuning.params import TuneParams, TuningFinding
 from ringrift.jobs.tuning.studies import generations_of, judged, open_study
 from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
 from ringrift.players.ringrift_heuristic.weights import Weights
@@ -34,7 +34,7 @@ SCALE_MIN = 0.5
 _SPACE: dict[str, BaseDistribution] = {name: FloatDistribution(-REACH, REACH) for name in NAMES}
 
 
-def tune_heuristic(job: Job, params: TuneParams, game: Game) -> Finding:
+def tune_heuristic(job: Job, params: TuneParams, game: Game) -> TuningFinding:
     if not isinstance(game, RingRiftGame):
         raise ConfigError(
             f"tune: there is no heuristic player for {game.key}, so there are no weights to tune"
@@ -72,7 +72,7 @@ class _Search:
         best = round(max(each.value for each in done if each.value is not None), 4)
         job.progress(len(done), generation=len(done) // params.population, best_score=best)
 
-    def finding(self, study: Study) -> Finding:
+    def finding(self, study: Study) -> TuningFinding:
         job, params = self._job, self._params
         done = judged(study)
         last = sorted(done[-params.population :], key=lambda trial: -(trial.value or 0.0))
@@ -83,7 +83,7 @@ class _Search:
         best = candidates[int(np.argmax(fresh))]
         found = HeuristicPlayer(self._game, quick=params.quick, weights=self._weights(best))
         verified = verify(job, self._game, (found, self._used), games=params.verify_games, seed=params.seed)
-        return Finding(
+        return TuningFinding(
             best_params={name: round(value, 4) for name, value in asdict(self._weights(best)).items()},
             best_score=round(max(fresh), 4) if verified is None else verified.score,
             evaluations=len(done),

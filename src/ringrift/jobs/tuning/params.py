@@ -71,7 +71,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
         return self.low > 0.5
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class TuningFinding(msgspec.Struct, frozen=True, kw_only=True):
     """What a search came to."""
 
     best_params: dict[str, Any]

@@ -25,7 +25,7 @@ from ringrift.jobs.training.checkpoints import (
 from ringrift.jobs.training.learner import Learner
 from ringrift.jobs.training.schedule import LearningRate
 from ringrift.jobs.tuning.halving import verify_knobs
-from ringrift.jobs.tuning.params import Finding, TuneParams
+from ringrift.jobs.tuning.params import TuneParams, TuningFinding
 from ringrift.jobs.tuning.trainee import (
     DECAYS,
     RATES,
@@ -43,7 +43,7 @@ STATE_FILE = "population.json"
 QUARTER = 4
 
 
-def tune_population(job: Job, params: TuneParams, game: Game) -> Finding:
+def tune_population(job: Job, params: TuneParams, game: Game) -> TuningFinding:
     with open_data(job, params, game) as data:
         population = Population(data)
         job.stage("evolving", total=params.generations, done=population.generation)
@@ -53,7 +53,7 @@ def tune_population(job: Job, params: TuneParams, game: Game) -> Finding:
             job.progress(population.generation, generation=population.generation, best_score=best)
         best_at = max(range(len(population.scores)), key=lambda at: population.scores[at])
         knobs = population.knobs[best_at]
-        return Finding(
+        return TuningFinding(
             best_params=knobs.as_params(),
             best_score=round(population.scores[best_at], 5),
             evaluations=population.generation * params.population,
