@@ -16,6 +16,7 @@ PASS_ALL_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_o
 COMMANDS = {
     "run": Place("ringrift.cli.run:run"),
     "status": Place("ringrift.cli.status:status"),
+    "doctor": Place("ringrift.cli.doctor:doctor"),
     "explain": Place("ringrift.cli.explain:explain"),
     "pause": Place("ringrift.cli.control_commands:pause"),
     "resume": Place("ringrift.cli.control_commands:resume"),

@@ -94,7 +94,7 @@ async def look_around(
     """What surrounds the configs now; whether a run is alive is for the caller to say."""
     wishes = Wishes(kv)
     paused = {config: why for config in configs if (why := await wishes.why_paused(config)) is not None}
-    disk = await asyncio.to_thread(_disk_usage, data_dir)
+    disk = await asyncio.to_thread(disk_usage, data_dir)
     return Ward(
         now_s=now_s,
         rules=rules,
@@ -107,12 +107,12 @@ async def look_around(
     )
 
 
-def _disk_usage(folder: Path) -> tuple[int | None, int]:
-    """Bytes free and in all; None for a folder that is not there yet."""
-    try:
-        usage = shutil.disk_usage(folder)
-    except FileNotFoundError:
+def disk_usage(folder: Path) -> tuple[int | None, int]:
+    """Bytes free and in all where *folder* lies or will lie; None if that cannot be told."""
+    there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), None)
+    if there is None:
         return None, 0
+    usage = shutil.disk_usage(there)
     return usage.free, usage.total
 
 

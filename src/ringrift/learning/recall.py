@@ -183,11 +183,14 @@ def known_workers(states: Iterable[ConfigState]) -> list[str]:
 
 def _rolled_back_by_recall(state: ConfigState) -> str | None:
     """Whom the last change of the champion took back because of a recall; nobody if it was another change."""
-    changes = [fact for fact in state.decisions if isinstance(fact, Promoted | RolledBack)]
-    last = changes[-1] if changes else None
-    if not isinstance(last, RolledBack) or last.reason != RECALLED_REASON:
+    if not state.recalls:
         return None
-    return last.model if state.models[last.model].state is ModelState.ROLLED_BACK else None
+    turned_out = [model for model in state.models.values() if model.state is ModelState.ROLLED_BACK]
+    last = max(turned_out, key=lambda model: model.history[-1][0], default=None)
+    if last is None or last.history[-1][2] != RECALLED_REASON:
+        return None
+    promoted_s = state.promotions[-1].at_s if state.promotions else 0.0
+    return last.digest if promoted_s <= last.history[-1][0] else None
 
 
 def _promotion_evidence(state: ConfigState, model: str) -> dict[str, object]:

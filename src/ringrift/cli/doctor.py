@@ -1,0 +1,133 @@
+"""`ringrift doctor [RUN]`: what is wrong with a run, before it starts and while it lives, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from ringrift.bootstrap.master_loop import is_master_loop_running
+from ringrift.bootstrap.run_options import DEFAULT_CONFIGS
+from ringrift.cli.data_folder import AsJson, ask_engine, has_run, use_data_folder
+from ringrift.cli.doctor_job import diagnose
+from ringrift.cli.known_configs import configs_of, require_config
+from ringrift.cli.terminal import console, plain_errors, print_json
+from ringrift.engine.ports import Engine
+from ringrift.learning.doctor import CONFIG_CHECKS, RUN_CHECKS, examine
+from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
+from ringrift.learning.doctor_rounds import disk_usage, largest_step_back_s, look_around
+from ringrift.learning.ledger import read_facts
+from ringrift.learning.rules import LearningRules, learning_rules
+from ringrift.learning.rules_record import rules_of
+from ringrift.learning.run_status import STATUS_KEY, RunStatus
+from ringrift.learning.state import ConfigState, fold
+from ringrift.runtime import system_runtime
+from ringrift.settings import get_settings
+
+EXIT_PROBLEM = 1
+STYLES = {Level.FINE: "green", Level.NOTICE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
+
+
+def doctor(
+    run: Annotated[Path | None, typer.Argument(help="Data folder of a run; the usual one if none.")] = None,
+    config: Annotated[str | None, typer.Option(help="Only this config.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave games and networks alone.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Examine a run and say in plain words what is wrong and what to do; exit code 1 if anything is grave."""
+    with plain_errors():
+        use_data_folder(run)
+        if not quick and not as_json:
+            console().print("Examining games and networks; this takes a minute or two a config…\n")
+        if has_run():
+            findings = ask_engine(lambda engine: _examine_run(engine, config, quick=quick))
+        else:
+            findings = asyncio.run(_examine_folder(config or DEFAULT_CONFIGS[0], quick=quick))
+    grave = any(each.level is Level.PROBLEM for each in findings)
+    if as_json:
+        print_json({"run": str(get_settings().data_dir), "problem": grave, "findings": findings})
+    else:
+        _show(findings)
+    if grave:
+        raise typer.Exit(EXIT_PROBLEM)
+
+
+async def _examine_run(engine: Engine, config: str | None, *, quick: bool) -> list[Finding]:
+    kv, settings = engine.kv, get_settings()
+    wanted = await configs_of(kv) if config is None else (await require_config(kv, config),)
+    rules, states, jump_s = learning_rules(settings.learning or {}), [], 0.0
+    for each in wanted:
+        facts = await read_facts(kv, each)
+        for fact in facts:
+            rules = rules_of(fact) or rules
+        states.append(fold(each, facts, bucket_rules=rules.bucket))
+        jump_s = min(jump_s, largest_step_back_s(facts))
+    failed = [] if quick else await _diagnose(engine, states, rules)
+    now_s = system_runtime().now_s()
+    ward = await look_around(kv, wanted, rules, now_s=now_s, data_dir=settings.data_dir)
+    alive = is_master_loop_running()
+    ward = replace(ward, is_running=alive, started_s=await _started_s(engine), clock_jump_s=jump_s)
+    return _with_what_is_fine([*failed, *examine(states, ward)], ward)
+
+
+async def _diagnose(engine: Engine, states: Sequence[ConfigState], rules: LearningRules) -> list[Finding]:
+    """Examine games and networks of each config; returns why where that was not possible."""
+    failed = []
+    for state in states:
+        found = await diagnose(engine.blobs, state, rules)
+        if isinstance(found, Diagnosis):
+            await keep_diagnosis(engine.kv, found)
+        else:
+            failed.append(found)
+    return failed
+
+
+async def _examine_folder(config: str, *, quick: bool) -> list[Finding]:
+    """Before a run: whether the machine has room, and whether game and network are sound."""
+    settings = get_settings()
+    rules = learning_rules(settings.learning or {})
+    state = ConfigState(config, rules.bucket)
+    found = [] if quick else [await diagnose(None, state, rules)]
+    failed = [each for each in found if isinstance(each, Finding)]
+    free, total = await asyncio.to_thread(disk_usage, settings.data_dir)
+    ward = Ward(
+        now_s=system_runtime().now_s(),
+        rules=rules,
+        disk_free_bytes=free,
+        disk_total_bytes=total,
+        diagnoses={config: [each for each in found if isinstance(each, Diagnosis)]},
+    )
+    return _with_what_is_fine([*failed, *examine([state], ward)], ward)
+
+
+async def _started_s(engine: Engine) -> float:
+    entry = await engine.kv.get(STATUS_KEY)
+    return 0.0 if entry is None else msgspec.json.decode(entry.value, type=RunStatus).started_s
+
+
+def _with_what_is_fine(findings: list[Finding], ward: Ward) -> list[Finding]:
+    """Add what the job looked at and found in order."""
+    newest = [of[-1] for of in ward.diagnoses.values() if of]
+    return findings + [each for one in newest for each in one.findings if each.level is Level.FINE]
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    say = console().print
+    for each in findings:
+        say(Text.assemble((f"{each.level:<8}", STYLES[each.level]), " ", _sentence(each.text)))
+        if each.advice:
+            say(Text(f"         {each.advice}", style="dim"))
+    silent = {*RUN_CHECKS, *CONFIG_CHECKS} - {each.check for each in findings}
+    if silent:
+        say(Text(f"\nNothing to say of: {', '.join(sorted(silent)).replace('_', ' ')}", style="dim"))
+
+
+def _sentence(text: str) -> str:
+    """With a full stop; the first letter stays, because it may be that of a name."""
+    return text if text.endswith(".") else f"{text}."
