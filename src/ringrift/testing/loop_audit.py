@@ -36,7 +36,10 @@ class LoopAudit:
     problems: list[str] = field(default_factory=list)
     facts: list[AnyFact] = field(default_factory=list)
     games: dict[str, str] = field(default_factory=dict)  # id of a game: digest of its shard
-    unnoted: set[str] = field(default_factory=set)  # completed, and not yet a fact when last looked at
+    # What was half-done when last looked at: completed and not yet a fact, a fact and not yet in the queue.
+    unnoted: set[str] = field(default_factory=set)
+    unqueued: set[str] = field(default_factory=set)
+    _changes: int = 0  # of the champion, when last looked at
     _known: list[AnyFact] = field(default_factory=list)
     _state: ConfigState = field(init=False)
     _whole: set[str] = field(default_factory=set)  # digests of blobs that were read and agreed
@@ -102,10 +105,12 @@ class LoopAudit:
         ended = {fact.job_id: fact for fact in self.facts if isinstance(fact, JobEnded)}
         issued = [fact for fact in self.facts if isinstance(fact, JobIssued)]
         unnoted: set[str] = set()
+        unqueued: set[str] = set()
         for fact in issued:
             item = await self.engine.queue.get(fact.job_id)
             if item is None:
-                if recovered or fact is not issued[-1]:
+                unqueued.add(fact.job_id)
+                if fact is not issued[-1]:
                     self._wrong(f"{fact.job_id} was issued and is not in the queue")
                 continue
             if item.payload != fact.order.as_payload():
@@ -117,7 +122,9 @@ class LoopAudit:
             self._wrong(f"{items} items in the queue, {len(issued)} were issued")
         if recovered and (forgotten := unnoted & self.unnoted):
             self._wrong(f"completed and never noted: {sorted(forgotten)}")
-        self.unnoted = unnoted
+        if recovered and (forgotten := unqueued & self.unqueued):
+            self._wrong(f"issued and never put into the queue: {sorted(forgotten)}")
+        self.unnoted, self.unqueued = unnoted, unqueued
 
     def _is_unnoted(self, item: WorkItem, end: JobEnded | None) -> bool:
         if item.state is not WorkState.DONE:
@@ -183,13 +190,13 @@ class LoopAudit:
     async def _check_champion(self, *, recovered: bool) -> None:
         """The pointer follows the facts; a crash may leave it one change behind until the next start."""
         pointer = await read_champion(self.engine.kv, self.config)
-        changes = [fact for fact in self.facts if isinstance(fact, Promoted | RolledBack)]
-        number = 0 if pointer is None else pointer.change
-        behind = len(changes) - number
-        if behind not in ((0,) if recovered else (0, 1)):
-            self._wrong(f"the champion's pointer is at change {number} of {len(changes)}")
-        elif pointer is not None and behind == 0 and pointer.model != self._state.champion:
+        changes = sum(isinstance(fact, Promoted | RolledBack) for fact in self.facts)
+        at = 0 if pointer is None else pointer.change
+        if at not in (changes, changes - 1) or (recovered and at < self._changes):
+            self._wrong(f"the champion's pointer is at change {at} of {changes}")
+        elif pointer is not None and at == changes and pointer.model != self._state.champion:
             self._wrong("the champion's pointer names another model than the facts")
+        self._changes = changes
 
     def _reports(self) -> Iterable[tuple[JobIssued, JobReport]]:
         orders = {fact.job_id: fact for fact in self.facts if isinstance(fact, JobIssued)}
