@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from ringrift.bootstrap.control_process import Started, run_control_process
+from ringrift.bootstrap.learning_libraries import check_learning_libraries
 from ringrift.bootstrap.run_options import (
     RunOptions,
     get_run_options,
@@ -63,6 +64,7 @@ def run(
             )
         )
         settings, runtime = get_settings(), system_runtime()
+        check_learning_libraries(settings)
         with ExitStack() as stack:
             if live:
                 log_path = settings.data_dir / "logs" / "control.log"
