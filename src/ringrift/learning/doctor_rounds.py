@@ -1,4 +1,4 @@
-"""The doctor's rounds during a run: the pure checks once a minute, and in the log what changed."""
+"""The doctor's rounds during a run: the pure checks once a minute; what changed is logged and told."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import msgspec
 import structlog
 
 from ringrift.engine.ports import KeyValue
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.doctor import examine
-from ringrift.learning.doctor_findings import Finding, Ward, read_diagnoses
+from ringrift.learning.doctor_findings import Finding, Level, Ward, read_diagnoses
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
@@ -24,6 +25,7 @@ from ringrift.runtime import Runtime
 from ringrift.work.worker_records import live_workers, running_jobs
 
 ROUND_S = 60.0
+SOURCE = "run_doctor"
 
 log = structlog.get_logger()
 
@@ -31,8 +33,10 @@ log = structlog.get_logger()
 class DoctorRounds:
     """Examines a run at most once a minute and keeps the findings in between."""
 
-    def __init__(self, kv: KeyValue, runtime: Runtime, *, data_dir: Path) -> None:
-        self._kv, self._runtime, self._data_dir = kv, runtime, data_dir
+    def __init__(
+        self, kv: KeyValue, runtime: Runtime, *, data_dir: Path, router: UnifiedEventRouter | None = None
+    ) -> None:
+        self._kv, self._runtime, self._data_dir, self._router = kv, runtime, data_dir, router
         self._clock = ClockWatch(runtime)
         self._started_s = runtime.now_s()
         self._looked_s = float("-inf")
@@ -53,19 +57,32 @@ class DoctorRounds:
                 data_dir=self._data_dir,
             )
             alive = replace(ward, is_running=True, started_s=self._started_s, clock_jump_s=jump_s)
-            self._tell(examine(states, alive))
+            await self._tell(examine(states, alive))
         return tuple(msgspec.to_builtins(each) for each in self._findings)
 
-    def _tell(self, found: list[Finding]) -> None:
-        """Log what is new and what is over; the picture has all of it."""
+    async def _tell(self, found: list[Finding]) -> None:
+        """Tell what is new and what is over; the picture has all of it."""
         before = {(each.check, each.config, each.level) for each in self._findings}
         now = {(each.check, each.config, each.level) for each in found}
         for each in found:
             if (each.check, each.config, each.level) not in before:
                 log.warning("doctor.finding", check=each.check, level=str(each.level), text=each.text)
+                await self._alert(each)
         for check, config, level in before - now:
             log.info("doctor.finding_over", check=check, config=config, level=str(level))
         self._findings = found
+
+    async def _alert(self, finding: Finding) -> None:
+        if self._router is None or finding.level is Level.NOTICE:
+            return
+        payload = {
+            "alert_type": f"doctor_{finding.check}",
+            "severity": "error" if finding.level is Level.PROBLEM else "warning",
+            "message": f"{finding.text}. {finding.advice}",
+            "node_id": self._runtime.hostname,
+            "details": {"config_key": finding.config, **finding.evidence},
+        }
+        await self._router.publish("HEALTH_ALERT", payload, SOURCE)
 
 
 class ClockWatch:

@@ -45,7 +45,7 @@ class TrainingLoop:
             announcer=RouterAnnouncer(router),
             safeguards=get_safeguards(),
         )
-        self._status = StatusWriter(engine, runtime, settings, self.controller)
+        self._status = StatusWriter(engine, runtime, settings, self.controller, router=router)
         self._woken = asyncio.Event()
 
     async def run(self, configs: Sequence[str], on_ready: Callable[[], None] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ringrift.engine.ports import Engine
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.controller import Controller
 from ringrift.learning.doctor_rounds import DoctorRounds
 from ringrift.learning.ledger import quoted
@@ -19,10 +20,18 @@ from ringrift.work.worker_records import live_workers, running_jobs
 class StatusWriter:
     """Looks at a controller and what is around it."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, settings: Settings, controller: Controller) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        settings: Settings,
+        controller: Controller,
+        *,
+        router: UnifiedEventRouter,
+    ) -> None:
         self._engine, self._runtime, self._settings = engine, runtime, settings
         self._controller = controller
-        self._doctor = DoctorRounds(engine.kv, runtime, data_dir=settings.data_dir)
+        self._doctor = DoctorRounds(engine.kv, runtime, data_dir=settings.data_dir, router=router)
         self._started_s = runtime.now_s()
 
     async def write(self, state: str) -> None:

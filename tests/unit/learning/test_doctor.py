@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from feedback_kit import Ear
 from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import memory_engine
@@ -11,6 +12,7 @@ from ringrift.learning.doctor_rounds import ClockWatch, DoctorRounds, largest_st
 from ringrift.learning.facts import Noted
 from ringrift.learning.orders import selfplay_order, validate_order
 from ringrift.learning.window import BucketRules
+from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.worker_records import RunningRecord, WorkerRecord
 
@@ -323,6 +325,18 @@ def test_rounds_are_made_once_a_minute(tmp_path):
         assert "overfit" in {each["check"] for each in await rounds.findings([story.state], RULES)}
 
     simulate(main())
+
+
+async def test_a_new_finding_is_told_once(tmp_path):
+    ear, story, runtime = Ear(), a_run(held=None, best_held=None), SystemRuntime()
+    kv = memory_engine(runtime).kv
+    for _ in range(2):
+        rounds = DoctorRounds(kv, runtime, data_dir=tmp_path, router=ear.router)
+        await rounds.findings([story.state], RULES)
+        await rounds.findings([story.state], RULES)
+    assert ear.counts()["HEALTH_ALERT"] == 2  # once by each
+    told = ear.take()["HEALTH_ALERT"]
+    assert (told["alert_type"], told["severity"]) == ("doctor_hold_out", "error")
 
 
 def test_old_diagnoses_make_room():
