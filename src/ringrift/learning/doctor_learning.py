@@ -9,6 +9,7 @@ from typing import Any
 from ringrift.learning.doctor_findings import Finding, Level, Ward
 from ringrift.learning.state import ConfigState
 
+HELD_GAMES_EXPECTED = 5.0
 CALIBRATION_WARNING, CALIBRATION_PROBLEM = 0.15, 0.30
 CALIBRATION_ROWS_MIN = 200
 OVERFIT_TIMES = 1.5
@@ -22,16 +23,19 @@ CANARY_MODELS = 4
 
 def hold_out(state: ConfigState, ward: Ward) -> Iterator[Finding]:
     """Without games that training never saw, nobody can tell learning from memorising."""
-    newest = state.newest_model
+    newest, level = state.newest_model, Level.PROBLEM
     if ward.rules.hold_out == 0:
         text = f"no games of {state.config} are held out of training"
     elif newest is not None and newest.losses and newest.losses.get("best_held") is None:
         text = f"model {newest.number} of {state.config} was trained without held-out games"
+        games = state.samples[newest.samples].games
+        if games * ward.rules.hold_out < HELD_GAMES_EXPECTED:  # that happens by chance with few games
+            level = Level.NOTICE
     else:
         return
     yield Finding(
         check="hold_out",
-        level=Level.PROBLEM,
+        level=level,
         config=state.config,
         text=f"{text}: learning cannot be told from memorising",
         advice="Set hold_out in [learning] to 0.05; with few games, wait until some hundred are there.",

@@ -71,6 +71,8 @@ def test_a_sound_run_gives_no_finding():
 
 def test_a_missing_hold_out_is_found():
     assert ("hold_out", Level.PROBLEM) in found(a_run(held=None, best_held=None))
+    few = msgspec.structs.replace(RULES, hold_out=0.01)  # of 100 games one, or by chance none
+    assert ("hold_out", Level.NOTICE) in found(a_run(held=None, best_held=None), rules=few)
     without = msgspec.structs.replace(RULES, hold_out=0.0)
     assert ("hold_out", Level.PROBLEM) in found(a_run(), rules=without)
 

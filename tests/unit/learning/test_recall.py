@@ -4,6 +4,8 @@ import copy
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import MemoryStore, memory_engine
@@ -302,3 +304,32 @@ def test_a_recall_that_names_nothing_of_this_config_changes_nothing(field):
     before = copy.deepcopy(story.state)
     story.recall(**{field: 1e12 if field == "from_s" else "nobody"})
     assert (story.state.shards, story.state.matches) == (before.shards, before.matches)
+
+
+recalls = st.fixed_dictionaries(
+    {},
+    optional={
+        "worker": st.sampled_from(["w1", "nobody"]),
+        "model": st.sampled_from(["model0004", "model0010", "nobody"]),
+        "from_s": st.floats(1000, 1200),
+        "until_s": st.floats(1000, 1200),
+    },
+)
+
+
+@given(st.lists(recalls, min_size=1, max_size=4))
+def test_whatever_was_recalled_is_back_when_all_recalls_are_withdrawn(wanted):
+    story, _, _ = two_champions()
+    before = copy.deepcopy(story.state)
+    for withdrawn in (False, True):
+        for number, what in enumerate(wanted):
+            story.now_s += 1
+            story.write(
+                Recalled(at_s=story.now_s, recall_id=f"r{number}", reason="", withdrawn=withdrawn, **what)
+            )
+            state = story.state
+            left = [shard for shard in state.shards.values() if shard.state is ShardState.CHECKED]
+            assert state.rows == sum(shard.rows for shard in left)
+            assert state.bucket.earned == pytest.approx(4 * state.rows)
+    assert (story.state.shards, story.state.matches) == (before.shards, before.matches)
+    assert story.state.bucket == before.bucket
