@@ -121,6 +121,12 @@ def _export(snapshot: Snapshot, made: ConfigPlan) -> None:
     if samples is not None and samples.rows_generated == state.rows and not recalled:
         made.say("export", "the newest samples hold all checked games")
         return
+    failures = state.failures.get("train")
+    unused = samples is not None and not _is_used(state, samples.digest)
+    if unused and not recalled and (failures is None or not failures.in_a_row):
+        # Games that keep coming would have it made again and again, and training would wait for ever.
+        made.say("export", "the newest samples have yet to be trained on")
+        return
     base = rules.window_base or base_rows(state.config)
     fit = (shard for shard in reversed(state.shards.values()) if refuse_shard(shard) is None)
     shards = shards_in_window(fit, state.rows, base=base)

@@ -1,0 +1,121 @@
+"""The controller is killed before and after every write of its first cycles; the next one makes it good."""
+
+import dataclasses
+
+from learning_world import World
+
+from ringrift.engine.ports import Claimant
+from ringrift.learning.announcing import Silent
+from ringrift.learning.controller import Controller
+from ringrift.testing.loop_audit import LoopAudit
+from ringrift.testing.simulation import simulate
+
+CONFIG = "square8_2p"
+PROMOTIONS = 2
+WRITES = {"create", "put", "update", "delete", "add", "cancel"}
+
+
+class Killed(BaseException):
+    """The process is gone; nothing may handle this."""
+
+
+class Fuse:
+    """Lets so many writes of a port through."""
+
+    def __init__(self, at, *, after):
+        self.at, self.after, self.writes = at, after, 0
+
+    def around(self, port):
+        return FusedPort(self, port)
+
+    async def write(self, call, *args, **kwargs):
+        self.writes += 1
+        if self.writes == self.at and not self.after:
+            raise Killed
+        answer = await call(*args, **kwargs)
+        if self.writes == self.at:
+            raise Killed
+        return answer
+
+
+class FusedPort:
+    def __init__(self, fuse, port):
+        self._fuse, self._port = fuse, port
+
+    def __getattr__(self, name):
+        call = getattr(self._port, name)
+        if name not in WRITES:
+            return call
+
+        async def write(*args, **kwargs):
+            return await self._fuse.write(call, *args, **kwargs)
+
+        return write
+
+
+class EagerWorld(World):
+    """Every model is far stronger than the last, so that a promotion takes few games."""
+
+    def _train(self, order):
+        artifacts, fields = super()._train(order)
+        before = self.truth.strength.get(order.inputs.get("parent.safetensors"), -200.0)
+        self.truth.strength[artifacts[0].digest] = before + 800.0
+        return artifacts, fields
+
+
+class OneLife:
+    """A world without chance: the controller plans, one worker does all there is, and so on."""
+
+    def __init__(self, fuse):
+        self.world = EagerWorld(seed=7, configs=[CONFIG], faults=False)
+        self.engine, self.fuse = self.world.engine(), fuse
+        self.audit = LoopAudit(self.engine, CONFIG, self.world.rules, None)
+        self.kills = 0
+
+    async def live(self):
+        fused = dataclasses.replace(
+            self.engine, kv=self.fuse.around(self.engine.kv), queue=self.fuse.around(self.engine.queue)
+        )
+        try:
+            await self._learn(fused)
+        except Killed:
+            self.kills += 1
+            assert await self.audit.look() == []
+            await self._learn(self.engine)
+        assert await self.audit.look(recovered=True) == []
+
+    async def _learn(self, engine):
+        controller = Controller(engine, self.world.runtime, self.world.rules, announcer=Silent())
+        await controller.open([CONFIG])
+        while len(controller.state(CONFIG).promotions) < PROMOTIONS:
+            await self.world._be_known(self.engine, "w1")
+            await controller.reconcile()
+            await self._work()
+            await self.world.runtime.sleep(1.0)
+
+    async def _work(self):
+        worker = Claimant(worker="w1", node="sim")
+        while claims := await self.engine.queue.claim(worker, lease_s=1000.0):
+            await self.world._carry_out(self.engine, "w1", claims[0])
+
+
+def killed_at(number, *, after):
+    life = OneLife(Fuse(number, after=after))
+    simulate(life.live())
+    return life
+
+
+def test_games_that_keep_coming_do_not_hold_a_training_up():
+    """An export that is not trained on is not made again for the sake of some newer games."""
+    issued = killed_at(0, after=False).audit.state.issued
+    assert issued["export"] <= issued["train"] + 1
+
+
+def test_every_write_may_be_the_last():
+    straight = killed_at(0, after=False)
+    assert straight.kills == 0
+    promoted = straight.audit.state.promotions
+    assert len(promoted) == PROMOTIONS
+    for number in range(1, straight.fuse.writes + 1):
+        for after in (False, True):
+            assert killed_at(number, after=after).kills == 1
