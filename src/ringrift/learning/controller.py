@@ -203,9 +203,8 @@ class Controller:
         """Ask the safeguards; a kind that they refuse is held until it is worth asking again."""
         if self._safeguards is None:
             return True
-        verdict = await self._safeguards.allow(kind, self._runtime.hostname)
+        verdict = await self._safeguards.may_order(kind, self._runtime.hostname)
         if verdict.ok:
-            self._safeguards.started(kind, self._runtime.hostname)
             return True
         until_s = self._runtime.now_s() + max(verdict.retry_after_s, HELD_S_MIN)
         self._held[kind] = Block(verdict.reason, until_s)

@@ -221,3 +221,13 @@ def has_room_again(resources: NodeResources, limits: TaskLimits) -> bool:
         or resources.disk_free_gb >= limits.disk_free_gb_min / limits.resume_share
     )
     return disk_ok and resources.memory_percent < limits.resume_share * limits.memory_percent_max
+
+
+# What may hold back the loop of a config. Its orders are bounded by the slots of the workers, every stage of
+# every config has a breaker of its own, and jobs give way to other programs: so no rate, no breaker that one
+# config would open for all, and no look at the processor.
+LOOP_ORDER: tuple[Check, ...] = (
+    check_state,
+    check_hard_resources,
+    check_backpressure_level,
+)

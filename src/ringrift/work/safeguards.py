@@ -7,7 +7,7 @@ from typing import Any
 from ringrift.engine.blocking import run_blocking
 from ringrift.process import process_scope
 from ringrift.work.limits import SpawnVerdict
-from ringrift.work.limits_checks import SAFEGUARD_ORDER, judge
+from ringrift.work.limits_checks import LOOP_ORDER, SAFEGUARD_ORDER, Check, judge
 from ringrift.work.task_admission import TaskAdmission, get_task_admission
 from ringrift.work.task_types import task_type_of
 
@@ -28,8 +28,15 @@ class Safeguards:
 
     async def allow(self, kind: str, node: str = "") -> SpawnVerdict:
         """Whether work of *kind* (a job kind or a task type) may start on *node* now."""
+        return await self._judge(kind, node, SAFEGUARD_ORDER)
+
+    async def may_order(self, kind: str, node: str = "") -> SpawnVerdict:
+        """Whether the loop may order work of *kind*: an emergency, a pause, a full disk hold it."""
+        return await self._judge(kind, node, LOOP_ORDER)
+
+    async def _judge(self, kind: str, node: str, order: tuple[Check, ...]) -> SpawnVerdict:
         question = await self._admission.question(task_type_of(kind), node, for_safeguards=True)
-        verdict = judge(question, self._admission.limits, SAFEGUARD_ORDER)
+        verdict = judge(question, self._admission.limits, order)
         self.asked += 1
         if not verdict.ok:
             self.refused[verdict.check] = self.refused.get(verdict.check, 0) + 1
