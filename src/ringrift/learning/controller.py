@@ -20,7 +20,7 @@ from ringrift.learning.champions import ChampionPointers
 from ringrift.learning.effort import SELFPLAY, Effort
 from ringrift.learning.facts import AnyFact, JobEnded, JobIssued
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
-from ringrift.learning.ledger import Ledger, remember_config
+from ringrift.learning.ledger import Ledger, fits, remember_config
 from ringrift.learning.plan import plan
 from ringrift.learning.recall import has_recalled, shards_behind
 from ringrift.learning.recall_wishes import RecallWishes, is_news
@@ -44,6 +44,7 @@ ENDS_AT_ONCE = 500
 DECISIONS_AT_ONCE = 16
 ORDERS_AT_ONCE = 256
 HELD_S_MIN = 1.0
+ERROR_CHARS_MAX = 4_000
 
 log = structlog.get_logger()
 
@@ -139,7 +140,7 @@ class Controller:
         job = ledger.state.open_jobs.get(item.id)
         if job is None:
             return
-        fact = ended_fact(job, item, at_s=self._runtime.now_s())
+        fact = ended_fact(ledger.state, job, item, at_s=self._runtime.now_s())
         await self._write(config, fact)
         del self._jobs[job.job_id]
         took_s = None if fact.report is None else fact.report.wall_s
@@ -284,16 +285,23 @@ def job_id(config: str, kind: str, number: int) -> str:
     return f"{plain}.{kind}.{number:06d}"
 
 
-def ended_fact(job: OpenJob, item: WorkItem, *, at_s: float) -> JobEnded:
+def ended_fact(state: ConfigState, job: OpenJob, item: WorkItem, *, at_s: float) -> JobEnded:
     """How *job* ended. A result that cannot be its answer is a failure, and says why."""
     if item.state is WorkState.CANCELLED:
-        return JobEnded(at_s=at_s, job_id=job.job_id, cancelled=True, error=item.error or "cancelled")
+        return _without_report(job, item.error or "cancelled", at_s=at_s, cancelled=True)
     if item.state is WorkState.DEAD:
-        return JobEnded(at_s=at_s, job_id=job.job_id, error=item.error or "no reason was given")
+        return _without_report(job, item.error or "no reason was given", at_s=at_s)
     try:
         report = read_report(item.result or {})
     except ConfigError as error:
-        return JobEnded(at_s=at_s, job_id=job.job_id, error=str(error))
-    if problem := problem_with(job, report):
-        return JobEnded(at_s=at_s, job_id=job.job_id, error=problem)
-    return JobEnded(at_s=at_s, job_id=job.job_id, report=report)
+        return _without_report(job, str(error), at_s=at_s)
+    if problem := problem_with(state, job, report):
+        return _without_report(job, problem, at_s=at_s)
+    fact = JobEnded(at_s=at_s, job_id=job.job_id, report=report)
+    if not fits(fact):
+        return _without_report(job, "the report is too long to be kept", at_s=at_s)
+    return fact
+
+
+def _without_report(job: OpenJob, error: str, *, at_s: float, cancelled: bool = False) -> JobEnded:
+    return JobEnded(at_s=at_s, job_id=job.job_id, cancelled=cancelled, error=error[:ERROR_CHARS_MAX])

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import AlreadyExists, Conflict, Corrupt
 from ringrift.learning.facts import AnyFact
@@ -65,6 +66,11 @@ class Ledger:
 
     def _next_key(self) -> str:
         return self._prefix + _NUMBER.format(self.state.facts + 1)
+
+
+def fits(fact: AnyFact) -> bool:
+    """Whether *fact* can be stored."""
+    return len(_encode(fact)) <= VALUE_BYTES_MAX
 
 
 async def read_facts(kv: KeyValue, config: str) -> list[AnyFact]:

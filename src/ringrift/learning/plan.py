@@ -7,19 +7,22 @@ not do something now. It is asked again after every change; an event is only a r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ringrift.learning import promotion
 from ringrift.learning.gates import Gate, stage_gate
 from ringrift.learning.judging import open_candidate, plan_judgement
 from ringrift.learning.orders import export_order, selfplay_games, selfplay_order, train_order, validate_order
 from ringrift.learning.quality_scores import refuse_shard
 from ringrift.learning.recall import decided_by_recall, has_recalled, is_recalled_model
-from ringrift.learning.records import Model, ModelState, ShardState
+from ringrift.learning.records import Model, ModelState, Shard, ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, rows_missing, shards_in_window, steps_to_train, window_rows
 
 UNCHECKED_SHARDS_MAX = 64
+WINDOW_SHARDS_MAX = 2_000  # an order is one value of the store, and names each shard and its report
 FIRST_ROWS_FACTOR = 3
 
 
@@ -58,7 +61,7 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
     simulations = max(1, round(rules.simulations * snapshot.feedback.simulations))
     who = "without a network" if state.champion is None else f"by the champion {state.champion[:12]}"
     missing = rows_missing(state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models))
-    if not missing and _first_model_is_made(state, rules):
+    if not missing and _first_model_is_made(snapshot):
         made.say("selfplay", "the first model is being made, and more games without a network teach little")
         return
     why = f"; the next training waits for {missing:,} more rows" if missing else ""
@@ -70,12 +73,16 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
     )
 
 
-def _first_model_is_made(state: ConfigState, rules: LearningRules) -> bool:
-    """Whether there are games enough for the first model, and it is still to be trained or judged."""
+def _first_model_is_made(snapshot: Snapshot) -> bool:
+    """Whether there are games enough for the first model, and it is under way or can be."""
+    state, rules = snapshot.state, snapshot.rules
     if state.champion is not None or (state.models and open_candidate(state) is None):
         return False
     rows = state.rows + state.totals[f"rows {ShardState.UNCHECKED}"]
-    return rows >= FIRST_ROWS_FACTOR * rules.bucket.rows_first_min
+    if rows < FIRST_ROWS_FACTOR * rules.bucket.rows_first_min:
+        return False
+    under_way = open_candidate(state) is not None or bool(state.open_of("export", "train"))
+    return under_way or (_steps(snapshot) > 0 and any(_fit_shards(state)))
 
 
 def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:
@@ -128,13 +135,25 @@ def _export(snapshot: Snapshot, made: ConfigPlan) -> None:
         made.say("export", "the newest samples have yet to be trained on")
         return
     base = rules.window_base or base_rows(state.config)
-    fit = (shard for shard in reversed(state.shards.values()) if refuse_shard(shard) is None)
-    shards = shards_in_window(fit, state.rows, base=base)
+    shards = shards_in_window(_fit_shards(state), state.rows, base=base, shards_max=WINDOW_SHARDS_MAX)
+    if not shards:
+        made.say("export", "none of the checked games is fit to learn from; waits for others")
+        return
     rows = window_rows(state.rows, base=base)
+    cut = f", from its newest {len(shards):,} shards" if len(shards) == WINDOW_SHARDS_MAX else ""
     made.want(
         "export",
         export_order(state, rules, shards, window_rows=rows),
-        f"a window of {rows:,} of {state.rows:,} rows for the next training",
+        f"a window of {rows:,} of {state.rows:,} rows for the next training{cut}",
+    )
+
+
+def _fit_shards(state: ConfigState) -> Iterator[Shard]:
+    """What may be learned from, newest first."""
+    return (
+        shard
+        for shard in reversed(state.shards.values())
+        if shard.state is ShardState.CHECKED and shard.rows > 0 and refuse_shard(shard) is None
     )
 
 

@@ -35,11 +35,16 @@ def window_rows(rows_total: int, *, base: int) -> int:
     return min(rows_total, round(base * (1 + GROWTH * (growth - 1) / EXPONENT)))
 
 
-def shards_in_window(shards: Iterable[Shard], rows_total: int, *, base: int) -> tuple[Shard, ...]:
-    """Return the checked shards, newest first as given, that fill the window; the last may reach over."""
+def shards_in_window(
+    shards: Iterable[Shard], rows_total: int, *, base: int, shards_max: int | None = None
+) -> tuple[Shard, ...]:
+    """Return the checked shards, newest first as given, that fill the window; the last may reach over.
+
+    At most *shards_max* of them: the oldest of the window are then left out.
+    """
     wanted, taken, rows = window_rows(rows_total, base=base), [], 0
     for shard in shards:
-        if rows >= wanted:
+        if rows >= wanted or len(taken) == shards_max:
             break
         if shard.state is ShardState.CHECKED and shard.rows > 0:
             taken.append(shard)

@@ -1,0 +1,93 @@
+"""The plan never waits for what cannot come, and never orders more than an order can hold."""
+
+import msgspec
+import pytest
+from learning_story import RULES, Story, artifact
+
+from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.learning.facts import JobIssued
+from ringrift.learning.ledger import Ledger
+from ringrift.learning.orders import validate_order
+from ringrift.learning.plan import WINDOW_SHARDS_MAX, plan
+from ringrift.learning.records import Shard, ShardState
+from ringrift.learning.snapshot import Snapshot
+from ringrift.learning.window import BucketRules
+from ringrift.testing.simulation import SimulatedRuntime, simulate
+
+
+def planned(story, rules=RULES):
+    return plan(Snapshot(story.state, rules, story.now_s))
+
+
+def wanted(made):
+    return {each.kind for each in made.wanted}
+
+
+def said(made, stage):
+    return next(each.reason for each in made.explanations if each.stage == stage)
+
+
+def with_bucket(**changes):
+    return msgspec.structs.replace(RULES, bucket=msgspec.structs.replace(RULES.bucket, **changes))
+
+
+def many_checked_shards(story, count):
+    for number in range(count):
+        story.state.add_shard(
+            Shard(
+                digest=f"{number:08x}" * 8, job_id="j", name="shard", state=ShardState.CHECKED, games=1, rows=1,
+                model=None, simulations=32, worker="w", made_s=1.0, cpu_s=1.0, report=f"{number:08x}" * 8,
+            )
+        )  # fmt: skip
+
+
+def test_a_window_of_very_many_shards_is_cut_and_can_be_stored():
+    story = Story()
+    many_checked_shards(story, 5_000)
+    export = next(each for each in planned(story).wanted if each.kind == "export")
+    shards = [name for name in export.order.inputs if name.endswith(".shard.db")]
+    assert len(shards) == WINDOW_SHARDS_MAX
+    assert f"{4_999:08x}" * 8 in export.order.inputs.values(), "the newest are kept"
+    assert "newest 2,000 shards" in export.reason
+
+    async def main():
+        engine = memory_engine(SimulatedRuntime(), MemoryStore())
+        ledger = await Ledger.open(engine.kv, story.state.config, bucket_rules=BucketRules())
+        fact = JobIssued(at_s=1.0, job_id="j", kind="export", order=export.order, priority=1, reason="r")
+        await ledger.append(fact)
+        await engine.close()
+        assert ledger.state.facts == 1
+
+    simulate(main())
+
+
+@pytest.mark.parametrize("bucket", [{"rows_first_min": 0}, {"steps_per_row": 1e-6}])
+def test_games_are_played_while_no_training_can_happen(bucket):
+    rules = with_bucket(**bucket)
+    story = Story()
+    story.state.bucket_rules = rules.bucket
+    assert "selfplay" in wanted(planned(story, rules))
+    story.play()
+    story.check()
+    made = planned(story, rules)
+    assert wanted(made) & {"selfplay", "export"}
+    if "steps_per_row" in bucket:
+        assert "selfplay" in wanted(made)
+
+
+def test_games_rest_while_the_first_model_can_be_made():
+    story = Story()
+    story.play()
+    story.check()
+    assert wanted(planned(story)) == {"export"}
+
+
+def test_games_go_on_when_all_there_are_are_unfit():
+    story = Story()
+    shard = story.play()
+    job = story.issue("validate", validate_order(story.state, story.state.unchecked()))
+    story.end(job, artifact("report", "r", shard=shard, games=50, refused=30, rows=800))
+    assert story.state.rows == 800
+    made = planned(story)
+    assert wanted(made) == {"selfplay"}
+    assert "fit" in said(made, "export")
