@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ringrift.engine.ports import LogEvent, NewWork
-from ringrift.engine.sqlite import SqliteConfig
+from ringrift.engine.sqlite import SqliteConfig, wal_check
 from ringrift.errors import (
     Corrupt,
     ForeignFile,
@@ -352,3 +352,32 @@ async def test_two_commits_behind_a_damaged_one_are_damage_also_among_leftovers(
         file.write(long[len(long) // 2 // 4120 * 4120 :])
     damage(log, ends - 30_000)
     await refused(killed, opened, Corrupt)
+
+
+async def test_a_log_that_begins_anew_while_it_is_looked_at_is_no_damage(config, opened, monkeypatch):
+    """Two commits come after the first look at the index; at the second one a writer has reset it, but not
+    yet the log."""
+    engine = await opened(config)
+    await engine.kv.put("a", b"1")
+    writer = sqlite3.connect(config.database, isolation_level=None)
+    looks, pread = [], wal_check._pread
+
+    def watched(file, size, place):
+        content = pread(file, size, place)
+        if file.name.endswith("-shm"):
+            looks.append(content)
+            if len(looks) == 1:
+                for name in ("x", "y"):
+                    writer.execute(
+                        "INSERT INTO event(id, type, appended_s, body) VALUES (?, 'T', 0, x'')", (name,)
+                    )
+            elif len(looks) == 2:
+                return content[:16] + bytes(16) + b"new salt"
+        return content
+
+    monkeypatch.setattr(wal_check, "_pread", watched)
+    try:
+        wal_check.check_wal(config.database)
+    finally:
+        writer.close()
+    assert len(looks) >= 2

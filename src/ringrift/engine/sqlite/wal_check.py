@@ -28,6 +28,7 @@ _HEADER_BYTES = 32
 _FRAME_HEADER_BYTES = 24
 _INDEX_BYTES = 40
 _LEFT_BY_ONE_MAX = 1
+_LOOKS = 2
 _WORD_MASK = 0xFFFFFFFF
 
 
@@ -36,7 +37,8 @@ def check_wal(database: Path) -> None:
     log, index = (database.with_name(database.name + suffix) for suffix in ("-wal", "-shm"))
     try:
         with log.open("rb") as file, index.open("rb") as shared:
-            unread = _unread_commits(file, shared)
+            # Others write meanwhile; damage is there at every look.
+            unread = min(_unread_commits(file, shared) for _ in range(_LOOKS))
     except FileNotFoundError:
         return  # everything is in the database itself
     if unread > _LEFT_BY_ONE_MAX:
@@ -57,10 +59,10 @@ def _unread_commits(log: BinaryIO, index: BinaryIO) -> int:
         return 0  # another process is just beginning the log anew
     commits = _commits_after(log, _last_read(known), salt)
     # Looked at again: what another process has committed since is not damaged.
-    known = _pread(index, _INDEX_BYTES, 0)
-    if _pread(log, _HEADER_BYTES, 0) != header:
-        return 0
-    return _longest_run(log, [number for number in commits if number > _last_read(known)])
+    again = _pread(index, _INDEX_BYTES, 0)
+    if again[32:40] != known[32:40] or _pread(log, _HEADER_BYTES, 0) != header:
+        return 0  # the log began anew: what we saw of the old one was in the index before that
+    return _longest_run(log, [number for number in commits if number > _last_read(again)])
 
 
 def _last_read(index: bytes) -> int:
