@@ -13,6 +13,8 @@ import msgspec
 
 from ringrift.work.job_orders import JobOrder, JobReport
 
+RULES_TOPIC = "rules"  # of the note that puts rules in force
+
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="fact"):
     """Something that happened at a wall-clock time."""

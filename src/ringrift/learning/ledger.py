@@ -15,7 +15,7 @@ from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import AlreadyExists, Conflict, Corrupt
 from ringrift.learning.facts import AnyFact
-from ringrift.learning.state import ConfigState
+from ringrift.learning.state import ConfigState, fold
 from ringrift.learning.window import BucketRules
 
 PREFIX = "learning/fact/"
@@ -38,10 +38,7 @@ class Ledger:
     @classmethod
     async def open(cls, kv: KeyValue, config: str, *, bucket_rules: BucketRules) -> Ledger:
         """Read all facts. Raises `Corrupt` if one is missing or cannot be read."""
-        ledger = cls(kv, ConfigState(config, bucket_rules))
-        for fact in await read_facts(kv, config):
-            ledger.state.apply(fact)
-        return ledger
+        return cls(kv, fold(config, await read_facts(kv, config), bucket_rules=bucket_rules))
 
     async def append(self, fact: AnyFact) -> None:
         """Store the next fact, then take it in. Raises `Conflict` if another process writes here."""

@@ -35,6 +35,7 @@ class Shard(msgspec.Struct, kw_only=True):
     cpu_s: float
     quality: float | None = None
     report: str | None = None  # digest of the check's report
+    steps_per_row: float | None = None  # what its rows earned when they were accepted
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from ringrift.learning.plan import plan
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_of
 from ringrift.learning.snapshot import PRIORITIES, ConfigPlan, Snapshot
-from ringrift.learning.state import ConfigState, fold
+from ringrift.learning.state import ConfigState, fold, state_before
 from ringrift.learning.trends_curves import RatingCurves
 
 # Written by others than the loop, which may then still act on the plan that it made before.
@@ -76,7 +76,7 @@ def moment(config: str, facts: Sequence[AnyFact], rules: LearningRules, *, at: i
 
 
 def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) -> Iterator[DecisionDivergence]:
-    state, curves = ConfigState(config, rules.bucket), RatingCurves()
+    state, curves = state_before(config, facts, bucket_rules=rules.bucket), RatingCurves()
     earlier: list[ConfigPlan] = []  # those that the loop may still have acted on
     for number, fact in enumerate(facts, start=1):
         if isinstance(fact, JobIssued | Promoted | Rejected | RolledBack):
@@ -90,12 +90,8 @@ def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) ->
             earlier = [_plan(state, rules, fact.at_s, curves), *earlier[: EARLIER_MAX - 1]]
         else:
             earlier = []
-        changed = rules_of(fact)
-        if changed is not None and changed.bucket != rules.bucket:
-            state = fold(config, facts[:number], bucket_rules=changed.bucket)
-        else:
-            state.apply(fact)
-        rules = changed or rules
+        state.apply(fact)
+        rules = rules_of(fact) or rules
 
 
 def _plan(state: ConfigState, rules: LearningRules, at_s: float, curves: RatingCurves) -> ConfigPlan:

@@ -8,17 +8,16 @@ from typing import Any
 import msgspec
 
 from ringrift.errors import Corrupt
-from ringrift.learning.facts import AnyFact, Noted
+from ringrift.learning.facts import RULES_TOPIC, AnyFact, Noted
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
 
-TOPIC = "rules"
 CHANGES_SHOWN = 5
 
 
 def rules_of(fact: AnyFact) -> LearningRules | None:
     """The rules that *fact* puts in force; None if it is about something else."""
-    if not isinstance(fact, Noted) or fact.topic != TOPIC:
+    if not isinstance(fact, Noted) or fact.topic != RULES_TOPIC:
         return None
     try:
         return msgspec.convert(fact.details["rules"], LearningRules)
@@ -30,14 +29,14 @@ def rules_of(fact: AnyFact) -> LearningRules | None:
 
 def rules_note(state: ConfigState, rules: LearningRules, *, at_s: float) -> Noted | None:
     """What to note of *rules*; None if they are the ones noted last."""
-    noted = [note for note in state.notes if note.topic == TOPIC]
+    noted = state.newest_note(RULES_TOPIC)
     now = msgspec.json.decode(msgspec.json.encode(rules))
-    before = noted[-1].details.get("rules") if noted else None
+    before = None if noted is None else noted.details.get("rules")
     if before == now:
         return None
     text = "as the run began" if before is None else _changes(before, now)
     details = {"rules": now, "version": metadata.version("ringrift")}
-    return Noted(at_s=at_s, topic=TOPIC, text=text, details=details)
+    return Noted(at_s=at_s, topic=RULES_TOPIC, text=text, details=details)
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:

@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
+from msgspec.structs import replace
+
 from ringrift.errors import Corrupt
 from ringrift.learning import results
 from ringrift.learning.facts import (
+    RULES_TOPIC,
     AnyFact,
     Archived,
     Blocked,
@@ -105,6 +109,7 @@ class ConfigState:
     )  # node: seconds of its workers
     totals: Counter[str] = field(default_factory=Counter)  # games and rows by state of their shard, refused
     notes: deque[Noted] = field(default_factory=lambda: deque(maxlen=NOTES_MAX))
+    newest_notes: dict[tuple[str, str], Noted] = field(default_factory=dict)  # by topic and kind, newest last
     decisions: deque[AnyFact] = field(default_factory=lambda: deque(maxlen=DECISIONS_MAX))
     trust_before_recall: dict[str, ShardState] = field(default_factory=dict)
 
@@ -126,6 +131,13 @@ class ConfigState:
     @property
     def newest_samples(self) -> Samples | None:
         return next(reversed(self.samples.values()), None)
+
+    def newest_note(self, topic: str, *kinds: str) -> Noted | None:
+        """The newest note of *topic*, however long ago; with *kinds*, the newest of one of them."""
+        for (about, kind), note in reversed(self.newest_notes.items()):
+            if about == topic and (not kinds or kind in kinds):
+                return note
+        return None
 
     def open_of(self, *kinds: str) -> list[OpenJob]:
         return [job for job in self.open_jobs.values() if job.kind in kinds]
@@ -169,8 +181,12 @@ class ConfigState:
         self.totals[f"rows {shard.state}"] += sign * shard.rows
         self.totals["refused"] += sign * shard.refused
         if shard.state is ShardState.CHECKED:
+            if shard.steps_per_row is None:
+                shard.steps_per_row = self.bucket_rules.steps_per_row
+            # What is taken back is what was earned, whatever the rules say by then.
+            rules = replace(self.bucket_rules, steps_per_row=shard.steps_per_row)
             change = earn if sign > 0 else withdraw
-            self.bucket = change(self.bucket, shard.rows, self.bucket_rules)
+            self.bucket = change(self.bucket, shard.rows, rules)
 
     def _recheck_trust(self, shards: Iterable[Shard]) -> None:
         recalls = [each for each in self.recalls.values() if not each.withdrawn]
@@ -193,11 +209,30 @@ class ConfigState:
 
 
 def fold(config: str, facts: Iterable[AnyFact], *, bucket_rules: BucketRules) -> ConfigState:
-    """The state after *facts*."""
-    state = ConfigState(config, bucket_rules)
-    for fact in facts:
+    """The state after *facts*. *bucket_rules* count only where the facts name none."""
+    told = list(facts)
+    state = state_before(config, told, bucket_rules=bucket_rules)
+    for fact in told:
         state.apply(fact)
     return state
+
+
+def state_before(config: str, facts: Iterable[AnyFact], *, bucket_rules: BucketRules) -> ConfigState:
+    """The state before the first of *facts*: it goes by the first rules that they name."""
+    noted = (rules for fact in facts if (rules := bucket_rules_of(fact)) is not None)
+    return ConfigState(config, next(noted, bucket_rules))
+
+
+def bucket_rules_of(fact: AnyFact) -> BucketRules | None:
+    """How training is paid for from *fact* on; None if it is about something else."""
+    if not isinstance(fact, Noted) or fact.topic != RULES_TOPIC:
+        return None
+    try:
+        return msgspec.convert(fact.details["rules"]["bucket"], BucketRules)
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise Corrupt(
+            f"the rules noted at {fact.at_s:.0f}", found=str(error), advice="Use the version that wrote them"
+        ) from None
 
 
 def _job_issued(state: ConfigState, fact: JobIssued) -> None:
@@ -279,6 +314,10 @@ def _blocked(state: ConfigState, fact: Blocked) -> None:
 
 def _noted(state: ConfigState, fact: Noted) -> None:
     state.notes.append(fact)
+    about = (fact.topic, str(fact.details.get("kind", "")))
+    state.newest_notes.pop(about, None)
+    state.newest_notes[about] = fact
+    state.bucket_rules = bucket_rules_of(fact) or state.bucket_rules
     state.decisions.append(fact)
 
 

@@ -108,13 +108,8 @@ def tuned_rules(state: ConfigState, rules: LearningRules) -> LearningRules:
 
     How often a row is seen stays a setting: the bucket has counted by it from the first row on.
     """
-    for note in reversed(state.notes):
-        if note.topic == TOPIC and note.details.get("kind") in (
-            OptimizationType.HALVING,
-            OptimizationType.PBT,
-        ):
-            return _with(rules, note.details.get("best_params", {}))
-    return rules
+    note = state.newest_note(TOPIC, OptimizationType.HALVING, OptimizationType.PBT)
+    return rules if note is None else _with(rules, note.details.get("best_params", {}))
 
 
 def _with(rules: LearningRules, found: dict[str, Any]) -> LearningRules:

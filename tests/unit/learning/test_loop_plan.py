@@ -35,7 +35,7 @@ def many_checked_shards(story, count):
     for number in range(count):
         story.state.add_shard(
             Shard(
-                digest=f"{number:08x}" * 8, job_id="j", name="shard", state=ShardState.CHECKED, games=1, rows=1,
+                digest=f"{number:08x}" * 8, job_id="j", name="s", state=ShardState.CHECKED, games=1, rows=1,
                 model=None, simulations=32, worker="w", made_s=1.0, cpu_s=1.0, report=f"{number:08x}" * 8,
             )
         )  # fmt: skip
