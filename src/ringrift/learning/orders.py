@@ -82,7 +82,8 @@ def export_order(
         "window_rows": window_rows,
         "rows_max": max(window_rows, 1),
         "rows_generated": state.rows,
-        "value_mix": rules.value_mix,
+        # A search without a network has no opinion of its own that could be worth learning.
+        "value_mix": 0.0 if state.champion is None else rules.value_mix,
         "half_life_days": 0.0,
     }
     return JobOrder(config=state.config, params=params, inputs={**inputs, **reports})

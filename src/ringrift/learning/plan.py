@@ -23,7 +23,6 @@ from ringrift.learning.window import base_rows, rows_missing, shards_in_window, 
 
 UNCHECKED_SHARDS_MAX = 64
 WINDOW_SHARDS_MAX = 2_000  # an order is one value of the store, and names each shard and its report
-FIRST_ROWS_FACTOR = 3
 
 
 def plan(snapshot: Snapshot) -> ConfigPlan:
@@ -79,7 +78,7 @@ def _first_model_is_made(snapshot: Snapshot) -> bool:
     if state.champion is not None or (state.models and open_candidate(state) is None):
         return False
     rows = state.rows + state.totals[f"rows {ShardState.UNCHECKED}"]
-    if rows < FIRST_ROWS_FACTOR * rules.bucket.rows_first_min:
+    if rows < rules.bucket.rows_first_min:
         return False
     under_way = open_candidate(state) is not None or bool(state.open_of("export", "train"))
     return under_way or (_steps(snapshot) > 0 and any(_fit_shards(state)))

@@ -23,7 +23,7 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     simulations: Positive = 32
     evaluation_simulations: Positive = 32
     selfplay_job_s: Seconds = 45.0  # long enough that starting a process is a few percent at most
-    selfplay_games_first: Positive = 64  # while nothing is measured
+    selfplay_games_first: Positive = 32  # while nothing is measured
     selfplay_slots: Positive = 64
     batch: Positive = 256
     learning_rate: Annotated[float, Meta(gt=0)] = 2e-3
