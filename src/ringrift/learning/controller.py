@@ -173,7 +173,7 @@ class Controller:
     async def _order(self) -> None:
         slots = slots_for(await live_workers(self._engine.kv), SELFPLAY)
         now_s = self._runtime.now_s()
-        self._held = {kind: block for kind, block in self._held.items() if now_s < block.until_s}
+        self._held = {kind: block for kind, block in self._held.items() if block.holds(now_s)}
         for _ in range(ORDERS_AT_ONCE):
             choice = self._choose(slots)
             if choice is None:
@@ -207,8 +207,8 @@ class Controller:
         verdict = await self._safeguards.may_order(kind, self._runtime.hostname)
         if verdict.ok:
             return True
-        until_s = self._runtime.now_s() + max(verdict.retry_after_s, HELD_S_MIN)
-        self._held[kind] = Block(verdict.reason, until_s)
+        now_s = self._runtime.now_s()
+        self._held[kind] = Block(verdict.reason, now_s + max(verdict.retry_after_s, HELD_S_MIN), now_s)
         return False
 
     def _explain_held(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.state import ConfigState, StageFailures
+from ringrift.learning.state import CLOCK_TOLERANCE_S, ConfigState, StageFailures
 
 BREAKER_DOUBLINGS_MAX = 3
 
@@ -32,7 +32,7 @@ def stage_gate(
     if paused is not None:
         return Gate(False, f"paused: {paused}")
     block = state.blocks.get(stage)
-    if block is not None and now_s < block.until_s:
+    if block is not None and block.holds(now_s):
         return Gate(False, block.reason, block.until_s)
     return breaker_gate(stage, state.failures.get(stage), rules, now_s=now_s)
 
@@ -42,7 +42,7 @@ def breaker_gate(stage: str, failures: StageFailures | None, rules: LearningRule
     if failures is None or not failures.in_a_row:
         return OPEN
     until_s = failures.last_s + breaker_delay_s(failures.in_a_row, rules)
-    if now_s >= until_s:
+    if now_s >= until_s or now_s < failures.last_s - CLOCK_TOLERANCE_S:
         return OPEN
     times = "once" if failures.in_a_row == 1 else f"{failures.in_a_row} times in a row"
     return Gate(False, f"{stage} failed {times}: {failures.error}", until_s)

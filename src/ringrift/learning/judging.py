@@ -5,7 +5,7 @@ from __future__ import annotations
 from ringrift.learning import promotion
 from ringrift.learning.facts import Promoted, Rejected, RolledBack
 from ringrift.learning.orders import evaluate_order
-from ringrift.learning.recall import is_recalled_model, previous_champion
+from ringrift.learning.recall import is_recalled_model, previous_champion, shaken_since
 from ringrift.learning.records import Model, ModelState
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.state import ConfigState
@@ -23,11 +23,26 @@ def plan_judgement(snapshot: Snapshot, made: ConfigPlan) -> None:
     candidate = open_candidate(snapshot.state)
     running = is_running(snapshot, made, "evaluate")
     if candidate is not None:
-        _judge(snapshot, made, candidate, running=running)
+        if not _doubts_first(snapshot, made, running=running):
+            _judge(snapshot, made, candidate, running=running)
     elif snapshot.state.champion is not None:
         _watch(snapshot, made, running=running)
     elif not running:
         made.say("evaluate", "there is no model yet")
+
+
+def _doubts_first(snapshot: Snapshot, made: ConfigPlan, *, running: bool) -> bool:
+    """Settle a doubt about the champion first where candidates are accepted without beating it.
+
+    Each would take its place before the test ends, and nothing would ever be taken back.
+    """
+    if snapshot.rules.promotion.mode is not promotion.Mode.ALWAYS_ACCEPT:
+        return False
+    found = _second_look(snapshot)
+    seen = None if found is None else found.evidence[promotion.ROLLBACK]
+    if found is None or not seen or not seen["games"] or seen["llr"] >= 0:
+        return False
+    return _act_on_doubt(snapshot, made, found, running=running)
 
 
 def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: bool) -> None:
@@ -74,37 +89,9 @@ def _watch(snapshot: Snapshot, made: ConfigPlan, *, running: bool) -> None:
     """Play the champion against its predecessor again; what later evidence turns is taken back."""
     state, rules = snapshot.state, snapshot.rules
     assert state.champion is not None
-    champion, previous = state.models[state.champion], previous_champion(state)
-    if previous is not None:
-        found = promotion.judge_rollback(
-            champion.digest,
-            previous,
-            state.trusted_matches(),
-            rules=rules.promotion,
-            since_s=rechecked_since(state, champion.digest),
-        )
-        if found.verdict is promotion.PromotionVerdict.ROLL_BACK:
-            made.decided.append(
-                RolledBack(
-                    at_s=snapshot.now_s,
-                    model=champion.digest,
-                    restored=previous,
-                    reason=found.reason,
-                    evidence=found.evidence,
-                )
-            )
-            return
-        if found.verdict is promotion.PromotionVerdict.MORE_GAMES and not running and _doubtful(state, found):
-            order = evaluate_order(
-                state,
-                rules,
-                champion,
-                [previous],
-                games=found.games,
-                purpose=promotion.ROLLBACK,
-            )
-            made.want("evaluate", order, found.reason)
-            return
+    found = _second_look(snapshot)
+    if found is not None and _act_on_doubt(snapshot, made, found, running=running):
+        return
     if running:
         return
     for wish in wanted_games(state, snapshot.now_s):
@@ -114,16 +101,68 @@ def _watch(snapshot: Snapshot, made: ConfigPlan, *, running: bool) -> None:
         )
         made.want("evaluate", order, f"asked for: {wish.reason}")
         return
-    _rate(snapshot, made, champion)
+    _rate(snapshot, made, state.models[state.champion])
 
 
-def _doubtful(state: ConfigState, found: promotion.PromotionJudgement) -> bool:
-    """Look once after a promotion; look on only where the games so far speak against the champion."""
+def _second_look(snapshot: Snapshot) -> promotion.PromotionJudgement | None:
+    """What the games since the promotion say of the champion; None if it has no predecessor to lose to."""
+    state = snapshot.state
+    previous = None if state.champion is None else previous_champion(state)
+    if state.champion is None or previous is None:
+        return None
+    return promotion.judge_rollback(
+        state.champion,
+        previous,
+        state.trusted_matches(),
+        rules=snapshot.rules.promotion,
+        since_s=_looked_at_since(snapshot),
+    )
+
+
+def _act_on_doubt(
+    snapshot: Snapshot, made: ConfigPlan, found: promotion.PromotionJudgement, *, running: bool
+) -> bool:
+    """Take the champion back, or play on where that is to be found out; whether the stage is busy with it."""
+    state, rules = snapshot.state, snapshot.rules
     assert state.champion is not None
+    if found.verdict is promotion.PromotionVerdict.ROLL_BACK:
+        made.decided.append(
+            RolledBack(
+                at_s=snapshot.now_s,
+                model=state.champion,
+                restored=previous_champion(state),
+                reason=found.reason,
+                evidence=found.evidence,
+            )
+        )
+        return True
+    if found.verdict is not promotion.PromotionVerdict.MORE_GAMES or not _doubtful(snapshot, found):
+        return False
+    if not running:
+        champion, purpose = state.models[state.champion], promotion.ROLLBACK
+        order = evaluate_order(state, rules, champion, [found.opponent], games=found.games, purpose=purpose)
+        made.want("evaluate", order, found.reason)
+    return True
+
+
+def _doubtful(snapshot: Snapshot, found: promotion.PromotionJudgement) -> bool:
+    """Look once after a promotion; look on only where the games so far speak against the champion."""
     seen = found.evidence[promotion.ROLLBACK]
-    asked_s = rechecked_since(state, state.champion)
-    newest_s = max((m.at_s for m in state.matches if m.purpose == promotion.ROLLBACK), default=0.0)
-    return not seen["games"] or seen["llr"] < 0 or asked_s > newest_s
+    matches = snapshot.state.matches
+    newest_s = max((m.at_s for m in matches if m.purpose == promotion.ROLLBACK), default=0.0)
+    return not seen["games"] or seen["llr"] < 0 or _looked_at_since(snapshot) > newest_s
+
+
+def _looked_at_since(snapshot: Snapshot) -> float:
+    """From when on games count for the second look: somebody asked for it, or evidence was recalled.
+
+    A time to come was written by a clock that has been put back, and counts when it has come: games played
+    until then would never be later than it.
+    """
+    state, now_s = snapshot.state, snapshot.now_s
+    assert state.champion is not None
+    asked = (rechecked_since(state, state.champion), shaken_since(state, state.champion))
+    return max((at_s for at_s in asked if at_s <= now_s), default=0.0)
 
 
 def _rate(snapshot: Snapshot, made: ConfigPlan, champion: Model) -> None:

@@ -103,7 +103,7 @@ def touched_models(state: ConfigState, recall: Recalled, covered: dict[str, int]
     found = []
     for model in state.models.values():  # parents come before their children
         rows = sum(covered.get(shard, 0) for shard in model.shards)
-        if model.digest == recall.model:
+        if takes_back(recall, model.digest):
             how[model.digest] = "recalled"
         elif not covered.keys().isdisjoint(model.shards):
             how[model.digest] = "trained"
@@ -130,7 +130,7 @@ def decided_by_recall(state: ConfigState, now_s: float) -> AnyFact | None:
     """Take a recalled champion back, and give its place back to one whose recall was withdrawn."""
     active = active_recalls(state)
     if state.champion is not None:
-        why = [recall for recall in active if recall.model == state.champion]
+        why = [recall for recall in active if takes_back(recall, state.champion)]
         if why:
             return RolledBack(
                 at_s=now_s,
@@ -143,7 +143,7 @@ def decided_by_recall(state: ConfigState, now_s: float) -> AnyFact | None:
                 },
             )
     returning = _rolled_back_by_recall(state)
-    if returning is None or any(recall.model == returning for recall in active):
+    if returning is None or any(takes_back(recall, returning) for recall in active):
         return None
     return Promoted(
         at_s=now_s,
@@ -154,8 +154,27 @@ def decided_by_recall(state: ConfigState, now_s: float) -> AnyFact | None:
     )
 
 
+def takes_back(recall: Recalled, model: str) -> bool:
+    """Whether *recall* is about *model* itself, not only about its games of a worker or a time."""
+    return (
+        recall.model == model and recall.worker is None and recall.from_s is None and recall.until_s is None
+    )
+
+
 def is_recalled_model(state: ConfigState, digest: str) -> bool:
-    return any(recall.model == digest and not recall.withdrawn for recall in state.recalls.values())
+    return any(takes_back(recall, digest) for recall in active_recalls(state))
+
+
+def shaken_since(state: ConfigState, model: str) -> float:
+    """Since when games that won *model* its promotion are recalled; 0 if none are."""
+    lost = [
+        match
+        for match in state.matches
+        if match.recalled and match.first == model and match.purpose == "promotion"
+    ]
+    return max(
+        (r.at_s for r in active_recalls(state) if any(_covers_match(r, match) for match in lost)), default=0.0
+    )
 
 
 def previous_champion(state: ConfigState) -> str | None:

@@ -32,6 +32,8 @@ from ringrift.work.job_orders import JobOrder
 
 NOTES_MAX = 200
 DECISIONS_MAX = 200
+BLOCK_S_MAX = 24 * 3600.0
+CLOCK_TOLERANCE_S = 5.0  # a stamp later than that after now was made by a clock that has been put back since
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,16 @@ class StageFailures:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Why a stage waits, and until when."""
+    """Why something waits, since when and until when."""
 
     reason: str
     until_s: float
+    since_s: float
+
+    def holds(self, now_s: float) -> bool:
+        """Whether it still waits. A clock that was put back does not make it wait for longer."""
+        is_from_the_future = now_s < self.since_s - CLOCK_TOLERANCE_S
+        return not is_from_the_future and now_s < min(self.until_s, self.since_s + BLOCK_S_MAX)
 
 
 @dataclass(slots=True)
@@ -308,7 +316,7 @@ def _recalled(state: ConfigState, fact: Recalled) -> None:
 
 
 def _blocked(state: ConfigState, fact: Blocked) -> None:
-    state.blocks[fact.stage] = Block(fact.reason, fact.until_s)
+    state.blocks[fact.stage] = Block(fact.reason, fact.until_s, fact.at_s)
     state.decisions.append(fact)
 
 

@@ -42,7 +42,8 @@ def wanted_games(state: ConfigState, now_s: float) -> list[WantedGames]:
     """The open wishes, oldest first. What cannot be played (an unknown model) is no wish."""
     wishes: dict[tuple[str, str], WantedGames] = {}
     for note in state.notes:
-        if note.topic != TOPIC or now_s - note.at_s > WISH_S_MAX:
+        # A wish of a clock that was put back since waits for its time: no game would count as played for it.
+        if note.topic != TOPIC or not 0.0 <= now_s - note.at_s <= WISH_S_MAX:
             continue
         for wish in _wishes_of(note):
             if wish.model in state.models and wish.opponent != wish.model:
