@@ -80,14 +80,26 @@ async def run_control_process(
                 status,
             )
         )
-        # Ends with the user's wish or with the task's cancellation; there is no time limit to a run.
-        await stop.wait()
+        await _until_over(stop, workers)
 
 
 def _workers(slots: int) -> list[LocalWorker]:
     settings = get_settings()
     logs = settings.data_dir / "logs"
     return local_workers(system_runtime(), slots=slots, log_dir=logs, grace_s=settings.job_grace_period)
+
+
+async def _until_over(stop: asyncio.Event, workers: list[asyncio.Task[None]]) -> None:
+    """Until the user's wish, the task's cancellation, or an error of what keeps a worker alive.
+
+    There is no time limit to a run; `_end` raises the error.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({stopping, *workers}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        await asyncio.wait({stopping})
 
 
 async def _end(workers: list[asyncio.Task[None]]) -> None:

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
-import msgspec
 import psutil
 
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
+from ringrift.learning.run_choice import RunChoice, read_run_choice, write_run_choice
 from ringrift.process import process_scope
 
-CHOICE_KEY = "learning/run_choice"
 DEFAULT_CONFIGS = ("square8_2p",)
 WORKERS_MAX = 1024
 WORKER_MEMORY_BYTES = 1_500_000_000  # a training job with its batch and the libraries
@@ -35,20 +34,6 @@ class RunOptions:
     configs: tuple[str, ...] | None = None
     workers: int | None = None
     open_browser: bool = False
-
-
-class RunChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run does, each with the reason."""
-
-    configs: tuple[str, ...]
-    workers: int
-    configs_why: str = ""
-    workers_why: str = ""
-
-    def __str__(self) -> str:
-        many = "worker" if self.workers == 1 else "workers"
-        configs = ", ".join(self.configs)
-        return f"{configs} ({self.configs_why}) with {self.workers} {many} ({self.workers_why})"
 
 
 def set_run_options(options: RunOptions) -> None:
@@ -73,15 +58,9 @@ async def settle_run_options(kv: KeyValue, options: RunOptions | None = None) ->
     if workers is None:
         workers, workers_why = default_workers()
     choice = RunChoice(configs=configs, workers=workers, configs_why=configs_why, workers_why=workers_why)
-    await kv.put(CHOICE_KEY, msgspec.json.encode(choice))
+    await write_run_choice(kv, choice)
     process_scope().put(RunChoice, choice)
     return choice
-
-
-async def read_run_choice(kv: KeyValue) -> RunChoice | None:
-    """What the last run on this folder did."""
-    entry = await kv.get(CHOICE_KEY)
-    return None if entry is None else msgspec.json.decode(entry.value, type=RunChoice)
 
 
 def current_choice() -> RunChoice | None:

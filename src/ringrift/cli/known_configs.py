@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from ringrift.bootstrap.run_options import read_run_choice
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.learning.ledger import known_configs as configs_with_facts
+from ringrift.learning.run_choice import read_run_choice
 
 
 async def configs_of(kv: KeyValue) -> tuple[str, ...]:

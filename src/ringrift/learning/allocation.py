@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from ringrift.learning.effort import SELFPLAY
 from ringrift.learning.snapshot import ConfigPlan, Wanted
-from ringrift.work.local_workers import PREPARING
-from ringrift.work.shares import PREPARE, FairClock, kind_of_share, next_kind
+from ringrift.work.shares import PREPARE, PREPARING, FairClock, kind_of_share, next_kind
 
 GAMES_AHEAD = 1
 

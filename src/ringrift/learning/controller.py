@@ -34,9 +34,8 @@ from ringrift.learning.tuning_runs import tuned_rules
 from ringrift.learning.wishes import Wishes
 from ringrift.runtime import Runtime
 from ringrift.work.job_orders import read_report
-from ringrift.work.local_workers import PREPARING
 from ringrift.work.safeguards import Safeguards
-from ringrift.work.shares import KIND_SHARES, ConfigView, config_shares
+from ringrift.work.shares import KIND_SHARES, PREPARING, ConfigView, config_shares
 from ringrift.work.supply_rules import slots_for
 from ringrift.work.worker_records import live_workers
 

@@ -12,8 +12,6 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
-import msgspec
-
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.events.audit import ComponentWiring
@@ -31,6 +29,7 @@ from ringrift.learning.pipeline_orchestrator import (
     wire_pipeline_events,
 )
 from ringrift.learning.pipeline_records import IterationRecord, PipelineStage, StageTransition
+from ringrift.learning.run_choice import read_run_choice
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
@@ -52,7 +51,6 @@ __all__ = [
     "wire_pipeline_events",
 ]
 
-CHOICE_KEY = "learning/run_choice"
 LOOK_S = 1.0
 STILL_S_MAX = 60.0  # a loop that has not turned for so long hangs
 
@@ -66,12 +64,6 @@ class BoardType(StrEnum):
     HEXAGONAL = "hexagonal"
 
 
-class _Choice(msgspec.Struct, frozen=True):
-    """The configs that the run was started with."""
-
-    configs: tuple[str, ...] = ()
-
-
 class _Seat:
     """One loop a process: facts have one writer."""
 
@@ -81,9 +73,9 @@ class _Seat:
 
 async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
     """Return what the run was asked to learn; without a wish, what has been learned before."""
-    entry = await kv.get(CHOICE_KEY)
-    if entry is not None and (found := msgspec.json.decode(entry.value, type=_Choice).configs):
-        return found
+    choice = await read_run_choice(kv)
+    if choice is not None and choice.configs:
+        return choice.configs
     return tuple(await known_configs(kv))
 
 

@@ -36,6 +36,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
     worker: str | None = None  # None: nobody works on it now
     token: int = 0
     abandoned: int = 0  # how many workers died over it
+    wall_s: float = 0.0  # what earlier attempts took; this one goes on from what they made
+    cpu_s: float = 0.0
 
 
 class JobFolder:

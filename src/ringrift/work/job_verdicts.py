@@ -13,6 +13,8 @@ from ringrift.work.job_talk import JobTalk, number
 # The exit codes of jobs, see docs/jobs.md. A worker never imports the jobs themselves.
 DONE, WRONG_INPUT, STOPPED, DATA_REFUSED, UNAVAILABLE = 0, 2, 3, 4, 5
 
+_BY_ITSELF = {STOPPED: "stopped_by_itself"}
+
 RETRY_S, RETRY_S_MAX = 5.0, 300.0
 UNAVAILABLE_S = 60.0
 ERROR_CHARS_MAX = 2000
@@ -61,7 +63,7 @@ def judge(end: JobEnd, *, attempt: int) -> JobVerdict:
         return JobVerdict(fate=Fate.DROP, error=end.why)
     if end.exit_code in (DONE, DATA_REFUSED) and end.talk.result is not None:
         return JobVerdict(fate=Fate.COMPLETE, status="done" if end.exit_code == DONE else "data_refused")
-    if end.ending is EndReason.STOP or (end.ending is None and end.exit_code == STOPPED):
+    if end.ending is EndReason.STOP:
         return JobVerdict(fate=Fate.RELEASE, status="stopped")
     error = _error(end)
     if end.ending is None and end.exit_code == WRONG_INPUT:
@@ -70,7 +72,7 @@ def judge(end: JobEnd, *, attempt: int) -> JobVerdict:
         after_s = _retry_after_s(end.talk)
         return JobVerdict(fate=Fate.FAIL, status="unavailable", error=error, retry_after_s=after_s)
     after_s = min(RETRY_S * 2 ** min(max(attempt, 1) - 1, 16), RETRY_S_MAX)
-    status = end.ending.value if end.ending is not None else "crashed"
+    status = end.ending.value if end.ending is not None else _BY_ITSELF.get(end.exit_code, "crashed")
     return JobVerdict(fate=Fate.FAIL, status=status, error=error, retry_after_s=after_s)
 
 
@@ -86,6 +88,8 @@ def _retry_after_s(talk: JobTalk) -> float:
 def _error(end: JobEnd) -> str:
     said = (end.talk.result or {}).get("error")
     parts = [end.why or _how(end.exit_code)]
+    if end.exit_code == STOPPED and not end.why:
+        parts = ["it stopped although the worker did not ask for it"]
     if end.exit_code == DONE and end.talk.result is None and not end.why:
         parts = ["it ended without a result line"]
     if said:

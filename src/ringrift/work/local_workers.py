@@ -18,6 +18,7 @@ import structlog
 from ringrift.daemons.child_logs import keep_log_small
 from ringrift.daemons.orphan_guard import process_guard
 from ringrift.runtime import Child, Command, Runtime
+from ringrift.work.shares import PREPARING
 
 RESTART_S_MIN, RESTART_S_MAX = 0.5, 30.0
 HEALTHY_AFTER_S = 30.0
@@ -26,9 +27,6 @@ LOG_BYTES_MAX = 5_000_000
 LOG_LOOK_S = 60.0
 
 log = structlog.get_logger()
-
-
-PREPARING = ("validate", "export")
 
 
 class LocalWorker:

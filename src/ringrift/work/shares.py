@@ -17,8 +17,9 @@ from ringrift.errors import ConfigError
 
 # A candidate is tested on about as many games as it learned from, so judging costs most of what playing does.
 KIND_SHARES: Mapping[str, float] = {"selfplay": 0.45, "prepare": 0.05, "train": 0.2, "evaluate": 0.3}
-PREPARE = "prepare"  # validate and export: they turn games into samples
-_GROUPS = {"validate": PREPARE, "export": PREPARE, "tournament": "evaluate"}
+PREPARE = "prepare"
+PREPARING = ("validate", "export")  # they turn games into samples
+_GROUPS = {**dict.fromkeys(PREPARING, PREPARE), "tournament": "evaluate"}
 
 SHARE_MIN, SHARE_MAX = 0.03, 0.30
 WEIGHT_MIN, WEIGHT_MAX = 0.5, 2.0  # of the curriculum

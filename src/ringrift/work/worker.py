@@ -186,5 +186,5 @@ class Worker:
             await self._shop.runtime.sleep(TIDY_S)
             try:
                 await self._recovery.now_and_then()
-            except RingRiftError as error:
+            except (RingRiftError, OSError) as error:
                 log.warning("worker.tidying_failed", error=str(error))

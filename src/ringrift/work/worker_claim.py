@@ -44,6 +44,7 @@ class ClaimedJob:
         self._stop_asked = False
         self._is_over = False  # the queue knows how it ended, and there is no lease to keep
         self._lost = ""
+        self._wall_s = self._cpu_s = 0.0  # of all attempts, as far as their ends were noted
 
     @property
     def item_id(self) -> str:
@@ -121,7 +122,9 @@ class ClaimedJob:
             job.ask_to_end(EndReason.LEASE_LOST, self._lost)
         telling = asyncio.ensure_future(tell_progress(claim, order, job, shop))
         try:
-            return await job.run()
+            end = await job.run()
+            self._wall_s, self._cpu_s = self._wall_s + end.wall_s, self._cpu_s + end.cpu_s
+            return end
         finally:
             telling.cancel()
             await asyncio.wait({telling})
@@ -132,6 +135,7 @@ class ClaimedJob:
         before = await asyncio.to_thread(folder.read_record)
         if before is not None:
             await asyncio.to_thread(end_processes_of, claim.id)
+            self._wall_s, self._cpu_s = before.wall_s, before.cpu_s
         await lay_out(folder, order, self._shop.engine.blobs)
         record = JobRecord(
             item_id=claim.id,
@@ -140,15 +144,20 @@ class ClaimedJob:
             worker=self._shop.config.name,
             token=claim.token,
             abandoned=0 if before is None else before.abandoned,
+            wall_s=self._wall_s,
+            cpu_s=self._cpu_s,
         )
         await asyncio.to_thread(folder.write_record, record)
 
     async def _leave_folder(self) -> None:
         """Say that nobody works in it now, before the item can be another's."""
-        record = await asyncio.to_thread(self._folder.read_record)
-        if record is not None and record.token == self._claim.token:
-            record.worker = None
-            await asyncio.to_thread(self._folder.write_record, record)
+        try:
+            record = await asyncio.to_thread(self._folder.read_record)
+            if record is not None and record.token == self._claim.token:
+                record.worker, record.wall_s, record.cpu_s = None, self._wall_s, self._cpu_s
+                await asyncio.to_thread(self._folder.write_record, record)
+        except OSError as error:  # a full disk; whoever claims the item next makes the folder his own
+            log.warning("worker.folder_not_left", item=self._claim.id, error=str(error))
 
     # --- while it runs ------------------------------------------------------------------------------
 
@@ -190,9 +199,9 @@ class ClaimedJob:
             worker=config.name,
             node=config.node,
             started_s=self._job.started_s,
-            wall_s=round(end.wall_s, 3),
-            cpu_s=round(end.cpu_s, 3),
-            gpu_s=round(end.wall_s, 3) if self._order.gpu else 0.0,
+            wall_s=round(self._wall_s, 3),
+            cpu_s=round(self._cpu_s, 3),
+            gpu_s=round(self._wall_s, 3) if self._order.gpu else 0.0,
             artifacts=artifacts,
             fields=fields,
         )
@@ -215,7 +224,7 @@ class ClaimedJob:
         await self._leave_folder()
         await self._insist(lambda: queue.release(claim.id, token=claim.token), "release")
         log.info("worker.given_back", item=claim.id, kind=claim.kind)
-        await self._shop.events.given_back(claim, "the worker stops" if self._stop_asked else "stopped")
+        await self._shop.events.given_back(claim, "the worker stops")
         return Fate.RELEASE
 
     async def _fail(self, verdict: JobVerdict, *, elapsed_s: float) -> Fate:

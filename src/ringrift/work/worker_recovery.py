@@ -98,9 +98,16 @@ class Recovery:
                 await asyncio.to_thread(folder.remove)
 
     async def _take_back(self, folder: JobFolder, record: JobRecord) -> None:
+        if not await _is_unchanged(folder, record):
+            return
         ended = await asyncio.to_thread(end_processes_of, record.item_id)
+        if not await _is_unchanged(folder, record):
+            return
         worker, record.worker, record.abandoned = record.worker, None, record.abandoned + 1
-        await asyncio.to_thread(folder.write_record, record)
+        try:
+            await asyncio.to_thread(folder.write_record, record)
+        except OSError as error:  # a full disk; whoever claims the item next makes the folder his own
+            log.warning("worker.folder_not_left", item=record.item_id, error=str(error))
         log.warning("worker.found_abandoned", item=record.item_id, worker=worker, processes=ended)
         await self._events.orphaned(record.item_id, record.kind)
         queue = self._engine.queue
@@ -108,7 +115,12 @@ class Recovery:
             if record.abandoned < ABANDONED_MAX:
                 await queue.release(record.item_id, token=record.token)
             else:
-                error = f"{record.abandoned} workers were killed while they worked on it"
-                await queue.fail(record.item_id, token=record.token, error=error)
+                why = f"{record.abandoned} workers were killed while they worked on it"
+                await queue.fail(record.item_id, token=record.token, error=why)
         except LeaseLost:
             return  # it ran out already
+
+
+async def _is_unchanged(folder: JobFolder, record: JobRecord) -> bool:
+    """Whether no other attempt or sweep has made the folder its own since *record* was read."""
+    return await asyncio.to_thread(folder.read_record) == record

@@ -2,10 +2,13 @@
 
 import asyncio
 
+import pytest
+
 from ringrift.bootstrap.control_process import run_control_process
 from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.daemons.types import DaemonType
+from ringrift.work.local_workers import LocalWorker
 
 
 class NeverReady:
@@ -26,4 +29,17 @@ async def test_a_stop_while_a_daemon_hangs_in_its_start_does_not_wait_for_it():
         await running
     assert started == []
     assert not any(get_daemon_manager().is_running(daemon) for daemon in DaemonType)
+    assert not is_master_loop_running()
+
+
+async def test_a_run_whose_workers_cannot_be_kept_alive_ends_with_the_reason(monkeypatch):
+    async def broken(_worker):
+        raise RuntimeError("no worker can be kept")
+
+    monkeypatch.setattr(LocalWorker, "run", broken)
+    started = []
+    async with asyncio.timeout(20):
+        with pytest.raises(RuntimeError, match="no worker can be kept"):
+            await run_control_process(profile="minimal", stop=asyncio.Event(), on_started=started.append)
+    assert started
     assert not is_master_loop_running()

@@ -12,10 +12,10 @@ import pytest
 from run_folder import in_engine, write_models, write_status
 from typer.testing import CliRunner
 
-from ringrift.bootstrap.run_options import read_run_choice
 from ringrift.cli.main import app
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.learning.ledger import quoted
+from ringrift.learning.run_choice import read_run_choice
 from ringrift.learning.run_status import EXPLAIN_PREFIX
 from ringrift.learning.snapshot import Explanation
 from ringrift.learning.wishes import ALL, Wishes

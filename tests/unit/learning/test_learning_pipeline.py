@@ -15,7 +15,6 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import SOURCE
 from ringrift.learning.facts import Promoted, Rejected
 from ringrift.learning.pipeline import (
-    CHOICE_KEY,
     DataPipelineDaemon,
     OperationMode,
     PipelineConfig,
@@ -26,6 +25,7 @@ from ringrift.learning.pipeline import (
     wire_pipeline_events,
 )
 from ringrift.learning.rules import LearningRules, learning_rules
+from ringrift.learning.run_choice import CHOICE_KEY
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.learning.signals_source import get_open_run
 from ringrift.work.scheduling_bell import get_bell

@@ -9,6 +9,7 @@ from worker_world import WorkerWorld, end_well, say
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import Unavailable
 from ringrift.testing.simulation import simulate
+from ringrift.work.job_folders import JobFolder
 from ringrift.work.worker_records import live_workers, running_jobs
 
 DONE, DEAD, READY, CLAIMED = WorkState.DONE, WorkState.DEAD, WorkState.READY, WorkState.CLAIMED
@@ -268,14 +269,45 @@ def test_stopping_lets_jobs_seal_and_gives_the_items_back(world):
     world(scenario, slots=2)
 
 
-def test_a_job_that_keeps_stopping_by_itself_does_not_spin(world):
+def test_a_job_that_keeps_stopping_by_itself_is_given_up(world):
+    async def scenario(here):
+        item_id = await here.add(attempts_max=3)
+        for number in range(3):
+            (await here.child(number)).exit(3)
+        assert "did not ask" in (await here.until(item_id, DEAD)).error
+
+    world(scenario)
+
+
+def test_what_earlier_attempts_took_is_in_the_report(world):
     async def scenario(here):
         item_id = await here.add()
-        for number in range(5):
-            (await here.child(number)).exit(3)
-        assert here.runtime.monotonic_s() >= 4
-        end_well(await here.child(5))
-        assert (await here.until(item_id, DONE)).attempts == 1
+        first = await here.child()
+        await here.runtime.sleep(100)
+        first.exit(1)
+        second = await here.child(1)
+        await here.runtime.sleep(50)
+        end_well(second)
+        done = await here.until(item_id, DONE)
+        assert done.result["wall_s"] == pytest.approx(150, abs=2)
+
+    world(scenario)
+
+
+def test_a_folder_that_cannot_be_written_does_not_end_the_worker(world, monkeypatch):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+
+        def disk_is_full(*_):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(JobFolder, "write_record", disk_is_full)
+            child.exit(1)
+            await here.until(item_id, READY)
+        end_well(await here.child(1))
+        await here.until(item_id, DONE)
 
     world(scenario)
 

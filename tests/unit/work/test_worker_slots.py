@@ -5,9 +5,14 @@ import asyncio
 from structlog.testing import capture_logs
 from worker_world import WorkerWorld, end_well
 
-from ringrift.engine.ports import Claimant, WorkState
-from ringrift.testing.simulation import simulate
+from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.work import worker_recovery
+from ringrift.work.job_folders import JobFolders, JobRecord
+from ringrift.work.worker_events import WorkerEvents
 from ringrift.work.worker_records import live_workers
+from ringrift.work.worker_recovery import Recovery, WorkerNames
 
 
 def simulated(scenario, folder, *, world=WorkerWorld, **config):
@@ -96,3 +101,25 @@ def test_what_a_killed_worker_had_claimed_and_not_begun_is_done_at_once_by_its_s
             assert (await here.item(others)).holder == "w2"
 
     simulate(main(), limit_s=500)
+
+
+async def test_a_sweep_with_an_old_record_leaves_a_fresh_attempt_alone(tmp_path, monkeypatch):
+    """Between reading the record and ending processes, another worker began the item again."""
+    engine, folders = memory_engine(SimulatedRuntime(), MemoryStore()), JobFolders(tmp_path)
+    folder, ended = folders.of("i"), []
+    folder.prepare()
+    folder.write_record(JobRecord(item_id="i", kind="selfplay", config="c", worker="dead", token=1))
+    fresh = JobRecord(item_id="i", kind="selfplay", config="c", worker="alive", token=2)
+
+    class Names(WorkerNames):
+        def is_free(self, name):
+            folder.write_record(fresh)
+            return name == "dead"
+
+    monkeypatch.setattr(worker_recovery, "end_processes_of", ended.append)
+    await engine.queue.add([NewWork(kind="selfplay", id="i")])
+    events = WorkerEvents(lambda *_: None, node="node")
+    await Recovery(engine, folders, Names(tmp_path), events).now_and_then()
+    assert ended == []
+    assert folder.read_record() == fresh
+    await engine.close()

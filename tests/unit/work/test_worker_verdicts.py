@@ -20,7 +20,7 @@ def end(code, *, result=None, ending=None, why="", tail=()):
     [
         (0, None, Fate.COMPLETE, "done", False),
         (4, None, Fate.COMPLETE, "data_refused", False),
-        (3, None, Fate.RELEASE, "stopped", False),
+        (3, None, Fate.FAIL, "stopped_by_itself", False),
         (2, None, Fate.FAIL, "wrong_input", True),
         (5, None, Fate.FAIL, "unavailable", False),
         (1, None, Fate.FAIL, "crashed", False),
