@@ -15,7 +15,7 @@ from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.feedback_rules import STRONG_VS_HEURISTIC, WEAK_VS_RANDOM, Gauntlet, gauntlet_of
+from ringrift.learning.feedback_rules import STRONG_VS_HEURISTIC, Gauntlet, gauntlet_of
 from ringrift.learning.signals_face import Told
 from ringrift.learning.signals_source import Situation, Situations, get_situations
 from ringrift.runtime import Runtime
@@ -38,8 +38,8 @@ class GauntletAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 def gauntlet_advice(result: Gauntlet) -> GauntletAdvice:
     """Weakness comes first: a player that loses to random has nothing to refine."""
-    if result.vs_random is not None and result.vs_random < WEAK_VS_RANDOM:
-        reason = f"{result.vs_random:.0%} against random, below {WEAK_VS_RANDOM:.0%}"
+    if result.vs_random is not None and result.vs_random < result.weak_below:
+        reason = f"{result.vs_random:.0%} against random, below {result.weak_below:.0%}"
         return GauntletAdvice(extra_games=EXTRA_GAMES, epochs=1.5, reason=reason)
     if result.vs_heuristic is not None and result.vs_heuristic > STRONG_VS_HEURISTIC:
         reason = f"{result.vs_heuristic:.0%} against the heuristic, above {STRONG_VS_HEURISTIC:.0%}"

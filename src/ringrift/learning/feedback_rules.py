@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.learning.promotion import PromotionRules
 from ringrift.learning.quality_scores import QualityView, quality_of
 from ringrift.learning.records import Model, ModelState
 from ringrift.learning.run_status import Curve
@@ -121,10 +122,19 @@ NEUTRAL = Feedback()
 
 
 class Gauntlet(msgspec.Struct, frozen=True, kw_only=True):
-    """How the newest judged model does against the baselines; None: not played enough."""
+    """How the newest judged model does against the baselines; None: not played enough.
+
+    Shares of the points for two players, of first places for more.
+    """
 
     vs_random: float | None = None
     vs_heuristic: float | None = None
+    players: int = 2
+
+    @property
+    def weak_below(self) -> float:
+        """The share against random below which a model is weak; with more seats a first place is rarer."""
+        return WEAK_VS_RANDOM if self.players == 2 else PromotionRules().floor(self.players)
 
 
 def feedback(state: ConfigState, curve: Sequence[Curve] = ()) -> Feedback:
@@ -139,7 +149,7 @@ def feedback(state: ConfigState, curve: Sequence[Curve] = ()) -> Feedback:
     # More of the same steps does not end a plateau.
     steps = _STEPS[intensity] if found is None else min(1.0, _STEPS[intensity])
     weight = _WEIGHTS[momentum] if found is None else max(_WEIGHTS[momentum], found.share)
-    if games.vs_random is not None and games.vs_random < WEAK_VS_RANDOM:
+    if games.vs_random is not None and games.vs_random < games.weak_below:
         weight = WEIGHT_MAX
         reasons.append(f"only {games.vs_random:.0%} against random: more games")
     if momentum not in (Momentum.UNKNOWN, Momentum.STABLE):
@@ -180,19 +190,21 @@ def velocity_per_hour(curve: Sequence[Curve]) -> tuple[float, float] | None:
 
 
 def gauntlet_of(state: ConfigState) -> Gauntlet:
-    """Points against random and against the heuristic of the newest model that played them."""
+    """Shares against random and against the heuristic of the newest model that played them."""
+    players = 2
     played: dict[str, tuple[str, float, int]] = {}  # opponent: model, points, games
     for match in reversed(state.matches[-MATCHES_SEEN:]):
         if match.recalled or match.second not in ("random", "heuristic"):
             continue
         model, points, games = played.get(match.second, (match.first, 0.0, 0))
         if model == match.first:
-            points += match.wins + match.draws / 2
+            players = match.players
+            points += match.wins + match.draws / 2 if players == 2 else sum(match.places[:1])
             played[match.second] = (model, points, games + match.games)
     rates = {
         name: points / games for name, (_, points, games) in played.items() if games >= GAUNTLET_GAMES_MIN
     }
-    return Gauntlet(vs_random=rates.get("random"), vs_heuristic=rates.get("heuristic"))
+    return Gauntlet(vs_random=rates.get("random"), vs_heuristic=rates.get("heuristic"), players=players)
 
 
 def refused_in_a_row(state: ConfigState) -> int:

@@ -59,7 +59,10 @@ class LossPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What it cost so far; None where there is nothing to divide by."""
+    """What it cost so far; None where there is nothing to divide by, or no price is known.
+
+    Counted are jobs that ended well: the time of failed and lost attempts is not in it.
+    """
 
     cpu_s: float
     gpu_s: float
@@ -67,6 +70,12 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s_per_game: float | None
     cpu_s_per_promotion: float | None
     cpu_s_per_rating_point: float | None
+    gpu_s_per_game: float | None = None
+    gpu_s_per_promotion: float | None = None
+    gpu_s_per_rating_point: float | None = None
+    money_per_game: float | None = None
+    money_per_promotion: float | None = None
+    money_per_rating_point: float | None = None
 
 
 class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):

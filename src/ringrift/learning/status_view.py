@@ -110,13 +110,17 @@ def _losses(state: ConfigState) -> list[LossPoint]:
             at_s=model.made_s,
             model=model.digest,
             rows_seen=model.rows_seen,
-            policy=_number((model.losses.get("train") or {}).get("policy")),
-            value=_number((model.losses.get("train") or {}).get("value")),
+            policy=_part(model.losses.get("train"), "policy"),
+            value=_part(model.losses.get("train"), "value"),
             hold_out=_number(model.losses.get("best_held")),
         )
         for model in models
     ]
     return points[::-1]
+
+
+def _part(losses: object, name: str) -> float | None:
+    return _number(losses.get(name)) if isinstance(losses, Mapping) else None
 
 
 def _number(value: object) -> float | None:
@@ -143,16 +147,24 @@ def cost(state: ConfigState, curve: Sequence[Curve], prices: Mapping[str, float]
     money = sum(prices[node] * used_s / 3600 for node, used_s in state.node_s.items()) if priced else None
     gained = curve[-1].rating - curve[0].rating if len(curve) > 1 else 0.0
 
-    def per(count: float) -> float | None:
-        return state.cpu_s / count if count > 0 else None
+    promotions = len(state.promotions)
+
+    def per(spent: float | None, count: float) -> float | None:
+        return None if spent is None or count <= 0 else spent / count
 
     return Cost(
         cpu_s=state.cpu_s,
         gpu_s=state.gpu_s,
         money=money,
-        cpu_s_per_game=per(state.games),
-        cpu_s_per_promotion=per(len(state.promotions)),
-        cpu_s_per_rating_point=per(gained),
+        cpu_s_per_game=per(state.cpu_s, state.games),
+        cpu_s_per_promotion=per(state.cpu_s, promotions),
+        cpu_s_per_rating_point=per(state.cpu_s, gained),
+        gpu_s_per_game=per(state.gpu_s, state.games),
+        gpu_s_per_promotion=per(state.gpu_s, promotions),
+        gpu_s_per_rating_point=per(state.gpu_s, gained),
+        money_per_game=per(money, state.games),
+        money_per_promotion=per(money, promotions),
+        money_per_rating_point=per(money, gained),
     )
 
 
