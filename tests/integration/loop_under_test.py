@@ -46,9 +46,10 @@ FAST = {
     "rating_games": 4,
     "rating_opponents": ["random"],
     "evaluation_games": 8,
+    # A model of some seconds is no stronger than the last: one that is hardly weaker has to do.
     "promotion": {
-        "elo0": -100.0,
-        "elo1": 100.0,
+        "elo0": -300.0,
+        "elo1": 0.0,
         "games_max": 24,
         "chunk_games": 12,
         "floor_2p": 0.05,
@@ -300,8 +301,9 @@ class Killer:
         problems += await self.audit.look(recovered=self._turned)
         self._turned = False
         problems += [f"damaged blob {name}" for name in damaged_blobs(self.loop.data / "blobs")]
-        if "Traceback" in self.loop.words_since_start():
-            problems.append("a traceback in the logs")
+        words = self.loop.words_since_start()
+        if (found := words.find("Traceback")) >= 0:
+            problems.append(f"a traceback in the logs: {words[max(0, found - 500) : found + 4000]}")
         return problems
 
     async def goes_on(self, *, within_s=120.0):
