@@ -20,7 +20,7 @@ from ringrift.learning.champions import ChampionPointers
 from ringrift.learning.effort import SELFPLAY, Effort
 from ringrift.learning.facts import AnyFact, JobEnded, JobIssued
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
-from ringrift.learning.ledger import Ledger, fits, remember_config
+from ringrift.learning.ledger import Ledger, fits, known_configs, remember_config
 from ringrift.learning.plan import plan
 from ringrift.learning.recall import has_recalled, shards_behind
 from ringrift.learning.recall_wishes import RecallWishes, is_news
@@ -44,6 +44,8 @@ DECISIONS_AT_ONCE = 16
 ORDERS_AT_ONCE = 256
 HELD_S_MIN = 1.0
 ERROR_CHARS_MAX = 4_000
+SEEN_END_KEY = "learning/seen_end"
+LEFT_REASON = "its config is no longer in the run"
 
 log = structlog.get_logger()
 
@@ -68,7 +70,7 @@ class Controller:
         self._recalls = RecallWishes(engine.kv)
         self._ledgers: dict[str, Ledger] = {}
         self._jobs: dict[str, str] = {}  # open job: config
-        self._seen_end = 0
+        self._seen_end = self._kept_end = 0  # of the queue's numbers: taken in, and stored as taken in
         self._effort = Effort()
         self.curves = RatingCurves()
         self.plans: dict[str, ConfigPlan] = {}
@@ -91,6 +93,8 @@ class Controller:
 
     async def open(self, configs: Sequence[str]) -> None:
         """Read the facts of *configs*, and make good what a crash left half-done."""
+        self._seen_end = self._kept_end = await self._read_seen_end()
+        await self._end_work_of_others(configs)
         for config in configs:
             await remember_config(self._engine.kv, config)
             ledger = await Ledger.open(self._engine.kv, config, bucket_rules=self.rules.bucket)
@@ -103,11 +107,39 @@ class Controller:
                 await self._put_into_queue(job)
                 self._effort.start(config, job, share=self.shares()[config])
             await self._champions.follow(ledger.state)
-        # Ends from before are few (those that came while nobody looked) and are met again from the start.
+        # Ends may be older than the number that was kept: those of a config that was out of the run.
         for job_id, config in list(self._jobs.items()):
             item = await self._engine.queue.get(job_id)
             if item is not None:
                 await self._note_end(config, item)
+
+    async def _end_work_of_others(self, configs: Sequence[str]) -> None:
+        """Cancel what was ordered for configs that are no longer in the run: nobody would take it in."""
+        kv, queue = self._engine.kv, self._engine.queue
+        for config in await known_configs(kv):
+            if config in configs:
+                continue
+            ledger = await Ledger.open(kv, config, bucket_rules=self.rules.bucket)
+            for job in list(ledger.state.open_jobs.values()):
+                await queue.cancel(job.job_id, reason=LEFT_REASON)
+                item, at_s = await queue.get(job.job_id), self._runtime.now_s()
+                if item is None:
+                    fact = _without_report(job, LEFT_REASON, at_s=at_s, cancelled=True)
+                else:
+                    fact = ended_fact(ledger.state, job, item, at_s=at_s)
+                await ledger.append(fact)
+                await self._announcer.announce(fact, ledger.state)
+
+    async def _read_seen_end(self) -> int:
+        entry = await self._engine.kv.get(SEEN_END_KEY)
+        return 0 if entry is None else msgspec.json.decode(entry.value, type=int)
+
+    async def remember_seen_end(self) -> None:
+        """Keep how far the ends of work were taken in, so that the next start goes on from there."""
+        seen = self._seen_end
+        if seen != self._kept_end:
+            await self._engine.kv.put(SEEN_END_KEY, msgspec.json.encode(seen))
+            self._kept_end = seen
 
     # --- one pass ------------------------------------------------------------------------------------------
 
@@ -173,21 +205,21 @@ class Controller:
         slots = slots_for(await live_workers(self._engine.kv), SELFPLAY)
         now_s = self._runtime.now_s()
         self._held = {kind: block for kind, block in self._held.items() if block.holds(now_s)}
+        shares = self.shares()
         for _ in range(ORDERS_AT_ONCE):
-            choice = self._choose(slots)
+            choice = self._choose(slots, shares)
             if choice is None:
                 self._explain_held()
                 return
             if not await self._is_allowed(choice.wanted.kind):
                 continue
-            await self._issue(choice)
+            await self._issue(choice, share=shares[choice.config])
             self.plans[choice.config] = plan(await self._snapshot(self._ledgers[choice.config].state))
         log.warning("learning.orders_at_once", orders=ORDERS_AT_ONCE, slots=slots)
 
-    def _choose(self, slots: int) -> Choice | None:
+    def _choose(self, slots: int, shares: dict[str, float]) -> Choice | None:
         open_jobs = [job for ledger in self._ledgers.values() for job in ledger.state.open_jobs.values()]
         games = sum(1 for job in open_jobs if job.kind == SELFPLAY)
-        shares = self.shares()
         others = sum(1 for job in open_jobs if job.kind not in (SELFPLAY, *PREPARING))
         return choose(
             self.plans,
@@ -217,7 +249,7 @@ class Controller:
                     made.explanations = [each for each in made.explanations if each.stage != kind]
                     made.say(kind, block.reason, until_s=block.until_s)
 
-    async def _issue(self, choice: Choice) -> None:
+    async def _issue(self, choice: Choice, *, share: float) -> None:
         wanted, state = choice.wanted, self.state(choice.config)
         number = state.issued[wanted.kind] + 1
         fact = JobIssued(
@@ -231,7 +263,7 @@ class Controller:
         await self._write(choice.config, fact)
         self._jobs[fact.job_id] = choice.config
         await self._put_into_queue(state.open_jobs[fact.job_id])
-        self._effort.start(choice.config, state.open_jobs[fact.job_id], share=self.shares()[choice.config])
+        self._effort.start(choice.config, state.open_jobs[fact.job_id], share=share)
 
     async def _put_into_queue(self, job: OpenJob) -> None:
         """Once per job, however often it is called."""

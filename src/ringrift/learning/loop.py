@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
+from ringrift.daemons.foreign import call_async
 from ringrift.engine.ports import Engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import RouterAnnouncer
@@ -27,6 +29,7 @@ from ringrift.work.scheduling_bell import get_bell
 LOOK_S = 0.25
 PLAN_AT_LEAST_EVERY_S = 2.0
 STATUS_EVERY_S = 1.0
+PICTURE_S_MAX = 60.0
 
 log = structlog.get_logger()
 
@@ -47,6 +50,8 @@ class TrainingLoop:
         )
         self._status = StatusWriter(engine, runtime, settings, self.controller, router=router)
         self._woken = asyncio.Event()
+        self.pictures_failed = 0
+        self.picture_problem = ""  # why the last picture could not be made; empty if it could
 
     async def run(self, configs: Sequence[str], on_ready: Callable[[], None] | None = None) -> None:
         """Learn *configs*; ends by cancellation, and then leaves a last picture that says so."""
@@ -65,7 +70,7 @@ class TrainingLoop:
         finally:
             run.loop = None
             end_listening()
-            await self._status.write("stopped")
+            await self._show("stopped")
 
     async def _turn_until_cancelled(self) -> None:
         planned_s = shown_s = float("-inf")
@@ -77,9 +82,19 @@ class TrainingLoop:
                 await self.controller.reconcile()
                 planned_s = now_s
             if now_s - shown_s >= STATUS_EVERY_S:
-                await self._status.write("running")
+                await self.controller.remember_seen_end()
+                await self._show("running")
                 shown_s = now_s
             await self._wait()
+
+    async def _show(self, state: str) -> None:
+        """Store the picture. Learning does not end because it cannot be drawn: that is counted and told."""
+        drawn = await call_async(partial(self._status.write, state), timeout_s=PICTURE_S_MAX)
+        if drawn.error is not None:
+            self.pictures_failed += 1
+            if drawn.problem != self.picture_problem:
+                log.error("learning.picture_failed", problem=drawn.problem, exc_info=drawn.error)
+        self.picture_problem = drawn.problem
 
     async def _wait(self) -> None:
         try:

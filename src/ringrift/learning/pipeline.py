@@ -146,6 +146,9 @@ class DataPipelineDaemon:
         details: dict[str, Any] = {"passes": passes, "configs": self._loop.controller.configs()}
         if still_s > STILL_S_MAX:
             return HealthCheckResult.unhealthy(f"the loop has not turned for {still_s:.0f} s", **details)
+        if problem := self._loop.picture_problem:
+            details["pictures_failed"] = self._loop.pictures_failed
+            return HealthCheckResult.degraded(f"the picture of the run is old: {problem}", **details)
         return HealthCheckResult.ok("", **details)
 
 

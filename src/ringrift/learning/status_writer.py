@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
+import msgspec
+import structlog
+
+from ringrift.daemons.foreign import call_async
 from ringrift.engine.ports import Engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.controller import Controller
+from ringrift.learning.doctor_findings import Finding, Level
 from ringrift.learning.doctor_rounds import DoctorRounds
 from ringrift.learning.ledger import quoted
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
+from ringrift.learning.state import ConfigState
 from ringrift.learning.status_view import AroundConfig, config_status, decisions
 from ringrift.learning.wishes import ALL, Wishes
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.worker_records import live_workers, running_jobs
+
+DOCTOR_S_MAX = 30.0
+REPORT_IT = "Learning goes on. Please report it with the log"
+
+log = structlog.get_logger()
 
 
 class StatusWriter:
@@ -33,13 +46,19 @@ class StatusWriter:
         self._controller = controller
         self._doctor = DoctorRounds(engine.kv, runtime, data_dir=settings.data_dir, router=router)
         self._started_s = runtime.now_s()
+        self._told: dict[str, bytes] = {}  # config: its explanation as it is stored
+        self._ill = ""  # why the doctor could not look, when last asked
+        self.doctor_failures = 0
 
     async def write(self, state: str) -> None:
         """Store the picture, and why each config does or does not do something."""
         kv = self._engine.kv
         await kv.put(STATUS_KEY, msgspec.json.encode(await self.picture(state)))
         for config, plan in self._controller.plans.items():
-            await kv.put(EXPLAIN_PREFIX + quoted(config), msgspec.json.encode(plan.explanations))
+            told = msgspec.json.encode(plan.explanations)
+            if told != self._told.get(config):
+                await kv.put(EXPLAIN_PREFIX + quoted(config), told)
+                self._told[config] = told
 
     async def picture(self, run_state: str) -> RunStatus:
         """The picture of the run now; *run_state* is running or stopped."""
@@ -72,5 +91,25 @@ class StatusWriter:
             configs=pictures,
             decisions=decisions(states),
             queue={kind: {str(s): n for s, n in by.items()} for kind, by in counts.items()},
-            findings=await self._doctor.findings(states, controller.rules),
+            findings=await self._findings(states),
         )
+
+    async def _findings(self, states: Sequence[ConfigState]) -> tuple[dict[str, Any], ...]:
+        """What the doctor says. One that fails says so instead: what it looks at must not hang on it."""
+        looked = await call_async(
+            partial(self._doctor.findings, states, self._controller.rules), timeout_s=DOCTOR_S_MAX
+        )
+        problem, before, self._ill = looked.problem, self._ill, looked.problem
+        if looked.error is None:
+            found: tuple[dict[str, Any], ...] = looked.value
+            return found
+        self.doctor_failures += 1
+        if problem != before:
+            log.error("doctor.failed", problem=problem, exc_info=looked.error)
+        ill = Finding(
+            check="doctor",
+            level=Level.WARNING,
+            text=f"the doctor could not look: {problem}",
+            advice=REPORT_IT,
+        )
+        return (msgspec.to_builtins(ill),)

@@ -1,0 +1,218 @@
+"""Starting again: what was seen is not read again, what left the run is ended; and pictures cannot end it."""
+
+import asyncio
+import contextlib
+import dataclasses
+
+import msgspec
+from learning_story import RULES
+
+from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.engine.ports import Claimant, WorkState
+from ringrift.errors import Unavailable
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.announcing import Silent
+from ringrift.learning.controller import LEFT_REASON, Controller
+from ringrift.learning.facts import JobEnded
+from ringrift.learning.ledger import Ledger, read_facts
+from ringrift.learning.loop import TrainingLoop
+from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
+from ringrift.learning.status_writer import StatusWriter
+from ringrift.settings import Settings
+from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.work.job_orders import JobArtifact, JobReport
+from ringrift.work.worker_records import WorkerRecord, worker_key
+
+FIRST, SECOND = "square8_2p", "hex8_2p"
+
+
+class Site:
+    """An engine with one worker that somebody else plays."""
+
+    def __init__(self):
+        self.runtime = SimulatedRuntime()
+        self.engine = memory_engine(self.runtime, MemoryStore())
+
+    async def begin(self, *configs, engine=None):
+        record = WorkerRecord(
+            name="w", node="n", pid=1, slots=2, busy=0, kinds=None, capabilities=("cpu",), cpus=1, gpus=0,
+            memory_mb=1, memory_free_mb=1, load=0.0, started_s=0.0, at_s=self.runtime.now_s(),
+        )  # fmt: skip
+        await self.engine.kv.put(worker_key("w"), msgspec.json.encode(record))
+        controller = Controller(engine or self.engine, self.runtime, RULES, announcer=Silent())
+        await controller.open(configs)
+        return controller
+
+    async def work(self):
+        """Carry out one job of self-play."""
+        (claim,) = await self.engine.queue.claim(Claimant(worker="w", node="n"), lease_s=60.0)
+        shard = JobArtifact(
+            name="s",
+            kind="shard",
+            digest=claim.id.ljust(64, "0"),
+            size_bytes=1,
+            counts={"games": 1, "rows": 1},
+        )
+        report = JobReport(
+            status="done", worker="w", node="n", started_s=0.0, wall_s=1.0, cpu_s=1.0, artifacts=(shard,)
+        )
+        await self.engine.queue.complete(claim.id, token=claim.token, result=report.as_result())
+        return claim.id
+
+
+def at_a_site(scenario):
+    async def main():
+        site = Site()
+        try:
+            await scenario(site)
+        finally:
+            await site.engine.close()
+
+    simulate(main())
+
+
+class Watched:
+    """Notes from where on ended work is read."""
+
+    def __init__(self, queue):
+        self._queue, self.after = queue, []
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+    async def ended(self, *, after, limit):
+        self.after.append(after)
+        return await self._queue.ended(after=after, limit=limit)
+
+
+def test_a_new_start_does_not_read_all_ended_work_again():
+    async def scenario(site):
+        controller = await site.begin(FIRST)
+        for _ in range(3):
+            await controller.reconcile()
+            await site.work()
+        await controller.take_in_ends()
+        await controller.remember_seen_end()
+        await controller.reconcile()
+        late = await site.work()  # ends while nobody looks
+        watched = Watched(site.engine.queue)
+        again = await site.begin(FIRST, engine=dataclasses.replace(site.engine, queue=watched))
+        await again.reconcile()
+        assert watched.after[0] > 0
+        assert len(again.state(FIRST).shards) == 4
+        assert late not in again.state(FIRST).open_jobs
+
+    at_a_site(scenario)
+
+
+def test_work_of_a_config_that_left_the_run_is_cancelled_and_ordered_again_when_it_returns():
+    async def scenario(site):
+        controller = await site.begin(FIRST, SECOND)
+        await controller.reconcile()
+        ours = set(controller.state(SECOND).open_jobs)
+        assert ours
+        await site.begin(FIRST)
+        for job in ours:
+            item = await site.engine.queue.get(job)
+            assert (item.state, item.error) == (WorkState.CANCELLED, LEFT_REASON)
+        ends = [fact for fact in await read_facts(site.engine.kv, SECOND) if isinstance(fact, JobEnded)]
+        assert {fact.job_id for fact in ends if fact.cancelled} == ours
+        back = await site.begin(SECOND)
+        await back.reconcile()
+        assert set(back.state(SECOND).open_jobs).isdisjoint(ours)
+        assert back.state(SECOND).open_jobs
+        assert not back.state(SECOND).failures
+
+    at_a_site(scenario)
+
+
+def test_what_a_config_had_finished_before_it_left_is_taken_in():
+    async def scenario(site):
+        controller = await site.begin(SECOND)
+        await controller.reconcile()
+        await site.work()
+        await site.begin(FIRST)
+        ledger = await Ledger.open(site.engine.kv, SECOND, bucket_rules=RULES.bucket)
+        assert len(ledger.state.shards) == 1
+
+    at_a_site(scenario)
+
+
+# --- pictures --------------------------------------------------------------------------------------------
+
+
+async def healthy(_states, _rules):
+    """A doctor that needs no thread, which simulated time would not wait for."""
+    return ()
+
+
+def a_router():
+    return UnifiedEventRouter(enable_cross_process_polling=False)
+
+
+async def some_seconds(loop, configs):
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(5.0):
+            await loop.run(configs)
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_end_learning(tmp_path):
+    async def scenario(site):
+        loop = TrainingLoop(site.engine, site.runtime, a_router(), Settings(data_dir=tmp_path))
+        loop._status._doctor.findings = healthy
+        put = site.engine.kv.put
+
+        async def fails(key, *args, **kwargs):
+            if key == STATUS_KEY:
+                raise Unavailable("the disk is full")
+            return await put(key, *args, **kwargs)
+
+        site.engine.kv.put = fails
+        await some_seconds(loop, [FIRST])
+        assert loop.pictures_failed > 1
+        assert "the disk is full" in loop.picture_problem
+        assert loop.controller.passes > 1
+        site.engine.kv.put = put
+        await some_seconds(loop, [FIRST])
+        assert loop.picture_problem == ""
+
+    at_a_site(scenario)
+
+
+def test_a_doctor_that_fails_is_a_finding(tmp_path):
+    async def scenario(site):
+        controller = await site.begin(FIRST)
+        settings = Settings(data_dir=tmp_path)
+        writer = StatusWriter(site.engine, site.runtime, settings, controller, router=a_router())
+
+        async def ill(states, rules):
+            raise ZeroDivisionError("no games")
+
+        writer._doctor.findings = ill
+        await writer.write("running")
+        stored = await site.engine.kv.get(STATUS_KEY)
+        (finding,) = msgspec.json.decode(stored.value, type=RunStatus).findings
+        assert "ZeroDivisionError: no games" in finding["text"]
+        assert writer.doctor_failures == 1
+
+    at_a_site(scenario)
+
+
+def test_an_explanation_is_stored_only_when_it_changed(tmp_path):
+    async def scenario(site):
+        controller = await site.begin(FIRST)
+        await controller.reconcile()
+        settings = Settings(data_dir=tmp_path)
+        writer = StatusWriter(site.engine, site.runtime, settings, controller, router=a_router())
+        writer._doctor.findings = healthy
+        await writer.write("running")
+        before = await site.engine.kv.get(EXPLAIN_PREFIX + FIRST)
+        await writer.write("running")
+        assert await site.engine.kv.get(EXPLAIN_PREFIX + FIRST) == before
+        await site.work()
+        await controller.reconcile()
+        controller.plans[FIRST].say("train", "something new")
+        await writer.write("running")
+        assert await site.engine.kv.get(EXPLAIN_PREFIX + FIRST) != before
+
+    at_a_site(scenario)
