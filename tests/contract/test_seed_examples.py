@@ -183,6 +183,8 @@ async def clean_end():
 
 @pytest.mark.parametrize("document", MANIFEST)
 async def test_examples_run_as_printed(document, clean_end):
+    # The examples begin in a program that runs; without events daemons wait long for what they need.
+    await get_daemon_manager().start(DaemonType.EVENT_ROUTER)
     ended = await run_document(document)
     await get_daemon_manager().shutdown(timeout=5.0, force=True)
     await get_router().stop()
