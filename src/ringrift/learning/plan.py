@@ -60,7 +60,7 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
     simulations = max(1, round(rules.simulations * snapshot.feedback.simulations))
     who = "without a network" if state.champion is None else f"by the champion {state.champion[:12]}"
     missing = rows_missing(state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models))
-    if not missing and _first_model_is_made(snapshot):
+    if _first_model_is_made(snapshot):
         made.say("selfplay", "the first model is being made, and more games without a network teach little")
         return
     why = f"; the next training waits for {missing:,} more rows" if missing else ""
@@ -73,15 +73,19 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
 
 
 def _first_model_is_made(snapshot: Snapshot) -> bool:
-    """Whether there are games enough for the first model, and it is under way or can be."""
+    """Whether the first model is under way, or there are games enough for it to be.
+
+    Games without a network are fast, so those that are not needed would soon be most of what is learned from.
+    """
     state, rules = snapshot.state, snapshot.rules
-    if state.champion is not None or (state.models and open_candidate(state) is None):
+    if state.champion is not None:
         return False
+    if open_candidate(state) is not None or state.open_of("export", "train"):
+        return True
     rows = state.rows + state.totals[f"rows {ShardState.UNCHECKED}"]
-    if rows < rules.bucket.rows_first_min:
+    if state.models or rows < rules.bucket.rows_first_min:
         return False
-    under_way = open_candidate(state) is not None or bool(state.open_of("export", "train"))
-    return under_way or (_steps(snapshot) > 0 and any(_fit_shards(state)))
+    return _steps(snapshot) > 0 and any(_fit_shards(state))
 
 
 def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:
