@@ -72,14 +72,14 @@ def test_a_dead_subscription_is_a_fault_when_its_emitter_is_built():
 
 
 def test_a_dead_subscription_waits_for_an_emitter_that_is_not_built():
-    entry = judge("REGRESSION_CRITICAL", subscribes=["REGRESSION_CRITICAL"])
+    entry = judge("REPLICATION_ALERT", subscribes=["REPLICATION_ALERT"])
     assert entry.state is WiringState.DEAD_SUBSCRIPTION
     assert entry.accepted
-    assert entry.reason == "capability not built yet: trend_analysis (comes with the loop)"
+    assert entry.reason == "capability not built yet: replication (comes with the data plane)"
 
 
 @pytest.mark.parametrize(
-    ("name", "state"), [("TRAINING_STARTED", WiringState.PLANNED), ("HANDLER_FAILED", WiringState.UNWIRED)]
+    ("name", "state"), [("HOST_ONLINE", WiringState.PLANNED), ("HANDLER_FAILED", WiringState.UNWIRED)]
 )
 def test_an_event_that_nobody_touches(name, state):
     entry = judge(name)

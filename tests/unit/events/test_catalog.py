@@ -3,7 +3,7 @@
 import enum
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringrift.capabilities import CAPABILITIES
@@ -91,6 +91,7 @@ def test_types(kind, good, bad):
         assert type(value).__name__ in problem
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no reason
 @given(
     st.dictionaries(
         st.sampled_from(["config_key", "job_id", "success", "model_path", "epochs", "train_loss", "other"]),
