@@ -85,6 +85,7 @@ class _SelfplayFields(msgspec.Struct, frozen=True, kw_only=True):
 
 class _TrainFields(msgspec.Struct, frozen=True, kw_only=True):
     steps: Count = 0
+    best_step: Count = 0
 
 
 class _EvaluateFields(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,8 @@ def shards_in_window(
 
     At most *shards_max* of them: the oldest of the window are then left out.
     """
-    wanted, taken, rows = window_rows(rows_total, base=base), [], 0
+    taken: list[Shard] = []
+    wanted, rows = window_rows(rows_total, base=base), 0
     for shard in shards:
         if rows >= wanted or len(taken) == shards_max:
             break

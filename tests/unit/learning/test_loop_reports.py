@@ -148,3 +148,5 @@ def test_a_training_that_brings_a_known_model_changed_nothing():
     assert "changed nothing" in problem_with(story.state, job, again)
     other = report(artifact("model", "other"), artifact("card", "card"), steps=10)
     assert problem_with(story.state, job, other) == ""
+    odd = report(artifact("model", "other"), artifact("card", "card"), steps=10, best_step="last")
+    assert "best_step" in problem_with(story.state, job, odd)
