@@ -56,6 +56,7 @@ def noted_pids(bench, item_id):
     return [[int(word) for word in line.split()] for line in path.read_text().splitlines()]
 
 
+@pytest.mark.timeout(400)
 async def test_games_that_were_stopped_and_killed_are_the_same_games(tmp_path):
     async with worker_bench(tmp_path) as bench:
         straight = await bench.order("selfplay", {**SELFPLAY, "games": 150})

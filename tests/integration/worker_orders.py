@@ -18,7 +18,7 @@ from ringrift.settings import load_settings
 from ringrift.work.job_folders import JobFolders
 from ringrift.work.job_orders import JobOrder
 
-WAIT_S = 90
+WAIT_S = 200  # a busy machine plays slowly
 
 
 class Bench:
