@@ -115,9 +115,11 @@ def models(config: str, data: Path) -> list[dict[str, Any]]:
     found = json.loads(asked.stdout)[config]
     return [
         {
-            "digest": model["digest"],
+            "digest": model["model"],
             "card": model["card"],
-            "promoted_s": next((at_s for at_s, state, _ in model["history"] if state == "production"), None),
+            "promoted_s": next(
+                (each["at_s"] for each in model["history"] if each["state"] == "production"), None
+            ),
         }
         for model in found
     ]
