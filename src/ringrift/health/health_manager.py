@@ -13,16 +13,16 @@ from typing import Any
 import structlog
 
 from ringrift.events.routed_event import RouterEvent, current_event
-from ringrift.events.router import get_router
-from ringrift.events.subscriptions import SubscriptionHandle
+from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.wired import WiredCoordinator
 from ringrift.health.history import BoundedHistory
 from ringrift.health.isolation import attempt_async
 from ringrift.health.ledger import HealthLedger, HealthLevel, Issue, RecoveryAction, level_of
 from ringrift.health.rules import RULES
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.status import HealthCheckResult
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ ISSUES_SHOWN = 20
 Recovery = Callable[[], Awaitable[Any]]
 
 
-class UnifiedHealthManager:
+class UnifiedHealthManager(WiredCoordinator):
     """The coordinator of errors, recoveries and system health."""
 
     emits = ("RECOVERY_INITIATED", "RECOVERY_COMPLETED", "RECOVERY_FAILED")
@@ -47,43 +47,24 @@ class UnifiedHealthManager:
         runtime: Runtime | None = None,
         ledger: HealthLedger | None = None,
     ) -> None:
-        self.name = NAME
-        self._router = router or get_router()
+        super().__init__(NAME, router=router)
         self._runtime = runtime or system_runtime()
         self.ledger = ledger or HealthLedger()
         self.escalations: BoundedHistory[str] = BoundedHistory(100)
         self._recoveries: dict[str, Recovery] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._subscriptions: list[SubscriptionHandle] = []
         self._events_seen = 0
 
     # --- the life of a coordinator --------------------------------------------------------------------
 
-    @property
-    def is_subscribed(self) -> bool:
-        return bool(self._subscriptions)
-
-    @property
-    def status(self) -> CoordinatorStatus:
-        return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
-
-    def wire(self) -> None:
-        """Subscribe to every event that says something about health. A second call changes nothing."""
-        if not self._subscriptions:
-            self._subscriptions = [
-                self._router.subscribe(event, self._on_event, f"{NAME}.{event}") for event in self.subscribes
-            ]
+    def _hears(self) -> Mapping[str, Callback]:
+        return dict.fromkeys(self.subscribes, self._on_event)
 
     def unwire(self) -> None:
         """Unsubscribe and cancel the recoveries under way."""
-        for subscription in self._subscriptions:
-            subscription.cancel()
-        self._subscriptions = []
+        super().unwire()
         for task in self._running.values():
             task.cancel()
-
-    async def start(self) -> None:
-        self.wire()
 
     async def stop(self) -> None:
         """Unsubscribe, and wait for the recoveries under way to end."""
@@ -91,8 +72,6 @@ class UnifiedHealthManager:
         self.unwire()
         if tasks:
             await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
-
-    shutdown = stop
 
     # --- what it knows --------------------------------------------------------------------------------
 
@@ -182,16 +161,16 @@ class UnifiedHealthManager:
         current_event.set(None)  # in this task only: a recovery outlives the event that asked for it
         strategy, began_s = getattr(recover, "__name__", "registered"), self._runtime.monotonic_s()
         about = {"component": subject, "strategy": strategy, "reason": "failures in a row"}
-        await self._router.publish("RECOVERY_INITIATED", about, NAME)
+        await self.router.publish("RECOVERY_INITIATED", about, NAME)
         ended = await attempt_async(f"recovery of {subject}", lambda: _within(recover, RECOVERY_TIMEOUT_S))
         if ended.error is not None:
             self.escalations.append(f"{subject}: recovery failed")
             failed = {"component": subject, "action": strategy, "error": ended.problem}
-            await self._router.publish("RECOVERY_FAILED", failed, NAME)
+            await self.router.publish("RECOVERY_FAILED", failed, NAME)
             return
         took_s = self._runtime.monotonic_s() - began_s
         done = {"component": subject, "action": strategy, "duration_seconds": took_s}
-        await self._router.publish("RECOVERY_COMPLETED", done, NAME)
+        await self.router.publish("RECOVERY_COMPLETED", done, NAME)
 
 
 async def _within(recover: Recovery, timeout_s: float) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ringrift.events.catalog import CATALOG
 from ringrift.events.routed_event import EventSource, RouterEvent
-from ringrift.events.router import get_router
-from ringrift.events.subscriptions import SubscriptionHandle
+from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.wired import WiredCoordinator
 from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.status import HealthCheckResult
 
 Told = tuple[str, dict[str, Any]]  # an event and its payload
 
@@ -23,7 +24,7 @@ def heard_by(component: str, *more: str) -> tuple[str, ...]:
     return (*(name for name, spec in CATALOG.items() if component in spec.consumed_by), *more)
 
 
-class ListeningCoordinator:
+class ListeningCoordinator(WiredCoordinator):
     """Subscribes to the events of its component; what it makes of one is `_on_event`."""
 
     component: ClassVar[str]
@@ -36,46 +37,17 @@ class ListeningCoordinator:
         runtime: Runtime | None = None,
         situations: Situations | None = None,
     ) -> None:
-        self.name = self.component
-        self._router = router or get_router()
+        super().__init__(self.component, router=router)
         self._runtime = runtime or system_runtime()
         self._situations = situations or get_situations()
-        self._subscriptions: list[SubscriptionHandle] = []
         self.events_heard: Counter[str] = Counter()
         self.events_told: Counter[str] = Counter()
-
-    # --- life -----------------------------------------------------------------------------------------------
-
-    @property
-    def is_subscribed(self) -> bool:
-        return bool(self._subscriptions)
-
-    @property
-    def status(self) -> CoordinatorStatus:
-        return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
 
     def hears(self) -> tuple[str, ...]:
         return heard_by(self.component)
 
-    def wire(self) -> None:
-        """Subscribe; a second call changes nothing."""
-        if not self._subscriptions:
-            self._subscriptions = [
-                self._router.subscribe(event, self._heard, f"{self.name}.{event}") for event in self.hears()
-            ]
-
-    def unwire(self) -> None:
-        for subscription in self._subscriptions:
-            subscription.cancel()
-        self._subscriptions = []
-
-    async def start(self) -> None:
-        self.wire()
-
-    async def stop(self) -> None:
-        self.unwire()
-
-    shutdown = stop
+    def _hears(self) -> Mapping[str, Callback]:
+        return dict.fromkeys(self.hears(), self._heard)
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -89,13 +61,14 @@ class ListeningCoordinator:
         """What it said itself comes back; what its like in another process said is news."""
         return event.source == self.name and event.origin is not EventSource.CROSS_PROCESS
 
+    @abstractmethod
     async def _on_event(self, event_type: str, payload: Mapping[str, Any], /) -> None:
-        raise NotImplementedError
+        """Do what the event asks for."""
 
     async def tell(self, told: list[Told]) -> None:
         for name, payload in told:
             self.events_told[name] += 1
-            await self._router.publish(name, payload, self.name)
+            await self.router.publish(name, payload, self.name)
 
     # --- what it says about itself --------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
         kept = {key: label for key, label in labels.items() if label is not None}
         self.events_told["METRICS_UPDATED"] += 1
         payload = {"metric_name": name, "value": value, "labels": kept}
-        self._router.publish_sync("METRICS_UPDATED", payload, self.name)
+        self.router.publish_sync("METRICS_UPDATED", payload, self.name)
 
     def analyze(self, name: str | None = None, config: str | None = None) -> dict[str, WindowAnalysis]:
         """Judge the windows of one metric, of one config, or of all."""

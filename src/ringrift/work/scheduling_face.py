@@ -6,7 +6,7 @@ decides nothing that another part decides too. Events may come twice, late or ne
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -15,11 +15,11 @@ from ringrift.errors import ConfigError
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.catalog import CATALOG
 from ringrift.events.routed_event import RouterEvent
-from ringrift.events.router import get_router
-from ringrift.events.subscriptions import Callback, SubscriptionHandle
+from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.wired import WiredCoordinator
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.status import HealthCheckResult
 
 
 def heard_by(component: str) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def heard_by(component: str) -> tuple[str, ...]:
     return tuple(name for name, spec in CATALOG.items() if component in spec.consumed_by)
 
 
-class CoordinatorFace(ABC):
+class CoordinatorFace(WiredCoordinator):
     """A coordinator that subscribes when it is wired and does nothing in between."""
 
     capability: ClassVar[str]
@@ -36,11 +36,9 @@ class CoordinatorFace(ABC):
     def __init__(
         self, name: str, *, router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
     ) -> None:
-        self.name = name
-        self._own_router = router
+        super().__init__(name, router=router)
         self.runtime = runtime or system_runtime()
         self.heard: Counter[str] = Counter()
-        self._handles: list[SubscriptionHandle] = []
         self._started_s = self.runtime.now_s()
         self._last_s: float | None = None
 
@@ -52,47 +50,15 @@ class CoordinatorFace(ABC):
     def get_stats(self) -> dict[str, Any]:
         """Return its numbers."""
 
-    @property
-    def router(self) -> UnifiedEventRouter:
-        return self._own_router or get_router()
-
     async def tell(self, event: str, payload: Mapping[str, Any]) -> None:
         await self.router.publish(event, payload, self.name)
 
-    # --- life -----------------------------------------------------------------------------------------
-
-    @property
-    def is_subscribed(self) -> bool:
-        return bool(self._handles)
-
-    @property
-    def status(self) -> CoordinatorStatus:
-        return CoordinatorStatus.RUNNING if self._handles else CoordinatorStatus.STOPPED
-
-    def wire(self) -> None:
-        """Subscribe. A second call changes nothing."""
-        if self._handles:
-            return
+    def _hears(self) -> Mapping[str, Callback]:
         reactions = self.reactions()
         missing = sorted(set(heard_by(self.name)) - set(reactions))
         if missing:
             raise ConfigError(f"{self.name} must hear {', '.join(missing)} and has nothing to do at it")
-        self._handles = [
-            self.router.subscribe(event, self._counted(reaction), f"{self.name}.{event}")
-            for event, reaction in reactions.items()
-        ]
-
-    def unwire(self) -> None:
-        while self._handles:
-            self._handles.pop()()
-
-    async def start(self) -> None:
-        self.wire()
-
-    async def stop(self) -> None:
-        self.unwire()
-
-    shutdown = stop
+        return {event: self._counted(reaction) for event, reaction in reactions.items()}
 
     def _counted(self, reaction: Callback) -> Callback:
         async def hear(event: RouterEvent) -> None:
@@ -110,7 +76,7 @@ class CoordinatorFace(ABC):
         return ComponentWiring(self.name, self.capability, self.emits, tuple(self.reactions()))
 
     def health_check(self) -> HealthCheckResult:
-        if not self._handles:
+        if not self._subscriptions:
             return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
         return HealthCheckResult.ok("", **self.get_metrics())
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.events.routed_event import EventSource, RouterEvent
-from ringrift.events.router import get_router
-from ringrift.events.subscriptions import SubscriptionHandle
+from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.wired import WiredCoordinator
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.status import HealthCheckResult
 from ringrift.work.emergency import EmergencyStop, get_emergency_stop
 from ringrift.work.limits import CoordinatorState, SpawnVerdict, StateNotice
 from ringrift.work.limits_checks import SPAWN_ORDER, judge
@@ -28,7 +28,7 @@ NAME = "global_task_coordinator"
 ANSWER_S = 10.0
 
 
-class TaskCoordinator:
+class TaskCoordinator(WiredCoordinator):
     """The coordinator of limits."""
 
     emits = ("TASK_SPAWNED", "TASK_CANCELLED", "TASK_COMPLETED", "TASK_FAILED", "TASK_HEARTBEAT")
@@ -42,12 +42,10 @@ class TaskCoordinator:
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self.name = NAME
+        super().__init__(NAME, router=router)
         self.admission = admission
         self._emergency = emergency or get_emergency_stop()
-        self._router = router or get_router()
         self._runtime = runtime or system_runtime()
-        self._subscriptions: list[SubscriptionHandle] = []
         self._counts = dict.fromkeys(("asked", "refused", "spawned", "completed", "failed", "cancelled"), 0)
 
     @staticmethod
@@ -55,35 +53,8 @@ class TaskCoordinator:
         """Return the coordinator of this process."""
         return get_task_coordinator()
 
-    # --- the life of a coordinator --------------------------------------------------------------------
-
-    @property
-    def is_subscribed(self) -> bool:
-        return bool(self._subscriptions)
-
-    @property
-    def status(self) -> CoordinatorStatus:
-        return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
-
-    def wire(self) -> None:
-        """Subscribe. A second call changes nothing."""
-        if not self._subscriptions:
-            self._subscriptions = [
-                self._router.subscribe(event, self._on_event, f"{NAME}.{event}") for event in self.subscribes
-            ]
-
-    def unwire(self) -> None:
-        for subscription in self._subscriptions:
-            subscription.cancel()
-        self._subscriptions = []
-
-    async def start(self) -> None:
-        self.wire()
-
-    async def stop(self) -> None:
-        self.unwire()
-
-    shutdown = stop
+    def _hears(self) -> Mapping[str, Callback]:
+        return dict.fromkeys(self.subscribes, self._on_event)
 
     # --- may it start? --------------------------------------------------------------------------------
 
@@ -105,7 +76,7 @@ class TaskCoordinator:
     ) -> str:
         """Store that a task runs, and say so."""
         task = await self._store(task_id, task_type, node_id, pid, config_key)
-        await self._router.publish("TASK_SPAWNED", _about(task), NAME)
+        await self.router.publish("TASK_SPAWNED", _about(task), NAME)
         return task_id
 
     def register_task(
@@ -118,7 +89,7 @@ class TaskCoordinator:
     ) -> str:
         storing = self._store(task_id, task_type, node_id, pid, config_key)
         task = run_blocking(storing, timeout_s=ANSWER_S)
-        self._router.publish_sync("TASK_SPAWNED", _about(task), NAME)
+        self.router.publish_sync("TASK_SPAWNED", _about(task), NAME)
         return task_id
 
     def heartbeat_task(self, task_id: str) -> bool:
@@ -126,7 +97,7 @@ class TaskCoordinator:
         known = run_blocking(self.admission.registry.heartbeat(task_id), timeout_s=ANSWER_S)
         if known:
             payload = {"task_id": task_id, "node_id": self._runtime.hostname}
-            self._router.publish_sync("TASK_HEARTBEAT", payload, NAME)
+            self.router.publish_sync("TASK_HEARTBEAT", payload, NAME)
         return known
 
     def complete_task(self, task_id: str, result: dict[str, Any] | None = None) -> bool:
@@ -148,7 +119,7 @@ class TaskCoordinator:
             return False
         took_s = max(0.0, self._runtime.now_s() - task.started_s)
         timed = {} if event == "TASK_CANCELLED" else {"duration_seconds": took_s}
-        self._router.publish_sync(event, {**_about(task, short=True), **timed, **extra}, NAME)
+        self.router.publish_sync(event, {**_about(task, short=True), **timed, **extra}, NAME)
         return True
 
     async def _store(

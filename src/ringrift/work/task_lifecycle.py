@@ -7,6 +7,7 @@ and knows which nodes are gone. `check_orphans` is called in turn by the work qu
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,13 +16,13 @@ import psutil
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.events.routed_event import RouterEvent
-from ringrift.events.router import get_router
-from ringrift.events.subscriptions import SubscriptionHandle
+from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.wired import WiredCoordinator
 from ringrift.health.history import BoundedHistory
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.status import HealthCheckResult
 from ringrift.work.task_admission import TaskAdmission, get_task_admission
 from ringrift.work.task_registry import ORPHAN_AFTER_S, RunningTask, counted
 
@@ -63,7 +64,7 @@ _ENDS = {
 }
 
 
-class TaskLifecycleCoordinator:
+class TaskLifecycleCoordinator(WiredCoordinator):
     """The coordinator of the lives of tasks."""
 
     emits = ("TASK_ORPHANED", "TASK_ABANDONED")
@@ -87,12 +88,10 @@ class TaskLifecycleCoordinator:
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self.name = NAME
+        super().__init__(NAME, router=router)
         self.heartbeat_threshold_s = heartbeat_threshold_s
         self._admission = admission
-        self._router = router or get_router()
         self._runtime = runtime or system_runtime()
-        self._subscriptions: list[SubscriptionHandle] = []
         self.history: BoundedHistory[EndedTask] = BoundedHistory(HISTORY_MAX)
         self._totals: Counter[str] = Counter()
         self._orphans: dict[str, float] = {}  # told about, and when
@@ -101,35 +100,8 @@ class TaskLifecycleCoordinator:
     def get_instance() -> TaskLifecycleCoordinator:
         return get_task_lifecycle_coordinator()
 
-    # --- the life of a coordinator --------------------------------------------------------------------
-
-    @property
-    def is_subscribed(self) -> bool:
-        return bool(self._subscriptions)
-
-    @property
-    def status(self) -> CoordinatorStatus:
-        return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
-
-    def wire(self) -> None:
-        """Subscribe. A second call changes nothing."""
-        if not self._subscriptions:
-            self._subscriptions = [
-                self._router.subscribe(event, self._on_event, f"{NAME}.{event}") for event in self.subscribes
-            ]
-
-    def unwire(self) -> None:
-        for subscription in self._subscriptions:
-            subscription.cancel()
-        self._subscriptions = []
-
-    async def start(self) -> None:
-        self.wire()
-
-    async def stop(self) -> None:
-        self.unwire()
-
-    shutdown = stop
+    def _hears(self) -> Mapping[str, Callback]:
+        return dict.fromkeys(self.subscribes, self._on_event)
 
     # --- tasks that fell silent -----------------------------------------------------------------------
 
@@ -158,7 +130,7 @@ class TaskLifecycleCoordinator:
             "reason": reason,
             "component": NAME,
         }
-        await self._router.publish("TASK_ABANDONED", payload, NAME)
+        await self.router.publish("TASK_ABANDONED", payload, NAME)
         return True
 
     def _why_orphaned(self, task: RunningTask, now_s: float) -> str:
@@ -193,7 +165,7 @@ class TaskLifecycleCoordinator:
             "seconds_since_heartbeat": task.silent_s(now_s),
             "reason": why,
         }
-        await self._router.publish("TASK_ORPHANED", payload, NAME)
+        await self.router.publish("TASK_ORPHANED", payload, NAME)
 
     # --- what it knows --------------------------------------------------------------------------------
 

@@ -1,0 +1,59 @@
+"""The life of a coordinator that only hears and answers: it is wired once, and runs while it hears."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import Callback, SubscriptionHandle
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.status import CoordinatorStatus
+
+
+class WiredCoordinator(ABC):
+    """Subscribes to its events when it is wired, and does nothing in between."""
+
+    def __init__(self, name: str, *, router: UnifiedEventRouter | None = None) -> None:
+        self.name = name
+        self._own_router = router
+        self._subscriptions: list[SubscriptionHandle] = []
+
+    @abstractmethod
+    def _hears(self) -> Mapping[str, Callback]:
+        """Return what is called at each event."""
+
+    @property
+    def router(self) -> UnifiedEventRouter:
+        return self._own_router or get_router()
+
+    @property
+    def is_subscribed(self) -> bool:
+        return bool(self._subscriptions)
+
+    @property
+    def status(self) -> CoordinatorStatus:
+        return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
+
+    def wire(self) -> None:
+        """Subscribe. A second call changes nothing."""
+        if not self._subscriptions:
+            self._subscriptions = [
+                self.router.subscribe(event, callback, f"{self.name}.{event}")
+                for event, callback in self._hears().items()
+            ]
+
+    def unwire(self) -> None:
+        """Hear nothing more."""
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._subscriptions = []
+
+    async def start(self) -> None:
+        self.wire()
+
+    async def stop(self) -> None:
+        self.unwire()
+
+    async def shutdown(self) -> None:
+        await self.stop()
