@@ -5,19 +5,15 @@ The effect on the plan is part of `feedback_rules.feedback`; this daemon tells i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
-from ringrift.events.handlers import HandlerBase
-from ringrift.events.routed_event import RouterEvent
-from ringrift.events.router import get_router
-from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.feedback_rules import STRONG_VS_HEURISTIC, Gauntlet, gauntlet_of
 from ringrift.learning.signals_face import Told
-from ringrift.learning.signals_source import Situation, Situations, get_situations
+from ringrift.learning.signals_source import Situation, Situations
+from ringrift.learning.situation_daemons import EvaluationWatcher
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -47,7 +43,7 @@ def gauntlet_advice(result: Gauntlet) -> GauntletAdvice:
     return GauntletAdvice()
 
 
-class GauntletFeedbackController(HandlerBase):
+class GauntletFeedbackController(EvaluationWatcher):
     """Looks at the results against baselines after every evaluation."""
 
     capability: ClassVar[str] = "training_feedback"
@@ -61,23 +57,11 @@ class GauntletFeedbackController(HandlerBase):
         situations: Situations | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        super().__init__("gauntlet_feedback", cycle_interval=interval_s, router=router, runtime=runtime)
-        self.router = router or get_router()
-        self._situations = situations or get_situations()
+        super().__init__(
+            "gauntlet_feedback", interval_s=interval_s, router=router, runtime=runtime, situations=situations
+        )
         self._advice: dict[str, GauntletAdvice] = {}
         self._told_s: dict[str, float] = {}
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"EVALUATION_COMPLETED": self._on_evaluation}
-
-    async def _on_evaluation(self, event: RouterEvent) -> None:
-        situation = self._situations.get(str(event.payload.get("config_key")))
-        if situation is not None:
-            await self._look(situation)
-
-    async def _run_cycle(self) -> None:
-        for situation in self._situations.all().values():
-            await self._look(situation)
 
     async def _look(self, situation: Situation) -> None:
         config, now_s = situation.state.config, self._runtime.now_s()

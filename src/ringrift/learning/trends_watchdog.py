@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ringrift.events.handlers import HandlerBase
-from ringrift.events.routed_event import RouterEvent
-from ringrift.events.router import get_router
-from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.feedback_rules import gauntlet_of
 from ringrift.learning.signals_face import Told
-from ringrift.learning.signals_source import Situation, Situations, get_situations
+from ringrift.learning.signals_source import Situation, Situations
+from ringrift.learning.situation_daemons import EvaluationWatcher
 from ringrift.learning.trends_metrics import MetricsAnalysisOrchestrator, get_metrics_orchestrator
 from ringrift.learning.trends_regressions import RegressionFinding, RegressionSeverity, regression
 from ringrift.runtime import Runtime
@@ -67,7 +64,7 @@ class _Watched:
     alerted_s: float = float("-inf")
 
 
-class ModelPerformanceWatchdog(HandlerBase):
+class ModelPerformanceWatchdog(EvaluationWatcher):
     """Tells when the newest champion is weaker than an earlier one, how much, and when that is over."""
 
     capability: ClassVar[str] = "trend_analysis"
@@ -90,23 +87,13 @@ class ModelPerformanceWatchdog(HandlerBase):
         interval_s: float = WATCH_S,
     ) -> None:
         super().__init__(
-            "model_performance_watchdog", cycle_interval=interval_s, router=router, runtime=runtime
+            "model_performance_watchdog",
+            interval_s=interval_s,
+            router=router,
+            runtime=runtime,
+            situations=situations,
         )
-        self.router = router or get_router()
-        self._situations = situations or get_situations()
         self._watched: dict[str, _Watched] = {}
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"EVALUATION_COMPLETED": self._on_evaluation}
-
-    async def _on_evaluation(self, event: RouterEvent) -> None:
-        situation = self._situations.get(str(event.payload.get("config_key")))
-        if situation is not None:
-            await self._look(situation)
-
-    async def _run_cycle(self) -> None:
-        for situation in self._situations.all().values():
-            await self._look(situation)
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config

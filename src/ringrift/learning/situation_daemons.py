@@ -1,0 +1,47 @@
+"""The base of daemons that look at each config now and then, and at once when it was evaluated."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from ringrift.events.handlers import HandlerBase
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.signals_source import Situation, Situations, get_situations
+from ringrift.runtime import Runtime
+
+
+class EvaluationWatcher(HandlerBase):
+    """Looks at a config; what it makes of it is `_look`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        interval_s: float,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+    ) -> None:
+        super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
+        self.router = router or get_router()
+        self._situations = situations or get_situations()
+
+    @abstractmethod
+    async def _look(self, situation: Situation) -> None: ...
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return {"EVALUATION_COMPLETED": self._on_evaluation}
+
+    async def _on_evaluation(self, event: RouterEvent) -> None:
+        situation = self._situations.get(str(event.payload.get("config_key")))
+        if situation is not None:
+            await self._look(situation)
+
+    async def _run_cycle(self) -> None:
+        for situation in self._situations.all().values():
+            await self._look(situation)
