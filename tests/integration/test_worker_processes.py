@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import held_selfplay
 import psutil
 import pytest
 from worker_orders import is_alive, use_command, worker_bench
@@ -58,19 +59,23 @@ def noted_pids(bench, item_id):
 
 @pytest.mark.timeout(400)
 async def test_games_that_were_stopped_and_killed_are_the_same_games(tmp_path):
+    gate = tmp_path / "gate"
+    (tmp_path / "ringrift.toml").write_text(
+        f"[jobs.selfplay]\ncommand = {json.dumps(held_selfplay.held_command(gate))}\n"
+    )
     async with worker_bench(tmp_path) as bench:
         straight = await bench.order("selfplay", {**SELFPLAY, "games": 150})
         worker = bench.start_worker()
         expected = await games_of(bench, await bench.until_state(straight, DONE))
         assert len(expected) == 150
-        item_id = await bench.order("selfplay", {**SELFPLAY, "games": 150, "checkpoint_s": 0.2})
+        gate.touch()
+        item_id = await bench.order("selfplay", {**SELFPLAY, "games": 150, "checkpoint_s": 0.02})
 
-        async def some_played():
-            return [
-                job for job in await running_jobs(bench.engine.kv) if job.job_id == item_id and job.done > 9
-            ]
+        async def played(games):
+            jobs = [job for job in await running_jobs(bench.engine.kv) if job.job_id == item_id]
+            return [job for job in jobs if job.done >= games]
 
-        await bench.until(some_played, "the first games")
+        await bench.until(lambda: played(held_selfplay.GAMES), "the first games")
         assert await bench.stop_worker(worker) == 0
         released = await bench.engine.queue.get(item_id)
         assert (released.state, released.attempts) == (READY, 0)
@@ -78,12 +83,14 @@ async def test_games_that_were_stopped_and_killed_are_the_same_games(tmp_path):
         assert bench.folders.of(item_id).out.is_dir()
 
         worker = bench.start_worker()
-        (job,) = await bench.until(some_played, "more games")
+        (job,) = await bench.until(lambda: played(2 * held_selfplay.GAMES), "more games")
         os.kill(worker.pid, signal.SIGKILL)
         await bench.until(lambda: not is_alive(job.pid), "the end of the job")
+        gate.unlink()
         bench.start_worker()  # the same name: it knows at once that the claim is nobody's
         done = await bench.until_state(item_id, DONE)
         assert done.attempts == 1
+        assert done.result["fields"]["resumed_moves"] > 0
         assert {name[-7:]: print_ for name, print_ in (await games_of(bench, done)).items()} == {
             name[-7:]: print_ for name, print_ in expected.items()
         }
