@@ -1,0 +1,69 @@
+"""What moves between nodes: sealed files, named by their hash, with a card that says what they are."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from ringrift.engine.digests import check_digest
+from ringrift.errors import ConfigError
+
+
+class ArtifactKind(StrEnum):
+    """What a sealed file is. The values are those that jobs use in their reports."""
+
+    GAMES = "shard"
+    SAMPLES = "samples"
+    MODEL = "model"
+    CARD = "card"
+    REPORT = "report"
+    SNAPSHOT = "snapshot"  # a database, taken by its backup API
+    OTHER = "other"
+
+
+DATA_TYPES: dict[str, frozenset[ArtifactKind]] = {
+    "games": frozenset({ArtifactKind.GAMES}),
+    "models": frozenset({ArtifactKind.MODEL, ArtifactKind.CARD}),
+    "npz": frozenset({ArtifactKind.SAMPLES}),
+    "all": frozenset(ArtifactKind),
+}
+_SINGULAR = {"game": "games", "model": "models", "checkpoint": "models"}
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The card of one sealed file. Two cards of one digest say the same; the first one stays."""
+
+    digest: str
+    size: int
+    kind: ArtifactKind = ArtifactKind.OTHER
+    name: str = ""
+    config: str = ""
+    node: str = ""  # where it was made
+    games: int = 0
+    rows: int = 0
+    created_s: float = 0.0
+    quality: float | None = None
+
+    def __post_init__(self) -> None:
+        check_digest(self.digest)
+        if self.size < 0:
+            raise ConfigError(f"artifact {self.digest[:12]} has the size {self.size}")
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A node read the whole file and its hash was right. Nothing less counts as a copy."""
+
+    digest: str
+    node: str
+    size: int
+    verified_s: float  # by the clock of the node that verified it
+    verifier: str = ""  # who read it: a transport, the scrubber, the worker that made it
+
+
+def kinds_of(data_type: str) -> frozenset[ArtifactKind]:
+    """Return the kinds that "games", "models", "npz" or "all" (or their singular) mean."""
+    known = DATA_TYPES.get(_SINGULAR.get(data_type, data_type))
+    if known is None:
+        raise ConfigError(f"data_type is {data_type!r}; it must be one of {', '.join(DATA_TYPES)}")
+    return known

@@ -1,0 +1,82 @@
+"""What exists and where verified copies are, in the key-value port: one key per artifact, one per copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.engine.digests import check_digest
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import AlreadyExists, Corrupt
+
+T = TypeVar("T")
+
+ARTIFACTS, LOCATIONS = "artifacts/", "locations/"
+
+
+class ManifestStore:
+    """The manifest as it is kept. It knows only what receivers said: a copy is a receipt."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def register(self, artifacts: Iterable[Artifact]) -> int:
+        """Note artifacts; return how many were new. The bytes go first, this comes last."""
+        new = 0
+        for artifact in artifacts:
+            try:
+                await self._kv.create(_card(artifact.digest), msgspec.json.encode(artifact))
+            except AlreadyExists:
+                continue
+            new += 1
+        return new
+
+    async def artifact(self, digest: str) -> Artifact | None:
+        entry = await self._kv.get(_card(digest))
+        return None if entry is None else _read(entry.key, entry.value, Artifact)
+
+    async def artifacts(self) -> list[Artifact]:
+        return [_read(entry.key, entry.value, Artifact) for entry in await self._kv.entries(ARTIFACTS)]
+
+    async def forget(self, digest: str) -> bool:
+        """Drop the card of an artifact that has no copy any more."""
+        return await self._kv.delete(_card(digest))
+
+    async def add_receipts(self, receipts: Sequence[Receipt]) -> None:
+        for receipt in receipts:
+            await self._kv.put(_location(receipt.digest, receipt.node), msgspec.json.encode(receipt))
+
+    async def drop_copy(self, digest: str, node: str) -> bool:
+        """A node no longer has the file, or it was found bad there."""
+        return await self._kv.delete(_location(digest, node))
+
+    async def copies(self, digest: str) -> list[Receipt]:
+        entries = await self._kv.entries(_location(digest, ""))
+        return [_read(entry.key, entry.value, Receipt) for entry in entries]
+
+    async def receipts(self) -> list[Receipt]:
+        return [_read(entry.key, entry.value, Receipt) for entry in await self._kv.entries(LOCATIONS)]
+
+
+def _card(digest: str) -> str:
+    check_digest(digest)
+    return ARTIFACTS + digest
+
+
+def _location(digest: str, node: str) -> str:
+    check_digest(digest)
+    return f"{LOCATIONS}{digest}/{node}"
+
+
+def _read(key: str, value: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Corrupt(
+            key,
+            found=f"this entry of the manifest cannot be read ({error})",
+            advice="Delete the key; `ringrift data verify` registers the file again",
+        ) from None

@@ -1,0 +1,84 @@
+"""The machines that hold data, as the config file names them: how to reach each and what it may receive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from ringrift.errors import ConfigError
+
+DATA_PORT = 8766
+_INACTIVE = frozenset({"terminated", "offline", "setup", "retired", "archived"})
+
+
+class DataNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One node, under `[nodes.NAME]` of the config file. An empty address means: not reachable that way."""
+
+    name: str
+    status: str = "ready"
+    role: str = "selfplay"
+    provider: str = "unknown"
+    overlay_ip: str = ""  # Tailscale or the like; tried before the plain address
+    ssh_host: str = ""
+    ssh_port: int = 22
+    ssh_user: str = ""
+    ssh_key: str = ""
+    ssh_known_hosts: str = ""  # empty: ssh's own file
+    root_path: str = ""  # the data folder there
+    python: str = "python3"  # the interpreter there that has ringrift
+    data_port: int = 0  # of its data server; 0: none
+    ephemeral: bool = False  # may vanish at any moment
+    training: bool = False
+    nfs: str = ""  # nodes that name the same share need no copies of each other's
+    receives: tuple[str, ...] = ("games", "models", "npz")
+    bandwidth_mbps: float = 0.0  # 0: by provider
+    disk_max_percent: float = 70.0
+
+    @property
+    def active(self) -> bool:
+        return self.status not in _INACTIVE
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Hosts to try, the overlay first."""
+        return tuple(dict.fromkeys(host for host in (self.overlay_ip, self.ssh_host) if host))
+
+    def accepts(self, data_type: str) -> bool:
+        return self.active and (data_type == "all" or data_type in self.receives)
+
+
+class DataNodes:
+    """All nodes by name, this one among them."""
+
+    def __init__(self, this: str, nodes: Iterable[DataNode] = ()) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self.this = self._nodes.setdefault(this, DataNode(name=this))
+
+    def __getitem__(self, name: str) -> DataNode:
+        try:
+            return self._nodes[name]
+        except KeyError:
+            known = ", ".join(sorted(self._nodes))
+            raise ConfigError(f"no node is called {name!r}; the config file has: {known}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes
+
+    def all(self) -> tuple[DataNode, ...]:
+        return tuple(self._nodes.values())
+
+    def others(self) -> tuple[DataNode, ...]:
+        return tuple(node for node in self._nodes.values() if node.name != self.this.name)
+
+
+def read_nodes(this: str, table: Mapping[str, Any] | None) -> DataNodes:
+    """Read the `nodes` table of the config file; `ConfigError` names the node and the field."""
+    nodes = []
+    for name, fields in (table or {}).items():
+        try:
+            nodes.append(msgspec.convert({**dict(fields), "name": name}, DataNode))
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            raise ConfigError(f"node {name!r} in the config file: {error}") from None
+    return DataNodes(this, nodes)

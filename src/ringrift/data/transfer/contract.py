@@ -1,0 +1,98 @@
+"""What every transport promises.
+
+A transport moves sealed files between this node and one other. Each file travels in chunks that are hashed
+one by one, goes on where a broken transfer stopped, and becomes visible at the receiver only after the
+receiver has read the whole of it and found its digest right. What it returns are receipts, written by the
+receiver; a file without one did not arrive, whatever the transport thinks. Memory is bounded by a few
+chunks, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.nodes import DataNode
+from ringrift.errors import Unavailable
+
+CHUNK_BYTES = 2 << 20
+
+
+class TransferFailed(Unavailable):
+    """A transfer broke; what arrived is kept, and the next attempt goes on from there."""
+
+
+class Pace(Protocol):
+    """Holds a transfer to its share of the line. Bytes, not bits."""
+
+    async def spend(self, count: int) -> None:
+        """Wait until *count* more bytes may go."""
+        ...
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The present rate, for programs that pace themselves; None without a limit."""
+        ...
+
+
+class Unpaced:
+    """No limit."""
+
+    bytes_per_s: float | None = None
+
+    async def spend(self, count: int) -> None:
+        """Go at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far one call has come."""
+
+    bytes_done: int
+    bytes_total: int
+    files_done: int
+    files_total: int
+
+
+async def _nobody_looks(progress: Progress) -> None:
+    """Progress that nobody asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The terms of one call: pace, time and who watches."""
+
+    pace: Pace = field(default_factory=Unpaced)
+    timeout_s: float = 600.0  # without any progress, not in all
+    on_progress: Callable[[Progress], Awaitable[None]] = _nobody_looks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What one call brought about. Files that failed are named with the reason; the others arrived."""
+
+    receipts: tuple[Receipt, ...] = ()
+    already_there: tuple[Receipt, ...] = ()  # verified there before; no byte of them went
+    failed: tuple[tuple[str, str], ...] = ()  # (digest, why)
+    bytes_sent: int = 0  # that crossed the line, without those of chunks the receiver had
+
+
+class Transport(Protocol):
+    """One way to move files."""
+
+    @property
+    def name(self) -> str: ...
+
+    def reaches(self, node: DataNode) -> bool:
+        """Whether the node's entry has what this transport needs."""
+        ...
+
+    async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
+        """Bring files of this node's store into *node*'s. `TransferFailed` if it cannot be reached at all."""
+        ...
+
+    async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
+        """Bring files of *node*'s store into this node's; the receipts are this node's own."""
+        ...
