@@ -178,6 +178,9 @@ class Settings:
     data_dir: Path = _setting("RINGRIFT_DATA_DIR", _PATH, Path("data"), "everything this node keeps")
     coordinator_db: Path = _setting("RINGRIFT_COORDINATOR_DB", _PATH, None, "database of the embedded engine")
     dlq_path: Path = _setting("RINGRIFT_DLQ_PATH", _PATH, None, "database of dead letters")
+    node_name: str | None = _setting(
+        "RINGRIFT_NODE_ID", _NAME, None, "what other nodes call this one; by default its host name"
+    )
     process_name: str | None = _setting(
         "RINGRIFT_PROCESS_NAME", _NAME, None, "identity of this process for event delivery"
     )
@@ -232,6 +235,12 @@ class Settings:
     )
     prices: Mapping[str, float] | None = _setting(
         "RINGRIFT_PRICES", _PRICES, None, "what an hour of a node costs, by name"
+    )
+    nodes: Mapping[str, Any] | None = _setting(
+        "RINGRIFT_NODES", _TABLE, None, "the machines that hold data, by name: how to reach each"
+    )
+    sync: Mapping[str, Any] | None = _setting(
+        "RINGRIFT_SYNC", _TABLE, None, "when and to where data is brought from node to node"
     )
     jobs: tuple[JobSettings, ...] = _setting(
         "RINGRIFT_JOBS", _JOBS, (), "commands and limits of jobs, by kind"

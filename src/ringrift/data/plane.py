@@ -1,0 +1,101 @@
+"""What all parts of the data plane share on one node: its store, the manifest, the nodes, the transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ringrift.data.artifacts import Artifact
+from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.nodes import DataNode, DataNodes, read_nodes
+from ringrift.data.transfer.contract import Moved, Terms
+from ringrift.engine.opening import get_engine, get_engine_blocking
+from ringrift.engine.ports import Blobs, Engine, KeyValue, WorkQueue
+from ringrift.errors import Unavailable
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import Settings, get_settings
+
+
+class Transfers(Protocol):
+    """Moves sealed files by whatever way works, and writes the receipts into the manifest.
+
+    *limit_bytes_per_s* holds this call below what its node and the line would allow. Both calls raise
+    `TransferFailed` if the node cannot be reached in any way; the result names single files that failed.
+    """
+
+    async def send(
+        self,
+        node: DataNode,
+        artifacts: Sequence[Artifact],
+        *,
+        priority: str = "normal",
+        terms: Terms | None = None,
+        limit_bytes_per_s: float | None = None,
+    ) -> Moved: ...
+
+    async def fetch(
+        self,
+        node: DataNode,
+        artifacts: Sequence[Artifact],
+        *,
+        priority: str = "normal",
+        terms: Terms | None = None,
+        limit_bytes_per_s: float | None = None,
+    ) -> Moved: ...
+
+
+class DataPlane:
+    """One node's data plane on an open engine. *make_transfers* gets the plane that it is made for."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        runtime: Runtime,
+        *,
+        nodes: DataNodes | None = None,
+        blobs: Blobs | None = None,
+        make_transfers: Callable[[DataPlane], Transfers] | None = None,
+    ) -> None:
+        self.engine, self.settings, self.runtime = engine, settings, runtime
+        self.nodes = nodes or read_nodes(settings.node_name or runtime.hostname, settings.nodes)
+        self.kv: KeyValue = engine.kv
+        self.queue: WorkQueue = engine.queue
+        self.blobs: Blobs = engine.blobs if blobs is None else blobs
+        self.manifest = ManifestStore(engine.kv)
+        self._make_transfers = make_transfers
+        self._transfers: Transfers | None = None
+
+    @property
+    def this(self) -> DataNode:
+        """The node that this process runs on."""
+        return self.nodes.this
+
+    @property
+    def transfers(self) -> Transfers:
+        if self._transfers is None:
+            if self._make_transfers is None:
+                raise Unavailable("this data plane has no way to move files")
+            self._transfers = self._make_transfers(self)
+        return self._transfers
+
+
+def _open() -> DataPlane:
+    return DataPlane(get_engine_blocking(), get_settings(), system_runtime())
+
+
+def get_data_plane() -> DataPlane:
+    """Return this process's data plane; the first call opens the engine and may wait for it."""
+    scope, engine = process_scope(), get_engine_blocking()
+    plane = scope.get(DataPlane, _open)
+    if plane.engine is not engine:  # that one was closed
+        scope.drop(DataPlane)
+        plane = scope.get(DataPlane, _open)
+    return plane
+
+
+async def open_data_plane() -> DataPlane:
+    """Return this process's data plane without holding up the event loop."""
+    await get_engine()
+    return get_data_plane()
