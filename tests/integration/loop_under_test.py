@@ -64,18 +64,19 @@ FAST = {
 class Loop:
     """`ringrift run` on a folder: started, killed, stopped, looked at."""
 
-    def __init__(self, folder, *, tiny, learning=FAST, workers=2):
+    def __init__(self, folder, *, tiny, learning=FAST, workers=2, commands=None):
         self.data, self.learning, self.workers = folder / "data", learning, workers
         self.folder, self.log = folder, folder / "run.log"
         self.process = None
         self.starts = 0
         self._logged_before = [0, 0, 0]
-        commands = {kind: {"command": ["{python}", "-I", "-S", str(TINY_JOBS)]} for kind in KINDS}
+        tiny_jobs = {kind: ["{python}", "-I", "-S", str(TINY_JOBS)] for kind in KINDS} if tiny else {}
+        jobs = {kind: {"command": words} for kind, words in {**tiny_jobs, **(commands or {})}.items()}
         self.variables = {
             "RINGRIFT_DATA_DIR": str(self.data),
             "RINGRIFT_HEALTH_PORT": "0",
             "RINGRIFT_LEARNING": json.dumps(learning),
-            "RINGRIFT_JOBS": json.dumps(commands if tiny else {}),
+            "RINGRIFT_JOBS": json.dumps(jobs),
             "RINGRIFT_JOB_LEASE": str(LEASE_S),
             "RINGRIFT_JOB_GRACE_PERIOD": "10",
             "NO_COLOR": "1",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from held_job import held_command
 
 from ringrift.jobs.shards.reader import open_shard
 
@@ -15,7 +16,15 @@ WAIT_S = 100
 
 
 def start(kind, *argv):
-    command = [sys.executable, "-m", "ringrift.jobs", kind, *map(str, argv)]
+    return listen_to([sys.executable, "-m", "ringrift.jobs", kind, *map(str, argv)])
+
+
+def start_held(gate, kind, *argv):
+    """The same job; as long as the gate is there it does not come to its end."""
+    return listen_to(held_command(gate, kind, *argv, "--heartbeat-s", 1))
+
+
+def listen_to(command):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -36,7 +45,8 @@ def interrupt(process, number, *, stage, done):
     """Send the signal once the job has got so far; returns its exit code and last line."""
     for line in process.stdout:
         said = json.loads(line)
-        if said["event"] == "progress" and said["stage"] == stage and said["done"] >= done:
+        at = said if said["event"] in ("progress", "heartbeat") else {}
+        if at.get("stage") == stage and at["done"] >= done:
             break
     process.send_signal(number)
     return finish(process)
@@ -60,11 +70,15 @@ def games(tmp_path_factory):
     folder = tmp_path_factory.mktemp("games")
     argv = ("--config", CONFIG, "--games", 150, "--simulations", 12, "--slots", 32, "--games-per-shard", 40)
     argv = (*argv, "--out", folder)
-    code, stopped, _ = interrupt(start("selfplay", *argv), signal.SIGTERM, stage="playing", done=1)
+    gate = tmp_path_factory.mktemp("gates") / "selfplay"
+    gate.touch()
+    held = start_held(gate, "selfplay", *argv)
+    code, stopped, _ = interrupt(held, signal.SIGTERM, stage="playing", done=1)
     assert (code, stopped["status"], stopped["reason"]) == (3, "stopped", "SIGTERM")
     assert stopped["unfinished"] > 0
     before = stopped["games"]
-    code, _, _ = interrupt(start("selfplay", *argv), signal.SIGKILL, stage="playing", done=before + 1)
+    held = start_held(gate, "selfplay", *argv)
+    code, _, _ = interrupt(held, signal.SIGKILL, stage="playing", done=before + 1)
     assert code == -signal.SIGKILL
     code, result = run("selfplay", *argv)
     assert (code, result["games"], result["unfinished"]) == (0, 150, 0)
@@ -85,10 +99,14 @@ def model(samples, tmp_path_factory):
     out = tmp_path_factory.mktemp("model") / "net.safetensors"
     argv = ("--config", CONFIG, "--samples", samples, "--out", out, "--batch", 32, "--steps", 120)
     argv = (*argv, "--checkpoint-s", 0.2, "--check-every", 40, "--patience", 0)
-    code, stopped, _ = interrupt(start("train", *argv), signal.SIGTERM, stage="training", done=1)
+    gate = tmp_path_factory.mktemp("gates") / "train"
+    gate.touch()
+    held = start_held(gate, "train", *argv)
+    code, stopped, _ = interrupt(held, signal.SIGTERM, stage="training", done=1)
     assert (code, stopped["status"]) == (3, "stopped")
     at = stopped["steps"]
-    code, _, _ = interrupt(start("train", *argv), signal.SIGKILL, stage="training", done=at + 10)
+    held = start_held(gate, "train", *argv)
+    code, _, _ = interrupt(held, signal.SIGKILL, stage="training", done=at + 1)
     assert code == -signal.SIGKILL
     assert not out.exists()
     assert run("train", *argv)[0] == 0

@@ -8,6 +8,7 @@ import json
 import shutil
 
 import pytest
+from held_job import STEPS, held_command
 from loop_under_test import CONFIG, DEEDS, FAST, Killer, until, watched_loop
 
 from ringrift.engine.ports import NewWork, WorkState
@@ -62,12 +63,16 @@ async def games_of(audit, job_id):
 
 async def play_first_job(folder, *, stop_in_the_middle):
     """Play the first job of a run; return its order and its games."""
-    job_id = f"{CONFIG}.selfplay.000001"
-    async with watched_loop(folder, tiny=False, learning=SLOW_GAMES, workers=1) as (loop, audit):
+    job_id, gate = f"{CONFIG}.selfplay.000001", folder / "gate"
+    if stop_in_the_middle:
+        gate.touch()
+    held = {"selfplay": held_command(gate, "selfplay", "--params", "-", python="{python}")}
+    options = {"learning": SLOW_GAMES, "workers": 1, "commands": held}
+    async with watched_loop(folder, tiny=False, **options) as (loop, audit):
 
         async def in_the_middle():
             running = [job for job in await running_jobs(audit.engine.kv) if job.job_id == job_id]
-            return running and 5 < running[0].done < SLOW_GAMES["selfplay_games_first"]
+            return running and running[0].done >= STEPS
 
         async def done():
             item = await audit.engine.queue.get(job_id)
@@ -79,6 +84,7 @@ async def play_first_job(folder, *, stop_in_the_middle):
             assert await loop.end() == 0
             item = await audit.engine.queue.get(job_id)
             assert (item.state, item.attempts) == (WorkState.READY, 0)
+            gate.unlink()
             loop.start()
         await until(done, "the end of the job", loop)
         assert await loop.end() == 0

@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-import held_selfplay
 import psutil
 import pytest
+from held_job import STEPS, held_command
 from worker_orders import is_alive, use_command, worker_bench
 
 from ringrift.engine.ports import WorkState
@@ -60,9 +60,8 @@ def noted_pids(bench, item_id):
 @pytest.mark.timeout(400)
 async def test_games_that_were_stopped_and_killed_are_the_same_games(tmp_path):
     gate = tmp_path / "gate"
-    (tmp_path / "ringrift.toml").write_text(
-        f"[jobs.selfplay]\ncommand = {json.dumps(held_selfplay.held_command(gate))}\n"
-    )
+    held = held_command(gate, "selfplay", "--params", "-", python="{python}")
+    (tmp_path / "ringrift.toml").write_text(f"[jobs.selfplay]\ncommand = {json.dumps(held)}\n")
     async with worker_bench(tmp_path) as bench:
         straight = await bench.order("selfplay", {**SELFPLAY, "games": 150})
         worker = bench.start_worker()
@@ -75,7 +74,7 @@ async def test_games_that_were_stopped_and_killed_are_the_same_games(tmp_path):
             jobs = [job for job in await running_jobs(bench.engine.kv) if job.job_id == item_id]
             return [job for job in jobs if job.done >= games]
 
-        await bench.until(lambda: played(held_selfplay.GAMES), "the first games")
+        await bench.until(lambda: played(STEPS), "the first games")
         assert await bench.stop_worker(worker) == 0
         released = await bench.engine.queue.get(item_id)
         assert (released.state, released.attempts) == (READY, 0)
@@ -83,7 +82,7 @@ async def test_games_that_were_stopped_and_killed_are_the_same_games(tmp_path):
         assert bench.folders.of(item_id).out.is_dir()
 
         worker = bench.start_worker()
-        (job,) = await bench.until(lambda: played(2 * held_selfplay.GAMES), "more games")
+        (job,) = await bench.until(lambda: played(2 * STEPS), "more games")
         os.kill(worker.pid, signal.SIGKILL)
         await bench.until(lambda: not is_alive(job.pid), "the end of the job")
         gate.unlink()
@@ -236,9 +235,14 @@ async def test_shards_that_fail_the_check_complete_with_the_reason(tmp_path):
 async def test_a_foreign_trainer_takes_the_place_of_ours(tmp_path):
     """From games to a model by another program, stopped half-way, and evaluated by our own job."""
     trainer = Path(__file__).parents[2] / "examples" / "foreign_trainer" / "my_trainer.py"
-    (tmp_path / "ringrift.toml").write_text(
-        f"[jobs.train]\ncommand = {json.dumps(['{python}', str(trainer)])}\n"
-    )
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    def train_by(*words):
+        command = json.dumps(["{python}", *map(str, words)])
+        (tmp_path / "ringrift.toml").write_text(f"[jobs.train]\ncommand = {command}\n")
+
+    train_by(Path(__file__).with_name("held_trainer.py"), gate, trainer)
     async with worker_bench(tmp_path) as bench:
         worker = bench.start_worker()
         played = await bench.until_state(await bench.order("selfplay", {**SELFPLAY, "games": 30}), DONE)
@@ -260,8 +264,9 @@ async def test_a_foreign_trainer_takes_the_place_of_ours(tmp_path):
         await bench.until(learning, "progress")
         assert await bench.stop_worker(worker) == 0
         checkpoint = bench.folders.of(item_id).out / "model.my-checkpoint"
-        item = await bench.engine.queue.get(item_id)
-        assert item.state is DONE or checkpoint.exists()
+        assert (await bench.engine.queue.get(item_id)).state is READY
+        assert checkpoint.exists()
+        train_by(trainer)
         bench.start_worker()
         trained = await bench.until_state(item_id, DONE)
         assert trained.result["fields"]["steps"] == 300
