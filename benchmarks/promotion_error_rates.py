@@ -1,6 +1,6 @@
 """How often the promotion rules are wrong, and how many games they take: simulated matches of known strength.
 
-    python benchmarks/promotion_error_rates.py --runs 1000
+    python benchmarks/promotion_error_rates.py --runs 1000 --chunk 80
 
 Games are drawn from the model that ratings use (two players: win or loss by the difference; more: places
 one after the other), so the figures are those of the rules and not of any network.
@@ -16,6 +16,7 @@ import msgspec
 
 from ringrift.learning.promotion import PromotionRules, PromotionVerdict, judge, judge_rollback
 from ringrift.learning.records import Match
+from ringrift.learning.rules import LearningRules
 from ringrift.statistics.plackett_luce import place_chances
 
 GAPS = (-100, -50, -25, 0, 20, 35, 50, 80, 120)
@@ -67,16 +68,24 @@ def one_run(
         matches.append(played(rng, elo, players, found.games, found.play.purpose))
 
 
-def row(elo: float, players: int, *, runs: int, rollback: bool, seed: int = 1) -> dict[str, float]:
-    rng, rules = random.Random(f"{seed} {elo} {players} {rollback}"), PromotionRules()
+def row(
+    elo: float, players: int, *, runs: int, rollback: bool, chunk: int, seed: int = 1
+) -> dict[str, float]:
+    rng, rules = random.Random(f"{seed} {elo} {players} {rollback}"), PromotionRules(chunk_games=chunk)
     wanted = PromotionVerdict.ROLL_BACK if rollback else PromotionVerdict.PROMOTE
-    changed = by_bound = games = 0
+    changed = by_bound = games = jobs = 0
     for _ in range(runs):
         verdict, took, at_cap = one_run(rng, elo, players, rules, rollback=rollback)
         changed += verdict is wanted
         by_bound += verdict is wanted and not at_cap
         games += took
-    return {"changed": changed / runs, "by_bound": by_bound / runs, "games": games / runs}
+        jobs += -(-took // rules.chunk(players, took))
+    return {
+        "changed": changed / runs,
+        "by_bound": by_bound / runs,
+        "games": games / runs,
+        "jobs": jobs / runs,
+    }
 
 
 def main() -> None:
@@ -84,17 +93,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=1000)
-    runs = parser.parse_args().runs
+    parser.add_argument("--chunk", type=int, default=LearningRules().promotion.chunk_games)
+    given = parser.parse_args()
+    print(f"{given.chunk} games a job")
     for rollback in (False, True):
         what = "rolled back" if rollback else "promoted"
-        print(f"\n| strength against the opponent | players | {what} | of these by a bound | games |")
-        print("|---|---|---|---|---|")
+        print(f"\n| strength against the opponent | players | {what} | of these by a bound | games | jobs |")
+        print("|---|---|---|---|---|---|")
         for players in (2, 3, 4):
             for elo in GAPS:
-                found = row(elo, players, runs=runs, rollback=rollback)
+                found = row(elo, players, runs=given.runs, rollback=rollback, chunk=given.chunk)
                 print(
                     f"| {elo:+d} | {players} | {found['changed']:.1%} | {found['by_bound']:.1%} "
-                    f"| {found['games']:.0f} |"
+                    f"| {found['games']:.0f} | {found['jobs']:.2f} |"
                 )
 
 

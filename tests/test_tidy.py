@@ -27,7 +27,7 @@ VAGUE_EXCEPT = {"NewWork"}  # an item to add, before it has an id
 VAGUE_FILES = re.compile(r"^(utils?|helpers?|misc|common|manager\d+|base_base)\.py$")
 HISTORY = re.compile(r"\b20[12]\d-\d\d|\b(Phase|Sprint|Session) \d|\b(TODO|FIXME|XXX|HACK)\b")
 CLOCKS = re.compile(r"\btime\.(time|monotonic|sleep|perf_counter)\(|datetime\.now\(|asyncio\.sleep\(")
-CLOCK_READERS = {"ringrift/runtime.py", "ringrift/testing/simulation.py"}
+CLOCK_READERS = {"ringrift/clock.py", "ringrift/runtime.py", "ringrift/testing/simulation.py"}
 
 
 def modules():

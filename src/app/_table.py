@@ -163,7 +163,9 @@ _PRESENT: dict[str, Alias] = {
         ("ringrift.bootstrap.singletons",),
         names={"ThreadSafeSingletonMixin": "ringrift.bootstrap.singletons:SingletonMixin"},
     ),
-    "master_loop_guard": Alias("bootstrap", ("ringrift.bootstrap.master_loop",)),
+    "master_loop_guard": Alias(
+        "bootstrap", ("ringrift.bootstrap.master_loop", "ringrift.bootstrap.master_loop_guard")
+    ),
     "orchestrator_registry": Alias("roles"),
     "work_queue": Alias(
         "engine",

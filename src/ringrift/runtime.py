@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import IO, Protocol, TextIO, cast
 
 import structlog
 
+from ringrift import clock
 from ringrift.process import process_scope
 
 
@@ -105,10 +105,10 @@ class SystemRuntime:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def now_s(self) -> float:
-        return time.time()
+        return clock.now_s()
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        return clock.monotonic_s()
 
     def new_id(self) -> str:
         # A random prefix per process and a counter: as unique as a UUID at a tenth of the cost.

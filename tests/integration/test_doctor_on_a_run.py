@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from ringrift.cli.main import app
 from ringrift.engine.opening import close_engine, get_engine

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from ringrift.engine.ports import Claimant, NewWork
-from ringrift.engine.sqlite import SqliteConfig, open_sqlite
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.errors import Unavailable
 from ringrift.runtime import SystemRuntime
 
@@ -20,7 +21,8 @@ PREAMBLE = """
 import asyncio, os, sys, time
 from pathlib import Path
 from ringrift.engine.ports import Claimant, LogEvent, NewWork
-from ringrift.engine.sqlite import SqliteConfig, open_sqlite
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.engine.sqlite.turnstile import Turnstile
 from ringrift.runtime import SystemRuntime
 folder = Path(sys.argv[1])

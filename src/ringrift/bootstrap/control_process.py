@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
-from ringrift.bootstrap.master_loop import MasterLoopGuard, read_master_loop
+from ringrift.bootstrap.master_loop import read_master_loop
+from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.bootstrap.run_options import settle_run_options
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.types import DaemonType

@@ -1,29 +1,18 @@
-"""At most one master loop per data folder, and a way for others to see whether it runs.
+"""Whether a master loop runs on the data folder: what others read of its PID file.
 
-The holder keeps an exclusive lock on the PID file for as long as it lives, so the system ends the claim with
-the process, however that ends. Others only read the file: a number whose process is gone, or began at another
-time than the file says (the number was given out again), is a stale file.
+A number whose process is gone, or began at another time than the file says (the number was given out again),
+is a stale file. `master_loop_guard` writes it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
 
-import psutil
-import structlog
-
-from ringrift.errors import AlreadyExists, StorageReadOnly
+from ringrift.process_identity import is_alive
 from ringrift.settings import get_settings
 
-log = structlog.get_logger()
-
 PID_FILE = "master_loop.pid"
-START_TOLERANCE_S = 2.0  # the system rounds, and reckons start times from a clock that may be set
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +24,7 @@ class MasterLoop:
 
     @property
     def is_alive(self) -> bool:
-        try:
-            process = psutil.Process(self.pid)
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return False
-            return self.began_s is None or abs(process.create_time() - self.began_s) <= START_TOLERANCE_S
-        except psutil.NoSuchProcess:
-            return False
+        return is_alive(self.pid, self.began_s)
 
 
 def pid_file() -> Path:
@@ -75,56 +58,3 @@ def require_running_master_loop(path: Path | None = None) -> None:
 
 
 ensure_master_loop_running = require_running_master_loop
-
-
-class MasterLoopGuard:
-    """Claims the master loop for a `with` block. `AlreadyExists` if another process has it."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path or pid_file()
-        self._file: IO[str] | None = None
-
-    def acquire(self) -> None:
-        """Claim it and write the PID file. Calling it again changes nothing."""
-        if self._file is not None:
-            return
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = self.path.open("a+", encoding="utf-8")
-        except OSError as error:
-            raise StorageReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            holder = read_master_loop(self.path)
-            raise AlreadyExists(f"master loop (process {holder.pid if holder else 'unknown'})") from None
-        stale = read_master_loop(self.path)
-        if stale is not None:
-            log.info("master_loop.took_over_stale_file", pid=stale.pid)
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()} {psutil.Process().create_time()}\n")
-        file.flush()
-        self._file = file
-
-    def release(self) -> None:
-        """Give it up. The file stays and is empty: removing it could let two processes each lock one."""
-        if self._file is not None:
-            self._file.seek(0)
-            self._file.truncate()
-            self._file.close()
-            self._file = None
-
-    @property
-    def is_held(self) -> bool:
-        return self._file is not None
-
-    def __enter__(self) -> Self:
-        self.acquire()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from ringrift.cli.terminal import console, plain_errors, print_json, print_table
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.options import as_json
+from ringrift.cli.terminal import console, print_table
 from ringrift.settings import LoadedSettings, Origin, Source, load_settings
 
 WIDE = 140
 
-config_app = typer.Typer(no_args_is_help=True, help="Settings.")
 
-
-@config_app.callback()
-def settings_commands() -> None:
+@click.group(no_args_is_help=True)
+def config() -> None:
     """Look at the settings."""
 
 
-@config_app.command("show")
-def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+@config.command("show")
+@as_json
+def show(as_json: bool) -> None:
     """Print every setting, its value and where the value came from."""
     with plain_errors():
         loaded = load_settings()
@@ -36,7 +35,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
         rows = [[*row, o.variable, o.about] for row, o in zip(rows, loaded.origins, strict=True)]
     print_table("Settings", columns, rows)
     for name in loaded.unknown_variables:
-        typer.secho(f"{name} is set, but no setting has that name", fg=typer.colors.YELLOW, err=True)
+        click.secho(f"{name} is set, but no setting has that name", fg="yellow", err=True)
 
 
 def _document(loaded: LoadedSettings) -> dict[str, object]:

@@ -6,15 +6,17 @@ import asyncio
 import getpass
 import os
 import signal
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from ringrift.bootstrap.master_loop import MasterLoop, read_master_loop
-from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.durations import parse_duration
 from ringrift.cli.known_configs import configs_of, require_config
-from ringrift.cli.terminal import console, plain_errors, print_json
+from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.terminal import console
 from ringrift.cli.wording import duration
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, Unavailable
@@ -26,33 +28,29 @@ from ringrift.work.emergency import get_emergency_stop
 LOOK_EVERY_S = 0.2
 TELL_EVERY_S = 5.0
 
-Config = Annotated[str | None, typer.Argument(help="A config of the run; without one, the whole run.")]
+one_or_all = click.argument("config", required=False, help="A config of the run; without one, the whole run.")
 
 
-def pause(
-    config: Config = None,
-    reason: Annotated[str, typer.Option(help="Shown to everybody who looks.")] = "",
-    as_json: AsJson = False,
-    data: Data = None,
-) -> None:
+@click.command()
+@one_or_all
+@click.option("--reason", default="", help="Shown to everybody who looks.")
+@as_json
+@on_data_folder
+def pause(config: str | None, reason: str, as_json: bool) -> None:
     """Order no new jobs, for one config or for all; what runs goes on to its end."""
     with plain_errors():
-        use_data_folder(data)
         answer = ask_engine(lambda engine: _pause(engine, config, reason))
     _tell(answer, as_json, f"{_whom(config)} will order no new jobs; `ringrift resume` lets it go on")
 
 
-def resume(
-    config: Config = None,
-    clear_emergency: Annotated[
-        bool, typer.Option("--clear-emergency", help="Also end an emergency stop.")
-    ] = False,
-    as_json: AsJson = False,
-    data: Data = None,
-) -> None:
+@click.command()
+@one_or_all
+@click.option("--clear-emergency", is_flag=True, help="Also end an emergency stop.")
+@as_json
+@on_data_folder
+def resume(config: str | None, clear_emergency: bool, as_json: bool) -> None:
     """Let a paused config, or the whole run, go on."""
     with plain_errors():
-        use_data_folder(data)
         answer = ask_engine(lambda engine: _resume(engine, config, clear_emergency=clear_emergency))
     cleared = answer["emergency_cleared"]
     text = f"{_whom(config)} may order jobs again"
@@ -64,14 +62,13 @@ def resume(
     _tell(answer, as_json, text)
 
 
-def stop(
-    timeout: Annotated[str, typer.Option(help="How long to wait for its end: 90s, 2m.")] = "2m",
-    as_json: AsJson = False,
-    data: Data = None,
-) -> None:
+@click.command()
+@click.option("--timeout", default="2m", show_default=True, help="How long to wait for its end: 90s, 2m.")
+@as_json
+@on_data_folder
+def stop(timeout: str, as_json: bool) -> None:
     """Ask the run to stop, and wait until it has."""
     with plain_errors():
-        use_data_folder(data)
         limit_s = parse_duration(timeout, option="--timeout")
         loop = read_master_loop()
         if loop is None or not loop.is_alive:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from ringrift.bootstrap.master_loop import is_master_loop_running
+from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.control import running_status
-from ringrift.cli.terminal import console, plain_errors, print_json, print_table
+from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.terminal import console, print_table
 from ringrift.daemons.registry import DaemonSpec, product_registry
 
 UNAVAILABLE, UNKNOWN, STOPPED = "unavailable", "unknown", "stopped"
 
 
-def daemons(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    available: Annotated[bool, typer.Option("--available", help="Leave out what cannot run yet.")] = False,
-) -> None:
+@click.command()
+@click.option("--available", is_flag=True, help="Leave out what cannot run yet.")
+@as_json
+@on_data_folder
+def daemons(available: bool, as_json: bool) -> None:
     """List all daemon types: state, capability, and why one is unavailable."""
     with plain_errors():
         status = running_status()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
 
-import typer
+import click
 
-from ringrift.cli.terminal import console, plain_errors, print_json, print_table
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.terminal import console, print_table
 from ringrift.errors import ConfigError
 from ringrift.events.dead_letters import DeadLetterQueue, FailedEvent
 from ringrift.settings import get_settings
@@ -16,18 +17,19 @@ from ringrift.settings import get_settings
 ALL = "all"
 LISTED = 200
 
-dead_letter_app = typer.Typer(no_args_is_help=True, help="Events that a subscription could not handle.")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Letter = Annotated[str, typer.Argument(help="The letter's id, or its first characters.")]
-Letters = Annotated[str, typer.Argument(help="A letter's id, its first characters, or 'all'.")]
+one_or_all = click.argument("letter", help="A letter's id, its first characters, or 'all'.")
 
 
-@dead_letter_app.command("list")
-def list_letters(
-    as_json: AsJson = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also recovered and abandoned ones.")] = False,
-) -> None:
+@click.group("dlq", no_args_is_help=True)
+def dead_letters() -> None:
+    """Events that a subscription could not handle."""
+
+
+@dead_letters.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also recovered and abandoned ones.")
+@as_json
+@on_data_folder
+def list_letters(everything: bool, as_json: bool) -> None:
     """List the letters that wait, newest first."""
     with _letters() as queue:
         letters = [] if queue is None else queue.get_failed_events(LISTED, include_abandoned=everything)
@@ -42,15 +44,19 @@ def list_letters(
     console().print(f"\n{counts}.")
 
 
-@dead_letter_app.command("show")
-def show(letter: Letter) -> None:
+@dead_letters.command("show")
+@click.argument("letter", help="The letter's id, or its first characters.")
+@on_data_folder
+def show(letter: str) -> None:
     """Print one letter with its payload and error."""
     with _letters() as queue:
         print_json(_find(queue, letter).to_dict())
 
 
-@dead_letter_app.command("retry")
-def retry(letter: Letters) -> None:
+@dead_letters.command("retry")
+@one_or_all
+@on_data_folder
+def retry(letter: str) -> None:
     """Have a letter (or all) retried now, by the process that has its subscription."""
     with _letters() as queue:
         chosen = _chosen(queue, letter)
@@ -60,13 +66,16 @@ def retry(letter: Letters) -> None:
     )
 
 
-@dead_letter_app.command("drop")
-def drop(letter: Letters, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
+@dead_letters.command("drop")
+@one_or_all
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@on_data_folder
+def drop(letter: str, yes: bool) -> None:
     """Delete a letter (or all) for good."""
     with _letters() as queue:
         chosen = _chosen(queue, letter)
         if not yes:
-            typer.confirm(f"Delete {len(chosen)} letters for good?", abort=True)
+            click.confirm(f"Delete {len(chosen)} letters for good?", abort=True)
         gone = [found for found in chosen if queue is not None and queue.drop(found.event_id)]
     console().print(f"{len(gone)} deleted.")
 

@@ -6,18 +6,19 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
+import click
 import msgspec
-import typer
 from rich.text import Text
 
 from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.bootstrap.run_options import DEFAULT_CONFIGS
-from ringrift.cli.data_folder import AsJson, ask_engine, has_run, use_data_folder
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.doctor_job import diagnose
 from ringrift.cli.known_configs import configs_of, require_config
-from ringrift.cli.terminal import console, plain_errors, print_json
+from ringrift.cli.options import PATH, as_json, has_run, on_data_folder, use_data_folder
+from ringrift.cli.terminal import console
 from ringrift.engine.ports import Engine
 from ringrift.learning.doctor import CONFIG_CHECKS, RUN_CHECKS, examine
 from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
@@ -34,12 +35,13 @@ EXIT_PROBLEM = 1
 STYLES = {Level.FINE: "green", Level.NOTICE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
-def doctor(
-    run: Annotated[Path | None, typer.Argument(help="Data folder of a run; the usual one if none.")] = None,
-    config: Annotated[str | None, typer.Option(help="Only this config.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave games and networks alone.")] = False,
-    as_json: AsJson = False,
-) -> None:
+@click.command()
+@click.argument("run", type=PATH, required=False, help="Data folder of a run; the usual one if none.")
+@click.option("--config", help="Only this config.")
+@click.option("--quick", is_flag=True, help="Leave games and networks alone.")
+@as_json
+@on_data_folder
+def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> None:
     """Examine a run and say in plain words what is wrong and what to do; exit code 1 if anything is grave."""
     with plain_errors():
         use_data_folder(run)
@@ -55,7 +57,7 @@ def doctor(
     else:
         _show(findings)
     if grave:
-        raise typer.Exit(EXIT_PROBLEM)
+        raise click.exceptions.Exit(EXIT_PROBLEM)
 
 
 async def _examine_run(engine: Engine, config: str | None, *, quick: bool) -> list[Finding]:

@@ -3,55 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import msgspec
-import typer
 
 from ringrift.bootstrap.wiring import audit_wiring
-from ringrift.cli.dead_letters import dead_letter_app
-from ringrift.cli.terminal import console, plain_errors, print_json, print_table
-from ringrift.engine.opening import open_engine
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.data_folder import opened_engine
+from ringrift.cli.dead_letters import dead_letters
+from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.terminal import console, print_table
 from ringrift.engine.ports import EventLog, LogRecord
 from ringrift.events.audit import audit_rows, audit_summary
 from ringrift.events.event_wire import decode_body
 from ringrift.events.normalization import delivered_as
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 
 BATCH = 500
 WAIT_S = 30.0
 EXIT_FAULTS = 1
-
-events_app = typer.Typer(no_args_is_help=True, help="Events: watch, check, repair.")
-events_app.add_typer(dead_letter_app, name="dlq")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NOT_NEGATIVE = click.FloatRange(min=0)
 
 
-@events_app.command("tail")
-def tail(
-    event_type: Annotated[list[str] | None, typer.Option("--type", help="Only these events.")] = None,
-    since: Annotated[float, typer.Option(help="Begin this many seconds ago.", min=0.0)] = 60.0,
-    follow: Annotated[bool, typer.Option(help="Go on with new events until interrupted.")] = True,
-    as_json: AsJson = False,
-) -> None:
+@click.group(no_args_is_help=True, commands=[dead_letters])
+def events() -> None:
+    """Watch events, check their wiring, repair."""
+
+
+@events.command("tail")
+@click.option("--type", "event_types", multiple=True, metavar="EVENT", help="Only this; may be repeated.")
+@click.option("--since", type=NOT_NEGATIVE, default=60.0, metavar="S", help="Begin so many seconds ago; 60.")
+@click.option("--follow/--no-follow", default=True, help="Go on with new events until interrupted.")
+@as_json
+@on_data_folder
+def tail(event_types: tuple[str, ...], since: float, follow: bool, as_json: bool) -> None:
     """Print the events that cross processes, as they come."""
     with plain_errors():
         try:
-            asyncio.run(_tail(event_type or [], since_s=since, follow=follow, as_json=as_json))
+            asyncio.run(_tail(event_types, since_s=since, follow=follow, as_json=as_json))
         except KeyboardInterrupt:
-            raise typer.Exit from None
+            raise click.exceptions.Exit from None
 
 
-@events_app.command("audit")
-def audit(
-    as_json: AsJson = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also what is connected or planned.")] = False,
-) -> None:
+@events.command("audit")
+@click.option("--all", "everything", is_flag=True, help="Also what is connected or planned.")
+@as_json
+def audit(everything: bool, as_json: bool) -> None:
     """Check from the real registrations that every event has a sender and a hearer."""
     with plain_errors():
         report = audit_wiring()
@@ -61,19 +62,18 @@ def audit(
         print_table("Event wiring", ("state", "event", "why"), audit_rows(report, everything=everything))
         console().print(f"\n{audit_summary(report)}.")
     if not report.ok:
-        raise typer.Exit(EXIT_FAULTS)
+        raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-async def _tail(names: list[str], *, since_s: float, follow: bool, as_json: bool) -> None:
+async def _tail(names: Sequence[str], *, since_s: float, follow: bool, as_json: bool) -> None:
     runtime = system_runtime()
-    engine = await open_engine(get_settings(), runtime)
     wanted = [name for given in names for name in delivered_as(given)] or None
-    try:
-        async with aclosing(_records(engine.events, runtime, wanted, since_s, follow=follow)) as records:
-            async for record in records:
-                typer.echo(_as_json(record) if as_json else _as_line(record))
-    finally:
-        await engine.close()
+    async with (
+        opened_engine() as engine,
+        aclosing(_records(engine.events, runtime, wanted, since_s, follow=follow)) as records,
+    ):
+        async for record in records:
+            click.echo(_as_json(record) if as_json else _as_line(record))
 
 
 async def _records(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
 from urllib.parse import quote
 
+import click
 import msgspec
-import typer
 from rich.table import Table
 from rich.text import Text
 
 from ringrift.bootstrap.master_loop import is_master_loop_running
-from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.known_configs import require_config
-from ringrift.cli.terminal import console, plain_errors, print_json
+from ringrift.cli.options import as_json, on_data_folder, some_config
+from ringrift.cli.terminal import console
 from ringrift.cli.wording import duration, stage_title
 from ringrift.engine.ports import Engine
 from ringrift.errors import Corrupt
@@ -22,14 +23,13 @@ from ringrift.learning.snapshot import Explanation
 from ringrift.runtime import system_runtime
 
 
-def explain(
-    config: Annotated[str, typer.Argument(help="A config of the run.")],
-    as_json: AsJson = False,
-    data: Data = None,
-) -> None:
+@click.command()
+@some_config
+@as_json
+@on_data_folder
+def explain(config: str, as_json: bool) -> None:
     """Say, stage by stage, what the run does for a config now, and why."""
     with plain_errors():
-        use_data_folder(data)
         found = ask_engine(lambda engine: _read(engine, config))
         runs, now_s = is_master_loop_running(), system_runtime().now_s()
     if as_json:

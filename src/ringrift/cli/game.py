@@ -10,50 +10,57 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from ringrift.cli.terminal import plain_errors
+from ringrift.cli.answers import plain_errors
+from ringrift.cli.options import PATH, as_json
 from ringrift.errors import ConfigError
 
 TOOL = "ringrift.games.tool"
 
-Config = Annotated[str, typer.Option("--config", help="Config key, such as square8_2p.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NOT_NEGATIVE = click.IntRange(min=0)
 
-game_app = typer.Typer(no_args_is_help=True, help="Rules of the games: counts, records, positions.")
+of_config = click.option("--config", required=True, metavar="KEY", help="Config key, such as square8_2p.")
 
 
-@game_app.command("perft")
-def perft(
-    config: Config,
-    depth: Annotated[int, typer.Option("--depth", min=0, help="Number of decisions.")],
-    as_json: AsJson = False,
-) -> None:
+@click.group(no_args_is_help=True)
+def game() -> None:
+    """Rules of the games: counts, records, positions."""
+
+
+@game.command("perft")
+@of_config
+@click.option("--depth", type=NOT_NEGATIVE, required=True, metavar="N", help="Number of decisions.")
+@as_json
+def perft(config: str, depth: int, as_json: bool) -> None:
     """Count the sequences of decisions of a given length from the start."""
     _run_tool("perft", "--config", config, "--depth", str(depth), *_flag("--json", as_json))
 
 
-@game_app.command("check-trace")
-def check_trace(
-    files: Annotated[
-        list[Path], typer.Argument(help="Recorded games, one JSON object a line; may be gzipped.")
-    ],
-) -> None:
+@game.command("check-trace")
+@click.argument(
+    "files",
+    type=PATH,
+    nargs=-1,
+    required=True,
+    help="Games, one JSON object a line; may be gzipped.",
+)
+def check_trace(files: tuple[Path, ...]) -> None:
     """Play recorded games again; ends with 0 only if every legal set and every state agrees."""
     _run_tool("check-trace", "--", *(str(path) for path in files))
 
 
-@game_app.command("show")
+@game.command("show")
+@of_config
+@click.option("--state", type=PATH, metavar="FILE", help="A state as JSON; - reads it from stdin.")
+@click.option("--moves", default="", help='Moves to make first, such as "P 3,3 2; M 3,3>3,5".')
+@click.option("--random", type=NOT_NEGATIVE, default=0, metavar="N", help="Random moves to make after that.")
+@click.option("--seed", type=NOT_NEGATIVE, default=0, metavar="N", help="Seed of the random moves.")
+@click.option("--legal", is_flag=True, help="List the legal moves.")
+@as_json
 def show(
-    config: Config,
-    state: Annotated[Path | None, typer.Option(help="A state as JSON; - reads it from stdin.")] = None,
-    moves: Annotated[str, typer.Option(help='Moves to make first, such as "P 3,3 2; M 3,3>3,5".')] = "",
-    random: Annotated[int, typer.Option(min=0, help="Random moves to make after that.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random moves.")] = 0,
-    legal: Annotated[bool, typer.Option("--legal", help="List the legal moves.")] = False,
-    as_json: AsJson = False,
+    config: str, state: Path | None, moves: str, random: int, seed: int, legal: bool, as_json: bool
 ) -> None:
     """Draw a position: the start, or what a state file, moves and random moves lead to."""
     given = () if state is None else ("--state", str(state))
@@ -70,4 +77,4 @@ def _run_tool(*arguments: str) -> None:
         if find_spec("numba") is None:
             raise ConfigError("the rules of the games need numba: pip install 'ringrift[games]'")
     ended = subprocess.run([sys.executable, "-m", TOOL, *arguments], check=False)
-    raise typer.Exit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
+    raise click.exceptions.Exit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)

@@ -11,28 +11,36 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from types import FrameType
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
-from ringrift.cli.terminal import plain_errors
+from ringrift.cli.answers import plain_errors
 from ringrift.errors import ConfigError
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Everything behind the kind belongs to the job, also --help.
+PASS_ALL_ON: dict[str, Any] = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
 KILLED_BY = 128  # plus the number of the signal, as shells tell it
 
 
-def job(
-    context: typer.Context,
-    kind: Annotated[str | None, typer.Argument(help="Kind of job; none lists them.")] = None,
-) -> None:
+@click.command(context_settings=PASS_ALL_ON)
+@click.argument("kind", required=False, help="Kind of job; none lists them.")
+@click.pass_context
+def job(context: click.Context, kind: str | None) -> None:
     """Run a job: selfplay, validate, export, train, evaluate, tournament, tune, diagnose, play."""
-    raise typer.Exit(run_job([*([kind] if kind else []), *context.args]))
+    raise click.exceptions.Exit(run_job([*([kind] if kind else []), *context.args]))
 
 
-def play(context: typer.Context) -> None:
+@click.command(context_settings=PASS_ALL_ON)
+@click.pass_context
+def play(context: click.Context) -> None:
     """Play against a model or a baseline at the terminal, or watch two of them."""
-    raise typer.Exit(run_job(["play", *context.args]))
+    raise click.exceptions.Exit(run_job(["play", *context.args]))
 
 
 def run_job(arguments: list[str]) -> int:

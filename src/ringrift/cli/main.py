@@ -2,59 +2,51 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-from typing import Annotated
+import click
 
-import typer
-
-from ringrift.cli.logs import log_to_stderr
-from ringrift.cli.on_demand import Place, group_of
-
-# Everything behind the kind belongs to the job, also --help.
-PASS_ALL_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+from ringrift.cli.on_demand import OnDemandGroup, Place, load
 
 COMMANDS = {
-    "run": Place("ringrift.cli.run:run"),
-    "status": Place("ringrift.cli.status:status"),
-    "doctor": Place("ringrift.cli.doctor:doctor"),
-    "explain": Place("ringrift.cli.explain:explain"),
-    "pause": Place("ringrift.cli.control_commands:pause"),
-    "resume": Place("ringrift.cli.control_commands:resume"),
-    "stop": Place("ringrift.cli.control_commands:stop"),
-    "models": Place("ringrift.cli.models:models_app"),
-    "recall": Place("ringrift.cli.recall:recall_app"),
-    "replay": Place("ringrift.cli.replay:replay_command"),
-    "report": Place("ringrift.cli.report:report"),
-    "queue": Place("ringrift.cli.queue:queue_app"),
-    "daemons": Place("ringrift.cli.daemons:daemons"),
-    "events": Place("ringrift.cli.events:events_app"),
-    "config": Place("ringrift.cli.config:config_app"),
-    "game": Place("ringrift.cli.game:game_app"),
-    "job": Place("ringrift.cli.job:job", PASS_ALL_ON),
-    "play": Place("ringrift.cli.job:play", PASS_ALL_ON),
+    "run": Place("ringrift.cli.run:run", "Learn on this machine until interrupted."),
+    "status": Place("ringrift.cli.status:status", "How the run is: stages, ratings, decisions.", logs=False),
+    "doctor": Place("ringrift.cli.doctor:doctor", "What is wrong with a run, and what to do."),
+    "explain": Place("ringrift.cli.explain:explain", "Why a config does or does not do something now."),
+    "pause": Place("ringrift.cli.control_commands:pause", "Order no new jobs."),
+    "resume": Place("ringrift.cli.control_commands:resume", "Let what is paused go on."),
+    "stop": Place("ringrift.cli.control_commands:stop", "Ask the run to stop, and wait until it has."),
+    "models": Place("ringrift.cli.models:models", "The networks of a run: list, show, export."),
+    "recall": Place("ringrift.cli.recall:recall", "Take games that are not to be trusted out of a run."),
+    "replay": Place("ringrift.cli.replay:replay_command", "Whether every decision follows from the facts."),
+    "report": Place("ringrift.cli.report:report", "The run so far as one file to keep or send."),
+    "queue": Place("ringrift.cli.queue:queue", "The work that waits, runs and failed for good."),
+    "daemons": Place("ringrift.cli.daemons:daemons", "Every daemon: its state, or why it cannot run."),
+    "events": Place("ringrift.cli.events:events", "Watch events, check their wiring, repair."),
+    "config": Place("ringrift.cli.config:config", "Every setting and where its value came from."),
+    "game": Place("ringrift.cli.game:game", "Rules of the games: counts, records, positions."),
+    "job": Place("ringrift.cli.job:job", "Run one job, such as selfplay or train, by hand."),
+    "play": Place("ringrift.cli.job:play", "Play against a model or a baseline at the terminal."),
 }
 
-app = typer.Typer(
-    cls=group_of(COMMANDS),
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="Runs a self-play training cluster by itself.",
-)
 
-
-def _print_version(wanted: bool) -> None:
+def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        typer.echo(metadata.version("ringrift"))
-        raise typer.Exit
+        click.echo(load("importlib.metadata:version")("ringrift"))
+        context.exit()
 
 
-@app.callback()
-def main(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Runs a self-play training cluster by itself."""
-    log_to_stderr()
+app = OnDemandGroup(
+    name="ringrift",
+    places=COMMANDS,
+    no_args_is_help=True,
+    help="Runs a self-play training cluster by itself.",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version.",
+        )
+    ],
+)

@@ -4,57 +4,59 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
 
+from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.config_history import ConfigHistory, find_model, model_row, read_history
-from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
+from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.known_configs import configs_of, require_config
-from ringrift.cli.terminal import console, plain_errors, print_json, print_table
+from ringrift.cli.options import PATH, as_json, on_data_folder, some_config
+from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import NOTHING, brief, clock, count, rating
 from ringrift.engine.ports import Blobs, Engine
 from ringrift.errors import ConfigError, StorageReadOnly
 from ringrift.learning.records import Model
 
 
-class _ListByDefault(TyperGroup):
+class _ListByDefault(click.Group):
     """Takes `models CONFIG` for `models list CONFIG`."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         known = not args or args[0] in self.commands
         return super().resolve_command(ctx, args if known else ["list", *args])
 
 
-models_app = typer.Typer(cls=_ListByDefault, invoke_without_command=True, help="The networks of a run.")
-
-Config = Annotated[str, typer.Argument(help="A config of the run.")]
-Which = Annotated[str | None, typer.Argument(help="Number or first characters; the champion if not given.")]
-
-
-@models_app.callback()
-def models(context: typer.Context, as_json: AsJson = False, data: Data = None) -> None:
-    """Without a command: the models of all configs."""
+@click.group(cls=_ListByDefault, invoke_without_command=True)
+@as_json
+@on_data_folder
+@click.pass_context
+def models(context: click.Context, as_json: bool) -> None:
+    """The networks of a run. Without a command, or with a config instead: a list of them."""
     if context.invoked_subcommand is None:
-        _list(None, as_json=as_json, data=data)
+        _list(None, as_json=as_json)
 
 
-@models_app.command("list")
-def list_models(
-    config: Annotated[str | None, typer.Argument(help="A config of the run; without one, all.")] = None,
-    as_json: AsJson = False,
-    data: Data = None,
-) -> None:
+@models.command("list")
+@click.argument("config", required=False, help="A config of the run; without one, all.")
+@as_json
+@on_data_folder
+def list_models(config: str | None, as_json: bool) -> None:
     """List models with lineage, state and rating, oldest first."""
-    _list(config, as_json=as_json, data=data)
+    _list(config, as_json=as_json)
 
 
-@models_app.command("show")
-def show(config: Config, model: Which = None, as_json: AsJson = False, data: Data = None) -> None:
+@models.command("show")
+@some_config
+@click.argument("model", required=False, help="Number or first characters; the champion if not given.")
+@as_json
+@on_data_folder
+def show(config: str, model: str | None, as_json: bool) -> None:
     """Show one model with its history and lineage."""
     with plain_errors():
-        use_data_folder(data)
         history = ask_engine(lambda engine: _history(engine, config))
         found = find_model(history.state, model)
     row = model_row(history, found) | {"lineage": lineage(history, found)}
@@ -70,17 +72,15 @@ def show(config: Config, model: Which = None, as_json: AsJson = False, data: Dat
     print_table("History", ("when", "state", "why"), rows)
 
 
-@models_app.command("export")
-def export(
-    config: Config,
-    destination: Annotated[Path, typer.Argument(help="A folder, or a file that ends in .safetensors.")],
-    model: Annotated[str | None, typer.Option(help="Number or digest; the champion if not given.")] = None,
-    as_json: AsJson = False,
-    data: Data = None,
-) -> None:
+@models.command("export")
+@some_config
+@click.argument("destination", type=PATH, help="A folder, or a file that ends in .safetensors.")
+@click.option("--model", help="Number or digest; the champion if not given.")
+@as_json
+@on_data_folder
+def export(config: str, destination: Path, model: str | None, as_json: bool) -> None:
     """Copy a model and its card out of the store, to play with or to keep."""
     with plain_errors():
-        use_data_folder(data)
         weights = ask_engine(lambda engine: _export(engine, config, model, destination))
     written = {"weights": str(weights), "card": str(weights.with_suffix(".json"))}
     if as_json:
@@ -97,9 +97,8 @@ def lineage(history: ConfigHistory, model: Model) -> list[str]:
     return line
 
 
-def _list(config: str | None, *, as_json: bool, data: Path | None) -> None:
+def _list(config: str | None, *, as_json: bool) -> None:
     with plain_errors():
-        use_data_folder(data)
         histories = ask_engine(lambda engine: _histories(engine, config))
     if as_json:
         print_json({h.state.config: [model_row(h, m) for m in h.state.models.values()] for h in histories})

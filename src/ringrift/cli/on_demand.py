@@ -1,44 +1,84 @@
-"""Loading a command's module only when that command is called, so that a quick one stays quick."""
+"""Loading what a command needs only when it is called, so that a quick one stays quick."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
+
+LOGGING = "ringrift.cli.logs:log_to_stderr"
+ABOUT_CHARS_MAX = 100
+
+
+def load(entry: str) -> Any:
+    """What `module:name` names."""
+    module, _, name = entry.partition(":")
+    return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a command is: `module:name` of a function or of a `typer.Typer`."""
+    """Where a command is, and what is said of it without loading it."""
 
     entry: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    about: str
+    logs: bool = True  # False: it has nothing to log, and is spared the loading of what does it
 
-    def load(self, name: str) -> Any:
-        module, _, attribute = self.entry.partition(":")
-        found: Callable[..., None] | typer.Typer = getattr(import_module(module), attribute)
-        if not isinstance(found, typer.Typer):
-            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(name, context_settings=dict(self.settings))(found)
-            found = alone
-        command = typer.main.get_command(found)
-        command.name = name
-        return command
+    def command(self) -> click.Command:
+        if self.logs:
+            load(LOGGING)()
+        found: click.Command = load(self.entry)
+        return found
 
 
-def group_of(places: Mapping[str, Place]) -> type[TyperGroup]:
-    """A group whose commands are those of *places*, in that order."""
+class OnDemandGroup(click.Group):
+    """A group whose commands are those of *places*, in that order. Wrong input is told in one line."""
 
-    class OnDemandGroup(TyperGroup):
-        def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (of the interface)
-            return list(places)
+    def __init__(self, *, places: Mapping[str, Place], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._places = places
 
-        def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (of the interface)
-            place = places.get(cmd_name)
-            return None if place is None else place.load(cmd_name)
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (of the interface)
+        return list(self._places)
 
-    return OnDemandGroup
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        place = self._places.get(cmd_name)
+        return None if place is None else place.command()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self._places and not args[0].startswith("-"):
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=list(self._places), ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.about) for name, place in self._places.items()])
+
+    def main(  # type: ignore[override]  # narrower than the overloads of the interface
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
+        try:
+            answer = super().main(args, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            raise SystemExit(error.exit_code) from None
+        except click.ClickException as error:
+            click.secho(f"ringrift: {_in_one_line(error)}", err=True, fg="red")
+            raise SystemExit(error.exit_code) from None
+        except click.Abort:
+            raise SystemExit(1) from None
+        if not standalone_mode:
+            return answer
+        raise SystemExit(answer if isinstance(answer, int) else 0)
+
+
+def _in_one_line(error: click.ClickException) -> str:
+    said = " ".join(error.format_message().split())
+    said = f"{said[:1].lower()}{said[1:]}".rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return said if context is None else f"{said}; `{context.command_path} --help` tells what there is"

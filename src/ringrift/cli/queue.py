@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
-from ringrift.cli.terminal import console, plain_errors, print_json, print_table
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.data_folder import ask_engine
+from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import NOTHING, clock, count, duration, stage_title
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import ConfigError
@@ -18,20 +20,18 @@ LISTED = 200
 REVIVED_MAX = 10_000
 ERROR_CHARS = 100
 
-queue_app = typer.Typer(
-    invoke_without_command=True, help="The work queue: what waits, runs and failed for good."
-)
-
-Item = Annotated[str, typer.Argument(help="The item's id.")]
+one_item = click.argument("item", help="The item's id.")
 
 
-@queue_app.callback()
-def queue(context: typer.Context, as_json: AsJson = False, data: Data = None) -> None:
-    """Without a command: how many items of each kind are in which state."""
+@click.group(invoke_without_command=True)
+@as_json
+@on_data_folder
+@click.pass_context
+def queue(context: click.Context, as_json: bool) -> None:
+    """The work queue. Without a command: how many items of each kind are in which state."""
     if context.invoked_subcommand is not None:
         return
     with plain_errors():
-        use_data_folder(data)
         counts = ask_engine(_counts)
     if as_json:
         print_json(counts)
@@ -47,11 +47,12 @@ def queue(context: typer.Context, as_json: AsJson = False, data: Data = None) ->
     print_table("Queue", ("kind", *states), rows)
 
 
-@queue_app.command("list")
-def list_items(as_json: AsJson = False, data: Data = None) -> None:
+@queue.command("list")
+@as_json
+@on_data_folder
+def list_items(as_json: bool) -> None:
     """List what runs at this moment: item, worker, lease."""
     with plain_errors():
-        use_data_folder(data)
         items = ask_engine(lambda engine: engine.queue.claimed(limit=LISTED))
         now_s = system_runtime().now_s()
     if as_json:
@@ -70,11 +71,12 @@ def list_items(as_json: AsJson = False, data: Data = None) -> None:
     print_table("Running", ("item", "kind", "worker", "attempt", "lease"), rows)
 
 
-@queue_app.command("dead")
-def dead(as_json: AsJson = False, data: Data = None) -> None:
+@queue.command("dead")
+@as_json
+@on_data_folder
+def dead(as_json: bool) -> None:
     """List the items that failed for good, newest first."""
     with plain_errors():
-        use_data_folder(data)
         items = ask_engine(lambda engine: engine.queue.dead(limit=LISTED))
     if as_json:
         print_json([_document(item) for item in items])
@@ -95,34 +97,32 @@ def dead(as_json: AsJson = False, data: Data = None) -> None:
     print_table("Dead", ("item", "kind", "since", "attempts", "error"), rows)
 
 
-@queue_app.command("show")
-def show(item: Item, data: Data = None) -> None:
+@queue.command("show")
+@one_item
+@on_data_folder
+def show(item: str) -> None:
     """Print everything that is known of one item."""
     with plain_errors():
-        use_data_folder(data)
         print_json(_document(ask_engine(lambda engine: _find(engine, item))))
 
 
-@queue_app.command("revive")
-def revive(
-    item: Annotated[str, typer.Argument(help="The item's id, or 'all' dead ones.")], data: Data = None
-) -> None:
+@queue.command("revive")
+@click.argument("item", help="The item's id, or 'all' dead ones.")
+@on_data_folder
+def revive(item: str) -> None:
     """Give an item that failed for good a fresh set of attempts."""
     with plain_errors():
-        use_data_folder(data)
         revived = ask_engine(lambda engine: _revive(engine, item))
     console().print(f"{len(revived)} revived.")
 
 
-@queue_app.command("cancel")
-def cancel(
-    item: Item,
-    reason: Annotated[str, typer.Option(help="Noted with the item.")] = "cancelled by a person",
-    data: Data = None,
-) -> None:
+@queue.command("cancel")
+@one_item
+@click.option("--reason", default="cancelled by a person", show_default=True, help="Noted with the item.")
+@on_data_folder
+def cancel(item: str, reason: str) -> None:
     """Cancel an item that has not ended; its worker stops at its next report."""
     with plain_errors():
-        use_data_folder(data)
         ask_engine(lambda engine: _cancel(engine, item, reason))
     console().print(f"{item} is cancelled.", markup=False)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import msgspec
-import typer
 
 from ringrift.bootstrap.master_loop import is_master_loop_running
-from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.moments import parse_moment
+from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.recall_acts import make_fact, new_recall_id, read_states, require_model, require_worker
 from ringrift.cli.recall_view import covered_in_words, effect_as_json, print_effect
-from ringrift.cli.terminal import console, plain_errors, print_json
+from ringrift.cli.terminal import console
 from ringrift.cli.wording import clock, count
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
@@ -22,33 +24,35 @@ from ringrift.learning.recall import RecallEffect, recall_effect
 from ringrift.learning.recall_wishes import RecallWishes
 from ringrift.runtime import system_runtime
 
-recall_app = typer.Typer(
-    invoke_without_command=True, help="Take games that are not to be trusted out of a run."
-)
-
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+why = click.option("--reason", default="", help="Why; kept for ever.")
 
 
-@recall_app.callback()
+@click.group(invoke_without_command=True)
+@click.option("--worker", help="Games that this worker brought.")
+@click.option("--model", help="Games that this model played.")
+@click.option("--from", "from_", metavar="TIME", help="Since then: YYYY-MM-DDTHH:MM, '2h ago'.")
+@click.option("--until", metavar="TIME", help="Before then.")
+@click.option("--config", help="Of this config only.")
+@why
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@as_json
+@on_data_folder
+@click.pass_context
 def recall(  # noqa: PLR0913 (each is an option of the command)
-    context: typer.Context,
-    worker: Annotated[str | None, typer.Option(help="Games that this worker brought.")] = None,
-    model: Annotated[str | None, typer.Option(help="Games that this model played.")] = None,
-    from_: Annotated[
-        str | None, typer.Option("--from", help="Since then: YYYY-MM-DDTHH:MM, '2h ago'.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Before then.")] = None,
-    config: Annotated[str | None, typer.Option(help="Of this config only.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; kept for ever.")] = "",
-    yes: Yes = False,
-    as_json: AsJson = False,
-    data: Data = None,
+    context: click.Context,
+    worker: str | None,
+    model: str | None,
+    from_: str | None,
+    until: str | None,
+    config: str | None,
+    reason: str,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Mark games as bad: all that is named must hold. They leave window, ratings and promotion evidence."""
     if context.invoked_subcommand is not None:
         return
     with plain_errors():
-        use_data_folder(data)
         now_s = system_runtime().now_s()
         asked = Recalled(
             at_s=now_s,
@@ -68,11 +72,12 @@ def recall(  # noqa: PLR0913 (each is an option of the command)
         print_json(_document(found, effects, recalled=done))
 
 
-@recall_app.command("list")
-def list_recalls(as_json: AsJson = False, data: Data = None) -> None:
+@recall.command("list")
+@as_json
+@on_data_folder
+def list_recalls(as_json: bool) -> None:
     """List the recalls of a run, also those that were withdrawn or wait to be taken in."""
     with plain_errors():
-        use_data_folder(data)
         rows = ask_engine(_recalls)
     if as_json:
         print_json(rows)
@@ -83,16 +88,14 @@ def list_recalls(as_json: AsJson = False, data: Data = None) -> None:
             console().print(_shown(row), markup=False)
 
 
-@recall_app.command("withdraw")
-def withdraw(
-    recall_id: Annotated[str, typer.Argument(metavar="ID", help="As `ringrift recall list` shows it.")],
-    reason: Annotated[str, typer.Option(help="Why; kept for ever.")] = "",
-    as_json: AsJson = False,
-    data: Data = None,
-) -> None:
+@recall.command("withdraw")
+@click.argument("recall_id", metavar="ID", help="As `ringrift recall list` shows it.")
+@why
+@as_json
+@on_data_folder
+def withdraw(recall_id: str, reason: str, as_json: bool) -> None:
     """Take a recall back: its games count again."""
     with plain_errors():
-        use_data_folder(data)
         found, configs = ask_engine(lambda engine: _find(engine, recall_id))
         taken_back = msgspec.structs.replace(
             found,
@@ -143,7 +146,7 @@ def _is_wanted(yes: bool, as_json: bool) -> bool:
         if not as_json:
             console().print("Nothing was changed; add --yes to recall them.")
         return False
-    return typer.confirm("Recall them?")
+    return click.confirm("Recall them?")
 
 
 def _carry_out(asked: Recalled, configs: list[str], as_json: bool) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ringrift.bootstrap.master_loop import MasterLoopGuard
+from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.cli.known_configs import configs_of, require_config
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError

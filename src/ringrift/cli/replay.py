@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import msgspec
-import typer
 
-from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.known_configs import require_config
-from ringrift.cli.terminal import console, plain_errors, print_json, print_table
+from ringrift.cli.options import as_json, on_data_folder, some_config
+from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import clock, count
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
@@ -22,17 +24,19 @@ from ringrift.settings import get_settings
 EXIT_DIVERGED = 1
 
 
-def replay_command(
-    config: Annotated[str, typer.Argument(help="A config of the run.")],
-    at: Annotated[
-        int | None, typer.Option(min=0, help="Show what was known and planned after so many facts.")
-    ] = None,
-    as_json: AsJson = False,
-    data: Data = None,
-) -> None:
+@click.command("replay")
+@some_config
+@click.option(
+    "--at",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Show what was known and planned after so many facts.",
+)
+@as_json
+@on_data_folder
+def replay_command(config: str, at: int | None, as_json: bool) -> None:
     """Fold the recorded facts and make the decisions again; exit code 1 if one does not follow."""
     with plain_errors():
-        use_data_folder(data)
         facts = ask_engine(lambda engine: _facts(engine, config))
         rules = learning_rules(get_settings().learning or {})
         if at is not None:
@@ -42,7 +46,7 @@ def replay_command(
             diverged = bool(found)
             _show_all(config, facts, found, as_json=as_json)
     if diverged:
-        raise typer.Exit(EXIT_DIVERGED)
+        raise click.exceptions.Exit(EXIT_DIVERGED)
 
 
 async def _facts(engine: Engine, config: str) -> list[AnyFact]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.config_history import read_history
-from ringrift.cli.data_folder import AsJson, Data, ask_engine, use_data_folder
+from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.known_configs import require_config
+from ringrift.cli.options import PATH, as_json, on_data_folder
 from ringrift.cli.report_page import Chapter, html_report, markdown_report
-from ringrift.cli.terminal import console, plain_errors, print_json
+from ringrift.cli.terminal import console
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, StorageReadOnly
 from ringrift.learning.run_status import RunStatus
@@ -21,20 +22,24 @@ from ringrift.web.run_reader import read_run_status
 WRITERS = {".html": html_report, ".htm": html_report, ".md": markdown_report}
 
 
-def report(
-    config: Annotated[str | None, typer.Argument(help="A config of the run; without one, all.")] = None,
-    out: Annotated[Path, typer.Option(help="The file to write, .html or .md.")] = Path(
-        "ringrift-report.html"
-    ),
-    as_json: AsJson = False,
-    data: Data = None,
-) -> None:
+@click.command()
+@click.argument("config", required=False, help="A config of the run; without one, all.")
+@click.option(
+    "--out",
+    type=PATH,
+    default=Path("ringrift-report.html"),
+    show_default=True,
+    metavar="FILE",
+    help="The file to write, .html or .md.",
+)
+@as_json
+@on_data_folder
+def report(config: str | None, out: Path, as_json: bool) -> None:
     """Write a report: rating curve, costs, promotions with their evidence, models."""
     with plain_errors():
         write = WRITERS.get(out.suffix.lower())
         if write is None:
             raise ConfigError(f"--out is {str(out)!r}; it must end in {', '.join(WRITERS)}")
-        use_data_folder(data)
         run, chapters = ask_engine(lambda engine: _collect(engine, config))
         text = write(run, chapters, now_s=system_runtime().now_s())
         try:

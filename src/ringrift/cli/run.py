@@ -10,10 +10,8 @@ import sys
 import webbrowser
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 from rich.console import Console
 
 from ringrift.bootstrap.control_process import Started, run_control_process
@@ -25,11 +23,12 @@ from ringrift.bootstrap.run_options import (
     parse_workers,
     set_run_options,
 )
-from ringrift.cli.data_folder import use_data_folder
+from ringrift.cli.answers import plain_errors
 from ringrift.cli.durations import parse_duration
 from ringrift.cli.live_view import PlainView, View, live_view
 from ringrift.cli.logs import log_to_file, log_to_stderr
-from ringrift.cli.terminal import console, plain_errors
+from ringrift.cli.options import on_data_folder
+from ringrift.cli.terminal import console
 from ringrift.engine.opening import get_engine
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.runtime import Runtime, system_runtime
@@ -40,20 +39,19 @@ from ringrift.web.run_reader import RunReader
 STOP_LOOK_S = 0.25
 
 
+@click.command()
+@click.option("--configs", help="Configs to learn, such as square8_2p,hex8_2p; else those of before.")
+@click.option("--workers", type=int, metavar="N", help="Jobs at a time; one a core if not given.")
+@click.option("--for", "duration", metavar="TIME", help="Stop after this time: 90s, 10m, 2h.")
+@on_data_folder
+@click.option("--profile", default="standard", show_default=True, help="Which daemons to run.")
+@click.option("--plain", is_flag=True, help="Log lines instead of the live view.")
+@click.option("--no-open", is_flag=True, help="Do not open the live page.")
 def run(
-    configs: Annotated[
-        str | None, typer.Option(help="Configs to learn, such as square8_2p,hex8_2p; else those of before.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Jobs at a time; one a core if not given.")] = None,
-    duration: Annotated[str | None, typer.Option("--for", help="Stop after this time: 90s, 10m, 2h.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Data folder; the same as RINGRIFT_DATA_DIR.")] = None,
-    profile: Annotated[str, typer.Option(help="Which daemons to run.")] = "standard",
-    plain: Annotated[bool, typer.Option("--plain", help="Log lines instead of the live view.")] = False,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the live page.")] = False,
+    configs: str | None, workers: int | None, duration: str | None, profile: str, plain: bool, no_open: bool
 ) -> None:
     """Learn on this machine until interrupted; stop and start as you like."""
     with plain_errors():
-        use_data_folder(data)
         limit_s = None if duration is None else parse_duration(duration)
         live = not plain and console().is_terminal
         set_run_options(

@@ -1,48 +1,46 @@
-"""`ringrift status`: how the run of a data folder is, in one read."""
+"""`ringrift status`: how the run of a data folder is, in one read.
+
+It is asked often, also by programs: what it loads is measured (`benchmarks/status_speed.py`), and what draws
+is loaded only for people.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import click
 import msgspec
-from rich.console import Console
-from rich.text import Text
 
+from ringrift import clock
 from ringrift.bootstrap.master_loop import MasterLoop, read_master_loop
-from ringrift.cli.data_folder import AsJson, Data, ask_engine, has_run, use_data_folder
-from ringrift.cli.run_picture import draw_run, head_line
-from ringrift.cli.terminal import plain_errors, print_json
-from ringrift.cli.wording import duration
-from ringrift.engine.ports import Engine
-from ringrift.learning.run_status import RunStatus
-from ringrift.runtime import system_runtime
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.on_demand import load
+from ringrift.cli.options import as_json, has_run, on_data_folder
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.glance import glance
+from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, read_address
-from ringrift.web.run_reader import read_run_status
 
-FRESH_S = 15.0  # the control process tells its status every second
+PICTURE = "ringrift.cli.status_picture:show"
 
 
-def status(as_json: AsJson = False, data: Data = None) -> None:
+@click.command()
+@as_json
+@on_data_folder
+def status(as_json: bool) -> None:
     """Show how the run is: configs, stages, ratings, last decisions."""
     with plain_errors():
-        use_data_folder(data)
-        told = ask_engine(_read) if has_run() else None
+        settings, now_s = get_settings(), clock.now_s()
+        value = glance(SqliteConfig.from_settings(settings), STATUS_KEY, now_s=now_s) if has_run() else None
+        told = None if value is None else decode_run_status(value)
         loop = read_master_loop()
         loop = loop if loop is not None and loop.is_alive else None
-        address = read_address(get_settings().coordination_dir)
-        now_s = system_runtime().now_s()
+        address = read_address(settings.coordination_dir)
     if as_json:
         print_json(document(told, loop, address, now_s=now_s))
-        return
-    terminal = Console(highlight=False)
-    terminal.print(summary(told, loop, address, now_s=now_s))
-    if told is not None:
-        terminal.print(draw_run(told, now_s=now_s, width=terminal.width))
-
-
-async def _read(engine: Engine) -> RunStatus | None:
-    return await read_run_status(engine.kv)
+    else:
+        load(PICTURE)(told, loop, address, now_s=now_s)
 
 
 def document(
@@ -59,25 +57,3 @@ def document(
         "age_s": None if told is None else max(0.0, now_s - told.at_s),
         **fields,
     }
-
-
-def summary(
-    told: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float
-) -> Text:
-    """Whether it runs, and how old what follows is."""
-    folder = get_settings().data_dir
-    if loop is None:
-        text = Text("not running", style="bold yellow")
-        if told is None:
-            return text.append(
-                f": no run was ever told of in {folder}; `ringrift run` starts one", style="default"
-            )
-        text.append(f": last seen {duration(now_s - told.at_s)} ago in {folder}", style="default")
-        return text.append("; `ringrift run` goes on where it was\n", style="default")
-    if told is None:
-        return Text(f"starting: process {loop.pid} runs and has told nothing yet")
-    text = head_line(told, now_s=now_s)
-    text.append(f"   process {loop.pid}" + (f"   page {address.url}" if address else ""), style="dim")
-    if (age_s := now_s - told.at_s) > FRESH_S:
-        text.append(f"\nthe control process has told nothing for {duration(age_s)}", style="bold red")
-    return text.append("\n")

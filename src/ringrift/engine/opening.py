@@ -8,7 +8,8 @@ import threading
 
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Engine
-from ringrift.engine.sqlite import SqliteConfig, open_sqlite
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings

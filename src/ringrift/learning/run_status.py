@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from ringrift.errors import Corrupt
+
 STATUS_KEY = "learning/status"
 EXPLAIN_PREFIX = "learning/explain/"  # and the config: what the plan says of each of its stages
 
@@ -117,3 +119,16 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[RunDecision, ...]  # newest first, bounded
     queue: dict[str, dict[str, int]]  # kind: state: items
     findings: tuple[dict[str, Any], ...] = ()  # of the doctor: check, level, text, advice
+
+
+_decoder = msgspec.json.Decoder(RunStatus)
+
+
+def decode_run_status(value: bytes) -> RunStatus:
+    """Raises `Corrupt` for a status of another version."""
+    try:
+        return _decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise Corrupt(
+            STATUS_KEY, found=f"not a status of this version: {error}", advice="`ringrift run` writes it anew"
+        ) from None

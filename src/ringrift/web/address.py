@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import msgspec
-import psutil
+
+from ringrift.process_identity import is_alive, own_start_s
 
 FILE = "probes.json"
-START_TOLERANCE_S = 2.0  # the system rounds, and reckons start times from a clock that may be set
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -21,15 +21,11 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_this_process(cls, url: str) -> Address:
-        process = psutil.Process()
-        return cls(url=url, pid=process.pid, began_s=process.create_time())
+        return cls(url=url, pid=os.getpid(), began_s=own_start_s())
 
     @property
     def is_alive(self) -> bool:
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.began_s) <= START_TOLERANCE_S
-        except psutil.NoSuchProcess:
-            return False
+        return is_alive(self.pid, self.began_s)
 
 
 def write_address(folder: Path, address: Address) -> None:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import msgspec
 import structlog
 
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Corrupt, Unavailable
-from ringrift.learning.run_status import STATUS_KEY, RunStatus
+from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
 
 log = structlog.get_logger()
-
-_decoder = msgspec.json.Decoder(RunStatus)
 
 
 async def read_run_status(kv: KeyValue) -> RunStatus | None:
     """Return the latest status; None if no run ever told one. Raises `Corrupt` for one of another version."""
     entry = await kv.get(STATUS_KEY)
     return None if entry is None else decode_run_status(entry.value)
-
-
-def decode_run_status(value: bytes) -> RunStatus:
-    try:
-        return _decoder.decode(value)
-    except msgspec.DecodeError as error:
-        raise Corrupt(
-            STATUS_KEY, found=f"not a status of this version: {error}", advice="`ringrift run` writes it anew"
-        ) from None
 
 
 class RunReader:

@@ -7,11 +7,11 @@ import pytest
 
 from ringrift.bootstrap.config import get_config
 from ringrift.bootstrap.master_loop import (
-    MasterLoopGuard,
     is_master_loop_running,
     read_master_loop,
     require_running_master_loop,
 )
+from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.bootstrap.singletons import SingletonMeta, SingletonMixin, singleton
 from ringrift.bootstrap.snapshots import PersistentState, SnapshotCoordinator
 from ringrift.engine.opening import close_engine, memory_engine
@@ -22,7 +22,7 @@ from ringrift.testing.simulation import ManualRuntime
 HOLDER = """
 import sys
 from pathlib import Path
-from ringrift.bootstrap.master_loop import MasterLoopGuard
+from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 with MasterLoopGuard(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

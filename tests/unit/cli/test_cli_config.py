@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from ringrift.cli.durations import parse_duration
 from ringrift.cli.main import app

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from ringrift.cli.main import app
 from ringrift.daemons.registry import product_registry

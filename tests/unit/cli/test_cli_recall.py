@@ -5,10 +5,11 @@ import multiprocessing
 import time
 
 import pytest
+from click.testing import CliRunner
 from run_folder import in_engine
-from typer.testing import CliRunner
 
-from ringrift.bootstrap.master_loop import MasterLoopGuard, is_master_loop_running
+from ringrift.bootstrap.master_loop import is_master_loop_running
+from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.cli.main import app
 from ringrift.cli.moments import parse_moment
 from ringrift.errors import ConfigError

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 from run_folder import in_engine, write_models
-from typer.testing import CliRunner
 
 from ringrift.cli.main import app
 from ringrift.learning.announcing import Silent

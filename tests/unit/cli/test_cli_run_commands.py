@@ -9,8 +9,8 @@ import time
 import msgspec
 import psutil
 import pytest
+from click.testing import CliRunner
 from run_folder import in_engine, write_models, write_status
-from typer.testing import CliRunner
 
 from ringrift.cli.main import app
 from ringrift.engine.ports import Claimant, NewWork

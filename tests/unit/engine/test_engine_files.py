@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from ringrift.engine.ports import LogEvent, NewWork
-from ringrift.engine.sqlite import SqliteConfig, wal_check
+from ringrift.engine.sqlite import wal_check
+from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.errors import (
     Corrupt,
     ForeignFile,
@@ -154,7 +155,8 @@ PREAMBLE = """
 import asyncio, ctypes, os, resource, struct, sys
 from pathlib import Path
 from ringrift.engine.ports import LogEvent
-from ringrift.engine.sqlite import SqliteConfig, open_sqlite
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.errors import RingRiftError
 from ringrift.runtime import SystemRuntime
 folder = Path(sys.argv[1])

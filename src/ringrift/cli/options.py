@@ -1,0 +1,41 @@
+"""Options that several commands have, and the data folder that `--data` names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ringrift.process import process_scope
+from ringrift.settings import Settings, get_settings
+
+PATH = click.Path(path_type=Path)
+
+
+def use_data_folder(data: Path | None) -> None:
+    """Have this process, and those it starts, work on *data*."""
+    if data is not None:
+        os.environ["RINGRIFT_DATA_DIR"] = str(data)
+        process_scope().drop(Settings)
+
+
+def has_run() -> bool:
+    """Whether a run was ever in the data folder."""
+    return get_settings().coordinator_db.exists()
+
+
+def _use(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+    use_data_folder(value)
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+on_data_folder = click.option(
+    "--data",
+    type=PATH,
+    metavar="DIR",
+    callback=_use,
+    expose_value=False,
+    help="Data folder; the same as RINGRIFT_DATA_DIR.",
+)
+some_config = click.argument("config", help="A config of the run.")

@@ -1,0 +1,44 @@
+"""What `ringrift status` draws for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from ringrift.bootstrap.master_loop import MasterLoop
+from ringrift.cli.run_picture import draw_run, head_line
+from ringrift.cli.wording import duration
+from ringrift.learning.run_status import RunStatus
+from ringrift.settings import get_settings
+from ringrift.web.address import Address
+
+FRESH_S = 15.0  # the control process tells its status every second
+
+
+def show(told: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float) -> None:
+    terminal = Console(highlight=False)
+    terminal.print(summary(told, loop, address, now_s=now_s))
+    if told is not None:
+        terminal.print(draw_run(told, now_s=now_s, width=terminal.width))
+
+
+def summary(
+    told: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float
+) -> Text:
+    """Whether it runs, and how old what follows is."""
+    folder = get_settings().data_dir
+    if loop is None:
+        text = Text("not running", style="bold yellow")
+        if told is None:
+            return text.append(
+                f": no run was ever told of in {folder}; `ringrift run` starts one", style="default"
+            )
+        text.append(f": last seen {duration(now_s - told.at_s)} ago in {folder}", style="default")
+        return text.append("; `ringrift run` goes on where it was\n", style="default")
+    if told is None:
+        return Text(f"starting: process {loop.pid} runs and has told nothing yet")
+    text = head_line(told, now_s=now_s)
+    text.append(f"   process {loop.pid}" + (f"   page {address.url}" if address else ""), style="dim")
+    if (age_s := now_s - told.at_s) > FRESH_S:
+        text.append(f"\nthe control process has told nothing for {duration(age_s)}", style="bold red")
+    return text.append("\n")

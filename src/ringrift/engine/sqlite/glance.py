@@ -1,0 +1,28 @@
+"""One value, read without opening the engine: for a program that asks one thing and ends.
+
+Nothing is written, no thread is started, and what only an engine needs is not loaded.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.files import check_ours, connect
+from ringrift.engine.sqlite.kv_sql import GET
+from ringrift.engine.sqlite.schema import MIGRATIONS, missing_migrations
+
+
+def glance(config: SqliteConfig, key: str, *, now_s: float) -> bytes | None:
+    """Return the value of *key* as it was last committed; None if there is none.
+
+    Raises what opening an engine raises, without its search for damage in parts that are not read.
+    """
+    path = config.database
+    with told_in_our_words(path):
+        check_ours(path)
+        with closing(connect(config, read_only=True)) as db:
+            missing_migrations(db, path, MIGRATIONS)
+            row = db.execute(GET, (key, now_s)).fetchone()
+    return None if row is None else bytes(row[1])
