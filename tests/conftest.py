@@ -5,6 +5,8 @@ import structlog
 
 from ringrift.process import process_scope
 
+pytest_plugins = ["data_servers"]
+
 
 @pytest.fixture(autouse=True)
 def own_process_scope(tmp_path_factory, monkeypatch):

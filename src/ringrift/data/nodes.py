@@ -27,6 +27,10 @@ class DataNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ssh_key: str = ""
     ssh_known_hosts: str = ""  # empty: ssh's own file
     root_path: str = ""  # the data folder there
+    s3_url: str = ""  # s3://BUCKET/PREFIX: an object store instead of a machine
+    s3_endpoint: str = ""  # empty: Amazon's
+    s3_region: str = "us-east-1"
+    drive_path: str = ""  # where an archive drive is mounted, instead of a machine
     python: str = "python3"  # the interpreter there that has ringrift
     data_port: int = 0  # of its data server; 0: none
     ephemeral: bool = False  # may vanish at any moment
