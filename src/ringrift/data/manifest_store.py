@@ -36,10 +36,10 @@ class ManifestStore:
 
     async def artifact(self, digest: str) -> Artifact | None:
         entry = await self._kv.get(_card(digest))
-        return None if entry is None else _read(entry.key, entry.value, Artifact)
+        return None if entry is None else read_entry(entry.key, entry.value, Artifact)
 
     async def artifacts(self) -> list[Artifact]:
-        return [_read(entry.key, entry.value, Artifact) for entry in await self._kv.entries(ARTIFACTS)]
+        return [read_entry(entry.key, entry.value, Artifact) for entry in await self._kv.entries(ARTIFACTS)]
 
     async def forget(self, digest: str) -> bool:
         """Drop the card of an artifact that has no copy any more."""
@@ -55,10 +55,10 @@ class ManifestStore:
 
     async def copies(self, digest: str) -> list[Receipt]:
         entries = await self._kv.entries(_location(digest, ""))
-        return [_read(entry.key, entry.value, Receipt) for entry in entries]
+        return [read_entry(entry.key, entry.value, Receipt) for entry in entries]
 
     async def receipts(self) -> list[Receipt]:
-        return [_read(entry.key, entry.value, Receipt) for entry in await self._kv.entries(LOCATIONS)]
+        return [read_entry(entry.key, entry.value, Receipt) for entry in await self._kv.entries(LOCATIONS)]
 
 
 def _card(digest: str) -> str:
@@ -71,7 +71,8 @@ def _location(digest: str, node: str) -> str:
     return f"{LOCATIONS}{digest}/{node}"
 
 
-def _read(key: str, value: bytes, kind: type[T]) -> T:
+def read_entry(key: str, value: bytes, kind: type[T]) -> T:
+    """Decode one entry of the manifest; `Corrupt` names the key of one that cannot be read."""
     try:
         return msgspec.json.decode(value, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:

@@ -1,0 +1,144 @@
+"""Registers in the manifest what jobs sealed: the bytes came first, this comes last.
+
+Level-triggered: it goes through the ends of work items by their numbers, so a lost event or a crash costs
+time and nothing else. A card is written once, a receipt says the same each time; doing it again is harmless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.manifest_index import games_in
+from ringrift.data.plane import DataPlane
+from ringrift.engine.ports import EndedWork, WorkState
+from ringrift.errors import ConfigError, Corrupt
+from ringrift.work.job_orders import JobArtifact, JobReport, read_report
+
+log = structlog.get_logger()
+
+BATCH = 200
+_CURSOR = "data/cataloguer/"
+_KINDS = {kind.value: kind for kind in ArtifactKind}
+
+
+class CatalogueCursor(msgspec.Struct, frozen=True):
+    """The number of the last end that was looked at."""
+
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogued:
+    """What one round found."""
+
+    registered: int = 0  # cards that were new
+    copies: int = 0  # receipts of this node
+    games: int = 0  # in files that were new
+
+
+class Cataloguer:
+    """This node's reader of ended work."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._key = _CURSOR + plane.this.name
+
+    async def catalogue(self, *, rounds_max: int = 100) -> Catalogued:
+        """Register everything that ended since the last time, at most *rounds_max* batches of it."""
+        number, total = await self._cursor(), Catalogued()
+        for _ in range(rounds_max):
+            ended = await self._plane.queue.ended(after=number, limit=BATCH)
+            if not ended:
+                break
+            for end in ended:
+                total = _sum(total, await self._take(end))
+            number = ended[-1].number
+            await self._plane.kv.put(self._key, msgspec.json.encode(CatalogueCursor(number)))
+        return total
+
+    async def _cursor(self) -> int:
+        entry = await self._plane.kv.get(self._key)
+        if entry is None:
+            return 0
+        try:
+            return msgspec.json.decode(entry.value, type=CatalogueCursor).number
+        except msgspec.MsgspecError as error:
+            raise Corrupt(
+                self._key,
+                found=f"this is no cursor ({error})",
+                advice="Delete the key: all ends are read anew",
+            ) from None
+
+    async def _take(self, end: EndedWork) -> Catalogued:
+        item = end.item
+        if item.state is not WorkState.DONE or item.result is None:
+            return Catalogued()
+        try:
+            report = read_report(item.result)
+        except ConfigError:
+            return Catalogued()  # work of another sort than jobs leaves no files
+        config = str(item.payload.get("config", ""))
+        return await self._register(config, report, ended_s=item.changed_s)
+
+    async def _register(self, config: str, report: JobReport, *, ended_s: float) -> Catalogued:
+        plane, total = self._plane, Catalogued()
+        here = {plane.this.name, plane.runtime.hostname}
+        maker = plane.this.name if report.node in here else report.node
+        for made in report.artifacts:
+            held = await plane.blobs.has(made.digest)
+            if not held and maker == plane.this.name:
+                log.warning("cataloguer.file_missing", digest=made.digest, name=made.name)
+                continue
+            card = _card(made, config=config, node=maker, created_s=ended_s)
+            new = await plane.manifest.register([card])
+            receipts = []
+            if held and not any(
+                copy.node == plane.this.name for copy in await plane.manifest.copies(card.digest)
+            ):
+                # Taking a file into the store read all of it and named it by what was read.
+                receipts.append(
+                    Receipt(
+                        digest=card.digest,
+                        node=plane.this.name,
+                        size=card.size,
+                        verified_s=ended_s,
+                        verifier=report.worker,
+                    )
+                )
+                await plane.manifest.add_receipts(receipts)
+            found = Catalogued(registered=new, copies=len(receipts), games=games_in([card]) if new else 0)
+            total = _sum(total, found)
+        return total
+
+
+def _sum(first: Catalogued, second: Catalogued) -> Catalogued:
+    return Catalogued(
+        registered=first.registered + second.registered,
+        copies=first.copies + second.copies,
+        games=first.games + second.games,
+    )
+
+
+def _card(made: JobArtifact, *, config: str, node: str, created_s: float) -> Artifact:
+    counts = made.counts
+    quality = counts.get("quality")
+    return Artifact(
+        digest=made.digest,
+        size=made.size_bytes,
+        kind=_KINDS.get(made.kind, ArtifactKind.OTHER),
+        name=made.name,
+        config=str(counts.get("config", config)),
+        node=node,
+        games=_count(counts.get("games")),
+        rows=_count(counts.get("rows")),
+        created_s=created_s,
+        quality=float(quality) if isinstance(quality, int | float) else None,
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
