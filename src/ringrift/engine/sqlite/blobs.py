@@ -1,23 +1,21 @@
 """Blobs as files named by their digest.
 
 A blob appears under its name only when it is complete, synced and read back; whoever sees the file may
-trust it. Unfinished files lie in a folder of their own, locked by the process that writes them, so that
-the leftovers of a dead process are told from the work of a living one.
+trust it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from ringrift.engine.digests import check_digest, is_digest, mismatch
+from ringrift.engine.digests import check_digest, mismatch
+from ringrift.engine.sqlite.blob_folder import BlobFolder, OpenedFile, digest_of
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import ConfigError, Unavailable
@@ -25,19 +23,15 @@ from ringrift.runtime import Runtime
 
 T = TypeVar("T")
 
-_INCOMING = ".incoming"
 _CHUNK_BYTES = 1 << 20
 _THREADS = 4
-_PRIVATE_LEFTOVER_S = 60.0
-_UPLOAD_LEFTOVER_S = 86_400.0  # an upload may be continued for this long
 
 
 class FileBlobs:
     """See `Blobs`."""
 
     def __init__(self, folder: Path, runtime: Runtime) -> None:
-        self._folder, self._runtime = folder, runtime
-        self._incoming = folder / _INCOMING
+        self._folder, self._runtime = BlobFolder(folder, runtime.new_id), runtime
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ringrift-blobs")
         self._uploads: set[FileUpload] = set()
         self._closed = False
@@ -47,7 +41,7 @@ class FileBlobs:
             if not path.is_file():
                 raise ConfigError(f"{path} is not a file")
             digest = digest_of(path)
-            if self._place(digest).exists():
+            if self._folder.place(digest).exists():
                 return digest
             # The source may have changed since it was hashed: the copy has the last word.
             with path.open("rb") as source:
@@ -58,7 +52,7 @@ class FileBlobs:
     async def put_bytes(self, content: bytes) -> str:
         def work() -> str:
             digest = hashlib.sha256(content).hexdigest()
-            if self._place(digest).exists():
+            if self._folder.place(digest).exists():
                 return digest
             return self._write_new([content], expected=digest)
 
@@ -68,8 +62,8 @@ class FileBlobs:
         check_digest(digest)
 
         def work() -> FileUpload:
-            shared = self._incoming / digest
-            opened = self._open_locked(shared) or self._open_private()
+            shared = self._folder.incoming / digest
+            opened = self._folder.open_locked(shared) or self._folder.open_private()
             return FileUpload(self, digest, opened)
 
         upload = await self.run(work)
@@ -81,7 +75,7 @@ class FileBlobs:
 
         def work() -> BinaryIO:
             try:
-                return self._place(digest).open("rb")
+                return self._folder.place(digest).open("rb")
             except FileNotFoundError:
                 raise KeyError(digest) from None
 
@@ -89,7 +83,7 @@ class FileBlobs:
 
     async def path(self, digest: str) -> Path | None:
         check_digest(digest)
-        place = self._place(digest)
+        place = self._folder.place(digest)
         return place if await self.run(place.exists) else None
 
     async def has(self, digest: str) -> bool:
@@ -100,7 +94,7 @@ class FileBlobs:
 
         def work() -> int | None:
             try:
-                return self._place(digest).stat().st_size
+                return self._folder.place(digest).stat().st_size
             except FileNotFoundError:
                 return None
 
@@ -111,11 +105,11 @@ class FileBlobs:
 
         def work() -> None:
             try:
-                found = digest_of(self._place(digest))
+                found = digest_of(self._folder.place(digest))
             except FileNotFoundError:
                 raise KeyError(digest) from None
             if found != digest:
-                raise mismatch(self._place(digest), digest, found)
+                raise mismatch(self._folder.place(digest), digest, found)
 
         await self.run(work)
 
@@ -123,7 +117,7 @@ class FileBlobs:
         check_digest(digest)
 
         def work() -> bool:
-            place = self._place(digest)
+            place = self._folder.place(digest)
             try:
                 place.unlink()
             except FileNotFoundError:
@@ -134,22 +128,17 @@ class FileBlobs:
         return await self.run(work)
 
     async def digests(self) -> list[str]:
-        def work() -> list[str]:
-            return sorted(
-                file.name for file in self._folder.glob("[0-9a-f][0-9a-f]/*") if is_digest(file.name)
-            )
-
-        return await self.run(work)
+        return await self.run(self._folder.digests)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do *work* in a thread, its errors told in our words."""
 
         def guarded() -> T:
-            with told_in_our_words(self._folder):
+            with told_in_our_words(self._folder.folder):
                 return work()
 
         if self._closed:
-            raise Unavailable(f"the blob folder {self._folder} is closed")
+            raise Unavailable(f"the blob folder {self._folder.folder} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._threads, guarded)
 
     def ended(self, upload: FileUpload) -> None:
@@ -163,23 +152,10 @@ class FileBlobs:
 
     def sweep(self) -> None:
         """Remove what dead processes left unfinished."""
-        with told_in_our_words(self._folder):
-            for leftover in self._incoming.glob("*"):
-                self._sweep_one(leftover)
-
-    def _sweep_one(self, leftover: Path) -> None:
-        kept_s = _UPLOAD_LEFTOVER_S if is_digest(leftover.name) else _PRIVATE_LEFTOVER_S
-        try:
-            if leftover.stat().st_mtime > self._runtime.now_s() - kept_s:
-                return
-            with leftover.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                leftover.unlink()
-        except (FileNotFoundError, BlockingIOError):
-            return  # gone already, or still being written
+        self._folder.sweep(self._runtime.now_s())
 
     def _write_new(self, chunks: Iterable[bytes], *, expected: str | None) -> str:
-        opened = self._open_private()
+        opened = self._folder.open_private()
         try:
             with opened.file:
                 for chunk in chunks:
@@ -196,43 +172,8 @@ class FileBlobs:
         if expected is not None and found != expected:
             opened.path.unlink(missing_ok=True)
             raise mismatch(opened.path, expected, found)
-        place = self._place(found)
-        if not place.parent.is_dir():
-            place.parent.mkdir(exist_ok=True)
-            sync_folder(self._folder)
-        os.replace(opened.path, place)
-        sync_folder(place.parent)
+        self._folder.publish({found: opened.path})
         return found
-
-    def _place(self, digest: str) -> Path:
-        return self._folder / digest[:2] / digest
-
-    def _open_private(self) -> OpenedFile:
-        opened = self._open_locked(self._incoming / self._runtime.new_id())
-        assert opened is not None, "a fresh name is nobody else's"
-        return opened
-
-    def _open_locked(self, path: Path) -> OpenedFile | None:
-        """Open for appending and lock; None if another process writes it now."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            same = os.fstat(file.fileno()).st_ino == path.stat().st_ino
-        except (BlockingIOError, FileNotFoundError):
-            same = False
-        if not same:  # another writes it, or it was finished or swept between opening and locking
-            file.close()
-            return None
-        return OpenedFile(path, file)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedFile:
-    """An unfinished file that this process alone writes."""
-
-    path: Path
-    file: BinaryIO
 
 
 class FileUpload:
@@ -274,8 +215,3 @@ class FileUpload:
     def let_go(self) -> None:
         """Close the file; what was received stays, to be continued."""
         self._opened.file.close()
-
-
-def digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

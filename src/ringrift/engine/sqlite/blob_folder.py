@@ -1,0 +1,137 @@
+"""How blobs lie in a folder, for code that works in threads.
+
+A file appears under its digest only when it is complete, synced and verified. Unfinished files lie in a
+folder of their own, locked by the process that writes them, so that the leftovers of a dead process are
+told from the work of a living one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ringrift.engine.digests import is_digest
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.files import sync_folder
+
+_INCOMING = ".incoming"
+_DIGEST_LETTERS = 64
+_SYNCING_THREADS = 8  # a file system joins syncs that wait at the same time
+_PRIVATE_LEFTOVER_S = 60.0
+_UPLOAD_LEFTOVER_S = 86_400.0  # an upload may be continued for this long
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedFile:
+    """An unfinished file that this process alone writes."""
+
+    path: Path
+    file: BinaryIO
+
+
+class BlobFolder:
+    """Places, names and durability. Whatever blocks runs in the caller's thread."""
+
+    def __init__(self, folder: Path, new_id: Callable[[], str]) -> None:
+        self.folder, self.incoming = folder, folder / _INCOMING
+        self._new_id = new_id
+
+    def place(self, digest: str) -> Path:
+        return self.folder / digest[:2] / digest
+
+    def digests(self) -> list[str]:
+        return sorted(file.name for file in self.folder.glob("[0-9a-f][0-9a-f]/*") if is_digest(file.name))
+
+    def free_bytes(self) -> int:
+        """Space that an ordinary user may still fill."""
+        with told_in_our_words(self.folder):
+            self.incoming.mkdir(parents=True, exist_ok=True)
+            room = os.statvfs(self.incoming)
+        return room.f_bavail * room.f_frsize
+
+    def private_name(self, digest: str | None = None) -> Path:
+        """A name nobody else uses; one with a digest is kept as long as an upload."""
+        self.incoming.mkdir(parents=True, exist_ok=True)
+        return self.incoming / (self._new_id() if digest is None else f"{digest}.{self._new_id()}")
+
+    def open_private(self) -> OpenedFile:
+        opened = self.open_locked(self.private_name())
+        assert opened is not None, "a fresh name is nobody else's"
+        return opened
+
+    def open_locked(self, path: Path, *, mode: str = "ab") -> OpenedFile | None:
+        """Open for writing and lock; None if another process writes it now."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file: BinaryIO = path.open(mode)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            same = os.fstat(file.fileno()).st_ino == path.stat().st_ino
+        except (BlockingIOError, FileNotFoundError):
+            same = False
+        if not same:  # another writes it, or it was finished or swept between opening and locking
+            file.close()
+            return None
+        return OpenedFile(path, file)
+
+    def publish(self, verified: Mapping[str, Path]) -> None:
+        """Give complete and verified files their names, durably; all of them share the waits for the disk."""
+        if not verified:
+            return
+        places = {digest: self.place(digest) for digest in verified}
+        folders = {place.parent for place in places.values()}
+        if new := [folder for folder in folders if not folder.is_dir()]:
+            for folder in new:
+                folder.mkdir(exist_ok=True)
+            sync_folder(self.folder)
+        _each(verified.values(), _sync_file)
+        for digest, path in verified.items():
+            os.replace(path, places[digest])
+        _each(folders, sync_folder)
+
+    def sweep(self, now_s: float) -> None:
+        """Remove what dead processes left unfinished."""
+        with told_in_our_words(self.folder):
+            for leftover in self.incoming.glob("*"):
+                _sweep_one(leftover, now_s)
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _each(paths: Iterable[Path], work: Callable[[Path], None]) -> None:
+    waiting = list(paths)
+    if len(waiting) == 1:
+        work(waiting[0])
+        return
+    with ThreadPoolExecutor(min(_SYNCING_THREADS, len(waiting)), thread_name_prefix="ringrift-sync") as pool:
+        for _ in pool.map(work, waiting):
+            pass  # an error of any of them comes out here
+
+
+def _sweep_one(leftover: Path, now_s: float) -> None:
+    continued = is_digest(leftover.name[:_DIGEST_LETTERS])
+    kept_s = _UPLOAD_LEFTOVER_S if continued else _PRIVATE_LEFTOVER_S
+    try:
+        if leftover.is_dir() or leftover.stat().st_mtime > now_s - kept_s:
+            return
+        with leftover.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftover.unlink()
+    except (FileNotFoundError, BlockingIOError):
+        return  # gone already, or still being written
