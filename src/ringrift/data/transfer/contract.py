@@ -76,6 +76,7 @@ class Moved:
     receipts: tuple[Receipt, ...] = ()
     already_there: tuple[Receipt, ...] = ()  # verified there before; no byte of them went
     failed: tuple[tuple[str, str], ...] = ()  # (digest, why)
+    corrupted: frozenset[str] = frozenset()  # of the failed: those whose bytes arrived, and were wrong
     bytes_sent: int = 0  # that crossed the line, without those of chunks the receiver had
 
 
