@@ -7,7 +7,6 @@ place. Before SQLite may touch a file, its header must say that it is ours.
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 import struct
 from collections.abc import Sequence
@@ -51,7 +50,7 @@ def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> b
     if path.exists():
         return False
     _remove_leftovers(path)
-    making = path.with_name(f"{path.name}{_LEFTOVER}{os.getpid()}-{secrets.token_hex(4)}")
+    making = path.with_name(f"{path.name}{_LEFTOVER}{os.getpid()}-{os.urandom(4).hex()}")
     try:
         _make(making, migrations)
         try:

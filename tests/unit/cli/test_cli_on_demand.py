@@ -1,0 +1,93 @@
+"""What a command loads, and how the command line answers what it does not understand."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+from run_folder import write_status
+
+from ringrift.cli.main import COMMANDS, app
+from ringrift.settings import get_settings
+from ringrift.testing.sample_run import SampleRun
+
+SLOW_TO_LOAD = ("asyncio", "structlog", "rich.traceback", "starlette", "typer", "pydantic", "opentelemetry")
+
+
+def loaded_by(*arguments):
+    """The modules that a command has loaded when it ends."""
+    script = f"""
+import sys
+from ringrift.cli.main import app
+try:
+    app({list(arguments)!r}, prog_name="ringrift")
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, set(done.stderr.split())
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_status_loads_nothing_slow(form):
+    write_status(SampleRun(configs=("square8_2p",)))
+    told, modules = loaded_by("status", "--data", str(get_settings().data_dir), *form)
+    assert "square8_2p" in told
+    assert modules.isdisjoint(SLOW_TO_LOAD)
+    assert ("rich" in modules) == (not form)
+
+
+def test_help_lists_every_command_without_loading_one():
+    told, modules = loaded_by("--help")
+    for name, place in COMMANDS.items():
+        assert name in told
+        assert place.entry.partition(":")[0] not in modules
+    assert modules.isdisjoint(SLOW_TO_LOAD)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_where_the_table_says_and_has_help(name):
+    command = COMMANDS[name].command()
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert command.help
+    if name not in ("job", "play"):  # their help is the job's
+        shown = CliRunner().invoke(app, [name, "--help"], prog_name="ringrift")
+        assert shown.exit_code == 0
+        assert shown.stdout.startswith(f"Usage: ringrift {name}")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["stauts"], "did you mean 'status'"),
+        (["status", "--jsno"], "--json"),
+        (["explain"], "missing argument 'CONFIG'"),
+        (["events", "tail", "--since", "-1"], "--since"),
+        (["run", "--workers", "many"], "'many' is not a valid integer"),
+        (["models", "show"], "missing argument 'CONFIG'"),
+        (["queue", "shw", "x"], "'shw'"),
+    ],
+)
+def test_wrong_input_is_one_line_that_says_where_help_is(given, said):
+    done = CliRunner().invoke(app, given, prog_name="ringrift")
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("ringrift: ")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr.lower() or said in done.stderr
+    assert "--help`" in done.stderr
+
+
+def test_no_command_shows_the_help():
+    done = CliRunner().invoke(app, [], prog_name="ringrift")
+    assert done.exit_code == 2
+    assert "Commands:" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["events", "tail", "--no-follow"], ["status"], ["daemons"], ["queue"]])
+def test_looking_at_a_folder_makes_none(tmp_path, arguments):
+    CliRunner().invoke(app, [*arguments, "--data", str(tmp_path / "nowhere")])
+    assert not (tmp_path / "nowhere").exists()
