@@ -65,10 +65,10 @@ class BlobFolder:
         assert opened is not None, "a fresh name is nobody else's"
         return opened
 
-    def open_locked(self, path: Path, *, mode: str = "ab") -> OpenedFile | None:
-        """Open for writing and lock; None if another process writes it now."""
+    def open_locked(self, path: Path, *, anywhere: bool = False) -> OpenedFile | None:
+        """Open for appending, or for writing *anywhere*, and lock; None if another process writes it now."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        file: BinaryIO = path.open(mode)
+        file: BinaryIO = _open_anywhere(path) if anywhere else path.open("ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             same = os.fstat(file.fileno()).st_ino == path.stat().st_ino
@@ -104,6 +104,10 @@ class BlobFolder:
 def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open_anywhere(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
 
 
 def _sync_file(path: Path) -> None:

@@ -1,0 +1,246 @@
+"""One large file on its way in: chunks in any order, from several threads.
+
+A chunk is written only after its hash was right. The file is read back from its start as it grows, so that
+its digest is known soon after the last chunk. There is no record of progress that could be wrong: what an
+earlier attempt left is hashed again before it counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+
+import structlog
+
+from ringrift.data.transfer.chunks import ChunkIndex, chunk_count, chunk_length, hash_of, read_chunk
+from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.engine.digests import mismatch
+from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.errors import DigestMismatch, Unavailable
+
+log = structlog.get_logger()
+
+PARTS = ".parts"
+_READ_BACK_AT_ONCE = 8  # chunks that one caller reads back before it goes on with its own work
+_WRITERS_END_S = 60.0
+
+
+class _State(Enum):
+    OPEN = "open"
+    SEALED = "sealed"
+    LET_GO = "let go"
+
+
+class Incoming:
+    """A file that only this process receives. Its bytes survive a crash; the object holds nothing else."""
+
+    def __init__(self, folder: BlobFolder, index: ChunkIndex, digest: str, size: int) -> None:
+        self.digest, self.size = digest, size
+        self._folder, self._index = folder, index
+        self._hashes: list[bytes | None] = [None] * chunk_count(size)  # of the chunks verified by this object
+        self._changing = threading.Condition()
+        self._state, self._writers = _State.OPEN, 0
+        self._reading_back = threading.Lock()
+        self._whole, self._read_back = hashlib.sha256(), 0
+        self._buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
+        path = folder.incoming / (digest + PARTS)
+        with told_in_our_words(path):
+            opened = folder.open_locked(path, anywhere=True)
+            if opened is None:
+                raise Unavailable(f"another process is receiving {digest[:12]}", retry_after_s=5.0)
+            self._opened, self._descriptor = opened, opened.file.fileno()
+            self._continued = os.fstat(self._descriptor).st_size > 0
+            os.ftruncate(self._descriptor, size)
+
+    @property
+    def is_open(self) -> bool:
+        return self._state is _State.OPEN
+
+    @property
+    def complete(self) -> bool:
+        return None not in self._hashes
+
+    def missing(self, first: int, hashes: Sequence[bytes]) -> list[int]:
+        """Return the positions, of *hashes* from *first* on, that must be sent.
+
+        The others are here: from an earlier attempt, or copied now from another file. Either way they were
+        hashed.
+        """
+        wanted = {first + offset: expected for offset, expected in enumerate(hashes)}
+        with self._writing() as may_write:
+            wanted = {p: expected for p, expected in wanted.items() if self._known(p) != expected}
+            if may_write and wanted:
+                buffer = memoryview(bytearray(CHUNK_BYTES))
+                if self._continued:
+                    self._count_what_is_here(wanted, buffer)
+                self._copy_from_other_files(wanted, buffer)
+        self._advance(_READ_BACK_AT_ONCE)
+        return sorted(wanted)
+
+    def write(self, position: int, expected: bytes, payload: memoryview) -> None:
+        """Take one chunk; `DigestMismatch` if its bytes are not the expected ones."""
+        self._check_chunk(position, expected, payload)
+        with self._writing() as may_write:
+            if self._known(position) == expected:
+                return
+            if not may_write:
+                raise Unavailable(f"{self.digest[:12]} was ended meanwhile", retry_after_s=1.0)
+            self._put(position, expected, payload)
+        self._advance(_READ_BACK_AT_ONCE)
+
+    def seal(self) -> None:
+        """Read back the rest and publish; `DigestMismatch` drops everything. Safe to call twice."""
+        with self._reading_back:
+            if self._state is _State.SEALED:
+                return
+            self._stop_writers(_State.LET_GO)
+            if not self.complete:
+                self._opened.file.close()
+                raise Unavailable(f"{self.digest[:12]} lacks chunks", retry_after_s=1.0)
+            with told_in_our_words(self._opened.path), self._opened.file:
+                self._read_back_up_to(len(self._hashes))
+                found = self._whole.hexdigest()
+                if found != self.digest:
+                    self._opened.path.unlink(missing_ok=True)
+                    error = mismatch(self._opened.path, self.digest, found)
+                    raise DigestMismatch(error.path, found=error.found, advice=error.advice)
+                self._folder.publish({self.digest: self._opened.path})
+            self._state = _State.SEALED
+        self._index.keep(self.digest, b"".join(known for known in self._hashes if known is not None))
+
+    def let_go(self) -> None:
+        """Close the file; what came stays, to be continued."""
+        with self._reading_back:
+            if self._state is _State.OPEN:
+                self._stop_writers(_State.LET_GO)
+                self._opened.file.close()
+
+    # --- chunks ---------------------------------------------------------------------------------------
+
+    def _known(self, position: int) -> bytes | None:
+        if not 0 <= position < len(self._hashes):
+            raise Unavailable(f"{self.digest[:12]} has no chunk {position}")
+        return self._hashes[position]
+
+    def _check_chunk(self, position: int, expected: bytes, payload: memoryview) -> None:
+        self._known(position)
+        length = chunk_length(self.size, position)
+        if len(payload) != length or hash_of(payload) != expected:
+            raise DigestMismatch(
+                self._opened.path,
+                found=f"chunk {position} is not what was announced",
+                advice="It was not written; send it again",
+            )
+
+    def _put(self, position: int, expected: bytes, payload: memoryview) -> None:
+        with told_in_our_words(self._opened.path):
+            done, start = 0, position * CHUNK_BYTES
+            while done < len(payload):
+                done += os.pwrite(self._descriptor, payload[done:], start + done)
+        self._count(position, expected)
+
+    def _count(self, position: int, expected: bytes) -> None:
+        with self._changing:
+            self._hashes[position] = expected
+            if position < self._read_back:  # another list of chunks: what was read back is no longer there
+                self._whole, self._read_back = hashlib.sha256(), 0
+
+    def _count_what_is_here(self, wanted: dict[int, bytes], buffer: memoryview) -> None:
+        for position, expected in list(wanted.items()):
+            if self._is_hole(position):
+                continue
+            piece = buffer[: chunk_length(self.size, position)]
+            with told_in_our_words(self._opened.path):
+                here = hash_of(read_chunk(self._descriptor, position, piece))
+            if here == expected:
+                self._count(position, expected)
+                del wanted[position]
+
+    def _is_hole(self, position: int) -> bool:
+        start = position * CHUNK_BYTES
+        try:
+            return os.lseek(self._descriptor, start, os.SEEK_DATA) >= start + chunk_length(
+                self.size, position
+            )
+        except OSError:  # there is no data behind this place
+            return True
+
+    def _copy_from_other_files(self, wanted: dict[int, bytes], buffer: memoryview) -> None:
+        elsewhere = self._index.find(list(wanted.values()))
+        by_blob: dict[str, list[tuple[int, int]]] = {}
+        for position, expected in wanted.items():
+            if (place := elsewhere.get(expected)) is not None:
+                by_blob.setdefault(place[0], []).append((position, place[1]))
+        for blob, pairs in by_blob.items():
+            if not self._copy_from(blob, pairs, wanted, buffer):
+                log.info("transfer.chunks_not_where_listed", blob=blob)
+                self._index.forget(blob)
+
+    def _copy_from(
+        self, blob: str, pairs: Sequence[tuple[int, int]], wanted: dict[int, bytes], buffer: memoryview
+    ) -> bool:
+        """Copy (position here, position there); whether the other file was as listed."""
+        try:
+            source = self._folder.place(blob).open("rb", buffering=0)
+        except FileNotFoundError:
+            return False
+        with source:
+            for here, there in pairs:
+                piece = read_chunk(source.fileno(), there, buffer[: chunk_length(self.size, here)])
+                if len(piece) != chunk_length(self.size, here) or hash_of(piece) != wanted[here]:
+                    return False
+                self._put(here, wanted.pop(here), piece)
+        return True
+
+    # --- reading back ---------------------------------------------------------------------------------
+
+    def _advance(self, chunks_max: int) -> None:
+        """Read back some chunks unless another thread does."""
+        if not self._reading_back.acquire(blocking=False):
+            return
+        try:
+            with self._writing() as may_read:
+                if may_read:
+                    self._read_back_up_to(self._read_back + chunks_max)
+        finally:
+            self._reading_back.release()
+
+    def _read_back_up_to(self, end: int) -> None:
+        while True:
+            with self._changing:
+                position, whole = self._read_back, self._whole
+                if position >= min(end, len(self._hashes)) or self._hashes[position] is None:
+                    return
+            with told_in_our_words(self._opened.path):
+                piece = self._buffer[: chunk_length(self.size, position)]
+                whole.update(read_chunk(self._descriptor, position, piece))
+            with self._changing:
+                if self._whole is whole:
+                    self._read_back = position + 1
+
+    # --- who may write --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[bool]:
+        """Keep the file open while the block runs; yields whether it is open."""
+        with self._changing:
+            may_write = self._state is _State.OPEN
+            self._writers += 1
+        try:
+            yield may_write
+        finally:
+            with self._changing:
+                self._writers -= 1
+                self._changing.notify_all()
+
+    def _stop_writers(self, state: _State) -> None:
+        """After this nobody touches the file but the caller."""
+        with self._changing:
+            self._state = state
+            if not self._changing.wait_for(lambda: self._writers == 0, timeout=_WRITERS_END_S):
+                raise Unavailable(f"{self.digest[:12]} is still being written")

@@ -1,0 +1,196 @@
+"""Taking files in.
+
+Whatever way the bytes come, they get in here. A file gets its name only after the whole of it was hashed,
+its digest was right and it is on the disk; then, and only then, there is a receipt. All calls block and are
+safe from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from ringrift.data.artifacts import Receipt
+from ringrift.data.transfer.chunks import ChunkIndex, hash_of
+from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.data.transfer.incoming import PARTS, Incoming
+from ringrift.engine.digests import check_digest
+from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.errors import StorageFull, Unavailable
+
+log = structlog.get_logger()
+
+RESERVE_BYTES = 256 << 20  # left free for the databases of this node
+SMALL_BYTES_MAX = CHUNK_BYTES  # files up to this travel whole, in batches
+_UNFINISHED_MAX = 64
+_BLOCK_BYTES = 512  # the unit of st_blocks
+_AT_REST = "found at rest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What became of a group of files."""
+
+    receipts: tuple[Receipt, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()  # (digest, why)
+
+
+class Intake:
+    """The one way into a node's blob folder for the bytes of other nodes."""
+
+    def __init__(
+        self,
+        folder: BlobFolder,
+        index: ChunkIndex,
+        *,
+        node: str,
+        now_s: Callable[[], float],
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> None:
+        self.folder, self.index, self.node = folder, index, node
+        self._now_s, self._reserve_bytes = now_s, reserve_bytes
+        self._lock = threading.Lock()
+        self._unfinished: OrderedDict[str, Incoming] = OrderedDict()
+
+    def held(self, digest: str, size: int) -> Receipt | None:
+        """The receipt of a file that is here already, dated when it was finished."""
+        check_digest(digest)
+        try:
+            found = self.folder.place(digest).stat()
+        except FileNotFoundError:
+            return None
+        if found.st_size != size:
+            log.warning("transfer.damaged_copy", digest=digest, size=found.st_size, wanted=size)
+            return None
+        return Receipt(digest=digest, node=self.node, size=size, verified_s=found.st_mtime, verifier=_AT_REST)
+
+    def check_room(self, size: int) -> None:
+        """Refuse before the first byte what would fill the disk: `StorageFull`."""
+        if (free := self.folder.free_bytes()) < size + self._reserve_bytes:
+            raise StorageFull(
+                f"{free >> 20} MB are free in {self.folder.folder}, too little for {size >> 20} MB more "
+                f"and a reserve of {self._reserve_bytes >> 20} MB",
+                retry_after_s=60.0,
+            )
+
+    def incoming(self, digest: str, size: int) -> Incoming:
+        """Begin or continue a large file; callers in this process share it.
+
+        `Unavailable` if another process receives it now, `StorageFull` if there is no room.
+        """
+        check_digest(digest)
+        with self._lock:
+            incoming = self._unfinished.get(digest)
+            if incoming is None or incoming.size != size or not incoming.is_open:
+                self.check_room(size - self._room_taken(digest))
+                incoming = self._unfinished[digest] = Incoming(self.folder, self.index, digest, size)
+            self._unfinished.move_to_end(digest)
+            crowded_out = len(self._unfinished) > _UNFINISHED_MAX
+            oldest = self._unfinished.popitem(last=False)[1] if crowded_out else None
+        if oldest is not None:
+            oldest.let_go()
+        return incoming
+
+    def seal(self, incoming: Incoming, verifier: str) -> Receipt:
+        """Verify the whole and publish it; `DigestMismatch` if it is not what its name says."""
+        try:
+            incoming.seal()
+        finally:
+            with self._lock:
+                if self._unfinished.get(incoming.digest) is incoming:
+                    del self._unfinished[incoming.digest]
+        return self._receipt(incoming.digest, incoming.size, verifier)
+
+    def batch(self, verifier: str) -> Batch:
+        """Begin to take small files, which become durable together."""
+        return Batch(self.folder, lambda digest, size: self._receipt(digest, size, verifier))
+
+    def adopt(self, delivered: Mapping[str, Path], verifier: str) -> Taken:
+        """Verify and publish whole files that another program put into the incoming folder.
+
+        A file whose bytes are wrong is removed; one that cannot be read now stays and fails.
+        """
+        sound: dict[str, Path] = {}
+        sizes: dict[str, int] = {}
+        failed = []
+        for digest, path in delivered.items():
+            check_digest(digest)
+            try:
+                with told_in_our_words(path):
+                    found, sizes[digest] = digest_of(path), path.stat().st_size
+            except Unavailable as error:
+                failed.append((digest, error.what))
+                continue
+            if found == digest:
+                sound[digest] = path
+            else:
+                path.unlink(missing_ok=True)
+                failed.append((digest, f"the whole has the digest {found}"))
+        with told_in_our_words(self.folder.folder):
+            self.folder.publish(sound)
+        receipts = tuple(self._receipt(digest, sizes[digest], verifier) for digest in sound)
+        return Taken(receipts=receipts, failed=tuple(failed))
+
+    def close(self) -> None:
+        """Let go of unfinished files; their bytes stay."""
+        with self._lock:
+            unfinished, self._unfinished = list(self._unfinished.values()), OrderedDict()
+        for incoming in unfinished:
+            incoming.let_go()
+
+    def _room_taken(self, digest: str) -> int:
+        """What an earlier attempt occupies already."""
+        try:
+            return (self.folder.incoming / (digest + PARTS)).stat().st_blocks * _BLOCK_BYTES
+        except FileNotFoundError:
+            return 0
+
+    def _receipt(self, digest: str, size: int, verifier: str) -> Receipt:
+        return Receipt(digest=digest, node=self.node, size=size, verified_s=self._now_s(), verifier=verifier)
+
+
+class Batch:
+    """Small files, hashed as they come and made durable together. Leaving it unsealed drops them."""
+
+    def __init__(self, folder: BlobFolder, receipt: Callable[[str, int], Receipt]) -> None:
+        self._folder, self._receipt = folder, receipt
+        self._written: dict[str, Path] = {}
+        self._sizes: dict[str, int] = {}
+        self._failed: list[tuple[str, str]] = []
+
+    def add(self, digest: str, payload: memoryview) -> None:
+        """Take one file; one with wrong bytes is noted as failed. `StorageFull` ends the batch."""
+        check_digest(digest)
+        if digest in self._written:
+            return
+        if (found := hash_of(payload).hex()) != digest:
+            self._failed.append((digest, f"the bytes that came have the digest {found}"))
+            return
+        path = self._folder.private_name(digest)
+        self._written[digest], self._sizes[digest] = path, len(payload)
+        with told_in_our_words(path):
+            path.write_bytes(payload)
+
+    def seal(self) -> Taken:
+        with told_in_our_words(self._folder.folder):
+            self._folder.publish(self._written)
+        self._written = {}
+        receipts = tuple(self._receipt(digest, size) for digest, size in self._sizes.items())
+        return Taken(receipts=receipts, failed=tuple(self._failed))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for path in self._written.values():
+            path.unlink(missing_ok=True)
