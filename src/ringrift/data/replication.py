@@ -1,0 +1,265 @@
+"""Copies counted and repaired: REPLICATION_MONITOR tells how they stand, REPLICATION_REPAIR makes more.
+
+Both look at the same picture and ask the same plan (`replication_plan`). A repair is claimed before it is
+begun, so that several repairers share the work, and ends with receipts: an unverified copy does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import structlog
+
+from ringrift.data.away import AwayNodes
+from ringrift.data.capacity import DiskStates
+from ringrift.data.copies import CopyView, receipts_by_digest
+from ringrift.data.decisions import DecisionLog
+from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.moves import arrived, copy_artifacts
+from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.replication_plan import (
+    Alert,
+    Repair,
+    ReplicationPlan,
+    ReplicationRules,
+    Snapshot,
+    plan,
+)
+from ringrift.errors import AlreadyExists, RingRiftError
+from ringrift.events.handlers import HandlerBase
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.runtime import Runtime
+from ringrift.status import HealthCheckResult
+
+__all__ = [
+    "Alert",
+    "Repair",
+    "ReplicationMonitorDaemon",
+    "ReplicationPlan",
+    "ReplicationRepairDaemon",
+    "ReplicationRules",
+    "Snapshot",
+    "create_replication_daemon",
+    "plan",
+    "take_snapshot",
+]
+
+log = structlog.get_logger()
+
+PART = "replication"
+CLAIMS = "data/repairs/"
+MONITOR_S, REPAIR_S = 300.0, 60.0
+ALERT_AGAIN_S = 3_600.0
+_OUTCOMES_MAX = 200
+
+
+async def take_snapshot(plane: DataPlane, away: frozenset[str] = frozenset()) -> Snapshot:
+    """Read what the plan looks at."""
+    records = DeletionRecords(plane.kv)
+    claims = await plane.kv.entries(CLAIMS)
+    return Snapshot(
+        artifacts=await plane.manifest.artifacts(),
+        receipts=receipts_by_digest(await plane.manifest.receipts()),
+        view=CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s(), away=away),
+        this=plane.this.name,
+        tombstones=await records.tombstones(),
+        heirs=frozenset(await records.heirs()),
+        disk_percent=await DiskStates(plane.kv).used_percent(),
+        resting=frozenset(entry.key.removeprefix(CLAIMS) for entry in claims),
+    )
+
+
+class _ReplicationDaemon(HandlerBase):
+    """Looks at all copies now and then, and at once when a node goes away."""
+
+    capability: ClassVar[str] = "replication"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        interval_s: float,
+        plane: DataPlane | None = None,
+        rules: ReplicationRules | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
+        self._plane, self.rules = plane, rules or ReplicationRules()
+        self.router = router or get_router()
+        self.away = AwayNodes(self._runtime)
+        self.last_plan: ReplicationPlan | None = None
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return self.away.hears()
+
+    async def _run_cycle(self) -> None:
+        plane = self._plane = self._plane or await open_data_plane()
+        snapshot = self._complete(await take_snapshot(plane, self.away.now()))
+        self.last_plan = plan(snapshot, self.rules)
+        await self._act(plane, self.last_plan)
+
+    def _complete(self, snapshot: Snapshot) -> Snapshot:
+        """Add what only this daemon remembers."""
+        return snapshot
+
+    @abstractmethod
+    async def _act(self, plane: DataPlane, found: ReplicationPlan) -> None: ...
+
+    def health_check(self) -> HealthCheckResult:
+        health, found = super().health_check(), self.last_plan
+        if found is None or not health.healthy:
+            return health
+        details = {"score": found.score, "none": found.none, "single": found.single, "under": found.under}
+        if found.verdict == "healthy":
+            return health.with_details(**details)
+        return HealthCheckResult.degraded(f"copies are {found.verdict}", **health.details, **details)
+
+
+class ReplicationMonitorDaemon(_ReplicationDaemon):
+    """REPLICATION_MONITOR: counts, and tells when there are too few."""
+
+    emits: ClassVar[tuple[str, ...]] = ("REPLICATION_ALERT",)
+
+    def __init__(self, *, interval_s: float = MONITOR_S, **given: Any) -> None:
+        super().__init__("replication_monitor", interval_s=interval_s, **given)
+        self._under_since: dict[str, float] = {}
+        self._told: dict[str, tuple[int, float]] = {}
+
+    def _complete(self, snapshot: Snapshot) -> Snapshot:
+        return replace(snapshot, under_since_s=dict(self._under_since))
+
+    async def _act(self, plane: DataPlane, found: ReplicationPlan) -> None:
+        now_s = plane.runtime.now_s()
+        self._under_since = {digest: self._under_since.get(digest, now_s) for digest in found.under_now}
+        for alert in found.alerts:
+            if self._is_news(alert, now_s):
+                await self._tell(plane, alert)
+        current = {alert.kind for alert in found.alerts}
+        self._told = {kind: told for kind, told in self._told.items() if kind in current}
+
+    def _is_news(self, alert: Alert, now_s: float) -> bool:
+        """Said again when it got worse, or an hour later."""
+        count, said_s = self._told.get(alert.kind, (-1, float("-inf")))
+        if alert.artifacts <= count and now_s - said_s < ALERT_AGAIN_S:
+            return False
+        self._told[alert.kind] = (alert.artifacts, now_s)
+        return True
+
+    async def _tell(self, plane: DataPlane, alert: Alert) -> None:
+        log.warning("replication.alert", kind=alert.kind, level=alert.level, message=alert.message)
+        payload = {
+            "level": alert.level,
+            "message": alert.message,
+            "node_id": plane.this.name,
+            "game_count": alert.artifacts,
+            "affected_nodes": list(alert.nodes),
+        }
+        await self.router.publish("REPLICATION_ALERT", payload, self.name)
+
+
+class ReplicationRepairDaemon(_ReplicationDaemon):
+    """REPLICATION_REPAIR: makes the copies that the plan asks for."""
+
+    emits: ClassVar[tuple[str, ...]] = ("REPAIR_COMPLETED", "REPAIR_FAILED")
+
+    def __init__(self, *, interval_s: float = REPAIR_S, **given: Any) -> None:
+        super().__init__("replication_repair", interval_s=interval_s, **given)
+        self._begun: deque[float] = deque(maxlen=self.rules.repairs_per_hour)
+        self._outcomes: deque[bool] = deque(maxlen=_OUTCOMES_MAX)
+
+    def _complete(self, snapshot: Snapshot) -> Snapshot:
+        hour_ago_s = self._runtime.monotonic_s() - 3_600.0
+        failed = self._outcomes.count(False) / len(self._outcomes) if self._outcomes else 0.0
+        begun = sum(begun_s > hour_ago_s for begun_s in self._begun)
+        return replace(snapshot, repairs_last_hour=begun, failed_share=failed)
+
+    async def _act(self, plane: DataPlane, found: ReplicationPlan) -> None:
+        turns = asyncio.Semaphore(self.rules.parallel)
+        async with asyncio.TaskGroup() as group:
+            for repair in found.repairs:
+                group.create_task(self._repair_in_turn(plane, repair, turns))
+
+    async def _repair_in_turn(self, plane: DataPlane, repair: Repair, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            if await self._claim(plane, repair):
+                self._begun.append(self._runtime.monotonic_s())
+                await self._repair(plane, repair)
+
+    async def _claim(self, plane: DataPlane, repair: Repair) -> bool:
+        """One repairer at a time, and not again before the cooldown is over."""
+        value = f"{repair.source} to {repair.target}".encode()
+        key = CLAIMS + repair.artifact.digest
+        try:
+            await plane.kv.create(key, value, ttl_s=self.rules.cooldown_s)
+        except AlreadyExists:
+            return False
+        return True
+
+    async def _repair(self, plane: DataPlane, repair: Repair) -> None:
+        digest, begun_s, error = repair.artifact.digest, self._runtime.monotonic_s(), ""
+        try:
+            moved = await copy_artifacts(
+                plane,
+                [repair.artifact],
+                source=repair.source,
+                target=repair.target,
+                priority=repair.priority,
+                timeout_s=self.rules.repair_timeout_s,
+            )
+        except RingRiftError as fault:
+            error = str(fault)
+        else:
+            if digest not in arrived(moved):
+                error = dict(moved.failed).get(digest, "no receipt came back")
+        self._outcomes.append(not error)
+        await self._tell(plane, repair, error, seconds=self._runtime.monotonic_s() - begun_s)
+        if not error and repair.priority != "low":
+            await plane.kv.delete(CLAIMS + digest)  # it may need another copy at once
+
+    async def _tell(self, plane: DataPlane, repair: Repair, error: str, *, seconds: float) -> None:
+        digest = repair.artifact.digest
+        payload = {
+            "game_id": digest,
+            "source_nodes": [repair.source],
+            "target_nodes": [repair.target],
+            "duration_seconds": seconds,
+        }
+        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+        way = {"source": repair.source, "target": repair.target}
+        if error:
+            log.warning("replication.repair_failed", digest=digest[:12], error=error, **way)
+            told = {**payload, "error": error, "current_replica_count": repair.copies}
+            await self.router.publish("REPAIR_FAILED", told, self.name)
+            await decisions.record(PART, "repair_failed", error, digest=digest, wanted=repair.reason, **way)
+            return
+        told = {**payload, "new_replica_count": repair.copies + 1}
+        await self.router.publish("REPAIR_COMPLETED", told, self.name)
+        await decisions.record(PART, "repaired", repair.reason, digest=digest, **way)
+
+    def get_status(self) -> dict[str, Any]:
+        found = self.last_plan
+        return {
+            **super().get_status(),
+            "repairs": len(found.repairs) if found else 0,
+            "emergency": found.emergency if found else False,
+            "stuck": dict(list(found.stuck.items())[:20]) if found else {},
+        }
+
+
+def create_replication_daemon(
+    settings: Mapping[str, str] | None = None,
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> HandlerBase:
+    """The daemon of the action that its row of the daemon table names: count or repair."""
+    repairs = (settings or {}).get("action", "count") == "repair"
+    kind = ReplicationRepairDaemon if repairs else ReplicationMonitorDaemon
+    return kind(router=router, runtime=runtime)

@@ -1,0 +1,221 @@
+"""No copy is deleted unless enough verified ones stay, whoever deletes at the same time and what crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from guards_world import OLD_S, Crashed, World, nodes
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.copies import Copies, CopyView
+from ringrift.data.decisions import DECISIONS_MAX, DecisionLog
+from ringrift.data.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
+from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
+from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.errors import ConfigError
+
+DIGEST, OTHER = "a" * 64, "b" * 64
+NOW_S = 1_000_000_000.0
+RULES = DeletionRules()
+GOING = GivenUp(state=GivingUp.DELETING, at_s=0.0, reason="", by="test", copies_left=2)
+
+
+def card(**fields):
+    return Artifact(digest=DIGEST, size=10, created_s=NOW_S - OLD_S, **fields)
+
+
+def receipt(node, age_s=0.0):
+    return Receipt(digest=DIGEST, node=node, size=10, verified_s=NOW_S - age_s)
+
+
+def copies_on(*names, view_nodes=None, tombstone=None, **view):
+    known = DataNodes("a", view_nodes or nodes("a", "b", "c", "d"))
+    seen = CopyView(nodes=known, now_s=NOW_S, **view)
+    return seen.of([each if isinstance(each, Receipt) else receipt(each) for each in names], tombstone)
+
+
+def verdict(copies, **given):
+    return may_delete(card(), copies, RULES, NOW_S, node="a", **given)
+
+
+def test_a_copy_may_go_when_enough_stay_elsewhere():
+    found = verdict(copies_on("a", "b", "c"))
+    assert found.allowed
+    assert found.copies_left == 2
+    assert found.reason == "2 verified copies stay: b, c"
+
+
+def test_a_copy_may_not_go_when_too_few_stay():
+    found = verdict(copies_on("a", "b"))
+    assert not found.allowed
+    assert found.reason == "1 verified copies would stay, 2 must"
+
+
+@pytest.mark.parametrize(
+    ("node_of_c", "why"),
+    [
+        (DataNode(name="c", ephemeral=True), "may vanish"),
+        (DataNode(name="c", status="retired"), "retired"),
+        (DataNode(name="c", nfs="share"), "same file as b"),
+    ],
+)
+def test_copies_that_may_not_last_do_not_count(node_of_c, why):
+    known = (DataNode(name="a"), DataNode(name="b", nfs="share"), node_of_c)
+    found = verdict(copies_on("a", "b", "c", view_nodes=known))
+    assert not found.allowed
+    assert why in found.reason
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"away": frozenset({"c"})}, "does not answer"),
+        ({"tombstone": Tombstone(digest=DIGEST, nodes={"c": GOING})}, "deleted there"),
+    ],
+)
+def test_copies_of_nodes_that_are_away_or_gave_up_do_not_count(given, why):
+    found = verdict(copies_on("a", "b", "c", **given))
+    assert not found.allowed
+    assert why in found.reason
+
+
+def test_old_receipts_and_receipts_from_the_future_do_not_count():
+    assert "31 days ago" in verdict(copies_on("a", "b", receipt("c", age_s=31 * 86_400))).reason
+    assert "a clock is wrong" in verdict(copies_on("a", "b", receipt("c", age_s=-2 * 86_400))).reason
+
+
+def test_a_receipt_newer_than_the_deletion_counts_again():
+    gone = GivenUp(state=GivingUp.DELETED, at_s=NOW_S - 10, reason="", by="test", copies_left=2)
+    stone = Tombstone(digest=DIGEST, nodes={"c": gone})
+    assert not verdict(copies_on("a", "b", receipt("c", age_s=10), tombstone=stone)).allowed
+    assert verdict(copies_on("a", "b", receipt("c", age_s=9), tombstone=stone)).allowed
+
+
+def test_what_is_needed_or_new_stays_whatever_copies_there_are():
+    plenty = copies_on("a", "b", "c", "d")
+    assert (
+        verdict(plenty, held_for="the champion of hex8_2p").reason == "it is needed: the champion of hex8_2p"
+    )
+    young = Artifact(digest=DIGEST, size=1, created_s=NOW_S - 5)
+    assert "made 5 s ago" in may_delete(young, plenty, RULES, NOW_S, node="a").reason
+
+
+def test_an_artifact_whose_content_lives_on_may_lose_all_its_copies():
+    merged = Copies(counted=copies_on("b", "c").counted)
+    assert verdict(copies_on("a"), inheritance=Inheritance(heir=OTHER, copies=merged)).allowed
+    alone = Copies(counted=copies_on("b").counted)
+    assert not verdict(copies_on("a"), inheritance=Inheritance(heir=OTHER, copies=alone)).allowed
+
+
+def test_rules_that_would_delete_the_last_copy_are_refused():
+    with pytest.raises(ConfigError, match="at least 1"):
+        DeletionRules(copies_min=0)
+
+
+async def test_a_deletion_leaves_a_tombstone_and_a_decision_with_its_reason():
+    world = World(*nodes("a", "b", "c"))
+    artifact = await world.make(b"games", "a", "b", "c")
+    done = await Deleter(world.planes["a"]).delete(artifact, why="the disk is full", by="disk")
+    assert done.bytes_freed == 5
+    assert await world.holders(artifact) == {"b", "c"}
+    rows = tombstone_rows(await DeletionRecords(world.planes["b"].kv).tombstones())
+    assert [(row["node"], row["state"], row["by"]) for row in rows] == [("a", "deleted", "disk")]
+    assert rows[0]["reason"] == "the disk is full; 2 verified copies stay: b, c"
+    world.runtime.advance(1.0)
+    kept = await Deleter(world.planes["b"]).delete(artifact, why="the disk is full", by="disk")
+    assert not kept.verdict.allowed
+    decisions = await Deleter(world.planes["a"]).decisions.recent(digest=artifact.digest)
+    assert [(each.node, each.action) for each in decisions] == [("a", "deleted"), ("b", "refused")]
+
+
+async def test_a_late_receipt_of_a_deleted_copy_does_not_count():
+    world = World(*nodes("a", "b", "c", "d"))
+    artifact = await world.make(b"games", "a", "b", "c")
+    slow = world.receipt(artifact, "a")
+    await Deleter(world.planes["a"]).delete(artifact, why="gc", by="test")
+    await world.planes["b"].manifest.add_receipts([slow])
+    assert not (await Deleter(world.planes["b"]).examine(artifact)).allowed
+
+
+async def test_the_card_goes_with_the_last_copy_of_what_lives_on_elsewhere():
+    world = World(*nodes("a", "b"))
+    merged = await world.make(b"merged", "a", "b")
+    small = await world.make(b"small", "a")
+    records = DeletionRecords(world.planes["a"].kv)
+    await records.name_heir(Heir(digest=small.digest, heir=merged.digest, reason="merged", at_s=0.0))
+    await Deleter(world.planes["a"]).delete(small, why="merged", by="consolidation")
+    assert await world.holders(small) == set()
+    assert await world.planes["a"].manifest.artifact(small.digest) is None
+    assert await records.tombstone(small.digest) is not None
+
+
+async def test_a_crash_at_any_step_leaves_the_copy_or_a_deletion_that_is_finished_later():
+    """Kill the deleting node after every store call in turn; then another copy is lost, or not."""
+    steps_seen = set()
+    for steps in range(40):
+        for another_lost in (False, True):
+            world = World(*nodes("a", "b", "c"))
+            artifact = await world.make(b"games", "a", "b", "c")
+            world.planes["a"].kv.crash_after = steps
+            with contextlib.suppress(Crashed):
+                await Deleter(world.planes["a"]).delete(artifact, why="gc", by="test")
+            world.planes["a"].kv.crash_after = None
+            before = await world.holders(artifact)
+            if another_lost:
+                await world.lose(artifact, "b")
+            await Deleter(world.planes["a"]).finish()
+            after = await world.holders(artifact)
+            stone = await DeletionRecords(world.planes["a"].kv).tombstone(artifact.digest)
+            own = None if stone is None else stone.nodes.get("a")
+            steps_seen.add((a_has := "a" in after, own is not None, another_lost))
+            # Either it is there and nobody says otherwise, or it is gone and the record says why.
+            assert a_has == (own is None)
+            if another_lost and "a" in before:
+                assert a_has, "the copy was still there when another was lost: it must stay"
+                known = {each.node for each in await world.planes["a"].manifest.copies(artifact.digest)}
+                assert known == {"a", "c"}
+    assert len(steps_seen) >= 3
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32),
+    holders=st.sets(st.sampled_from("abcdef"), min_size=2),
+    rounds=st.integers(1, 3),
+    copies_min=st.integers(1, 3),
+)
+def test_all_nodes_deleting_at_once_never_leave_too_few(seed, holders, rounds, copies_min):
+    async def story():
+        world = World(*nodes(*"abcdef"), seed=seed)
+        artifact = await world.make(b"games", *sorted(holders))
+        rules = DeletionRules(copies_min=copies_min)
+        for _ in range(rounds):
+            wishes = [
+                Deleter(world.planes[name], rules=rules).delete(artifact, why="gc", by="test")
+                for name in sorted(holders)
+            ]
+            await asyncio.gather(*wishes)
+        left = await world.holders(artifact)
+        assert len(left) == min(len(holders), copies_min)
+        stone = await DeletionRecords(world.planes["a"].kv).tombstone(artifact.digest)
+        recorded = set() if stone is None else set(stone.nodes)
+        assert recorded == holders - left, "every deletion is recorded, and nothing else is"
+
+    asyncio.run(story())
+
+
+async def test_decisions_are_bounded(monkeypatch):
+    monkeypatch.setattr("ringrift.data.decisions.DECISIONS_MAX", 20)
+    monkeypatch.setattr("ringrift.data.decisions._TRIM_EVERY", 10)
+    world = World(*nodes("a"))
+    log = DecisionLog(world.planes["a"].kv, world.runtime, node="a")
+    for number in range(95):
+        world.runtime.advance(1.0)
+        await log.record("test", "tried", str(number))
+    kept = await log.recent(limit=DECISIONS_MAX)
+    assert len(kept) <= 29
+    assert kept[-1].reason == "94"
