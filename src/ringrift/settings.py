@@ -7,7 +7,6 @@ the setting, the value and what is allowed; nothing is guessed.
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -18,6 +17,24 @@ from typing import Any
 
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
+from ringrift.setting_kinds import (
+    BOOL,
+    COUNT,
+    HOST,
+    HOURS,
+    JOBS,
+    NAME,
+    PATH,
+    PORT,
+    PRICES,
+    SECONDS,
+    SECONDS_OR_ZERO,
+    SECRET,
+    TABLE,
+    JobSettings,
+    Kind,
+    Secret,
+)
 
 CONFIG_FILE = "ringrift.toml"
 CONFIG_VARIABLE = "RINGRIFT_CONFIG"
@@ -32,141 +49,7 @@ class Source(StrEnum):
     DERIVED = "derived"  # a default that follows from another setting
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How to read one type of value, and what to tell a person about it."""
-
-    allowed: str
-    parse: Callable[[Any], Any]
-
-
-def _parse_bool(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    words = {"true": True, "1": True, "yes": True, "on": True}
-    words |= {"false": False, "0": False, "no": False, "off": False}
-    return words[str(value).strip().lower()]
-
-
-def _parse_number(value: Any, *, above: float, up_to: float) -> float:
-    if isinstance(value, bool):
-        raise TypeError
-    number = float(value)
-    if not above < number <= up_to:
-        raise ValueError
-    return number
-
-
-def _parse_port(value: Any) -> int:
-    if isinstance(value, bool) or not 0 <= int(value) <= 65535:
-        raise ValueError
-    return int(value)
-
-
-def _parse_name(value: Any) -> str:
-    text = str(value)
-    if not text or len(text) > 100 or not all(c.isalnum() or c in "._-" for c in text):
-        raise ValueError
-    return text
-
-
-def _parse_host(value: Any) -> str:
-    text = str(value)
-    if not text or len(text) > 255 or not all(c.isalnum() or c in ".:-" for c in text):
-        raise ValueError
-    return text
-
-
-def _parse_path(value: Any) -> Path:
-    if not isinstance(value, str | Path) or not str(value):
-        raise TypeError
-    return Path(value).expanduser()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
-    """What a user says of one kind of job: the table `[jobs.KIND]`."""
-
-    kind: str
-    command: tuple[str, ...] = ()  # instead of our own program
-    timeout_s: float | None = None  # None: from measured durations
-    silence_s: float | None = None  # longest time without a line
-    memory_mb: int | None = None
-    nice: int = 5  # 0 to 19; jobs give way to the processes that control them
-    cpus: tuple[int, ...] = ()  # none: all
-
-
-def _parse_jobs(value: Any) -> tuple[JobSettings, ...]:
-    """Read a table of tables, or the same as JSON from the environment."""
-    tables = json.loads(value) if isinstance(value, str) else value
-    return tuple(_parse_job(_parse_name(kind), table) for kind, table in dict(tables).items())
-
-
-def _parse_job(kind: str, table: Mapping[str, Any]) -> JobSettings:
-    readers: dict[str, Callable[[Any], Any]] = {
-        "command": _parse_command,
-        "timeout_s": lambda v: _parse_number(v, above=0.0, up_to=31_536_000.0),
-        "silence_s": lambda v: _parse_number(v, above=0.0, up_to=31_536_000.0),
-        "memory_mb": lambda v: int(_parse_number(v, above=0.5, up_to=1e9)),
-        "nice": lambda v: int(_parse_number(v, above=-1.0, up_to=19.0)),
-        "cpus": lambda v: tuple(int(_parse_number(each, above=-1.0, up_to=65_535.0)) for each in v),
-    }
-    if unknown := sorted(set(table) - set(readers)):
-        raise ConfigError(f"[jobs.{kind}] has no {unknown[0]!r}; it may have: {', '.join(readers)}")
-    read: dict[str, Any] = {}
-    for name, given in table.items():
-        try:
-            read[name] = readers[name](given)
-        except (ValueError, TypeError):
-            raise ConfigError(f"{name} of [jobs.{kind}] cannot be {given!r}") from None
-    return JobSettings(kind=kind, **read)
-
-
-def _parse_command(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
-        raise TypeError
-    return tuple(value)
-
-
-def _parse_table(value: Any) -> dict[str, Any]:
-    """Read a table, or the same as JSON from the environment."""
-    table = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(table, dict):
-        raise TypeError
-    return table
-
-
-def _parse_prices(value: Any) -> dict[str, float]:
-    return {
-        _parse_name(node): _parse_number(price, above=-1e-9, up_to=1e6)
-        for node, price in _parse_table(value).items()
-    }
-
-
-_BOOL = _Kind("true or false", _parse_bool)
-_TABLE = _Kind("a table", _parse_table)
-_PRICES = _Kind("a table of names of nodes with the price of an hour", _parse_prices)
-_JOBS = _Kind("a table per kind of job, such as [jobs.train]", _parse_jobs)
-_PATH = _Kind("a file path", _parse_path)
-_PORT = _Kind("a port number from 0 (any free port) to 65535", _parse_port)
-_NAME = _Kind("1 to 100 letters, digits, '.', '_' or '-'", _parse_name)
-_HOST = _Kind("a host name or IP address", _parse_host)
-_SECONDS = _Kind(
-    "a number of seconds above 0, at most 604800",
-    lambda v: _parse_number(v, above=0.0, up_to=604_800.0),
-)
-_SECONDS_OR_ZERO = _Kind(
-    "a number of seconds from 0 to 604800",
-    lambda v: _parse_number(v, above=-1e-9, up_to=604_800.0),
-)
-_HOURS = _Kind("a number of hours above 0, at most 8760", lambda v: _parse_number(v, above=0.0, up_to=8760.0))
-_COUNT = _Kind(
-    "a whole number from 1 to 100000000",
-    lambda v: int(_parse_number(v, above=0.5, up_to=1e8)) if float(v) == int(float(v)) else int("x"),
-)
-
-
-def _setting(variable: str, kind: _Kind, default: Any, about: str) -> Any:
+def _setting(variable: str, kind: Kind, default: Any, about: str) -> Any:
     facts = {"variable": variable, "kind": kind, "about": about, "default": default}
     return field(default_factory=lambda: default, metadata=facts)
 
@@ -175,88 +58,96 @@ def _setting(variable: str, kind: _Kind, default: Any, about: str) -> Any:
 class Settings:
     """All settings, typed. A path default of None lies under the data folder."""
 
-    data_dir: Path = _setting("RINGRIFT_DATA_DIR", _PATH, Path("data"), "everything this node keeps")
-    coordinator_db: Path = _setting("RINGRIFT_COORDINATOR_DB", _PATH, None, "database of the embedded engine")
-    dlq_path: Path = _setting("RINGRIFT_DLQ_PATH", _PATH, None, "database of dead letters")
+    data_dir: Path = _setting("RINGRIFT_DATA_DIR", PATH, Path("data"), "everything this node keeps")
+    coordinator_db: Path = _setting("RINGRIFT_COORDINATOR_DB", PATH, None, "database of the embedded engine")
+    dlq_path: Path = _setting("RINGRIFT_DLQ_PATH", PATH, None, "database of dead letters")
     node_name: str | None = _setting(
-        "RINGRIFT_NODE_ID", _NAME, None, "what other nodes call this one; by default its host name"
+        "RINGRIFT_NODE_ID", NAME, None, "what other nodes call this one; by default its host name"
     )
     process_name: str | None = _setting(
-        "RINGRIFT_PROCESS_NAME", _NAME, None, "identity of this process for event delivery"
+        "RINGRIFT_PROCESS_NAME", NAME, None, "identity of this process for event delivery"
     )
     health_host: str = _setting(
-        "RINGRIFT_HEALTH_HOST", _HOST, "127.0.0.1", "address of the health probes; loopback unless you say so"
+        "RINGRIFT_HEALTH_HOST", HOST, "127.0.0.1", "address of the health probes; loopback unless you say so"
     )
-    health_port: int = _setting("RINGRIFT_HEALTH_PORT", _PORT, 8790, "port of the health probes")
+    health_port: int = _setting("RINGRIFT_HEALTH_PORT", PORT, 8790, "port of the health probes")
 
     event_handler_timeout: float = _setting(
-        "RINGRIFT_EVENT_HANDLER_TIMEOUT", _SECONDS, 600.0, "longest run of one event handler"
+        "RINGRIFT_EVENT_HANDLER_TIMEOUT", SECONDS, 600.0, "longest run of one event handler"
     )
     event_validation_strict: bool = _setting(
         "RINGRIFT_EVENT_VALIDATION_STRICT",
-        _BOOL,
+        BOOL,
         False,
         "refuse unknown events and payload fields of a wrong type",
     )
     event_backlog: float = _setting(
-        "RINGRIFT_EVENT_BACKLOG", _SECONDS_OR_ZERO, 60.0, "past that a new subscription still sees"
+        "RINGRIFT_EVENT_BACKLOG", SECONDS_OR_ZERO, 60.0, "past that a new subscription still sees"
     )
     event_retention_hours: float = _setting(
-        "RINGRIFT_CROSS_PROCESS_RETENTION_HOURS", _HOURS, 24.0, "age at which events leave the log"
+        "RINGRIFT_CROSS_PROCESS_RETENTION_HOURS", HOURS, 24.0, "age at which events leave the log"
     )
     event_retention_rows: int = _setting(
-        "RINGRIFT_EVENT_RETENTION_ROWS", _COUNT, 1_000_000, "most events kept in the log"
+        "RINGRIFT_EVENT_RETENTION_ROWS", COUNT, 1_000_000, "most events kept in the log"
     )
-    trace_debug: bool = _setting("RINGRIFT_TRACE_DEBUG", _BOOL, False, "log every span")
+    trace_debug: bool = _setting("RINGRIFT_TRACE_DEBUG", BOOL, False, "log every span")
 
     auto_trigger_pipeline: bool = _setting(
-        "COORDINATOR_AUTO_TRIGGER_PIPELINE", _BOOL, False, "start the next pipeline stage by itself"
+        "COORDINATOR_AUTO_TRIGGER_PIPELINE", BOOL, False, "start the next pipeline stage by itself"
     )
     require_critical_imports: bool = _setting(
-        "RINGRIFT_REQUIRE_CRITICAL_IMPORTS", _BOOL, False, "bootstrap fails if a coordinator does"
+        "RINGRIFT_REQUIRE_CRITICAL_IMPORTS", BOOL, False, "bootstrap fails if a coordinator does"
     )
     skip_master_loop_check: bool = _setting(
-        "RINGRIFT_SKIP_MASTER_LOOP_CHECK", _BOOL, False, "do not ask for a running master loop"
+        "RINGRIFT_SKIP_MASTER_LOOP_CHECK", BOOL, False, "do not ask for a running master loop"
     )
     spawns_per_minute: int | None = _setting(
         "RINGRIFT_SPAWNS_PER_MINUTE",
-        _COUNT,
+        COUNT,
         None,
         "most tasks that start in a minute, half of it on one node; by default 60, or 12 for each core",
     )
     job_grace_period: float = _setting(
-        "RINGRIFT_JOB_GRACE_PERIOD", _SECONDS, 60.0, "time a job has to stop by itself"
+        "RINGRIFT_JOB_GRACE_PERIOD", SECONDS, 60.0, "time a job has to stop by itself"
     )
     job_lease: float = _setting(
-        "RINGRIFT_JOB_LEASE", _SECONDS, 30.0, "silence of a worker after which its jobs go to others"
+        "RINGRIFT_JOB_LEASE", SECONDS, 30.0, "silence of a worker after which its jobs go to others"
     )
     learning: Mapping[str, Any] | None = _setting(
-        "RINGRIFT_LEARNING", _TABLE, None, "how configs are played, trained and judged"
+        "RINGRIFT_LEARNING", TABLE, None, "how configs are played, trained and judged"
     )
     prices: Mapping[str, float] | None = _setting(
-        "RINGRIFT_PRICES", _PRICES, None, "what an hour of a node costs, by name"
+        "RINGRIFT_PRICES", PRICES, None, "what an hour of a node costs, by name"
     )
     nodes: Mapping[str, Any] | None = _setting(
-        "RINGRIFT_NODES", _TABLE, None, "the machines that hold data, by name: how to reach each"
+        "RINGRIFT_NODES", TABLE, None, "the machines that hold data, by name: how to reach each"
     )
     sync: Mapping[str, Any] | None = _setting(
-        "RINGRIFT_SYNC", _TABLE, None, "when and to where data is brought from node to node"
+        "RINGRIFT_SYNC", TABLE, None, "when and to where data is brought from node to node"
     )
     jobs: tuple[JobSettings, ...] = _setting(
-        "RINGRIFT_JOBS", _JOBS, (), "commands and limits of jobs, by kind"
+        "RINGRIFT_JOBS", JOBS, (), "commands and limits of jobs, by kind"
     )
     allow_pending_gate: bool = _setting(
-        "RINGRIFT_ALLOW_PENDING_GATE", _BOOL, False, "train on games whose replay check is pending"
+        "RINGRIFT_ALLOW_PENDING_GATE", BOOL, False, "train on games whose replay check is pending"
+    )
+
+    data_host: str = _setting(
+        "RINGRIFT_DATA_HOST", HOST, "127.0.0.1", "address of the data server; loopback unless you say so"
+    )
+    data_port: int = _setting("RINGRIFT_DATA_PORT", PORT, 8766, "port of the data server")
+    data_secret: Secret | None = _setting(
+        "RINGRIFT_DATA_SECRET", SECRET, None, "what nodes prove to know when they exchange files"
     )
 
     p2p_startup_grace_period: float = _setting(
-        "RINGRIFT_P2P_STARTUP_GRACE_PERIOD", _SECONDS, 120.0, "time a new node has to report"
+        "RINGRIFT_P2P_STARTUP_GRACE_PERIOD", SECONDS, 120.0, "time a new node has to report"
     )
     swim_enabled: bool = _setting(
-        "RINGRIFT_SWIM_ENABLED", _BOOL, False, "SWIM membership (needs a cluster engine)"
+        "RINGRIFT_SWIM_ENABLED", BOOL, False, "SWIM membership (needs a cluster engine)"
     )
     raft_enabled: bool = _setting(
-        "RINGRIFT_RAFT_ENABLED", _BOOL, False, "Raft consensus (needs a cluster engine)"
+        "RINGRIFT_RAFT_ENABLED", BOOL, False, "Raft consensus (needs a cluster engine)"
     )
 
     @property
@@ -337,7 +228,7 @@ def _look_up(
     table: Mapping[str, Any],
     path: Path | None,
 ) -> tuple[Any, Source]:
-    kind: _Kind = metadata["kind"]
+    kind: Kind = metadata["kind"]
     variable = metadata["variable"]
     if variable in env:
         return _parse(kind, env[variable], variable), Source.ENVIRONMENT
@@ -346,7 +237,7 @@ def _look_up(
     return default, Source.DEFAULT
 
 
-def _parse(kind: _Kind, value: Any, place: str) -> Any:
+def _parse(kind: Kind, value: Any, place: str) -> Any:
     try:
         return kind.parse(value)
     except (ValueError, TypeError, KeyError, OverflowError):

@@ -125,3 +125,12 @@ def test_any_text_gives_a_value_or_a_clear_error(text):
             load_settings({variable: text})
         except ConfigError as error:
             assert variable in str(error)
+
+
+def test_a_secret_is_shown_nowhere(tmp_path):
+    loaded = load_settings({"RINGRIFT_DATA_SECRET": "correct horse battery"})
+    assert loaded.settings.data_secret.text == "correct horse battery"
+    assert "horse" not in f"{loaded} {loaded.settings.data_secret}"
+    with pytest.raises(ConfigError, match="at least 16") as refused:
+        load_settings({"RINGRIFT_DATA_SECRET": "short horse"})
+    assert "horse" not in str(refused.value)

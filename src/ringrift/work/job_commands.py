@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from ringrift.settings import JobSettings
+from ringrift.setting_kinds import JobSettings
 from ringrift.work.orphans import ITEM_VARIABLE
 
 PYTHON = "{python}"  # in a command: the interpreter that runs the worker

@@ -8,7 +8,7 @@ from enum import StrEnum
 import psutil
 
 from ringrift.errors import ConfigError
-from ringrift.settings import JobSettings
+from ringrift.setting_kinds import JobSettings
 from ringrift.work.job_orders import JobOrder
 from ringrift.work.job_talk import JobTalk
 
