@@ -1,0 +1,324 @@
+"""Moving artifacts to and from other nodes, whatever lies between.
+
+One call takes its turn at the gates and its share of the line, tries the transports that reach the node
+from the healthiest to the last resort, and writes the receipts that come back into the manifest. What it
+returns is what receivers verified: a file without a receipt is among the failed, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from ringrift.data.artifacts import Artifact
+from ringrift.data.delivery_ledger import DeliveryLedger
+from ringrift.data.kv_records import each
+from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.transfer.attempts import Attempt, Order, Tally, Way, batches
+from ringrift.data.transfer.bandwidth import BandwidthManager
+from ringrift.data.transfer.contract import Moved, Pace, Terms, Transport
+from ringrift.data.transfer.gates import GateLimits, TransferGates
+from ringrift.data.transfer.holdings import Holdings
+from ringrift.data.transfer.pacing import BothPaces, RatePace
+from ringrift.data.transfer.priorities import priority_of
+from ringrift.data.transfer.ranking import TransferHealth
+from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
+from ringrift.engine.ports import Blobs, KeyValue
+from ringrift.errors import ConfigError, Corrupt, RingRiftError, StorageFull, Unavailable
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
+
+NAME = "transfer"
+_BYTES_PER_MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferConfig:
+    """Times in seconds."""
+
+    stall_s: float = 60.0  # without progress, after which the next transport has its turn
+    timeout_s_min: float = 120.0  # of one call in all, unless the caller says how long
+    timeout_s_per_mb: float = 2.0
+    gates: GateLimits = field(default_factory=GateLimits)
+
+    def __post_init__(self) -> None:
+        if self.stall_s <= 0 or self.timeout_s_min <= 0 or self.timeout_s_per_mb < 0:
+            raise ConfigError("the time limits of a transfer must be above 0")
+
+    def timeout_s(self, size: int, bytes_per_s: float | None) -> float:
+        """How long a transfer of that size may take, at a rate that the caller holds it to."""
+        at_least_s = self.timeout_s_min / 2 + self.timeout_s_per_mb * size / _BYTES_PER_MB
+        held_s = 2 * size / bytes_per_s if bytes_per_s else 0.0
+        return max(self.timeout_s_min, at_least_s, held_s)
+
+
+class TransferService:
+    """See the module. One per node and process."""
+
+    capability = "transfer"
+    emits = ("SYNC_NODE_UNREACHABLE", "SYNC_STALLED", "SYNC_CHECKSUM_FAILED")
+
+    def __init__(
+        self,
+        transports: Sequence[Transport],
+        nodes: DataNodes,
+        blobs: Blobs,
+        manifest: ManifestStore,
+        kv: KeyValue,
+        runtime: Runtime,
+        *,
+        router: UnifiedEventRouter | None = None,
+        config: TransferConfig | None = None,
+    ) -> None:
+        self._transports = {transport.name: transport for transport in transports}
+        self._nodes, self._blobs, self._manifest = nodes, blobs, manifest
+        self._runtime, self._own_router = runtime, router
+        self.config = config or TransferConfig()
+        self.health = TransferHealth()
+        self.gates = TransferGates(self.config.gates)
+        self.bandwidth = BandwidthManager(kv, runtime=runtime, nodes=nodes)
+        self.holdings = Holdings(kv, blobs)
+        self.ledger = DeliveryLedger(kv, runtime)
+
+    async def send(
+        self,
+        node: DataNode | str,
+        artifacts: Sequence[Artifact | str],
+        *,
+        priority: str = "normal",
+        terms: Terms | None = None,
+        limit_bytes_per_s: float | None = None,
+        timeout_s: float | None = None,
+        avoid: Collection[str] = (),
+    ) -> Moved:
+        """Bring artifacts of this node (or their digests) to another one.
+
+        *timeout_s* bounds the call in all (by default by size); what has not arrived by then is among the
+        failed. Transports in *avoid* are tried last. Raises `ConfigError` (no such node, no way to it),
+        `TransferRefused` (not begun), `NodeUnreachable` (no transport got through) or `StorageFull`.
+        """
+        order = Order(priority_of(priority), terms or Terms(), limit_bytes_per_s, timeout_s, frozenset(avoid))
+        return await self._move(Way.SEND, node, artifacts, order)
+
+    async def fetch(
+        self,
+        node: DataNode | str,
+        artifacts: Sequence[Artifact | str],
+        *,
+        priority: str = "normal",
+        terms: Terms | None = None,
+        limit_bytes_per_s: float | None = None,
+        timeout_s: float | None = None,
+        avoid: Collection[str] = (),
+    ) -> Moved:
+        """Bring artifacts of another node here; as `send`. The receipts are this node's own."""
+        order = Order(priority_of(priority), terms or Terms(), limit_bytes_per_s, timeout_s, frozenset(avoid))
+        return await self._move(Way.FETCH, node, artifacts, order)
+
+    def transports_to(self, node: DataNode | str) -> list[str]:
+        """Return the transports that can reach a node, best first; those held back are left out."""
+        found = self._nodes[node] if isinstance(node, str) else node
+        return self.health.ranked(found.name, self._reaching(found), now_s=self._runtime.monotonic_s())
+
+    # --- one call -------------------------------------------------------------------------------------
+
+    async def _move(
+        self, way: Way, node: DataNode | str, artifacts: Sequence[Artifact | str], order: Order
+    ) -> Moved:
+        found = self._checked(node)
+        cards, failed = await self._cards(artifacts, way)
+        receiver = found.name if way is Way.SEND else self._nodes.this.name
+        tally = Tally(cards, failed, receiver=receiver, on_progress=order.terms.on_progress)
+        if not cards:
+            return tally.moved()
+        timeout_s = order.timeout_s or self.config.timeout_s(tally.bytes_total, order.limit_bytes_per_s)
+        tally.deadline_s = self._runtime.monotonic_s() + timeout_s
+        try:
+            async with self._admitted(found, tally, order) as pace:
+                await self._open_deliveries(way, found, tally)
+                try:
+                    await self._move_all(way, found, tally, order, pace)
+                finally:
+                    await self._close_deliveries(way, found, tally)
+        finally:
+            await self._announce(found, tally)
+        if tally.unreachable:
+            wait_s = self.health.track(found.name).wait_s(self._runtime.monotonic_s())
+            raise NodeUnreachable(found.name, attempts=tuple(tally.attempts), retry_after_s=max(1.0, wait_s))
+        return tally.moved()
+
+    @asynccontextmanager
+    async def _admitted(self, node: DataNode, tally: Tally, order: Order) -> AsyncIterator[Pace]:
+        """Hold a slot, a share of the line and the right to try, for the length of the block."""
+        self._check_breaker(node.name)
+        async with self.gates.entered(node.name, priority=order.priority, wait_s=self._left_s(tally)):
+            self._check_breaker(node.name)  # those before us may have found out
+            got = await self.bandwidth.request_async(
+                node.name,
+                tally.bytes_total / _BYTES_PER_MB,
+                order.priority.value,
+                limit_bytes_per_s=order.limit_bytes_per_s,
+                wait_s=self._left_s(tally),
+            )
+            if not got.granted:
+                raise TransferRefused(node.name, reason=got.reason, retry_after_s=30.0)
+            begun_s = self._runtime.monotonic_s()
+            self.health.begins(node.name, now_s=begun_s, for_s=self._left_s(tally))
+            try:
+                yield BothPaces(RatePace(got.bytes_per_s, self._runtime), order.terms.pace)
+            finally:
+                self.health.ended(node.name)
+                seconds = self._runtime.monotonic_s() - begun_s
+                await self.bandwidth.release_async(got.allocation_id, tally.bytes_sent, seconds)
+
+    async def _move_all(self, way: Way, node: DataNode, tally: Tally, order: Order, pace: Pace) -> None:
+        for batch in batches(await self._ordered(way, node, tally.cards)):
+            if self._left_s(tally) <= 0:
+                break
+            if not await self._move_batch(way, node, tally, batch, order, pace):
+                break  # the node is gone; what is left would only wait for the same
+        over = self._left_s(tally) <= 0
+        tally.give_up("no time was left" if over else "the node could not be reached")
+
+    async def _move_batch(
+        self, way: Way, node: DataNode, tally: Tally, batch: list[Artifact], order: Order, pace: Pace
+    ) -> bool:
+        """Try the transports in turn; return whether any of them got through to the node."""
+        reached, now_s = False, self._runtime.monotonic_s()
+        for name in self.health.ranked(node.name, self._reaching(node), now_s=now_s, avoid=order.avoid):
+            left = [card for card in batch if card.digest in tally.open]
+            if not left or self._left_s(tally) <= 0:
+                break
+            attempt = Attempt(self._transports[name], way, node, tally, stall_s=self._stall_s(order))
+            reached = await self._attempted(attempt, left, pace) or reached
+            await self._keep_receipts(tally)
+        if reached:
+            self.health.succeeded(node.name)
+        else:
+            tally.node_failed = True
+            self.health.failed(node.name, now_s=self._runtime.monotonic_s())
+        if reached and self._left_s(tally) > 0:
+            tally.give_up("no transport brought it there", batch)
+        return reached
+
+    async def _attempted(self, attempt: Attempt, left: list[Artifact], pace: Pace) -> bool:
+        """Try one transport and note how it did; return whether it got through to the node."""
+        node, name, tally = attempt.node.name, attempt.transport.name, attempt.tally
+        begun_s, sent = self._runtime.monotonic_s(), tally.bytes_sent
+        self.health.begins(node, name, now_s=begun_s, for_s=self._left_s(tally))
+        try:
+            arrived = await attempt.run(left, pace=pace, left_s=self._left_s(tally))
+        except (StorageFull, ConfigError):
+            self.health.ended(node, name)  # the way is good; the disk there, or the request, is not
+            raise
+        except (Unavailable, Corrupt, TimeoutError) as error:
+            return self._attempt_failed(attempt, error)
+        except BaseException:
+            self.health.ended(node, name)
+            raise
+        now_s = self._runtime.monotonic_s()
+        if arrived:
+            self.health.succeeded(node, name, bytes_moved=tally.bytes_sent - sent, seconds=now_s - begun_s)
+        else:
+            self.health.failed(node, name, now_s=now_s)
+        return True
+
+    def _attempt_failed(self, attempt: Attempt, error: Exception) -> bool:
+        node, name, tally = attempt.node.name, attempt.transport.name, attempt.tally
+        why = str(error) or "no time was left"
+        tally.attempts.append((name, why))
+        log.warning("transfer.attempt_failed", node=node, transport=name, error=why)
+        if attempt.progressed and self._left_s(tally) <= 0:
+            self.health.ended(node, name)  # it did its work; the caller had no more time
+        else:
+            self.health.failed(node, name, now_s=self._runtime.monotonic_s())
+        return attempt.progressed
+
+    # --- what it needs --------------------------------------------------------------------------------
+
+    def _left_s(self, tally: Tally) -> float:
+        return tally.deadline_s - self._runtime.monotonic_s()
+
+    def _stall_s(self, order: Order) -> float:
+        return min(self.config.stall_s, order.terms.timeout_s)
+
+    def _checked(self, node: DataNode | str) -> DataNode:
+        found = self._nodes[node] if isinstance(node, str) else node
+        if found.name == self._nodes.this.name:
+            raise ConfigError(f"{found.name} is this node; nothing needs to move")
+        if not found.active:
+            raise ConfigError(f"node {found.name} is {found.status}: nothing moves to or from it")
+        if not self._reaching(found):
+            ways = ", ".join(self._transports) or "none"
+            raise ConfigError(f"no transport reaches node {found.name} (there are: {ways}); see its entry")
+        return found
+
+    def _reaching(self, node: DataNode) -> list[str]:
+        return [name for name, transport in self._transports.items() if transport.reaches(node)]
+
+    def _check_breaker(self, node: str) -> None:
+        now_s, track = self._runtime.monotonic_s(), self.health.track(node)
+        if not track.admits(now_s):
+            why = f"it failed {track.breaker.failures} times in a row"
+            raise TransferRefused(node, reason=why, retry_after_s=max(1.0, track.wait_s(now_s)))
+
+    async def _cards(
+        self, artifacts: Sequence[Artifact | str], way: Way
+    ) -> tuple[list[Artifact], dict[str, str]]:
+        """Return the cards of what can go, and why the rest cannot."""
+        cards: dict[str, Artifact] = {}
+        failed: dict[str, str] = {}
+        for item in artifacts:
+            digest = item if isinstance(item, str) else item.digest
+            card = await self._manifest.artifact(digest) if isinstance(item, str) else item
+            if card is None:
+                failed[digest] = "the manifest does not know it"
+            elif way is Way.SEND and not await self._blobs.has(digest):
+                failed[digest] = "this node does not have it"
+            else:
+                cards[digest] = card
+        return list(cards.values()), failed
+
+    async def _ordered(self, way: Way, node: DataNode, cards: list[Artifact]) -> list[Artifact]:
+        """Put first what the receiver surely lacks. A hint decides the order, never whether a file goes."""
+        if way is Way.FETCH or len(cards) < 2:
+            return cards
+        return await self.holdings.lacking_first(node.name, cards)
+
+    async def _keep_receipts(self, tally: Tally) -> None:
+        """Write what arrived into the manifest: the card first, so that no copy is of something unknown."""
+        new = tally.take_receipts()
+        await each(new, lambda receipt: self._manifest.register([tally.card(receipt.digest)]))
+        await each(new, lambda receipt: self._manifest.add_receipts([receipt]))
+
+    async def _open_deliveries(self, way: Way, node: DataNode, tally: Tally) -> None:
+        if way is Way.SEND:
+            await each(
+                tally.cards,
+                lambda card: self.ledger.record_delivery_started(
+                    card.kind.value, card.digest, node.name, checksum=card.digest, size=card.size
+                ),
+            )
+
+    async def _close_deliveries(self, way: Way, node: DataNode, tally: Tally) -> None:
+        if way is Way.SEND:
+            tally.give_up("the transfer was broken off")
+            await each(
+                list(tally.ends()),
+                lambda end: self.ledger.end(node.name, end.digest, error=end.error, method=end.method),
+            )
+
+    async def _announce(self, node: DataNode, tally: Tally) -> None:
+        router = self._own_router or get_router()
+        for event, payload in tally.news(self._nodes.this.name, node.name):
+            try:
+                await router.publish(event, payload, NAME)
+            except RingRiftError as error:
+                log.error("transfer.announcement_lost", transfer_event=event, error=str(error))
