@@ -1,7 +1,7 @@
 """A process that publishes and subscribes until it is told to stop: `events_process.py FOLDER [LABEL]`.
 
 It writes what it published (once acknowledged) and what it handled, each under its own identity. A file
-`stop` in the folder makes it stop publishing; a file `end` makes it end.
+`stop` in the folder makes it stop publishing, which it tells by a file of its own; a file `end` makes it end.
 """
 
 import asyncio
@@ -35,7 +35,9 @@ async def main(folder):
     line(folder / f"ready.{os.getpid()}", instance)
     n = 0
     while not (folder / "end").exists():
-        if not (folder / "stop").exists():
+        if (folder / "stop").exists():
+            (folder / f"stopped.{os.getpid()}").touch()
+        else:
             event = await router.publish(EVENT, {"n": n, "config_key": "hex8_2p", "epoch": n})
             line(folder / "published", event.event_id)
             n += 1

@@ -31,7 +31,8 @@ from ringrift.work.job_folders import JobFolders
 
 CONFIG = "connect_four_2p"
 LEASE_S = 4.0
-GONE_S = 20.0
+GONE_S = 60.0
+UP_S = 60.0  # at most until a process of a kind is there
 TINY_JOBS = Path(__file__).with_name("tiny_jobs.py")
 KINDS = ("selfplay", "validate", "export", "train", "evaluate")
 FAST = {
@@ -116,7 +117,7 @@ class Loop:
     async def end(self, number=signal.SIGTERM):
         """Ask it to stop; return its exit code."""
         self.process.send_signal(number)
-        return await asyncio.to_thread(self.process.wait, 60)
+        return await asyncio.to_thread(self.process.wait, 120)
 
     async def all_gone(self):
         """Wait until nothing is left of it; return what would not go."""
@@ -132,7 +133,7 @@ class Loop:
             for process in group:
                 hit(process, signal.SIGKILL)
         if self.process is not None:
-            self.process.wait(30)
+            self.process.wait(60)
 
     def words_since_start(self):
         """What the control process and the workers logged since the control process was last started."""
@@ -186,7 +187,7 @@ async def watched_loop(folder, *, tiny, **options):
         await engine.close()
 
 
-async def until(true, what, loop, *, within_s=90.0):
+async def until(true, what, loop, *, within_s=180.0):
     """Wait for a condition while the run is up."""
     end_s = time.monotonic() + within_s
     while not await true():
@@ -250,8 +251,8 @@ class Killer:
         if deed is None and not self._deck:
             deed = self._lots.choices(list(DEEDS), weights=list(DEEDS.values()))[0]
         deed = deed or self._deck.pop()
-        found = self.loop.processes()
-        if deed in found and not found[deed]:  # no such process just now
+        found = await self._found_for(deed)
+        if deed in found and not found[deed]:
             deed = "control"
         self.done[deed] += 1
         self.running.update(_kind_of(process) for process in found["job"])
@@ -268,6 +269,16 @@ class Killer:
             await asyncio.sleep(0.05)
         await asyncio.sleep(self._lots.uniform(0.0, UP_TO_S["tiny" if self.tiny else "real"]))
 
+    async def _found_for(self, deed):
+        """The processes, with one to do it to as soon as there is one."""
+        end_s = time.monotonic() + UP_S
+        while True:
+            found = self.loop.processes()
+            is_missing = deed in found and not found[deed]
+            if not is_missing or not self.loop.is_up or time.monotonic() > end_s:
+                return found
+            await asyncio.sleep(0.05)
+
     async def _do(self, deed, found):
         control = self.loop.process
         if deed in ("workers paused", "all paused"):
@@ -279,16 +290,16 @@ class Killer:
                 self.problems.append(f"stopped with exit code {code}")
         elif deed == "ringrift stop":
             command = [sys.executable, "-m", "ringrift.cli", "stop", "--json", "--data", str(self.loop.data)]
-            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=90)
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=150)
             if done.returncode:
                 self.problems.append(f"ringrift stop: {done.stderr.decode()}")
             elif json.loads(done.stdout)["stopped"]:  # else it came before the run had said that it runs
-                control.wait(30)
+                control.wait(60)
         else:
             for role in KILLED.get(deed, (deed,)):
                 if role == "control":
                     control.kill()
-                    control.wait(30)
+                    control.wait(60)
                 # A role alone is one process of it; among others it is all of that role.
                 for process in found[role] if deed in KILLED else [self._lots.choice(found[role])]:
                     hit(process, signal.SIGKILL)
@@ -307,7 +318,7 @@ class Killer:
             problems.append(f"a traceback in the logs: {words[max(0, found - 500) : found + 4000]}")
         return problems
 
-    async def goes_on(self, *, within_s=120.0):
+    async def goes_on(self, *, within_s=180.0):
         """Wait for a job that ends well after this moment."""
         begun_s, served = time.monotonic(), await self._ended_well()
 

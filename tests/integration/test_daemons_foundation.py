@@ -148,7 +148,7 @@ async def test_the_ledger_of_the_process_lies_in_its_data_folder(tmp_path: Path)
 
     manager.register_factory(mine, crash, max_restarts=0)
     await manager.start(mine)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not manager.is_permanently_failed(mine):
             await asyncio.sleep(0.01)
     await manager.shutdown()
@@ -157,7 +157,7 @@ async def test_the_ledger_of_the_process_lies_in_its_data_folder(tmp_path: Path)
 
 async def test_auto_start_brings_up_the_standard_profile() -> None:
     manager = DaemonManager(DaemonManagerConfig(auto_start=True))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not manager.is_running(DaemonType.DLQ_RETRY):
             await asyncio.sleep(0.01)
     await manager.shutdown()

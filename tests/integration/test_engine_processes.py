@@ -54,12 +54,24 @@ def child(folder, program):
 
 @pytest.fixture
 async def engine(tmp_path):
-    config = SqliteConfig(
-        database=tmp_path / "engine" / "c.db", blob_dir=tmp_path / "blobs", call_wait_s=1.0, poll_s=30.0
-    )
-    engine = await asyncio.to_thread(open_sqlite, config, SystemRuntime())
+    engine = await opened(tmp_path, call_wait_s=60.0)
     yield engine
     await engine.close()
+
+
+@pytest.fixture
+async def impatient(tmp_path):
+    """An engine whose callers get `Unavailable` soon."""
+    engine = await opened(tmp_path, call_wait_s=2.0)
+    yield engine
+    await engine.close()
+
+
+async def opened(folder, *, call_wait_s):
+    config = SqliteConfig(
+        database=folder / "engine" / "c.db", blob_dir=folder / "blobs", call_wait_s=call_wait_s, poll_s=30.0
+    )
+    return await asyncio.to_thread(open_sqlite, config, SystemRuntime())
 
 
 async def heard(process):
@@ -87,7 +99,7 @@ async def test_an_item_wakes_a_waiting_process_at_once(tmp_path, engine):
             item_id, delay_s = await heard(waiting)
             assert item_id == str(number)
             delays_s.append(float(delay_s))
-    assert sorted(delays_s)[5] < 1.0  # far below any poll; the benchmark says how far
+    assert sorted(delays_s)[5] < 10.0  # far below any poll; the benchmark says how far
 
 
 async def test_a_long_path_wakes_as_well(tmp_path):
@@ -99,7 +111,7 @@ async def test_a_long_path_wakes_as_well(tmp_path):
         assert await heard(waiting) == ["ready"]
         await asyncio.sleep(0.1)
         await engine.queue.add([NewWork(kind="k", id="x", payload={"sent_s": time.time()})])
-        assert float((await heard(waiting))[1]) < 10
+        assert float((await heard(waiting))[1]) < 20
     await engine.close()
 
 
@@ -120,7 +132,7 @@ async def test_the_socket_of_a_dead_process_is_removed(tmp_path, engine):
     assert list(wake.iterdir()) == []
 
 
-async def test_a_stopped_process_makes_others_unavailable_and_then_they_go_on(tmp_path, engine):
+async def test_a_stopped_process_makes_others_unavailable_and_then_they_go_on(tmp_path, impatient):
     holding = """
     opened()
     with Turnstile(config.database).passed():
@@ -134,15 +146,15 @@ async def test_a_stopped_process_makes_others_unavailable_and_then_they_go_on(tm
         os.kill(stopped.pid, signal.SIGSTOP)
         began_s = time.monotonic()
         with pytest.raises(Unavailable):
-            await engine.kv.put("a", b"1")
-        assert 0.9 < time.monotonic() - began_s < 20
-        assert await engine.kv.get("a") is None
+            await impatient.kv.put("a", b"1")
+        assert 1.9 < time.monotonic() - began_s < 60
+        assert await impatient.kv.get("a") is None
         os.kill(stopped.pid, signal.SIGCONT)
         stopped.stdin.write("\n")
         stopped.stdin.flush()
         assert await heard(stopped) == ["gone", "on"]
-        await engine.kv.put("b", b"1")
-        assert [entry.key for entry in await engine.kv.entries()] == ["b"]
+        await impatient.kv.put("b", b"1")
+        assert [entry.key for entry in await impatient.kv.entries()] == ["b"]
 
 
 async def test_a_killed_process_frees_its_turn_at_once(tmp_path):
@@ -160,7 +172,7 @@ async def test_a_killed_process_frees_its_turn_at_once(tmp_path):
         writing = asyncio.create_task(engine.kv.put("a", b"1"))
         await asyncio.sleep(0.05)
         os.kill(killed.pid, signal.SIGKILL)
-        await asyncio.wait_for(writing, 20)  # long before the call would give up
+        await asyncio.wait_for(writing, 45)  # long before the call would give up
     await engine.close()
 
 
@@ -181,7 +193,7 @@ async def test_no_process_starves_another(tmp_path, engine):
         for process in (a, b, c):
             assert await heard(process) == ["ready"]
         rounds = []
-        for _ in range(4):  # other programs may starve one of them in a round; we must not in any
+        for _ in range(8):  # other programs may starve one of them in a round; we must not in any
             for process in (a, b, c):
                 process.stdin.write("\n")
                 process.stdin.flush()
@@ -252,7 +264,7 @@ async def test_a_claimant_here_is_not_woken_by_other_topics(tmp_path, engine):
     assert await waiting == []
 
 
-async def test_a_forked_child_opens_its_own_and_keeps_no_lock(tmp_path, engine):
+async def test_a_forked_child_opens_its_own_and_keeps_no_lock(tmp_path, impatient):
     forking = """
     engine = opened()
     asyncio.run(engine.kv.put("parent", b""))
@@ -270,8 +282,8 @@ async def test_a_forked_child_opens_its_own_and_keeps_no_lock(tmp_path, engine):
     with child(tmp_path, forking) as parent:
         assert await heard(parent) == ["ConfigError"]
         with pytest.raises(Unavailable):
-            await engine.kv.put("a", b"1")
+            await impatient.kv.put("a", b"1")
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
         # The child lives on, and the lock of its parent is free all the same.
-        await engine.kv.put("b", b"1")
+        await impatient.kv.put("b", b"1")

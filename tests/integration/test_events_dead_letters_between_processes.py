@@ -47,7 +47,7 @@ PROGRAM = textwrap.dedent(
 )
 
 
-def wait_for(condition, timeout_s=20):
+def wait_for(condition, timeout_s=60):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "gave up waiting"

@@ -12,7 +12,7 @@ from held_job import held_command
 from ringrift.jobs.shards.reader import open_shard
 
 CONFIG = "connect_four_2p"
-WAIT_S = 100
+WAIT_S = 240
 
 
 def start(kind, *argv):

@@ -21,7 +21,7 @@ KILLS = 16
 SLOW_GAMES = {**FAST, "simulations": 64, "selfplay_games_first": 120, "selfplay_slots": 8}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_a_run_goes_on_after_its_processes_were_killed_at_random_moments(tmp_path):
     async with watched_loop(tmp_path, tiny=True) as (loop, audit):
         killer = Killer(loop, audit, seed=20, tiny=True)
@@ -96,7 +96,7 @@ async def play_first_job(folder, *, stop_in_the_middle):
         return order, await games_of(audit, job_id)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_games_that_were_stopped_with_the_run_go_on_as_if_nothing_had_happened(tmp_path):
     folders = [tmp_path / "straight", tmp_path / "stopped"]
     for folder in folders:

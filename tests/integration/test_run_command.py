@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
+pytestmark = pytest.mark.timeout(400)
 
 
 def ringrift(*arguments, data, check=True):
@@ -70,7 +71,7 @@ class Run:
 
     def get(self, url):
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -80,7 +81,7 @@ class Run:
         request = urllib.request.Request(
             f"{url}/event", data=body, headers={"content-type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             return json.loads(answer.read())["event_id"]
 
     def end(self, number=signal.SIGTERM):
@@ -155,7 +156,7 @@ def test_killed_with_9_and_started_again_nothing_has_to_be_cleaned_up(start):
     first.post_event(url, "HOST_ONLINE", node_id="a")
     children = psutil.Process(first.process.pid).children(recursive=True)
     assert first.end(signal.SIGKILL) == -9
-    _gone, alive = psutil.wait_procs(children, timeout=5)
+    _gone, alive = psutil.wait_procs(children, timeout=DEADLINE_S)
     assert alive == []
     second = start()
     second.wait_until_ready()
@@ -171,7 +172,7 @@ def test_started_again_in_another_way_it_hears_what_was_said_meanwhile(start, mo
     assert first.end() == 0
     say = "import ringrift; ringrift.get_router().publish_sync('HOST_ONLINE', {'node_id': 'a'}, 'test')"
     subprocess.run([sys.executable, "-c", say], env=environment(first.data), check=True, timeout=DEADLINE_S)
-    second = start("--for", "60s")
+    second = start("--for", "600s")
     url, end_s = second.wait_until_ready(), time.monotonic() + DEADLINE_S
     while 'routed_total{event="HOST_ONLINE"} 1.0' not in second.get(f"{url}/metrics")[1]:
         assert time.monotonic() < end_s, "the event was not delivered"

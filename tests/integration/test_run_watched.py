@@ -3,9 +3,11 @@
 import json
 
 import httpx
+import pytest
 from test_run_command import DEADLINE_S, ringrift, start
 
 __all__ = ["start"]  # the fixture
+pytestmark = pytest.mark.timeout(400)
 
 
 def test_a_run_is_seen_on_its_page_and_stopped_from_another_terminal(start):

@@ -16,7 +16,9 @@ async def main():
     manager = DaemonManager()
     manager.register_factory(DaemonType.ELO_SYNC, broken)
     await manager.start(DaemonType.ELO_SYNC)
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(30):
+        while not manager.get_status()[DaemonType.ELO_SYNC].last_error:
+            await asyncio.sleep(0.01)
     await manager.shutdown()
 
 asyncio.run(main())

@@ -196,18 +196,22 @@ async def test_priority_and_cores_are_those_of_the_settings(tmp_path):
     program = (
         TALKING
         + """
-    say(event="result", status="done", nice=os.nice(0), cpus=sorted(os.sched_getaffinity(0)),
+    for _ in range(6000):  # they are set from outside, a moment after the start
+        found = dict(nice=os.nice(0), cpus=sorted(os.sched_getaffinity(0)))
+        if found == {"nice": params["nice"], "cpus": params["cpus"]}:
+            break
+        time.sleep(0.01)
+    say(event="result", status="done", **found,
         kind_said=os.environ["RINGRIFT_JOB_KIND"], config=os.environ["RINGRIFT_JOB_CONFIG"])
 """
     )
-    use_command(
-        tmp_path, "mine", "import time; time.sleep(0.3)\n" + program.replace("\n    ", "\n"), nice=7, cpus=[0]
-    )
+    wanted = {"nice": max(7, os.nice(0)), "cpus": [max(os.sched_getaffinity(0))]}
+    use_command(tmp_path, "mine", program, **wanted)
     async with worker_bench(tmp_path) as bench:
-        item_id = await bench.order("mine", {"out": "{out}"})
+        item_id = await bench.order("mine", {"out": "{out}", **wanted})
         bench.start_worker()
         fields = (await bench.until_state(item_id, DONE)).result["fields"]
-        assert (fields["nice"], fields["cpus"]) == (7, [0])
+        assert {name: fields[name] for name in wanted} == wanted
         assert (fields["kind_said"], fields["config"]) == ("mine", CONFIG)
 
 
@@ -285,3 +289,14 @@ async def test_a_foreign_trainer_takes_the_place_of_ours(tmp_path):
         )
         evaluated = await bench.until_state(playing, DONE)
         assert evaluated.result["status"] == "done"
+
+
+async def test_cores_that_this_machine_does_not_have_are_no_reason_not_to_run(tmp_path):
+    missing = max(os.sched_getaffinity(0)) + 100
+    use_command(tmp_path, "mine", TALKING + '    say(event="result", status="done")\n', cpus=[missing])
+    async with worker_bench(tmp_path) as bench:
+        item_id = await bench.order("mine", {"out": "{out}"})
+        bench.start_worker()
+        done = await bench.until_state(item_id, DONE, DEAD)
+        assert done.state is DONE, done.error
+        assert "job.cores_not_bound" in bench.logs()

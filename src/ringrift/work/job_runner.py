@@ -11,7 +11,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,11 +113,16 @@ class RunningJob:
     def _give_way(self, pid: int) -> None:
         """Set priority and cores at once: threads that the job starts later inherit both."""
         limits = self._task.limits
-        with suppress(ProcessLookupError, PermissionError):
+        try:
             if limits.nice:
                 os.setpriority(os.PRIO_PGRP, pid, limits.nice)
             if limits.cpus and hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(pid, limits.cpus)
+        except (ProcessLookupError, PermissionError):
+            return
+        except OSError as error:
+            # None of the cores is ours here: the settings may have been made for a larger machine.
+            log.warning("job.cores_not_bound", pid=pid, cpus=limits.cpus, error=error.strerror)
 
     async def _hear(self, child: Child) -> None:
         while chunk := await child.read(CHUNK_BYTES):
