@@ -1,0 +1,187 @@
+"""The receiver's command: `python -m ringrift.data.receive_main ACTION --data-dir … --node … --peer …`.
+
+Another node runs it over ssh. It reads one JSON request from stdin and answers with one JSON line, after
+which the caller knows what this node has and has verified. Actions: `look` (what is there, how far
+unfinished files are), `seal` (files that rsync brought), `take` and `give` (parts of files).
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from ringrift.clock import now_s
+from ringrift.data.artifacts import Receipt
+from ringrift.data.transfer.chunks import ChunkIndex
+from ringrift.data.transfer.landing import Landed, Landing, Piece
+from ringrift.data.transfer.receiving import Intake
+from ringrift.engine.digests import check_digest
+from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.faults import from_os
+from ringrift.errors import RingRiftError, StorageFull
+from ringrift.runtime import system_runtime
+
+MODULE = "ringrift.data.receive_main"
+BLOBS = "blobs"  # in a data folder
+CHUNK_LISTS = "chunks.db"
+REQUEST_BYTES_MAX = 32 << 20
+REFUSED, FULL = 3, 4  # exit codes; the reason goes to stderr
+
+
+class WirePiece(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a file as text."""
+
+    digest: str
+    size: int
+    offset: int
+    sha256: str
+    data: str  # base64
+
+    @classmethod
+    def pack(cls, digest: str, size: int, offset: int, content: bytes) -> WirePiece:
+        return cls(
+            digest=digest,
+            size=size,
+            offset=offset,
+            sha256=hashlib.sha256(content).hexdigest(),
+            data=base64.b64encode(content).decode(),
+        )
+
+    def unpack(self) -> Piece:
+        """Text that is no base64 any more comes out as a part with a wrong hash."""
+        try:
+            content = base64.b64decode(self.data, validate=True)
+        except binascii.Error:
+            content = b""
+        return Piece(digest=self.digest, size=self.size, offset=self.offset, sha256=self.sha256, data=content)
+
+
+class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a caller may ask; each action reads its own field."""
+
+    sizes: dict[str, int] = {}  # look, seal: digest to size
+    pieces: tuple[WirePiece, ...] = ()  # take
+    wants: tuple[tuple[str, int], ...] = ()  # give: digest and offset
+    bytes_max: int = 0  # give: parts of up to so many bytes together
+
+
+class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What this node has now."""
+
+    receipts: tuple[Receipt, ...] = ()
+    failed: dict[str, str] = {}
+    corrupted: frozenset[str] = frozenset()
+    offsets: dict[str, int] = {}
+    pieces: tuple[WirePiece, ...] = ()
+
+
+def look(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
+    landing.rsync_folder(peer)
+    return _reply(landing.look(request.sizes))
+
+
+def seal(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
+    return _reply(landing.seal(landing.rsync_folder(peer), request.sizes))
+
+
+def take(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:  # noqa: ARG001
+    landed = Landed()
+    for piece in request.pieces:
+        landing.take(piece.unpack(), landed)
+    return _reply(landed)
+
+
+def give(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:  # noqa: ARG001
+    left = min(request.bytes_max, REQUEST_BYTES_MAX // 2)
+    pieces: list[WirePiece] = []
+    failed: dict[str, str] = {}
+    for digest, offset in request.wants:
+        check_digest(digest)
+        try:
+            piece = _part(landing.intake.folder.place(digest), digest, offset, left)
+        except FileNotFoundError:
+            failed[digest] = "the other node does not have it"
+            continue
+        pieces.append(piece)
+        left -= min(left, piece.size - offset)
+        if not left:
+            break
+    return ReceiveReply(pieces=tuple(pieces), failed=failed)
+
+
+def _part(path: Path, digest: str, offset: int, bytes_max: int) -> WirePiece:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(offset)
+        return WirePiece.pack(digest, size, offset, file.read(bytes_max))
+
+
+Action = Callable[[Landing, ReceiveRequest, str], ReceiveReply]
+ACTIONS: dict[str, Action] = {"look": look, "seal": seal, "take": take, "give": give}
+
+
+def _reply(landed: Landed) -> ReceiveReply:
+    return ReceiveReply(
+        receipts=tuple(landed.receipts),
+        failed=landed.failed,
+        corrupted=frozenset(landed.corrupted),
+        offsets=landed.offsets,
+    )
+
+
+def read_request(source: BinaryIO) -> ReceiveRequest:
+    raw = source.read(REQUEST_BYTES_MAX + 1)
+    if len(raw) > REQUEST_BYTES_MAX:
+        raise msgspec.ValidationError(f"the request is larger than {REQUEST_BYTES_MAX} bytes")
+    return msgspec.json.decode(raw, type=ReceiveRequest)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=MODULE, description="Receives files of other nodes.")
+    parser.add_argument("action", choices=ACTIONS)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--node", required=True, help="the name of this node")
+    parser.add_argument("--peer", required=True, help="the name of the node that asks")
+    parser.add_argument("--by", default="ssh", help="how the files come, for the receipt")
+    options = parser.parse_args(arguments)
+    try:
+        reply = _act(options)
+    except StorageFull as error:
+        return _refuse(error.what, FULL)
+    except (RingRiftError, msgspec.MsgspecError) as error:
+        return _refuse(str(error), REFUSED)
+    sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
+    return 0
+
+
+def _act(options: argparse.Namespace) -> ReceiveReply:
+    request = read_request(sys.stdin.buffer)
+    folder = BlobFolder(options.data_dir.expanduser() / BLOBS, system_runtime().new_id)
+    index = ChunkIndex(folder.folder / CHUNK_LISTS)
+    intake = Intake(folder, index, node=options.node, now_s=now_s)
+    landing = Landing(intake, verifier=options.by, now_s=now_s)
+    try:
+        return ACTIONS[options.action](landing, request, options.peer)
+    except OSError as error:
+        raise from_os(error, folder.folder) from error
+    finally:
+        intake.close()
+        index.close()
+
+
+def _refuse(why: str, code: int) -> int:
+    sys.stderr.write(f"{why}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

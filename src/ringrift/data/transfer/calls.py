@@ -1,0 +1,93 @@
+"""The bookkeeping of one call to a transport: which files are open, which arrived, and who watches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.transfer.contract import Moved, Progress, Terms, TransferFailed
+
+BATCH_FILES_MAX = 2_000
+BATCH_BYTES_MAX = 2 << 30
+
+
+class TransferCall:
+    """Each file is open until a receipt or a reason closes it."""
+
+    def __init__(self, artifacts: Sequence[Artifact], terms: Terms) -> None:
+        self.terms = terms
+        self.open = {card.digest: card for card in artifacts}
+        self.bytes_sent = 0
+        self._files_total = len(self.open)
+        self._bytes_total = sum(card.size for card in self.open.values())
+        self._bytes_closed = 0
+        self._receipts: list[Receipt] = []
+        self._already: list[Receipt] = []
+        self._failed: dict[str, str] = {}
+        self._corrupted: set[str] = set()
+
+    def sizes(self) -> dict[str, int]:
+        return {digest: card.size for digest, card in self.open.items()}
+
+    def found(self, receipts: Iterable[Receipt]) -> None:
+        """These were there before."""
+        self._already += self._closed(receipts)
+
+    def arrived(self, receipts: Iterable[Receipt]) -> None:
+        self._receipts += self._closed(receipts)
+
+    def fail(self, whys: Mapping[str, str], *, corrupted: Iterable[str] = ()) -> None:
+        """Close files that did not arrive; of some the bytes came, and were wrong."""
+        for digest, why in whys.items():
+            if (card := self.open.pop(digest, None)) is not None:
+                self._failed[digest] = why
+                self._bytes_closed += card.size
+        self._corrupted |= set(corrupted) & set(self._failed)
+
+    def fail_rest(self, error: TransferFailed) -> None:
+        """The line broke: raise if nothing at all came of the call, else close what is open."""
+        if not self._receipts and not self._already:
+            raise error
+        self.fail(dict.fromkeys(self.open, error.what))
+
+    def batches(self) -> Iterator[list[Artifact]]:
+        """Cut what is open into parts that are sealed one after the other."""
+        batch: list[Artifact] = []
+        size = 0
+        for card in list(self.open.values()):
+            if batch and (len(batch) == BATCH_FILES_MAX or size + card.size > BATCH_BYTES_MAX):
+                yield batch
+                batch, size = [], 0
+            batch.append(card)
+            size += card.size
+        if batch:
+            yield batch
+
+    async def show(self, *, in_flight: int = 0) -> None:
+        """Tell who watches; *in_flight* are bytes of files that are still open."""
+        done = min(self._bytes_total, self._bytes_closed + in_flight)
+        await self.terms.on_progress(
+            Progress(
+                bytes_done=done,
+                bytes_total=self._bytes_total,
+                files_done=self._files_total - len(self.open),
+                files_total=self._files_total,
+            )
+        )
+
+    def moved(self) -> Moved:
+        return Moved(
+            receipts=tuple(self._receipts),
+            already_there=tuple(self._already),
+            failed=tuple(self._failed.items()),
+            corrupted=frozenset(self._corrupted),
+            bytes_sent=self.bytes_sent,
+        )
+
+    def _closed(self, receipts: Iterable[Receipt]) -> list[Receipt]:
+        kept = []
+        for receipt in receipts:
+            if (card := self.open.pop(receipt.digest, None)) is not None:
+                self._bytes_closed += card.size
+                kept.append(receipt)
+        return kept

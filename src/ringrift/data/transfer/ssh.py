@@ -1,0 +1,190 @@
+"""Lines to other nodes over OpenSSH: the overlay address first, one connection for many commands.
+
+The host key must be known beforehand, and no question is ever asked. A connection is shared through a
+control socket and ends by itself when nobody uses it for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from ringrift.data.nodes import DataNode
+from ringrift.data.transfer.contract import TransferFailed
+from ringrift.data.transfer.programs import Hear, Outcome, Programs
+from ringrift.errors import ConfigError
+from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
+
+CONNECT_S = 10.0
+KEEP_S = 120
+OVERLAY_AGAIN_S = 300.0  # after this long on a second-best address the first is tried again
+SSH_FAILED = 255
+_ALIVE_S = 15
+_SOCKET_PATH_MAX = 103  # what the kernel takes for a socket, and macOS takes less than Linux
+_SSH_SUFFIX = 18  # ssh makes the socket under a longer name first
+
+
+class Unreachable(TransferFailed):
+    """No address of the node answers by ssh."""
+
+    def __init__(self, node: str, *, attempts: Sequence[tuple[str, str]]) -> None:
+        told = "; ".join(f"{address}: {why}" for address, why in attempts)
+        super().__init__(f"ssh to {node} fails ({told})", retry_after_s=30.0)
+        self.node, self.attempts = node, tuple(attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class SshLine:
+    """A way to one node that worked when it was tried."""
+
+    node: DataNode
+    address: str
+    options: tuple[str, ...]
+
+    @property
+    def target(self) -> str:
+        return f"{self.node.ssh_user}@{self.address}" if self.node.ssh_user else self.address
+
+    @property
+    def rsync_target(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{self.node.ssh_user}@{host}" if self.node.ssh_user else host
+
+    @property
+    def remote_shell(self) -> str:
+        """What `rsync -e` wants."""
+        return shlex.join(("ssh", *self.options))
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """The remote shell reads the words as they are."""
+        return ["ssh", *self.options, "--", self.target, shlex.join(words)]
+
+
+class Ssh:
+    """Lines to nodes, kept while they work. Close it to end the connections at once."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        runtime: Runtime,
+        *,
+        control_dir: Path | None = None,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        self._programs, self._runtime, self._connect_s = programs, runtime, connect_s
+        self._control_dir = _usable(control_dir)
+        self._lines: dict[str, tuple[SshLine, float]] = {}
+        self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def line(self, node: DataNode) -> SshLine:
+        """Return a line that works; raises `Unreachable` with what each address answered."""
+        if not node.addresses:
+            raise ConfigError(f"node {node.name!r} has neither ssh_host nor overlay_ip")
+        async with self._connecting[node.name]:
+            known = self._lines.get(node.name)
+            if known is not None and self._still_good(node, *known):
+                return known[0]
+            return await self._connect(node)
+
+    async def run(
+        self,
+        line: SshLine,
+        words: Sequence[str],
+        *,
+        quiet_s: float,
+        stdin: Path | None = None,
+        hear: Hear | None = None,
+    ) -> Outcome:
+        """Run a command there. A line that breaks is forgotten, and the next call connects anew."""
+        outcome = await self._programs.run(line.command(words), quiet_s=quiet_s, stdin=stdin, hear=hear)
+        if outcome.code == SSH_FAILED:
+            self.forget(line)
+            raise TransferFailed(
+                f"the line to {line.node.name} broke: {outcome.complaint or 'no reason given'}"
+            )
+        return outcome
+
+    def forget(self, line: SshLine) -> None:
+        self._lines.pop(line.node.name, None)
+
+    async def close(self) -> None:
+        """End the shared connections."""
+        lines, self._lines = self._lines, {}
+        for line, _ in lines.values():
+            if self._control_dir is not None:
+                ending = ["ssh", *line.options, "-O", "exit", "--", line.target]
+                await self._programs.run(ending, quiet_s=self._connect_s)
+
+    def _still_good(self, node: DataNode, line: SshLine, since_s: float) -> bool:
+        if line.node != node:
+            return False  # its entry changed
+        best = line.address == node.addresses[0]
+        return best or self._runtime.monotonic_s() - since_s < OVERLAY_AGAIN_S
+
+    async def _connect(self, node: DataNode) -> SshLine:
+        attempts = []
+        for address in node.addresses:
+            line = SshLine(node, address, self._options(node, address))
+            ways = ("-o", "ControlMaster=yes", "-f", "-N") if self._control_dir is not None else ()
+            words = () if self._control_dir is not None else ("true",)
+            probe = ["ssh", *ways, *line.options, "--", line.target, *words]
+            if await self._is_connected(line):
+                outcome = Outcome(0, b"", "")
+            else:
+                outcome = await self._programs.run(probe, quiet_s=self._connect_s + _ALIVE_S)
+            if outcome.code == 0:
+                self._lines[node.name] = (line, self._runtime.monotonic_s())
+                log.info("ssh.connected", node=node.name, address=address)
+                return line
+            attempts.append((address, outcome.complaint or f"ssh ended with {outcome.code}"))
+        raise Unreachable(node.name, attempts=attempts)
+
+    async def _is_connected(self, line: SshLine) -> bool:
+        """Whether a master of an earlier call, or of another process, still serves the address."""
+        if self._control_dir is None:
+            return False
+        check = ["ssh", *line.options, "-O", "check", "--", line.target]
+        return (await self._programs.run(check, quiet_s=self._connect_s)).code == 0
+
+    def _options(self, node: DataNode, address: str) -> tuple[str, ...]:
+        asked = {
+            "BatchMode": "yes",
+            "StrictHostKeyChecking": "yes",
+            "ConnectTimeout": f"{self._connect_s:.0f}",
+            "ServerAliveInterval": str(_ALIVE_S),
+            "ServerAliveCountMax": "3",
+            "LogLevel": "ERROR",
+        }
+        if node.ssh_known_hosts:
+            asked |= {"UserKnownHostsFile": node.ssh_known_hosts, "GlobalKnownHostsFile": "none"}
+        if self._control_dir is not None:
+            socket = str(self._control_dir / _socket_name(node, address)).replace("%", "%%")
+            asked |= {"ControlPath": socket, "ControlPersist": str(KEEP_S)}
+        identity = ("-i", node.ssh_key, "-o", "IdentitiesOnly=yes") if node.ssh_key else ()
+        named = [word for key, value in asked.items() for word in ("-o", f"{key}={value}")]
+        return ("-T", "-p", str(node.ssh_port), *identity, *named)
+
+
+def _socket_name(node: DataNode, address: str) -> str:
+    way = f"{node.name} {node.ssh_user} {address} {node.ssh_port} {node.ssh_key} {node.ssh_known_hosts}"
+    return hashlib.sha256(way.encode()).hexdigest()[:12]
+
+
+def _usable(control_dir: Path | None) -> Path | None:
+    """Return the folder if sockets fit into it; without one, every command connects by itself."""
+    if control_dir is None:
+        return None
+    if len(str(control_dir)) + 1 + 12 + _SSH_SUFFIX > _SOCKET_PATH_MAX:
+        log.warning("ssh.control_path_too_long", folder=str(control_dir), shared_connections=False)
+        return None
+    control_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return control_dir
