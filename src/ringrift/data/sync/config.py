@@ -1,0 +1,90 @@
+"""The `[sync]` table of the config file: when and to where data is brought. Contradictions are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ringrift.data.nodes import DataNodes
+from ringrift.data.sync.constants import (
+    BROADCAST_BYTES_MAX,
+    CONCURRENT_NODES,
+    DISK_PERCENT_MAX,
+    EPHEMERAL_INTERVAL_S,
+    GAMES_MIN,
+    GOSSIP_INTERVAL_S,
+    INTERVAL_S_MIN,
+    NEIGHBOURS,
+    SYNC_INTERVAL_S,
+    SyncStrategy,
+)
+from ringrift.errors import ConfigError
+
+
+class S3Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The bucket that data goes to."""
+
+    bucket: str = ""
+    prefix: str = "ringrift"
+    primary_for: tuple[str, ...] = ("games", "models", "npz")
+
+
+class AutoSyncConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything about sync that a person may set."""
+
+    enabled: bool = True
+    strategy: SyncStrategy = SyncStrategy.AUTO
+    interval_s: float = SYNC_INTERVAL_S
+    gossip_interval_s: float = GOSSIP_INTERVAL_S
+    ephemeral_interval_s: float = EPHEMERAL_INTERVAL_S
+    games_min: int = GAMES_MIN  # fewer new games wait, for at most `wait_s_max`
+    wait_s_max: float = 600.0
+    quality_min: float = 0.0  # files of a known lower quality stay where they are; unknown is not low
+    concurrent_nodes: int = CONCURRENT_NODES
+    neighbours: int = NEIGHBOURS
+    copies_min: int = 2  # for the strategy "planned"
+    bandwidth_limit_mbps: float | None = None
+    disk_percent_max: float = DISK_PERCENT_MAX  # a node may say otherwise for itself
+    broadcast_bytes_max: int = BROADCAST_BYTES_MAX
+    push_percent: float = 50.0  # of this node's disk, for the strategy "push"
+    push_urgent_percent: float = 70.0
+    excluded_hosts: tuple[str, ...] = ()
+    priority_hosts: tuple[str, ...] = ()
+    priority_configs: tuple[str, ...] = ()
+    external_storage: str = ""
+    s3: S3Place = S3Place()
+
+    def __post_init__(self) -> None:
+        if self.s3.bucket == "" and self.s3.prefix == "":
+            raise ConfigError("the s3 table of [sync] needs a bucket or a prefix")
+        for name in ("interval_s", "gossip_interval_s", "ephemeral_interval_s"):
+            if getattr(self, name) < INTERVAL_S_MIN:
+                raise ConfigError(f"{name} of [sync] must be at least {INTERVAL_S_MIN:g} s")
+        for name in ("concurrent_nodes", "neighbours", "copies_min", "broadcast_bytes_max"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} of [sync] must be at least 1")
+        for name in ("disk_percent_max", "push_percent", "push_urgent_percent"):
+            if not 0 < getattr(self, name) <= 100:
+                raise ConfigError(f"{name} of [sync] must be above 0 and at most 100")
+        if self.bandwidth_limit_mbps is not None and not self.bandwidth_limit_mbps > 0:
+            raise ConfigError("bandwidth_limit_mbps of [sync] must be above 0")
+        if both := sorted(set(self.excluded_hosts) & set(self.priority_hosts)):
+            raise ConfigError(f"[sync] names {both[0]!r} both in excluded_hosts and in priority_hosts")
+
+    def check_nodes(self, nodes: DataNodes) -> None:
+        """Raises `ConfigError` for a host that is no node: a misspelt exclusion would exclude nobody."""
+        for name in ("excluded_hosts", "priority_hosts"):
+            if unknown := [host for host in getattr(self, name) if host not in nodes]:
+                raise ConfigError(
+                    f"{name} of [sync] names {unknown[0]!r}, which is no node of the config file"
+                )
+
+
+def read_sync_config(table: Mapping[str, Any] | None, **changes: Any) -> AutoSyncConfig:
+    """Read the table; `ConfigError` names the field that is wrong."""
+    try:
+        return msgspec.convert({**dict(table or {}), **changes}, AutoSyncConfig)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ConfigError(f"[sync] of the config file: {error}") from None

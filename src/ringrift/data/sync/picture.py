@@ -1,0 +1,106 @@
+"""All that a sync decision looks at, at one moment; the decisions themselves are pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ringrift.data.artifacts import Artifact
+from ringrift.data.manifest import data_type_of
+from ringrift.data.manifest_index import ManifestIndex, ManifestView
+from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.plane import DataPlane
+from ringrift.data.sync.capacity import NodeCapacity, capacities
+from ringrift.data.sync.config import AutoSyncConfig
+from ringrift.data.sync.history import HostHistory, SyncHistory
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNews:
+    """What events told of nodes since the start; each word has its end."""
+
+    training: frozenset[str] = frozenset()  # a training runs there now
+    away: frozenset[str] = frozenset()  # said to be offline
+    closed: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (node, data type): until when
+    leader: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncPicture:
+    """Files, copies, nodes, disks and what happened to each host lately."""
+
+    view: ManifestView
+    nodes: DataNodes
+    now_s: float
+    config: AutoSyncConfig = field(default_factory=AutoSyncConfig)
+    disks: Mapping[str, NodeCapacity] = field(default_factory=dict)
+    history: Mapping[str, HostHistory] = field(default_factory=dict)
+    news: NodeNews = field(default_factory=NodeNews)
+
+    @property
+    def this(self) -> DataNode:
+        return self.nodes.this
+
+    def disk_percent(self, node: str) -> float | None:
+        known = self.disks.get(node)
+        return None if known is None else known.used_percent
+
+    def last_sync_s(self, node: str) -> float | None:
+        known = self.history.get(node)
+        return None if known is None else known.last_success_s
+
+    def is_training(self, node: DataNode) -> bool:
+        return node.training or "training" in node.role or node.name in self.news.training
+
+    def unfit(self, node: DataNode, data_type: str) -> str:
+        """Why *node* cannot be given data of this type by its own settings; empty if it can."""
+        if node.name == self.this.name:
+            return "it is this node"
+        if not node.active:
+            return f"its status is {node.status!r}"
+        if not node.accepts(data_type):
+            return f"it does not receive {data_type}"
+        if node.name in self.config.excluded_hosts:
+            return "[sync] excludes it"
+        if node.nfs and node.nfs == self.this.nfs:
+            return f"it sees the same files on {node.nfs}"
+        return ""
+
+    def blocked(self, node: DataNode, data_type: str) -> str:
+        """Why it cannot be given any just now, which will pass; empty if it can."""
+        if node.name in self.news.away:
+            return "it is offline"
+        if self.news.closed.get((node.name, data_type), 0.0) > self.now_s:
+            left_s = self.news.closed[node.name, data_type] - self.now_s
+            return f"every way to it failed; it is tried again in {left_s:.0f} s"
+        used, limit = self.disk_percent(node.name), self.disk_limit(node)
+        if used is not None and used >= limit:
+            return f"its disk is {used:.0f} % full, the limit is {limit:g} %"
+        return ""
+
+    def disk_limit(self, node: DataNode) -> float:
+        default = DataNode(name=node.name).disk_max_percent
+        return self.config.disk_percent_max if node.disk_max_percent == default else node.disk_max_percent
+
+    def takes(self, node: DataNode, artifact: Artifact) -> bool:
+        """Whether a node takes this file, by its kind."""
+        return node.accepts(data_type_of(artifact.kind))
+
+
+async def take_picture(
+    plane: DataPlane,
+    config: AutoSyncConfig,
+    *,
+    news: NodeNews | None = None,
+    index: ManifestIndex | None = None,
+) -> SyncPicture:
+    """Read everything as it is now."""
+    return SyncPicture(
+        view=await (index or ManifestIndex(plane.kv)).refresh(),
+        nodes=plane.nodes,
+        now_s=plane.runtime.now_s(),
+        config=config,
+        disks=await capacities(plane.kv),
+        history=await SyncHistory(plane.kv, plane.runtime).hosts(),
+        news=news or NodeNews(),
+    )

@@ -1,0 +1,264 @@
+"""What one cycle of the sync daemon brings where: a pure function of a picture, one per strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ringrift.data.artifacts import Artifact, ArtifactKind
+from ringrift.data.manifest import data_type_of
+from ringrift.data.manifest_index import games_in, is_made_by
+from ringrift.data.nodes import DataNode
+from ringrift.data.sync.constants import SyncStrategy
+from ringrift.data.sync.picture import SyncPicture
+from ringrift.data.sync.plans import SyncPlan, Trip
+from ringrift.data.sync.router import plan_copies
+from ringrift.data.sync.routing import best, neighbour_score, sources_of, target_score
+
+_KEEPERS = ("coordinator", "storage", "backbone")
+_BROADCAST_WIDTH = 8
+_PLANNED_FILES_MAX = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CyclePlan:
+    """What to do in this cycle, how urgently, and what is held back for which reason."""
+
+    strategy: SyncStrategy
+    plan: SyncPlan
+    priority: str = "normal"
+    held_back: tuple[str, ...] = ()
+
+
+def resolve(strategy: SyncStrategy, picture: SyncPicture) -> SyncStrategy:
+    """What "auto" comes to on this node."""
+    if strategy is not SyncStrategy.AUTO:
+        return strategy
+    if picture.this.ephemeral:
+        return SyncStrategy.EPHEMERAL
+    if picture.news.leader == picture.this.name or picture.this.role == "coordinator":
+        return SyncStrategy.BROADCAST
+    return SyncStrategy.HYBRID
+
+
+def plan_cycle(picture: SyncPicture, strategy: SyncStrategy, *, at_once: bool = False) -> CyclePlan:
+    """Plan; *at_once* brings also what would wait for more of its kind."""
+    chosen = resolve(strategy, picture)
+    plan = _PLANNERS[chosen](picture, chosen, at_once)
+    blocked = tuple(_blocked(picture))
+    return CyclePlan(
+        strategy=plan.strategy, plan=plan.plan, priority=plan.priority, held_back=(*plan.held_back, *blocked)
+    )
+
+
+# --- what may go --------------------------------------------------------------------------------------
+
+
+def _held(picture: SyncPicture, *, made_here: bool = False) -> tuple[list[Artifact], list[str]]:
+    """Files of this node that may leave it, and why others may not."""
+    files, held_back = [], []
+    for artifact in picture.view.held_by(picture.this.name):
+        if made_here and not is_made_by(artifact, picture.this.name):
+            continue
+        if artifact.quality is not None and artifact.quality < picture.config.quality_min:
+            held_back.append(f"{artifact.digest[:12]}: quality {artifact.quality:.2f} is too low")
+            continue
+        files.append(artifact)
+    first = picture.config.priority_configs
+    files.sort(key=lambda each: (each.config not in first, each.created_s, each.digest))
+    return files, held_back
+
+
+def _ripe(picture: SyncPicture, files: Sequence[Artifact], at_once: bool) -> tuple[list[Artifact], list[str]]:
+    """Files of games wait for company, but not for ever: a few games are not worth a connection."""
+    games = [each for each in files if each.kind is ArtifactKind.GAMES]
+    oldest_s = min((each.created_s for each in games), default=picture.now_s)
+    few = games_in(games) < picture.config.games_min
+    if at_once or not games or not few or picture.now_s - oldest_s >= picture.config.wait_s_max:
+        return list(files), []
+    others = [each for each in files if each.kind is not ArtifactKind.GAMES]
+    return others, [f"{games_in(games)} new games wait for more"]
+
+
+def _open_nodes(picture: SyncPicture, data_type: str = "all") -> list[DataNode]:
+    return [
+        node
+        for node in picture.nodes.others()
+        if not picture.unfit(node, data_type) and not picture.blocked(node, data_type)
+    ]
+
+
+def _blocked(picture: SyncPicture) -> Iterable[str]:
+    for node in picture.nodes.others():
+        if not picture.unfit(node, "all") and (why := picture.blocked(node, "all")):
+            yield f"{node.name}: {why}"
+
+
+def _send(picture: SyncPicture, node: DataNode, files: Iterable[Artifact], reason: str) -> Trip | None:
+    open_for = {kind: not picture.blocked(node, data_type_of(kind)) for kind in ArtifactKind}
+    lacking = [
+        each
+        for each in picture.view.missing_at(node.name, files)
+        if picture.takes(node, each) and open_for[each.kind]
+    ]
+    return Trip(node=node.name, artifacts=tuple(lacking), reason=reason) if lacking else None
+
+
+def _sends(
+    picture: SyncPicture, nodes: Iterable[DataNode], files: Sequence[Artifact], reason: str
+) -> tuple[Trip, ...]:
+    trips = (_send(picture, node, files, reason) for node in nodes)
+    return tuple(trip for trip in trips if trip is not None)
+
+
+def _fetches(picture: SyncPicture, sources: Iterable[DataNode], reason: str) -> tuple[Trip, ...]:
+    """What others hold and this node takes and lacks, each file from the best of *sources*."""
+    names, this = {node.name for node in sources}, picture.this
+    by_source: dict[str, list[Artifact]] = {}
+    for artifact in picture.view.missing_at(this.name, picture.view.artifacts.values()):
+        if not picture.takes(this, artifact):
+            continue
+        holders = [each for each in sources_of(picture, artifact, this) if each.name in names]
+        if holders:
+            by_source.setdefault(holders[0].name, []).append(artifact)
+    return tuple(
+        Trip(node=name, artifacts=tuple(files), fetch=True, reason=reason)
+        for name, files in by_source.items()
+    )
+
+
+def _neighbours(picture: SyncPicture) -> list[DataNode]:
+    return best(picture, _open_nodes(picture), neighbour_score, picture.config.neighbours)
+
+
+# --- strategies ---------------------------------------------------------------------------------------
+
+
+def _hybrid(picture: SyncPicture, strategy: SyncStrategy, at_once: bool) -> CyclePlan:
+    """Push what was made here to a few good neighbours; nodes that train or keep data also gather it."""
+    files, low = _held(picture, made_here=True)
+    neighbours = _neighbours(picture)
+    unsent = [each for each in files if any(not picture.view.is_at(each.digest, n.name) for n in neighbours)]
+    ripe, waiting = _ripe(picture, unsent, at_once)
+    gathers = picture.is_training(picture.this) or picture.this.role in _KEEPERS
+    plan = SyncPlan(
+        fetches=_fetches(picture, _open_nodes(picture), "gathered here") if gathers else (),
+        sends=_sends(picture, neighbours, ripe, "made here"),
+        width=picture.config.concurrent_nodes,
+    )
+    return CyclePlan(strategy=strategy, plan=plan, held_back=(*low, *(waiting if neighbours else ())))
+
+
+def _ephemeral(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+    """Write through: what no node that stays has goes to the best of them, the newest first, at once."""
+    staying = [node for node in _open_nodes(picture) if not node.ephemeral]
+    targets = best(picture, staying or _open_nodes(picture), neighbour_score, picture.config.neighbours)
+    keepers = {node.name for node in picture.nodes.others() if not node.ephemeral}
+    files, low = _held(picture)
+    at_risk = [each for each in files if keepers.isdisjoint(picture.view.holders(each.digest))]
+    at_risk.sort(key=lambda each: (-each.created_s, each.digest))
+    plan = SyncPlan(
+        sends=_sends(picture, targets[:1], at_risk, "this node may vanish")
+        + _sends(picture, targets[1:], _but(files, at_risk), "a second copy of what was saved"),
+        width=picture.config.concurrent_nodes,
+    )
+    return CyclePlan(
+        strategy=strategy, plan=plan, priority="critical" if at_risk else "high", held_back=tuple(low)
+    )
+
+
+def _but(files: Iterable[Artifact], without: Iterable[Artifact]) -> list[Artifact]:
+    left_out = {each.digest for each in without}
+    return [each for each in files if each.digest not in left_out]
+
+
+def _broadcast(picture: SyncPicture, strategy: SyncStrategy, at_once: bool) -> CyclePlan:
+    """Everything that this node has to everybody, to those with most room first; very large files stay."""
+    files, low = _held(picture)
+    limit = picture.config.broadcast_bytes_max
+    small = [each for each in files if each.size <= limit]
+    large = [
+        f"{each.digest[:12]}: {each.size >> 20} MB are too many to send to all" for each in _but(files, small)
+    ]
+    nodes = sorted(_open_nodes(picture), key=lambda node: (picture.disk_percent(node.name) or 0.0, node.name))
+    unsent = [each for each in small if any(not picture.view.is_at(each.digest, n.name) for n in nodes)]
+    ripe, waiting = _ripe(picture, unsent, at_once)
+    plan = SyncPlan(sends=_sends(picture, nodes, ripe, "for everybody"), width=_BROADCAST_WIDTH)
+    return CyclePlan(strategy=strategy, plan=plan, held_back=(*low, *large, *waiting))
+
+
+def _pull(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+    sources = [node for node in picture.nodes.others() if node.active]
+    plan = SyncPlan(fetches=_fetches(picture, sources, "kept here"), width=picture.config.concurrent_nodes)
+    return CyclePlan(strategy=strategy, plan=plan)
+
+
+def _gossip(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+    plan = SyncPlan(
+        fetches=_fetches(picture, _neighbours(picture), "a neighbour has it"),
+        width=picture.config.concurrent_nodes,
+    )
+    return CyclePlan(strategy=strategy, plan=plan, priority="low")
+
+
+def _push(picture: SyncPicture, strategy: SyncStrategy, at_once: bool) -> CyclePlan:
+    """Games go to the coordinator as this node's disk fills, the fuller the more urgently."""
+    used = picture.disk_percent(picture.this.name)
+    config = picture.config
+    if not at_once and (used is None or used < config.push_percent):
+        told = "unknown" if used is None else f"{used:.0f} % full"
+        return CyclePlan(
+            strategy=strategy, plan=SyncPlan(), held_back=(f"this disk is {told}: nothing is pushed",)
+        )
+    keepers = [node for node in _open_nodes(picture, "games") if node.role in _KEEPERS]
+    files, low = _held(picture)
+    games = [each for each in files if each.kind is ArtifactKind.GAMES]
+    urgent = used is not None and used >= config.push_urgent_percent
+    plan = SyncPlan(sends=_sends(picture, keepers, games, "this disk fills"), width=config.concurrent_nodes)
+    none = () if keepers else ("no coordinator or storage node can be given games",)
+    return CyclePlan(
+        strategy=strategy, plan=plan, priority="critical" if urgent else "high", held_back=(*low, *none)
+    )
+
+
+def _planned(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+    """As many copies of each file as wanted, each on the node that the router ranks first."""
+    files, low = _held(picture)
+    trips: dict[str, list[Artifact]] = {}
+    lacking = []
+    for artifact in files[:_PLANNED_FILES_MAX]:
+        wanted = plan_copies(picture, artifact.digest, min_copies=picture.config.copies_min)
+        for target in wanted.targets:
+            trips.setdefault(target.node_id, []).append(artifact)
+        if wanted.missing:
+            lacking.append(f"{artifact.digest[:12]}: no node for {wanted.missing} more copies")
+    order = best(
+        picture,
+        [picture.nodes[name] for name in trips],
+        lambda view, node: target_score(view, node, "games"),
+        len(trips),
+    )
+    sends = tuple(
+        Trip(node=node.name, artifacts=tuple(trips[node.name]), reason="too few copies") for node in order
+    )
+    plan = SyncPlan(sends=sends, width=picture.config.concurrent_nodes)
+    return CyclePlan(strategy=strategy, plan=plan, held_back=(*low, *lacking))
+
+
+def _nothing(_picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+    """Freshness asks others; it moves nothing itself."""
+    return CyclePlan(strategy=strategy, plan=SyncPlan())
+
+
+Planner = Callable[[SyncPicture, SyncStrategy, bool], CyclePlan]
+
+_PLANNERS: dict[SyncStrategy, Planner] = {
+    SyncStrategy.HYBRID: _hybrid,
+    SyncStrategy.EPHEMERAL: _ephemeral,
+    SyncStrategy.BROADCAST: _broadcast,
+    SyncStrategy.PULL: _pull,
+    SyncStrategy.GOSSIP: _gossip,
+    SyncStrategy.PUSH: _push,
+    SyncStrategy.PLANNED: _planned,
+    SyncStrategy.FRESHNESS: _nothing,
+}
