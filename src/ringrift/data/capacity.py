@@ -37,3 +37,6 @@ class DiskStates:
 
     async def used_percent(self) -> dict[str, float]:
         return {state.node: state.used_percent for state in await self._records.all()}
+
+    async def all(self) -> dict[str, DiskState]:
+        return {state.node: state for state in await self._records.all()}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.capacity import DiskState, DiskStates
 from ringrift.data.manifest import data_type_of
 from ringrift.data.manifest_index import ManifestIndex, ManifestView
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
-from ringrift.data.sync.capacity import NodeCapacity, capacities
 from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.history import HostHistory, SyncHistory
 
@@ -33,7 +33,7 @@ class SyncPicture:
     nodes: DataNodes
     now_s: float
     config: AutoSyncConfig = field(default_factory=AutoSyncConfig)
-    disks: Mapping[str, NodeCapacity] = field(default_factory=dict)
+    disks: Mapping[str, DiskState] = field(default_factory=dict)
     history: Mapping[str, HostHistory] = field(default_factory=dict)
     news: NodeNews = field(default_factory=NodeNews)
 
@@ -73,7 +73,10 @@ class SyncPicture:
         if self.news.closed.get((node.name, data_type), 0.0) > self.now_s:
             left_s = self.news.closed[node.name, data_type] - self.now_s
             return f"every way to it failed; it is tried again in {left_s:.0f} s"
-        used, limit = self.disk_percent(node.name), self.disk_limit(node)
+        disk, limit = self.disks.get(node.name), self.disk_limit(node)
+        if disk is not None and disk.writes_blocked:
+            return "its disk is so full that it writes nothing"
+        used = self.disk_percent(node.name)
         if used is not None and used >= limit:
             return f"its disk is {used:.0f} % full, the limit is {limit:g} %"
         return ""
@@ -100,7 +103,7 @@ async def take_picture(
         nodes=plane.nodes,
         now_s=plane.runtime.now_s(),
         config=config,
-        disks=await capacities(plane.kv),
+        disks=await DiskStates(plane.kv).all(),
         history=await SyncHistory(plane.kv, plane.runtime).hosts(),
         news=news or NodeNews(),
     )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringrift.data.artifacts import kinds_of
+from ringrift.data.capacity import DiskState, DiskStates
 from ringrift.data.plane import DataPlane, get_data_plane
-from ringrift.data.sync.capacity import NodeCapacity, capacities, publish_capacity
+from ringrift.data.sync.capacity import tell_disk
 from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
 from ringrift.data.sync.history import SyncHistory, SyncRecord
 from ringrift.data.sync.news import NewsDesk, get_news_desk
@@ -190,12 +191,12 @@ class SyncRouter:
     def update_training_active_nodes(self, nodes: set[str]) -> None:
         self.news.replace_training(frozenset(nodes), self.plane.runtime.now_s())
 
-    def refresh_all_capacity(self) -> dict[str, NodeCapacity]:
+    def refresh_all_capacity(self) -> dict[str, DiskState]:
         """Measure this node's disk anew and return what every node said of its own."""
 
-        async def refresh() -> dict[str, NodeCapacity]:
-            await publish_capacity(self.plane)
-            return dict(await capacities(self.plane.kv))
+        async def refresh() -> dict[str, DiskState]:
+            await tell_disk(self.plane, anew=True)
+            return await DiskStates(self.plane.kv).all()
 
         return run_blocking(refresh())
 
@@ -259,7 +260,7 @@ def _is_of(config: str, board: str | None, players: int | None) -> bool:
     return board in (None, name) and (players is None or count == f"{players}p")
 
 
-def _has_room(disk: NodeCapacity | None, size_bytes: int, limit_percent: float) -> bool:
+def _has_room(disk: DiskState | None, size_bytes: int, limit_percent: float) -> bool:
     if disk is None or not size_bytes:
         return True
     return disk.free_bytes - size_bytes > disk.total_bytes * (1 - limit_percent / 100)

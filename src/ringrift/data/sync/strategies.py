@@ -30,6 +30,15 @@ class CyclePlan:
     held_back: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """What a planner looks at."""
+
+    picture: SyncPicture
+    strategy: SyncStrategy
+    at_once: bool
+
+
 def resolve(strategy: SyncStrategy, picture: SyncPicture) -> SyncStrategy:
     """What "auto" comes to on this node."""
     if strategy is not SyncStrategy.AUTO:
@@ -44,7 +53,7 @@ def resolve(strategy: SyncStrategy, picture: SyncPicture) -> SyncStrategy:
 def plan_cycle(picture: SyncPicture, strategy: SyncStrategy, *, at_once: bool = False) -> CyclePlan:
     """Plan; *at_once* brings also what would wait for more of its kind."""
     chosen = resolve(strategy, picture)
-    plan = _PLANNERS[chosen](picture, chosen, at_once)
+    plan = _PLANNERS[chosen](_Cycle(picture, chosen, at_once=at_once))
     blocked = tuple(_blocked(picture))
     return CyclePlan(
         strategy=plan.strategy, plan=plan.plan, priority=plan.priority, held_back=(*plan.held_back, *blocked)
@@ -69,12 +78,13 @@ def _held(picture: SyncPicture, *, made_here: bool = False) -> tuple[list[Artifa
     return files, held_back
 
 
-def _ripe(picture: SyncPicture, files: Sequence[Artifact], at_once: bool) -> tuple[list[Artifact], list[str]]:
+def _ripe(cycle: _Cycle, files: Sequence[Artifact]) -> tuple[list[Artifact], list[str]]:
     """Files of games wait for company, but not for ever: a few games are not worth a connection."""
+    picture = cycle.picture
     games = [each for each in files if each.kind is ArtifactKind.GAMES]
     oldest_s = min((each.created_s for each in games), default=picture.now_s)
     few = games_in(games) < picture.config.games_min
-    if at_once or not games or not few or picture.now_s - oldest_s >= picture.config.wait_s_max:
+    if cycle.at_once or not games or not few or picture.now_s - oldest_s >= picture.config.wait_s_max:
         return list(files), []
     others = [each for each in files if each.kind is not ArtifactKind.GAMES]
     return others, [f"{games_in(games)} new games wait for more"]
@@ -134,23 +144,25 @@ def _neighbours(picture: SyncPicture) -> list[DataNode]:
 # --- strategies ---------------------------------------------------------------------------------------
 
 
-def _hybrid(picture: SyncPicture, strategy: SyncStrategy, at_once: bool) -> CyclePlan:
+def _hybrid(cycle: _Cycle) -> CyclePlan:
     """Push what was made here to a few good neighbours; nodes that train or keep data also gather it."""
+    picture = cycle.picture
     files, low = _held(picture, made_here=True)
     neighbours = _neighbours(picture)
     unsent = [each for each in files if any(not picture.view.is_at(each.digest, n.name) for n in neighbours)]
-    ripe, waiting = _ripe(picture, unsent, at_once)
+    ripe, waiting = _ripe(cycle, unsent)
     gathers = picture.is_training(picture.this) or picture.this.role in _KEEPERS
     plan = SyncPlan(
         fetches=_fetches(picture, _open_nodes(picture), "gathered here") if gathers else (),
         sends=_sends(picture, neighbours, ripe, "made here"),
         width=picture.config.concurrent_nodes,
     )
-    return CyclePlan(strategy=strategy, plan=plan, held_back=(*low, *(waiting if neighbours else ())))
+    return CyclePlan(strategy=cycle.strategy, plan=plan, held_back=(*low, *(waiting if neighbours else ())))
 
 
-def _ephemeral(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+def _ephemeral(cycle: _Cycle) -> CyclePlan:
     """Write through: what no node that stays has goes to the best of them, the newest first, at once."""
+    picture = cycle.picture
     staying = [node for node in _open_nodes(picture) if not node.ephemeral]
     targets = best(picture, staying or _open_nodes(picture), neighbour_score, picture.config.neighbours)
     keepers = {node.name for node in picture.nodes.others() if not node.ephemeral}
@@ -163,7 +175,7 @@ def _ephemeral(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> 
         width=picture.config.concurrent_nodes,
     )
     return CyclePlan(
-        strategy=strategy, plan=plan, priority="critical" if at_risk else "high", held_back=tuple(low)
+        strategy=cycle.strategy, plan=plan, priority="critical" if at_risk else "high", held_back=tuple(low)
     )
 
 
@@ -172,8 +184,9 @@ def _but(files: Iterable[Artifact], without: Iterable[Artifact]) -> list[Artifac
     return [each for each in files if each.digest not in left_out]
 
 
-def _broadcast(picture: SyncPicture, strategy: SyncStrategy, at_once: bool) -> CyclePlan:
+def _broadcast(cycle: _Cycle) -> CyclePlan:
     """Everything that this node has to everybody, to those with most room first; very large files stay."""
+    picture = cycle.picture
     files, low = _held(picture)
     limit = picture.config.broadcast_bytes_max
     small = [each for each in files if each.size <= limit]
@@ -182,33 +195,36 @@ def _broadcast(picture: SyncPicture, strategy: SyncStrategy, at_once: bool) -> C
     ]
     nodes = sorted(_open_nodes(picture), key=lambda node: (picture.disk_percent(node.name) or 0.0, node.name))
     unsent = [each for each in small if any(not picture.view.is_at(each.digest, n.name) for n in nodes)]
-    ripe, waiting = _ripe(picture, unsent, at_once)
+    ripe, waiting = _ripe(cycle, unsent)
     plan = SyncPlan(sends=_sends(picture, nodes, ripe, "for everybody"), width=_BROADCAST_WIDTH)
-    return CyclePlan(strategy=strategy, plan=plan, held_back=(*low, *large, *waiting))
+    return CyclePlan(strategy=cycle.strategy, plan=plan, held_back=(*low, *large, *waiting))
 
 
-def _pull(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+def _pull(cycle: _Cycle) -> CyclePlan:
+    picture = cycle.picture
     sources = [node for node in picture.nodes.others() if node.active]
     plan = SyncPlan(fetches=_fetches(picture, sources, "kept here"), width=picture.config.concurrent_nodes)
-    return CyclePlan(strategy=strategy, plan=plan)
+    return CyclePlan(strategy=cycle.strategy, plan=plan)
 
 
-def _gossip(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+def _gossip(cycle: _Cycle) -> CyclePlan:
+    picture = cycle.picture
     plan = SyncPlan(
         fetches=_fetches(picture, _neighbours(picture), "a neighbour has it"),
         width=picture.config.concurrent_nodes,
     )
-    return CyclePlan(strategy=strategy, plan=plan, priority="low")
+    return CyclePlan(strategy=cycle.strategy, plan=plan, priority="low")
 
 
-def _push(picture: SyncPicture, strategy: SyncStrategy, at_once: bool) -> CyclePlan:
+def _push(cycle: _Cycle) -> CyclePlan:
     """Games go to the coordinator as this node's disk fills, the fuller the more urgently."""
+    picture = cycle.picture
     used = picture.disk_percent(picture.this.name)
     config = picture.config
-    if not at_once and (used is None or used < config.push_percent):
+    if not cycle.at_once and (used is None or used < config.push_percent):
         told = "unknown" if used is None else f"{used:.0f} % full"
         return CyclePlan(
-            strategy=strategy, plan=SyncPlan(), held_back=(f"this disk is {told}: nothing is pushed",)
+            strategy=cycle.strategy, plan=SyncPlan(), held_back=(f"this disk is {told}: nothing is pushed",)
         )
     keepers = [node for node in _open_nodes(picture, "games") if node.role in _KEEPERS]
     files, low = _held(picture)
@@ -217,12 +233,13 @@ def _push(picture: SyncPicture, strategy: SyncStrategy, at_once: bool) -> CycleP
     plan = SyncPlan(sends=_sends(picture, keepers, games, "this disk fills"), width=config.concurrent_nodes)
     none = () if keepers else ("no coordinator or storage node can be given games",)
     return CyclePlan(
-        strategy=strategy, plan=plan, priority="critical" if urgent else "high", held_back=(*low, *none)
+        strategy=cycle.strategy, plan=plan, priority="critical" if urgent else "high", held_back=(*low, *none)
     )
 
 
-def _planned(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+def _planned(cycle: _Cycle) -> CyclePlan:
     """As many copies of each file as wanted, each on the node that the router ranks first."""
+    picture = cycle.picture
     files, low = _held(picture)
     trips: dict[str, list[Artifact]] = {}
     lacking = []
@@ -242,15 +259,15 @@ def _planned(picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> Cy
         Trip(node=node.name, artifacts=tuple(trips[node.name]), reason="too few copies") for node in order
     )
     plan = SyncPlan(sends=sends, width=picture.config.concurrent_nodes)
-    return CyclePlan(strategy=strategy, plan=plan, held_back=(*low, *lacking))
+    return CyclePlan(strategy=cycle.strategy, plan=plan, held_back=(*low, *lacking))
 
 
-def _nothing(_picture: SyncPicture, strategy: SyncStrategy, _at_once: bool) -> CyclePlan:
+def _nothing(cycle: _Cycle) -> CyclePlan:
     """Freshness asks others; it moves nothing itself."""
-    return CyclePlan(strategy=strategy, plan=SyncPlan())
+    return CyclePlan(strategy=cycle.strategy, plan=SyncPlan())
 
 
-Planner = Callable[[SyncPicture, SyncStrategy, bool], CyclePlan]
+Planner = Callable[[_Cycle], CyclePlan]
 
 _PLANNERS: dict[SyncStrategy, Planner] = {
     SyncStrategy.HYBRID: _hybrid,
