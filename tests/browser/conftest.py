@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -12,6 +13,7 @@ from ringrift.web.endpoints import Probes
 from ringrift.web.server import ProbeServer
 from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard
 
+PATIENCE_S = 60.0  # with a busy machine
 QUIET = (
     "--no-sandbox",
     "--disable-gpu",
@@ -21,6 +23,21 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
 )
+# How many pixels of the canvas are painted in the colour of the curve.
+PAINTED = """selector => {
+  const canvas = document.querySelector(selector + ' canvas');
+  const probe = document.createElement('canvas').getContext('2d');
+  probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--accent').trim();
+  probe.fillRect(0, 0, 1, 1);
+  const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  let found = 0;
+  for (let i = 0; i < data.length; i += 4) {
+    const off = Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b);
+    if (data[i + 3] > 200 && off < 30) found += 1;
+  }
+  return found;
+}"""
 DAEMONS = [
     {
         "name": name,
@@ -53,7 +70,9 @@ def browser():
             pytest.fail("CI must have Chromium")
         pytest.skip("no Chromium here; Debian's package chromium brings it")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, headless=True, args=list(QUIET))
+        started = playwright.chromium.launch(
+            executable_path=program, headless=True, args=list(QUIET), timeout=PATIENCE_S * 1000
+        )
         yield started
         started.close()
 
@@ -87,7 +106,7 @@ class Site:
         """Have the control process tell *run*: a status, a sample of one, or None."""
         status = run.status() if isinstance(run, SampleRun) else run
         fields = {
-            "taken_s": self.runtime.monotonic_s(),
+            "taken_s": self.runtime.monotonic_s() + PATIENCE_S,  # it must not grow old while a tab opens
             "node_id": "workshop",
             "alive": True,
             "ready": True,
@@ -133,8 +152,18 @@ class Visitor:
         self.page.wait_for_function(
             "([selector, text]) => document.querySelector(selector)?.innerText.includes(text)",
             arg=[selector, text],
-            timeout=15_000,
         )
+
+    def wait_for_curve(self, selector):
+        """Wait until a good part of the canvas has the colour of the curve."""
+        self.page.wait_for_function(f"selector => ({PAINTED})(selector) > 400", arg=selector)
+
+    def wait_for_complaint(self, text):
+        """Console messages come by their own way, which may be longer than that of an answer."""
+        end_s = time.monotonic() + PATIENCE_S
+        while not any(text in said for said in self.complaints):
+            assert time.monotonic() < end_s, self.complaints
+            self.page.wait_for_timeout(20)
 
 
 @pytest.fixture
@@ -143,6 +172,7 @@ def visit(browser, site):
 
     def open_page(path="/", *, width=1280, height=900, theme="dark"):
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+        context.set_default_timeout(PATIENCE_S * 1000)
         contexts.append(context)
         visitor = Visitor(context.new_page())
         visitor.page.goto(site.url + path)

@@ -8,21 +8,6 @@ from ringrift.testing.sample_run import TWELVE, SampleRun
 ONE = SampleRun()
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
 
-# How many pixels of the canvas are painted in the colour of the curve.
-PAINTED = """selector => {
-  const canvas = document.querySelector(selector + ' canvas');
-  const probe = document.createElement('canvas').getContext('2d');
-  probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--accent').trim();
-  probe.fillRect(0, 0, 1, 1);
-  const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
-  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-  let found = 0;
-  for (let i = 0; i < data.length; i += 4) {
-    const off = Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b);
-    if (data[i + 3] > 200 && off < 30) found += 1;
-  }
-  return found;
-}"""
 CONTRAST = """([front, back]) => {
   const style = getComputedStyle(document.documentElement);
   const light = name => {
@@ -52,7 +37,7 @@ def test_a_run_is_shown_with_its_curve_stages_and_reasons(site, visit):
     assert visitor.text("#state") == "running"
     assert visitor.text("#rating-value") == str(round(status.rating))
     assert "9 champions so far" in visitor.text("#rating-now")
-    assert visitor.page.evaluate(PAINTED, "#rating-plot") > 400
+    visitor.wait_for_curve("#rating-plot")
     visitor.page.locator(".as-table summary").click()
     assert visitor.page.locator("#rating-table tbody tr").count() == len(status.curve)
     assert visitor.page.locator("#stages [data-state=active]").all_inner_texts()[0].startswith("Self-play")
@@ -166,7 +151,7 @@ def test_a_script_that_was_smuggled_in_would_not_run(site, visit):
         " document.body.append(s); }"
     )
     assert visitor.page.evaluate("window.pwned") is None
-    assert "Content Security Policy" in visitor.complaints[0]
+    visitor.wait_for_complaint("Content Security Policy")
 
 
 @pytest.mark.parametrize(
@@ -205,9 +190,7 @@ def test_the_theme_is_switched_and_remembered(site, visit):
     visitor = visit(theme="dark")
     visitor.page.get_by_role("button", name="Switch between dark and light").click()
     assert visitor.page.evaluate("document.documentElement.dataset.theme") == "light"
-    assert visitor.page.evaluate(PAINTED, "#rating-plot") > 400, (
-        "the curve is drawn anew in the other colours"
-    )
+    visitor.wait_for_curve("#rating-plot")  # it is drawn anew in the other colours
     visitor.page.reload()
     assert visitor.page.evaluate("document.documentElement.dataset.theme") == "light"
 
@@ -216,7 +199,7 @@ def test_the_axis_of_the_curve_can_be_rows(site, visit):
     site.show(ONE)
     visitor = visit()
     visitor.page.get_by_role("button", name="rows").click()
-    assert visitor.page.evaluate(PAINTED, "#rating-plot") > 400
+    visitor.wait_for_curve("#rating-plot")
     assert visitor.complaints == []
 
 
@@ -224,7 +207,7 @@ def test_a_point_of_the_curve_is_told_under_the_mouse(site, visit):
     site.show(ONE)
     visitor = visit()
     visitor.page.locator("#rating-plot .u-over").hover()
-    assert "model" in visitor.text("#rating-plot .tip")
+    visitor.wait_for_text("#rating-plot .tip", "model")
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
