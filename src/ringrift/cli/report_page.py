@@ -10,8 +10,8 @@ from typing import Any
 
 from ringrift.cli.config_history import ConfigHistory
 from ringrift.cli.report_curve import curve_svg
-from ringrift.cli.wording import NOTHING, brief, clock, count, duration, effort, rate, rating
-from ringrift.learning.run_status import ConfigStatus, RunStatus
+from ringrift.cli.wording import NOTHING, brief, clock, count, duration, effort, money, rate, rating
+from ringrift.learning.run_status import ConfigStatus, RunStatus, cost_rows
 
 STYLE = """
 body{font:15px/1.55 system-ui,sans-serif;max-width:920px;margin:40px auto;padding:0 20px}
@@ -36,7 +36,7 @@ class Chapter:
     history: ConfigHistory
 
     def numbers(self) -> Table:
-        s, cost = self.status, self.status.cost
+        s = self.status
         rows = [
             ("Rating", rating(s.rating, s.rating_interval)),
             ("Champion", s.champion or NOTHING),
@@ -44,13 +44,15 @@ class Chapter:
             ("Games accepted, refused", f"{count(s.games)}, {count(s.games_refused)}"),
             ("Rows, rows seen in training", f"{count(s.rows)}, {count(s.sample_steps)}"),
             ("Games a second", rate(s.games_per_s)),
-            ("CPU, GPU time", f"{effort(cost.cpu_s)}, {effort(cost.gpu_s)}"),
-            ("Money", NOTHING if cost.money is None else f"{cost.money:.2f}"),
-            ("CPU a game", effort(cost.cpu_s_per_game)),
-            ("CPU a promotion", effort(cost.cpu_s_per_promotion)),
-            ("CPU a rating point", effort(cost.cpu_s_per_rating_point)),
         ]
         return ("", ""), rows
+
+    def cost(self) -> Table:
+        rows = [
+            (row.what, effort(row.cpu_s), effort(row.gpu_s), money(row.money))
+            for row in cost_rows(self.status.cost)
+        ]
+        return ("", "CPU", "GPU", "money"), rows
 
     def promotions(self) -> Table:
         rows = [
@@ -107,6 +109,7 @@ def markdown_report(run: RunStatus, chapters: Sequence[Chapter], *, now_s: float
 def _tables(chapter: Chapter) -> list[tuple[str, Table]]:
     return [
         ("Numbers", chapter.numbers()),
+        ("Cost", chapter.cost()),
         ("Promotions and their evidence", chapter.promotions()),
         ("Models", chapter.models()),
     ]

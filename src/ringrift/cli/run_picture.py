@@ -9,13 +9,25 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ringrift.cli.cost_picture import draw_cost
 from ringrift.cli.curves import curve_lines, sparkline
-from ringrift.cli.wording import NOTHING, UNITS, brief, clock, count, duration, rate, rating, stage_title
+from ringrift.cli.wording import (
+    NOTHING,
+    UNITS,
+    brief,
+    clock,
+    count,
+    duration,
+    rate,
+    rating,
+    stage_title,
+)
 from ringrift.learning.run_status import ConfigStatus, LossPoint, RunStatus, StageProgress
 
 NARROW, WIDE, VERY_WIDE = 80, 110, 130
 CURVE_LINES = 7
 SPARK_CHARS = 10
+FINDINGS_MAX = 10
 _STYLES = {
     "promoted": "green",
     "running": "green",
@@ -26,8 +38,9 @@ _STYLES = {
     "waits": "red",
     "failed": "red",
     "blocked": "red",
-    "error": "red",
+    "problem": "red",
 }
+_GRAVITY = {"problem": 2, "warning": 1}
 _DEEDS_FIRST, _DEEDS_LAST = ("promoted", "refused", "took back"), ("waits", "failed")
 
 
@@ -49,11 +62,22 @@ def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None 
         parts += [Text(), side_by_side]
     else:
         parts += [Text(), *([curve, Text()] if curve is not None else []), decisions]
-    findings = [each for each in status.findings if each.get("level") != "ok"]
-    for finding in findings[:3]:
-        level = str(finding.get("level", ""))
-        parts.append(Text(f"doctor: {finding.get('text', '')}", style=_STYLES.get(level, "")))
-    return Group(*parts)
+    if height is None and status.configs:
+        parts += [Text(), draw_cost(status, width=width)]
+    return Group(*parts, *_findings(status, 3 if height is not None else FINDINGS_MAX))
+
+
+def _findings(status: RunStatus, limit: int) -> list[RenderableType]:
+    """The gravest first."""
+    told = [each for each in status.findings if each.get("level") != "fine"]
+    told.sort(key=lambda each: _GRAVITY.get(str(each.get("level")), 0), reverse=True)
+    lines: list[RenderableType] = [
+        Text(f"doctor: {each.get('text', '')}", style=_STYLES.get(str(each.get("level")), ""))
+        for each in told[:limit]
+    ]
+    if len(told) > limit:
+        lines.append(Text(f"and {len(told) - limit} more: `ringrift doctor --quick`", style="dim"))
+    return lines
 
 
 def head_line(status: RunStatus, *, now_s: float) -> Text:

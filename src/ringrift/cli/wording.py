@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 STAGE_TITLES = {
@@ -47,9 +48,19 @@ def effort(seconds: float | None) -> str:
     """A cost in seconds, exact enough for that of one game."""
     if seconds is None:
         return NOTHING
+    if seconds == 0:
+        return "0"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 100 else duration(seconds)
+
+
+def money(value: float | None) -> str:
+    """Two digits that say something, for the price of one game as for that of a week."""
+    if value is None:
+        return NOTHING
+    places = 2 if value == 0 or value >= 1 else min(8, 1 - math.floor(math.log10(value)))
+    return f"{value:.{places}f}"
 
 
 def clock(at_s: float, *, with_date: bool = False) -> str:

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from ringrift.jobs.stopping import StopRequest
+from ringrift.network.gpu_use import gpu_use
 from ringrift.runtime import Runtime
 
 PROTOCOL = 1
@@ -70,6 +71,7 @@ class Reporter:
             "kind": self._kind,
             "elapsed_s": round(now_s - self._started_s, 3),
             "cpu_s": round(cpu_seconds(), 3),
+            "gpu_s": round(gpu_use().seconds(), 3),
             **fields,
         }
         text = msgspec.json.encode(line, enc_hook=str).decode()

@@ -63,7 +63,9 @@ class LossPoint(msgspec.Struct, frozen=True, kw_only=True):
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """What it cost so far; None where there is nothing to divide by, or no price is known.
 
-    Counted are jobs that ended well: the time of failed and lost attempts is not in it.
+    Counted are jobs that ended well: the time of failed and lost attempts is not in it. A GPU counts for as
+    long as a job has it. Money is the price of a node for as long as the jobs would have taken the whole of
+    it: two jobs that have a core each of a node's two pay half of it each.
     """
 
     cpu_s: float
@@ -78,6 +80,30 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     money_per_game: float | None = None
     money_per_promotion: float | None = None
     money_per_rating_point: float | None = None
+
+
+class CostRow(msgspec.Struct, frozen=True):
+    """What one thing cost."""
+
+    what: str
+    cpu_s: float | None
+    gpu_s: float | None
+    money: float | None
+
+
+def cost_rows(cost: Cost) -> tuple[CostRow, ...]:
+    """The whole, and what a game, a promotion and a rating point cost, in the order that people read."""
+    return (
+        CostRow("in all", cost.cpu_s, cost.gpu_s, cost.money),
+        CostRow("a game", cost.cpu_s_per_game, cost.gpu_s_per_game, cost.money_per_game),
+        CostRow("a promotion", cost.cpu_s_per_promotion, cost.gpu_s_per_promotion, cost.money_per_promotion),
+        CostRow(
+            "a rating point",
+            cost.cpu_s_per_rating_point,
+            cost.gpu_s_per_rating_point,
+            cost.money_per_rating_point,
+        ),
+    )
 
 
 class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):

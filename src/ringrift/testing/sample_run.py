@@ -59,7 +59,6 @@ def _config(rng: random.Random, position: int, *, sample: SampleRun) -> ConfigSt
     promotions = max(0, sample.promotions - position % 5) if position < 10 else 0
     curve = _curve(rng, sample, promotions)
     games = 800 + 4_700 * promotions // (1 + position % 3)
-    cpu_s = sample.minutes * 60 * 1.9 / max(1, len(sample.configs))
     gain = curve[-1].rating if curve else None
     blocked = {"train": {"reason": "3 failures in a row: out of memory", "until_s": sample.now_s + 214}}
     return ConfigStatus(
@@ -82,16 +81,33 @@ def _config(rng: random.Random, position: int, *, sample: SampleRun) -> ConfigSt
         curve=curve,
         losses=_losses(rng, sample, promotions),
         running=_running(sample, position),
-        cost=Cost(
-            cpu_s=cpu_s,
-            gpu_s=0.0,
-            money=None if position else round(cpu_s / 3600 * 0.04, 4),
-            cpu_s_per_game=cpu_s / games,
-            cpu_s_per_promotion=cpu_s / promotions if promotions else None,
-            cpu_s_per_rating_point=cpu_s / gain if gain else None,
-        ),
+        cost=_cost(sample, position, games=games, promotions=promotions, gain=gain or 0.0),
         bucket=31_400.0,
         next="training starts when 1,212 more rows are checked (2 min at this speed)",
+    )
+
+
+def _cost(sample: SampleRun, position: int, *, games: int, promotions: int, gain: float) -> Cost:
+    """The first config has a GPU and a price."""
+    cpu_s = sample.minutes * 60 * 1.9 / max(1, len(sample.configs))
+    gpu_s, money = (0.0, None) if position else (cpu_s * 0.3, cpu_s / 3600 * 0.04)
+
+    def per(spent: float | None, number: float) -> float | None:
+        return None if spent is None or not number else spent / number
+
+    return Cost(
+        cpu_s=cpu_s,
+        gpu_s=gpu_s,
+        money=money,
+        cpu_s_per_game=per(cpu_s, games),
+        cpu_s_per_promotion=per(cpu_s, promotions),
+        cpu_s_per_rating_point=per(cpu_s, gain),
+        gpu_s_per_game=per(gpu_s, games),
+        gpu_s_per_promotion=per(gpu_s, promotions),
+        gpu_s_per_rating_point=per(gpu_s, gain),
+        money_per_game=per(money, games),
+        money_per_promotion=per(money, promotions),
+        money_per_rating_point=per(money, gain),
     )
 
 

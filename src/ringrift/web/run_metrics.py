@@ -32,6 +32,7 @@ COUNTERS: tuple[tuple[str, str, Number], ...] = (
     ("ringrift_rollbacks", "Promotions that were taken back", lambda c: c.rollbacks),
     ("ringrift_cpu_seconds", "Processor time of all jobs", lambda c: c.cost.cpu_s),
     ("ringrift_gpu_seconds", "GPU time of all jobs", lambda c: c.cost.gpu_s),
+    ("ringrift_money", "What the nodes cost, where each has a price", lambda c: c.cost.money),
 )
 
 

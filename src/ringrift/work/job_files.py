@@ -15,7 +15,8 @@ from ringrift.work.job_orders import JobArtifact, JobOrder
 from ringrift.work.job_talk import JobTalk
 
 RESULT_BYTES_MAX = VALUE_BYTES_MAX // 2
-REPEATED = ("event", "kind", "elapsed_s", "cpu_s", "status", "exit_code", "artifacts")  # said elsewhere
+# Said elsewhere.
+REPEATED = ("event", "kind", "elapsed_s", "cpu_s", "gpu_s", "status", "exit_code", "artifacts")
 MISSING_S = 30.0  # an input may still be on its way
 
 

@@ -38,6 +38,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     abandoned: int = 0  # how many workers died over it
     wall_s: float = 0.0  # what earlier attempts took; this one goes on from what they made
     cpu_s: float = 0.0
+    gpu_s: float = 0.0
 
 
 class JobFolder:

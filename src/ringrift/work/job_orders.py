@@ -52,7 +52,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float
     wall_s: float
     cpu_s: float
-    gpu_s: float = 0.0
+    gpu_s: float = 0.0  # how long it had a GPU
+    node_s: float | None = None  # how long it took a whole node, or would have; None: not known
     artifacts: tuple[JobArtifact, ...] = ()
     fields: dict[str, Any] = {}  # the other fields of the job's result line
 

@@ -15,6 +15,8 @@ import msgspec
 LINE_BYTES_MAX = 4 * 2**20
 ARTIFACTS_MAX = 10_000
 TEXT_CHARS_MAX = 200
+POSITION = ("stage", "done", "total", "rate", "eta_s", "idle_s")
+KNOWN = frozenset(("event", "kind", "elapsed_s", "cpu_s", "gpu_s", *POSITION))
 
 
 class SaidArtifact(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class JobTalk:
         self.total: float | None = None
         self.rate: float = 0.0
         self.eta_s: float | None = None
-        self.cpu_s = 0.0
+        self.cpu_s = self.gpu_s = 0.0
         self.extra: dict[str, Any] = {}  # what the stage adds to its progress
         self.artifacts: dict[str, SaidArtifact] = {}
         self.result: dict[str, Any] | None = None
@@ -78,6 +80,7 @@ class JobTalk:
     def _take(self, said: dict[str, Any], now_s: float) -> None:
         event = str(said.get("event", ""))
         self.cpu_s = max(self.cpu_s, number(said.get("cpu_s")) or 0.0)
+        self.gpu_s = max(self.gpu_s, number(said.get("gpu_s")) or 0.0)
         if event != "heartbeat":
             self.moved_s = now_s
         if event in ("progress", "heartbeat"):
@@ -98,9 +101,8 @@ class JobTalk:
         self.total = number(said.get("total"))
         self.rate = number(said.get("rate")) or 0.0
         self.eta_s = number(said.get("eta_s"))
-        known = {"event", "kind", "elapsed_s", "cpu_s", "stage", "done", "total", "rate", "eta_s", "idle_s"}
         if said["event"] == "progress":
-            self.extra = {key: value for key, value in said.items() if key not in known}
+            self.extra = {key: value for key, value in said.items() if key not in KNOWN}
         self.last_line = _in_words(self)
 
     def _take_artifact(self, said: Any) -> None:

@@ -168,7 +168,7 @@ class Worker:
             busy=len(self._jobs),
             kinds=None if config.kinds is None else tuple(sorted(config.kinds)),
             capabilities=tuple(sorted(config.capabilities)),
-            cpus=os.cpu_count() or 1,
+            cpus=config.cpus,
             gpus=config.gpus,
             memory_mb=memory.total // _MEGABYTE,
             memory_free_mb=memory.available // _MEGABYTE,

@@ -44,7 +44,7 @@ class ClaimedJob:
         self._stop_asked = False
         self._is_over = False  # the queue knows how it ended, and there is no lease to keep
         self._lost = ""
-        self._wall_s = self._cpu_s = 0.0  # of all attempts, as far as their ends were noted
+        self._wall_s = self._cpu_s = self._gpu_s = 0.0  # of all attempts, as far as their ends were noted
 
     @property
     def item_id(self) -> str:
@@ -123,7 +123,9 @@ class ClaimedJob:
         telling = asyncio.ensure_future(tell_progress(claim, order, job, shop))
         try:
             end = await job.run()
-            self._wall_s, self._cpu_s = self._wall_s + end.wall_s, self._cpu_s + end.cpu_s
+            self._wall_s += end.wall_s
+            self._cpu_s += end.cpu_s
+            self._gpu_s += _gpu_s(end, order)
             return end
         finally:
             telling.cancel()
@@ -135,7 +137,7 @@ class ClaimedJob:
         before = await asyncio.to_thread(folder.read_record)
         if before is not None:
             await asyncio.to_thread(end_processes_of, claim.id)
-            self._wall_s, self._cpu_s = before.wall_s, before.cpu_s
+            self._wall_s, self._cpu_s, self._gpu_s = before.wall_s, before.cpu_s, before.gpu_s
         await lay_out(folder, order, self._shop.engine.blobs)
         record = JobRecord(
             item_id=claim.id,
@@ -146,6 +148,7 @@ class ClaimedJob:
             abandoned=0 if before is None else before.abandoned,
             wall_s=self._wall_s,
             cpu_s=self._cpu_s,
+            gpu_s=self._gpu_s,
         )
         await asyncio.to_thread(folder.write_record, record)
 
@@ -154,7 +157,8 @@ class ClaimedJob:
         try:
             record = await asyncio.to_thread(self._folder.read_record)
             if record is not None and record.token == self._claim.token:
-                record.worker, record.wall_s, record.cpu_s = None, self._wall_s, self._cpu_s
+                record.worker, record.wall_s = None, self._wall_s
+                record.cpu_s, record.gpu_s = self._cpu_s, self._gpu_s
                 await asyncio.to_thread(self._folder.write_record, record)
         except OSError as error:  # a full disk; whoever claims the item next makes the folder his own
             log.warning("worker.folder_not_left", item=self._claim.id, error=str(error))
@@ -201,7 +205,8 @@ class ClaimedJob:
             started_s=self._job.started_s,
             wall_s=round(self._wall_s, 3),
             cpu_s=round(self._cpu_s, 3),
-            gpu_s=round(self._wall_s, 3) if self._order.gpu else 0.0,
+            gpu_s=round(self._gpu_s, 3),
+            node_s=round(config.node_seconds(cpu_s=self._cpu_s, gpu_s=self._gpu_s), 3),
             artifacts=artifacts,
             fields=fields,
         )
@@ -272,6 +277,13 @@ class ClaimedJob:
                 if self._lost:
                     raise LeaseLost(self._claim.id, token=self._claim.token, reason=self._lost) from error
                 await self._shop.runtime.sleep(self._shop.config.pause_s)
+
+
+def _gpu_s(end: JobEnd, order: JobOrder) -> float:
+    """A program of a user's own that says nothing of it had its GPU all the time."""
+    if end.talk.gpu_s == 0.0 and order.gpu:
+        return end.wall_s
+    return min(end.talk.gpu_s, end.wall_s)
 
 
 def _not_even_run(error: RingRiftError) -> JobVerdict:

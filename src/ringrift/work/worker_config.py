@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringrift.errors import ConfigError
@@ -21,6 +21,7 @@ class WorkerConfig:
     slots: int = 1
     kinds: frozenset[str] | None = None  # None: any
     capabilities: frozenset[str] = frozenset({"cpu"})
+    cpus: int = field(default_factory=lambda: os.cpu_count() or 1)
     gpus: int = 0
     lease_s: float = LEASE_S
     claim_wait_s: float = 60.0
@@ -33,6 +34,11 @@ class WorkerConfig:
             raise ConfigError(f"slots is {self.slots}; it must be 1 to 1024")
         if self.lease_s < 1 or self.claim_wait_s <= 0 or self.pause_s <= 0:
             raise ConfigError("lease_s must be at least 1, claim_wait_s and pause_s above 0")
+
+    def node_seconds(self, *, cpu_s: float, gpu_s: float) -> float:
+        """For how long so much would take a whole node of this kind, whichever it has least of."""
+        of_gpus = gpu_s / self.gpus if self.gpus else 0.0
+        return max(cpu_s / self.cpus, of_gpus)
 
     @property
     def renew_s(self) -> float:

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from ringrift.cli.durations import parse_duration
 from ringrift.cli.main import app
+from ringrift.cli.wording import money
 from ringrift.errors import ConfigError
 
 
@@ -62,3 +63,18 @@ def test_durations(text, seconds):
 def test_wrong_durations_are_explained(text):
     with pytest.raises(ConfigError, match="such as 90s"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (None, "-"),
+        (0.0, "0.00"),
+        (12.345, "12.35"),
+        (0.25, "0.25"),
+        (0.0123, "0.012"),
+        (0.000004567, "0.0000046"),
+    ],
+)
+def test_money_has_two_digits_that_say_something(value, told):
+    assert money(value) == told

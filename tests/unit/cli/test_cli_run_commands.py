@@ -305,7 +305,7 @@ def test_a_report_is_one_file_with_curve_costs_and_evidence(tmp_path):
     assert text.count("<svg") == 2
     assert "<polyline" in text
     assert "won 40 of 64 points" in text
-    assert "CPU a rating point" in text
+    assert "<td>a rating point</td>" in text
     assert "<script" not in text
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 
@@ -344,3 +344,30 @@ def test_a_run_goes_on_with_its_configs():
     write_status(TWO)
     choice = in_engine(lambda engine: read_run_choice(engine.kv))
     assert choice.configs == ("square8_2p", "hex8_2p")
+
+
+# --- cost -----------------------------------------------------------------------------------------------
+
+
+def test_status_tells_what_a_game_a_promotion_and_a_rating_point_cost_in_cpu_gpu_and_money():
+    write_status(TWO)
+    shown = ringrift("status").stdout
+    head = next(line for line in shown.splitlines() if line.startswith("cost"))
+    assert head.split("  ")[-1].strip() == "a rating point"
+    lines = shown.splitlines()[shown.splitlines().index(head) + 1 :]
+    assert [line.split()[:2] for line in lines[:2]] == [["square8_2p", "CPU"], ["GPU", "13"]]
+    assert lines[2].split()[0] == "money"
+    assert lines[3].split()[:2] == ["hex8_2p", "CPU"]
+    assert "GPU" not in "".join(lines[4:])  # hex8_2p had none
+
+
+def test_the_report_has_a_table_of_costs(tmp_path):
+    write_status(TWO)
+    write_models("square8_2p")
+    ringrift("report", "square8_2p", "--out", str(tmp_path / "run.md"))
+    report = (tmp_path / "run.md").read_text()
+    assert "|  | CPU | GPU | money |" in report
+    for what in ("in all", "a game", "a promotion", "a rating point"):
+        (row,) = [line for line in report.splitlines() if line.startswith(f"| {what} |")]
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert all(cell != "-" for cell in cells)

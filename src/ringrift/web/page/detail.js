@@ -1,6 +1,6 @@
 // Everything about the chosen config.
 import { byId, el, empty, keyed, pairs, say, table } from "./dom.js";
-import { brief, clock, count, digits, duration, effort, interval, isNumber, percent, rate } from "./format.js";
+import { brief, clock, count, digits, duration, effort, interval, isNumber, money, percent, rate } from "./format.js";
 import { LOSSES, Plot, lossShape, ratingShape } from "./plots.js";
 import { STAGES, stageTitle, unit } from "./words.js";
 
@@ -10,6 +10,7 @@ export class Detail {
   constructor() {
     this.axis = "time";
     this.tabled = null; // the curve that the table shows; a long one is not built anew every second
+    this.costed = null; // the cost that is shown
     this.rating = new Plot(byId("rating-plot"), ratingShape, { height: 300 });
     this.loss = new Plot(byId("loss-plot"), lossShape, { height: 272 });
   }
@@ -55,7 +56,10 @@ export class Detail {
     drawJobs(config);
     say(byId("next"), config ? config.next : "");
     pairs(byId("counts"), config ? countPairs(config) : []);
-    pairs(byId("cost"), config ? costPairs(config.cost) : []);
+    if (config?.cost !== this.costed) {
+      this.costed = config?.cost;
+      byId("cost").replaceChildren(...(config ? costTable(config.cost) : [empty("Nothing yet.")]));
+    }
   }
 }
 
@@ -150,13 +154,16 @@ function countPairs(config) {
   ];
 }
 
-function costPairs(cost) {
-  return [
-    ["CPU time", effort(cost.cpu_s)],
-    ["GPU time", cost.gpu_s > 0 ? effort(cost.gpu_s) : "none"],
-    ["Money", isNumber(cost.money) ? cost.money.toFixed(2) : "no price set", "Give a node a price_per_hour in ringrift.toml."],
-    ["CPU a game", effort(cost.cpu_s_per_game)],
-    ["CPU a promotion", effort(cost.cpu_s_per_promotion)],
-    ["CPU a rating point", effort(cost.cpu_s_per_rating_point)],
-  ];
+const COSTS = [
+  { title: "in all", field: "" },
+  { title: "a game", field: "_per_game" },
+  { title: "a promotion", field: "_per_promotion" },
+  { title: "a rating point", field: "_per_rating_point" },
+];
+
+function costTable(cost) {
+  const columns = [{ title: "" }, ...["CPU", "GPU", "money"].map((title) => ({ title, number: true }))];
+  const rows = COSTS.map(({ title, field }) => [title, effort(cost[`cpu_s${field}`]), effort(cost[`gpu_s${field}`]), money(cost[`money${field}`])]);
+  const note = isNumber(cost.money) ? "" : "Money is counted where [prices] in ringrift.toml says what an hour of each node costs.";
+  return [table(columns, rows), note ? el("p", { class: "muted note" }, note) : ""];
 }

@@ -26,9 +26,16 @@ export function duration(seconds) {
 // A few units are enough for the cost of one game.
 export function effort(seconds) {
   if (!isNumber(seconds)) return "–";
+  if (seconds === 0) return "0";
   if (seconds < 1) return `${(seconds * 1000).toFixed(0)} ms`;
   if (seconds < 100) return `${seconds.toFixed(1)} s`;
   return duration(seconds);
+}
+
+// Two digits that say something, for the price of one game as for that of a week.
+export function money(value) {
+  if (!isNumber(value)) return "–";
+  return value === 0 || value >= 1 ? value.toFixed(2) : value.toFixed(Math.min(8, 1 - Math.floor(Math.log10(value))));
 }
 
 export const ago = (seconds) => (seconds < 2 ? "now" : `${duration(seconds)} ago`);

@@ -1,6 +1,6 @@
 // The head of the page, the totals, and one tile per config.
 import { byId, el, keyed, say } from "./dom.js";
-import { ago, clock, count, duration, interval, isNumber, rate } from "./format.js";
+import { ago, clock, count, duration, interval, isNumber, money, rate } from "./format.js";
 import { sparkline } from "./sparkline.js";
 import { level, stageTitle } from "./words.js";
 
@@ -46,14 +46,14 @@ export function drawTotals(store) {
   const cpuS = configs.reduce((total, config) => total + config.cost.cpu_s, 0);
   const gpuS = configs.reduce((total, config) => total + config.cost.gpu_s, 0);
   const priced = configs.filter((config) => isNumber(config.cost.money));
-  const money = priced.reduce((total, config) => total + config.cost.money, 0);
+  const spent = priced.reduce((total, config) => total + config.cost.money, 0);
   const speed = sum("games_per_s");
   const boxes = !run ? [] : [
     { name: "games/s", value: rate(speed), note: `${count(speed * 3600)} an hour`, points: store.speeds },
     { name: "games", value: count(sum("games")), note: `${count(sum("rows"))} rows` },
     { name: "promotions", value: count(sum("promotions")), note: `${count(sum("rejections"))} refused, ${count(sum("rollbacks"))} taken back` },
     { name: "workers busy", value: `${busy} of ${run.workers}`, note: waiting(store.get("queue", {})) },
-    { name: "CPU time", value: duration(cpuS), note: [gpuS > 0 ? `GPU ${duration(gpuS)}` : "", priced.length ? `cost ${money.toFixed(2)}` : ""].filter(Boolean).join(", ") || "no GPU used" },
+    { name: "CPU time", value: duration(cpuS), note: [gpuS > 0 ? `GPU ${duration(gpuS)}` : "", priced.length ? `cost ${money(spent)}` : ""].filter(Boolean).join(", ") || "no GPU used" },
   ];
   keyed(byId("totals"), boxes, {
     key: (box) => box.name,

@@ -13,9 +13,9 @@ const UNITS = { selfplay: "games", validate: "games", export: "rows", train: "ro
 export const unit = (kind) => UNITS[kind] ?? "";
 
 const LEVELS = {
-  running: "good", ok: "good", promoted: "good", done: "good",
+  running: "good", fine: "good", promoted: "good", done: "good",
   paused: "warn", degraded: "warn", restarting: "warn", warning: "warn", warn: "warn", refused: "warn", recall: "warn", starting: "warn", stopping: "warn",
-  blocked: "bad", waits: "bad", failed: "bad", import_failed: "bad", error: "bad", critical: "bad", dead: "bad", "took back": "bad",
+  blocked: "bad", problem: "bad", waits: "bad", failed: "bad", import_failed: "bad", error: "bad", critical: "bad", dead: "bad", "took back": "bad",
 };
 export const level = (word) => LEVELS[word] ?? "plain";
 

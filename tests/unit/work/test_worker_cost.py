@@ -1,0 +1,76 @@
+"""What a job cost, as the worker hands it in."""
+
+import pytest
+from worker_world import WorkerWorld, end_well, say
+
+from ringrift.engine.ports import WorkState
+from ringrift.testing.simulation import simulate
+
+
+@pytest.fixture
+def world(tmp_path):
+    def run(scenario, **config):
+        async def main():
+            async with WorkerWorld(tmp_path, **config) as here:
+                await scenario(here)
+
+        simulate(main(), limit_s=20_000)
+
+    return run
+
+
+def test_the_gpu_counts_for_as_long_as_the_job_says_it_had_it(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        await here.runtime.sleep(100)
+        say(child, event="progress", stage="training", done=1, cpu_s=50, gpu_s=75.5)
+        await here.runtime.sleep(5)
+        end_well(child, cpu_s=52, gpu_s=80.0)
+        report = (await here.until(item_id, WorkState.DONE)).result
+        assert (report["cpu_s"], report["gpu_s"]) == (52.0, 80.0)
+        assert report["fields"] == {}
+        assert report["node_s"] == 40.0  # it had one of two GPUs for 80 s, and one of four cores for less
+
+    world(scenario, cpus=4, gpus=2)
+
+
+def test_a_program_that_says_nothing_of_its_gpu_had_it_all_the_time(world):
+    async def scenario(here):
+        item_id = await here.add(limits={"gpu": True}, requires=frozenset({"gpu"}))
+        child = await here.child()
+        await here.runtime.sleep(30)
+        end_well(child)
+        report = (await here.until(item_id, WorkState.DONE)).result
+        assert report["gpu_s"] == report["wall_s"] >= 30.0
+
+    world(scenario, gpus=1, capabilities=frozenset({"cpu", "gpu"}))
+
+
+def test_no_job_has_a_gpu_for_longer_than_it_ran(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        await here.runtime.sleep(10)
+        end_well(child, gpu_s=1e9)
+        report = (await here.until(item_id, WorkState.DONE)).result
+        assert 10.0 <= report["gpu_s"] == report["wall_s"] < 12.0
+
+    world(scenario, gpus=1)
+
+
+def test_what_an_earlier_attempt_took_is_in_it(world):
+    async def scenario(here):
+        item_id = await here.add()
+        first = await here.child()
+        await here.runtime.sleep(20)
+        say(first, event="progress", stage="training", done=1, gpu_s=15.0)
+        await here.wait_a_little()
+        first.exit(1)
+        second = await here.child(1)
+        await here.runtime.sleep(20)
+        end_well(second, gpu_s=10.0)
+        report = (await here.until(item_id, WorkState.DONE)).result
+        assert report["gpu_s"] == 25.0
+
+    world(scenario, gpus=1)
