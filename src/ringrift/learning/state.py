@@ -266,7 +266,7 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
         return
     failures.in_a_row = 0
     state.served_s[job.kind] += report.wall_s
-    state.node_s[report.node] += report.wall_s
+    state.node_s[report.node] += report.wall_s if report.node_s is None else report.node_s
     state.cpu_s += report.cpu_s
     state.gpu_s += report.gpu_s
     results.take_in(state, job, report, fact.at_s)
