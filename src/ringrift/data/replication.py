@@ -21,7 +21,7 @@ from ringrift.data.copies import CopyView, receipts_by_digest
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.moves import arrived, copy_artifacts
-from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.plane import DataPlane
 from ringrift.data.replication_plan import (
     Alert,
     Repair,
@@ -30,9 +30,10 @@ from ringrift.data.replication_plan import (
     Snapshot,
     plan,
 )
+from ringrift.data.waking import WakingDaemon
 from ringrift.errors import AlreadyExists, RingRiftError
 from ringrift.events.handlers import HandlerBase
-from ringrift.events.router import get_router
+from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
@@ -76,7 +77,7 @@ async def take_snapshot(plane: DataPlane, away: frozenset[str] = frozenset()) ->
     )
 
 
-class _ReplicationDaemon(HandlerBase):
+class _ReplicationDaemon(WakingDaemon):
     """Looks at all copies now and then, and at once when a node goes away."""
 
     capability: ClassVar[str] = "replication"
@@ -91,17 +92,20 @@ class _ReplicationDaemon(HandlerBase):
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
-        self._plane, self.rules = plane, rules or ReplicationRules()
-        self.router = router or get_router()
+        super().__init__(name, interval_s=interval_s, plane=plane, router=router, runtime=runtime)
+        self.rules = rules or ReplicationRules()
         self.away = AwayNodes(self._runtime)
         self.last_plan: ReplicationPlan | None = None
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return self.away.hears()
+        return {"HOST_OFFLINE": self._on_offline, "HOST_ONLINE": self.away.on_online}
+
+    def _on_offline(self, event: RouterEvent) -> None:
+        self.away.on_offline(event)
+        self.wake()
 
     async def _run_cycle(self) -> None:
-        plane = self._plane = self._plane or await open_data_plane()
+        plane = await self._opened()
         snapshot = self._complete(await take_snapshot(plane, self.away.now()))
         self.last_plan = plan(snapshot, self.rules)
         await self._act(plane, self.last_plan)

@@ -120,7 +120,7 @@ class HandlerBase(ABC):
                 on_ready()
             while True:
                 await self._cycle()
-                await self._runtime.sleep(self._cycle_interval)
+                await self._rest()
         finally:
             self._running = False
             self._unsubscribe()
@@ -164,6 +164,10 @@ class HandlerBase(ABC):
         """Return when a started handler has ended, by whatever reason."""
         if self._task is not None:
             await asyncio.wait({self._task})
+
+    async def _rest(self) -> None:
+        """Wait for the next cycle."""
+        await self._runtime.sleep(self._cycle_interval)
 
     async def _cycle(self) -> None:
         try:

@@ -215,21 +215,21 @@ async def test_the_monitor_tells_once_until_it_gets_worse():
     assert told["level"] == "critical"
     world.runtime.advance(3_601.0)
     await monitor._run_cycle()
-    assert len(world.heard("REPLICATION_ALERT")) == 2
+    assert [told["level"] for told in world.heard("REPLICATION_ALERT")] == ["critical", "critical", "warning"]
 
 
 async def test_nodes_tell_how_full_they_are():
     world = World(*nodes("a", "b", "c"))
-    state = DiskState(
+    full = DiskState(
         node="c",
         used_percent=91.0,
-        free_bytes=1,
-        total_bytes=10,
+        free_bytes=9,
+        total_bytes=100,
         level="warning",
         writes_blocked=False,
         at_s=0.0,
     )
-    await DiskStates(world.planes["c"].kv).tell(state)
+    await DiskStates(world.planes["c"].kv).tell(full)
     await world.make(b"games", "a")
     found = plan(await take_snapshot(world.planes["a"]), RULES)
     assert [each.target for each in found.repairs] == ["b"]

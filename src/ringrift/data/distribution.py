@@ -1,0 +1,347 @@
+"""Models and sample files to where they are needed, with confirmation by receipts.
+
+MODEL_DISTRIBUTION, MODEL_SYNC and NPZ_DISTRIBUTION are this daemon with different kinds. What should be where
+follows from the champions, the newest sample files and open wishes; an event only makes it look at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+import structlog
+
+from ringrift.data.away import AwayNodes
+from ringrift.data.capacity import DiskStates
+from ringrift.data.copies import receipts_by_digest
+from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.distribution_plan import (
+    Delivery,
+    DistributionRules,
+    Scene,
+    Standing,
+    Want,
+    plan,
+    wants_of_champions,
+    wants_of_samples,
+    with_card,
+)
+from ringrift.data.kv_records import KvRecords
+from ringrift.data.moves import arrived, copy_artifacts
+from ringrift.data.plane import DataPlane
+from ringrift.data.retention import read_needs
+from ringrift.data.waking import WakingDaemon
+from ringrift.engine.digests import is_digest
+from ringrift.errors import RingRiftError
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.runtime import Runtime
+
+__all__ = [
+    "DistributionDaemon",
+    "DistributionRules",
+    "UnifiedDistributionDaemon",
+    "Wish",
+    "create_distribution_daemon",
+    "digest_in",
+]
+
+log = structlog.get_logger()
+
+INTERVAL_S = 15.0
+WISHES = "data/wishes/"
+WISH_S = 86_400.0  # a wish that could not be met in a day is dropped, and said to be
+_BLOB = "blob:"
+_REMEMBERED_MAX = 1_000
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody asked for a model to be on nodes."""
+
+    digest: str
+    config: str
+    required: int
+    reason: str
+    at_s: float
+    target: str = ""
+    priority: str = "high"
+
+
+@dataclass(slots=True)
+class _Tries:
+    failures: int = 0
+    next_s: float = 0.0
+    error: str = ""
+
+
+class DistributionDaemon(WakingDaemon):
+    """Brings files to nodes until they confirm."""
+
+    capability: ClassVar[str] = "artifact_distribution"
+    emits: ClassVar[tuple[str, ...]] = (
+        "MODEL_DISTRIBUTION_STARTED",
+        "MODEL_DISTRIBUTION_COMPLETE",
+        "MODEL_DISTRIBUTION_FAILED",
+        "DISTRIBUTION_INCOMPLETE",
+    )
+
+    def __init__(
+        self,
+        kinds: Iterable[str] = ("models", "npz"),
+        *,
+        plane: DataPlane | None = None,
+        rules: DistributionRules | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(
+            "model_distribution", interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime
+        )
+        self.rules, self.kinds = rules or DistributionRules(), frozenset(kinds)
+        self.away = AwayNodes(self._runtime)
+        self.standings: dict[str, Standing] = {}
+        self._tries: dict[tuple[str, str], _Tries] = {}
+        self._told: dict[tuple[str, str], float] = {}  # (want, what): when; also when a want began
+
+    # --- what it hears --------------------------------------------------------------------------------
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        looks = dict.fromkeys(
+            ("MODEL_PROMOTED", "NPZ_EXPORT_COMPLETE", "REGISTRY_UPDATED", "P2P_MODEL_SYNCED"),
+            self.wake,
+        )
+        wishes = dict.fromkeys(
+            ("MODEL_UPDATED", "MODEL_SYNC_REQUESTED", "MODEL_EVALUATION_BLOCKED", "TRAINING_COMPLETED"),
+            self._on_wish,
+        )
+        return {
+            **looks,
+            **wishes,
+            "MODEL_CORRUPTED": self._on_corrupted,
+            "MODEL_DISTRIBUTION_FAILED": self._on_failed,
+            **self.away.hears(),
+        }
+
+    async def _on_wish(self, event: RouterEvent) -> None:
+        """A model should be on nodes: remember it, so that a restart does not forget it."""
+        payload = event.payload
+        digest = digest_in(payload)
+        if digest is None or "models" not in self.kinds:
+            return
+        plane = await self._opened()
+        wish = Wish(
+            digest=digest,
+            config=str(payload.get("config_key") or ""),
+            required=int(payload.get("required_nodes") or self.rules.nodes_evaluation),
+            reason=str(payload.get("reason") or event.event_type.lower()),
+            at_s=plane.runtime.now_s(),
+            target=str(payload.get("target_node") or ""),
+            priority=str(payload.get("priority") or "high"),
+        )
+        await self._wishes(plane).put(f"{digest}/{wish.target}", wish, ttl_s=WISH_S)
+        self.wake()
+
+    async def _on_corrupted(self, event: RouterEvent) -> None:
+        """A node found its copy damaged: it does not have it any more, so it gets it again."""
+        digest, node = digest_in(event.payload), event.payload.get("node_id")
+        if digest is None or not node:
+            return
+        plane = await self._opened()
+        await plane.manifest.drop_copy(digest, str(node))
+        self.wake()
+
+    def _on_failed(self, event: RouterEvent) -> None:
+        """Another process gave up on nodes; those that we know of have their own time to rest."""
+        log.info("distribution.failure_heard", error=event.payload.get("error"), source=event.source)
+
+    # --- what it does ---------------------------------------------------------------------------------
+
+    async def _run_cycle(self) -> None:
+        plane = await self._opened()
+        scene = await self._scene(plane)
+        standings = plan(await self._wants(plane, scene), scene)
+        await self._deliver(plane, standings)
+        standings = plan([each.want for each in standings], await self._scene(plane))
+        self.standings = {each.want.name: each for each in standings}
+        for standing in standings:
+            await self._tell(plane, standing)
+        self._forget(standings)
+
+    def _wishes(self, plane: DataPlane) -> KvRecords[Wish]:
+        return KvRecords(plane.kv, WISHES, Wish)
+
+    async def _scene(self, plane: DataPlane) -> Scene:
+        now_s = self._runtime.monotonic_s()
+        resting = frozenset(key for key, tries in self._tries.items() if tries.next_s > now_s)
+        return Scene(
+            artifacts={each.digest: each for each in await plane.manifest.artifacts()},
+            receipts=receipts_by_digest(await plane.manifest.receipts()),
+            nodes=plane.nodes,
+            tombstones=await DeletionRecords(plane.kv).tombstones(),
+            away=self.away.now(),
+            disk_percent=await DiskStates(plane.kv).used_percent(),
+            resting=resting,
+        )
+
+    async def _wants(self, plane: DataPlane, scene: Scene) -> list[Want]:
+        wants: list[Want] = []
+        if "models" in self.kinds:
+            champions: dict[str, tuple[str, ...]] = {}
+            for digest, config in (await read_needs(plane.kv, plane.queue)).champions.items():
+                champions[config] = (*champions.get(config, ()), digest)
+            wants += wants_of_champions(champions, scene, self.rules)
+            wants += [_want(wish, scene) for wish in await self._wishes(plane).all()]
+        if "npz" in self.kinds:
+            wants += wants_of_samples(scene, self.rules)
+        return list({want.name + want.target: want for want in reversed(wants)}.values())
+
+    async def _deliver(self, plane: DataPlane, standings: list[Standing]) -> None:
+        turns = asyncio.Semaphore(self.rules.parallel)
+        async with asyncio.TaskGroup() as group:
+            for standing in standings:
+                if standing.deliveries:
+                    await self._tell_started(standing)
+                for delivery in standing.deliveries:
+                    group.create_task(self._deliver_in_turn(plane, delivery, turns))
+
+    async def _deliver_in_turn(self, plane: DataPlane, delivery: Delivery, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            error = await self._try(plane, delivery)
+        key = (delivery.want.name, delivery.target)
+        if not error:
+            self._tries.pop(key, None)
+            return
+        tries = self._tries.setdefault(key, _Tries())
+        tries.failures, tries.error = tries.failures + 1, error
+        tries.next_s = self._runtime.monotonic_s() + self.rules.wait_s(tries.failures)
+        log.warning("distribution.failed", node=delivery.target, error=error, failures=tries.failures)
+
+    async def _try(self, plane: DataPlane, delivery: Delivery) -> str:
+        try:
+            moved = await copy_artifacts(
+                plane,
+                delivery.artifacts,
+                source=delivery.source,
+                target=delivery.target,
+                priority=delivery.want.priority,
+                timeout_s=self.rules.transfer_timeout_s,
+            )
+        except RingRiftError as fault:
+            return str(fault)
+        here = arrived(moved)
+        missing = [each.digest for each in delivery.artifacts if each.digest not in here]
+        return "; ".join(dict(moved.failed).get(digest, "no receipt came back") for digest in missing)
+
+    # --- what it tells --------------------------------------------------------------------------------
+
+    async def _tell_started(self, standing: Standing) -> None:
+        if self._is_first(standing, "started"):
+            payload = {"total_models": len(standing.want.digests), "target_nodes": list(standing.missing)}
+            await self._publish("MODEL_DISTRIBUTION_STARTED", standing, payload)
+
+    async def _tell(self, plane: DataPlane, standing: Standing) -> None:
+        want = standing.want
+        begun_s = self._told.get((want.name, "started"))
+        waited_s = self._runtime.monotonic_s() - begun_s if begun_s is not None else 0.0
+        if not standing.missing or standing.done:
+            await self._wishes(plane).delete(f"{want.name}/{want.target}")
+        if standing.done and begun_s is not None and self._is_first(standing, "complete"):
+            payload = {
+                "models_distributed": len(want.digests),
+                "target_nodes": list(standing.confirmed),
+                "nodes_synced": len(standing.confirmed),
+                "duration_seconds": waited_s,
+            }
+            await self._publish("MODEL_DISTRIBUTION_COMPLETE", standing, payload)
+        given_up = {
+            node: self._tries[want.name, node] for node in standing.missing if self._gave_up(want, node)
+        }
+        if given_up and self._is_first(standing, "failed"):
+            error = "; ".join(f"{node}: {tries.error}" for node, tries in given_up.items())
+            await self._publish(
+                "MODEL_DISTRIBUTION_FAILED", standing, {"error": error, "failed_nodes": list(given_up)}
+            )
+        if not standing.done and waited_s > self.rules.timeout_s and self._is_first(standing, "incomplete"):
+            payload = {
+                "model_path": _BLOB + want.name,
+                "required_nodes": standing.required,
+                "actual_nodes": len(standing.confirmed),
+                "timeout_seconds": self.rules.timeout_s,
+            }
+            await self.router.publish("DISTRIBUTION_INCOMPLETE", payload, self.name)
+
+    def _gave_up(self, want: Want, node: str) -> bool:
+        tries = self._tries.get((want.name, node))
+        return tries is not None and tries.failures >= self.rules.tries
+
+    def _is_first(self, standing: Standing, what: str) -> bool:
+        key = (standing.want.name, what)
+        if key in self._told:
+            return False
+        self._told[key] = self._runtime.monotonic_s()
+        return True
+
+    async def _publish(self, event: str, standing: Standing, payload: Mapping[str, Any]) -> None:
+        about = {"model_id": standing.want.name, "config_key": standing.want.config or None}
+        await self.router.publish(event, {**about, **payload}, self.name)
+
+    def _forget(self, standings: list[Standing]) -> None:
+        """Keep notes of present wants only, and of not too many."""
+        present = {each.want.name for each in standings}
+        self._tries = {key: tries for key, tries in self._tries.items() if key[0] in present}
+        for key in [key for key in self._told if key[0] not in present][:_REMEMBERED_MAX]:
+            del self._told[key]
+
+    def get_status(self) -> dict[str, Any]:
+        wants = {
+            name: {
+                "reason": each.want.reason,
+                "confirmed": list(each.confirmed),
+                "missing": list(each.missing),
+                "required": each.required,
+            }
+            for name, each in self.standings.items()
+        }
+        return {**super().get_status(), "kinds": sorted(self.kinds), "wants": wants}
+
+
+UnifiedDistributionDaemon = DistributionDaemon
+
+
+def digest_in(payload: Mapping[str, Any]) -> str | None:
+    """The digest that an event means: its path is `blob:` and the digest, or its id is one."""
+    for text in (
+        str(payload.get("model_path") or "").removeprefix(_BLOB),
+        str(payload.get("model_id") or ""),
+    ):
+        if is_digest(text):
+            return text
+    return None
+
+
+def _want(wish: Wish, scene: Scene) -> Want:
+    model = scene.artifacts.get(wish.digest)
+    digests = (wish.digest,) if model is None else with_card(model, scene.artifacts.values())
+    return Want(
+        digests=digests,
+        config=wish.config,
+        required=wish.required,
+        reason=wish.reason,
+        since_s=wish.at_s,
+        priority=wish.priority,
+        target=wish.target,
+    )
+
+
+def create_distribution_daemon(
+    settings: Mapping[str, str] | None = None,
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> DistributionDaemon:
+    """The daemon for the kinds that its row of the daemon table names, joined by a plus sign."""
+    kinds = (settings or {}).get("kinds", "models+npz").split("+")
+    return DistributionDaemon(kinds, router=router, runtime=runtime)

@@ -1,0 +1,153 @@
+"""What is still needed on this node, and what for: nobody deletes it, however many copies there are.
+
+Needed are: champions, what a person pinned, inputs of work that waits or runs, the games of the last window
+that was exported and all that came after them, the newest sample files and the newest models of each config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from ringrift.data.artifacts import Artifact, ArtifactKind
+from ringrift.data.plane import DataPlane
+from ringrift.engine.digests import check_digest
+from ringrift.engine.ports import KeyValue, WorkItem, WorkQueue
+from ringrift.errors import ConfigError
+from ringrift.work.job_orders import JobOrder, read_order
+
+PINS = "data/pins/"
+CHAMPIONS = "learning/champion/"
+WINDOW_KIND = "export"  # the job that reads the games that are learned from
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRules:
+    """How many of the newest of each config stay, whatever else."""
+
+    samples_kept: int = 2
+    models_kept: int = 3
+    unexported_s: float = 7 * 86_400.0  # games of a config that nobody exported for as long may go
+
+    def __post_init__(self) -> None:
+        if min(self.samples_kept, self.models_kept) < 1:
+            raise ConfigError("samples_kept and models_kept must be at least 1")
+
+
+class _Champion(msgspec.Struct):
+    config: str
+    model: str | None = None
+    card: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What points at artifacts from outside the manifest."""
+
+    pins: Mapping[str, str]
+    champions: Mapping[str, str]  # digest: config
+    open_inputs: Mapping[str, str]  # digest: what kind of work
+    windows: Mapping[str, frozenset[str]]  # config: inputs of its last export
+
+
+async def read_needs(kv: KeyValue, queue: WorkQueue) -> Needs:
+    """Look at pins, champions and work."""
+    pins = {entry.key.removeprefix(PINS): entry.value.decode() for entry in await kv.entries(PINS)}
+    champions: dict[str, str] = {}
+    for entry in await kv.entries(CHAMPIONS):
+        champion = msgspec.json.decode(entry.value, type=_Champion)
+        champions |= {digest: champion.config for digest in (champion.model, champion.card) if digest}
+    waiting = [*await queue.ready(limit=_PAGE), *await queue.claimed(limit=_PAGE)]
+    opened = {
+        digest: item.kind
+        for item in waiting
+        if (order := _order(item)) is not None
+        for digest in order.inputs.values()
+    }
+    return Needs(pins=pins, champions=champions, open_inputs=opened, windows=await _windows(queue))
+
+
+def held(
+    artifacts: Iterable[Artifact], needs: Needs, rules: RetentionRules, *, now_s: float
+) -> dict[str, str]:
+    """Return what is needed, each with the reason."""
+    known = {artifact.digest: artifact for artifact in artifacts}
+    reasons = _newest(known.values(), rules)
+    reasons |= _window_reasons(known, needs.windows, young_s=now_s - rules.unexported_s)
+    reasons |= {digest: f"input of {kind} work" for digest, kind in needs.open_inputs.items()}
+    reasons |= {digest: f"the champion of {config}" for digest, config in needs.champions.items()}
+    return reasons | {digest: f"pinned: {why}" for digest, why in needs.pins.items()}
+
+
+async def read_held(
+    plane: DataPlane, artifacts: Iterable[Artifact], rules: RetentionRules | None = None
+) -> dict[str, str]:
+    needs = await read_needs(plane.kv, plane.queue)
+    return held(artifacts, needs, rules or RetentionRules(), now_s=plane.runtime.now_s())
+
+
+async def pin(kv: KeyValue, digest: str, why: str) -> None:
+    """Keep an artifact on every node that has it until it is unpinned."""
+    check_digest(digest)
+    await kv.put(PINS + digest, why.encode())
+
+
+async def unpin(kv: KeyValue, digest: str) -> bool:
+    return await kv.delete(PINS + digest)
+
+
+def _newest(artifacts: Iterable[Artifact], rules: RetentionRules) -> dict[str, str]:
+    kept = {ArtifactKind.SAMPLES: rules.samples_kept, ArtifactKind.MODEL: rules.models_kept}
+    kept[ArtifactKind.CARD] = rules.models_kept
+    groups: dict[tuple[ArtifactKind, str], list[Artifact]] = {}
+    for artifact in artifacts:
+        if artifact.kind in kept:
+            groups.setdefault((artifact.kind, artifact.config), []).append(artifact)
+    reasons: dict[str, str] = {}
+    for (kind, config), members in groups.items():
+        newest = sorted(members, key=lambda each: -each.created_s)[: kept[kind]]
+        told = f"one of the newest {kind} files of {config or 'no config'}"
+        reasons |= {artifact.digest: told for artifact in newest}
+    return reasons
+
+
+def _window_reasons(
+    known: Mapping[str, Artifact], windows: Mapping[str, frozenset[str]], *, young_s: float
+) -> dict[str, str]:
+    """Windows only move forward: what is newer than the oldest of the last one may be in the next."""
+    starts = {
+        config: min((known[digest].created_s for digest in window if digest in known), default=0.0)
+        for config, window in windows.items()
+    }
+    reasons: dict[str, str] = {}
+    for digest, artifact in known.items():
+        if artifact.kind is not ArtifactKind.GAMES:
+            continue
+        start_s = starts.get(artifact.config)
+        if start_s is not None and artifact.created_s >= start_s:
+            reasons[digest] = f"in the training window of {artifact.config}"
+        elif start_s is None and artifact.created_s >= young_s:
+            reasons[digest] = f"nothing of {artifact.config or 'its config'} was exported yet"
+    return reasons
+
+
+async def _windows(queue: WorkQueue) -> dict[str, frozenset[str]]:
+    windows: dict[str, frozenset[str]] = {}
+    after = 0
+    while page := await queue.ended(after=after, limit=_PAGE):
+        after = page[-1].number
+        for end in page:
+            if end.item.kind == WINDOW_KIND and (order := _order(end.item)) is not None:
+                windows[order.config] = frozenset(order.inputs.values())  # ends come in order: the last stays
+    return windows
+
+
+def _order(item: WorkItem) -> JobOrder | None:
+    """None for work of others, which has no inputs that we know of."""
+    try:
+        return read_order(item.payload)
+    except ConfigError:
+        return None
