@@ -12,6 +12,7 @@ import hashlib
 import os
 import sqlite3
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 HASH_BYTES = 32
 _BUSY_S = 5.0
+_LISTS_MAX = 64  # in memory
 _ASKED_AT_ONCE = 500  # SQLite takes a bounded number of parameters
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS lists (blob TEXT PRIMARY KEY, hashes BLOB NOT NULL) WITHOUT ROWID;
@@ -65,6 +67,23 @@ class ChunkIndex:
         self._path = path
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
+        self._lists: OrderedDict[str, list[bytes | None]] = OrderedDict()
+
+    def list_of(self, digest: str, count: int) -> list[bytes | None]:
+        """Return the list of a blob of *count* chunks, shared by all who read it; None is not known yet."""
+        with self._lock:
+            shared = self._lists.get(digest)
+        if shared is None or len(shared) != count:
+            kept = self.hashes(digest) or b""
+            shared = [kept[at : at + HASH_BYTES] for at in range(0, len(kept), HASH_BYTES)]
+            if len(shared) != count:
+                shared = [None] * count
+        with self._lock:
+            shared = self._lists.setdefault(digest, shared)
+            self._lists.move_to_end(digest)
+            while len(self._lists) > _LISTS_MAX:
+                self._lists.popitem(last=False)
+        return shared
 
     def hashes(self, digest: str) -> bytes | None:
         """Return the list of a blob, 32 bytes a chunk, if it is known."""
@@ -100,6 +119,8 @@ class ChunkIndex:
 
     def forget(self, digest: str) -> None:
         """The blob is gone, or not what its list says."""
+        with self._lock:
+            self._lists.pop(digest, None)
 
         def work(db: sqlite3.Connection) -> None:
             with db:
@@ -155,12 +176,9 @@ class ChunkedFile:
         self.digest, self._index = digest, index
         self.file = path.open("rb", buffering=0)
         self.size = os.fstat(self.file.fileno()).st_size
-        self._hashes: list[bytes | None] = [None] * chunk_count(self.size)
+        self._hashes = index.list_of(digest, chunk_count(self.size))
+        self._kept = None not in self._hashes
         self._lock = threading.Lock()
-        self._kept = False
-        if (listed := index.hashes(digest)) is not None and len(listed) == len(self._hashes) * HASH_BYTES:
-            self._kept = True
-            self._hashes = [listed[at : at + HASH_BYTES] for at in range(0, len(listed), HASH_BYTES)]
 
     def hashes(self, positions: Sequence[int], buffer: memoryview) -> list[bytes]:
         """Return the hashes of these chunks; *buffer* has room for one."""

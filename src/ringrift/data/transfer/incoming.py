@@ -30,6 +30,10 @@ _READ_BACK_AT_ONCE = 8  # chunks that one caller reads back before it goes on wi
 _WRITERS_END_S = 60.0
 
 
+class ChunksLacking(Unavailable):
+    """Not all chunks were counted since the file was opened; ask again what is missing."""
+
+
 class _State(Enum):
     OPEN = "open"
     SEALED = "sealed"
@@ -44,7 +48,7 @@ class Incoming:
         self._folder, self._index = folder, index
         self._hashes: list[bytes | None] = [None] * chunk_count(size)  # of the chunks verified by this object
         self._changing = threading.Condition()
-        self._state, self._writers = _State.OPEN, 0
+        self._state, self._writers, self._touched = _State.OPEN, 0, True
         self._reading_back = threading.Lock()
         self._whole, self._read_back = hashlib.sha256(), 0
         self._buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
@@ -60,6 +64,11 @@ class Incoming:
     @property
     def is_open(self) -> bool:
         return self._state is _State.OPEN
+
+    def was_touched(self) -> bool:
+        """Whether anybody used it since this was last asked."""
+        touched, self._touched = self._touched or self._writers > 0, False
+        return touched
 
     @property
     def complete(self) -> bool:
@@ -101,7 +110,7 @@ class Incoming:
             self._stop_writers(_State.LET_GO)
             if not self.complete:
                 self._opened.file.close()
-                raise Unavailable(f"{self.digest[:12]} lacks chunks", retry_after_s=1.0)
+                raise ChunksLacking(f"{self.digest[:12]} lacks chunks", retry_after_s=0.0)
             with told_in_our_words(self._opened.path), self._opened.file:
                 self._read_back_up_to(len(self._hashes))
                 found = self._whole.hexdigest()
@@ -231,6 +240,7 @@ class Incoming:
         with self._changing:
             may_write = self._state is _State.OPEN
             self._writers += 1
+            self._touched = True
         try:
             yield may_write
         finally:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
 import structlog
 
 from ringrift.data.artifacts import Receipt
@@ -25,22 +25,25 @@ from ringrift.engine.digests import check_digest
 from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import StorageFull, Unavailable
+from ringrift.runtime import Runtime
+from ringrift.settings import Settings
 
 log = structlog.get_logger()
 
 RESERVE_BYTES = 256 << 20  # left free for the databases of this node
 SMALL_BYTES_MAX = CHUNK_BYTES  # files up to this travel whole, in batches
+CHUNK_INDEX = "chunks.db"  # in the blob folder
 _UNFINISHED_MAX = 64
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _AT_REST = "found at rest"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of a group of files."""
 
     receipts: tuple[Receipt, ...] = ()
     failed: tuple[tuple[str, str], ...] = ()  # (digest, why)
+    corrupted: frozenset[str] = frozenset()  # of the failed: those whose bytes came, and were wrong
 
 
 class Intake:
@@ -104,9 +107,7 @@ class Intake:
         try:
             incoming.seal()
         finally:
-            with self._lock:
-                if self._unfinished.get(incoming.digest) is incoming:
-                    del self._unfinished[incoming.digest]
+            self._forget(incoming)
         return self._receipt(incoming.digest, incoming.size, verifier)
 
     def batch(self, verifier: str) -> Batch:
@@ -120,7 +121,7 @@ class Intake:
         """
         sound: dict[str, Path] = {}
         sizes: dict[str, int] = {}
-        failed = []
+        failed, corrupted = [], set()
         for digest, path in delivered.items():
             check_digest(digest)
             try:
@@ -134,10 +135,23 @@ class Intake:
             else:
                 path.unlink(missing_ok=True)
                 failed.append((digest, f"the whole has the digest {found}"))
+                corrupted.add(digest)
         with told_in_our_words(self.folder.folder):
             self.folder.publish(sound)
         receipts = tuple(self._receipt(digest, sizes[digest], verifier) for digest in sound)
-        return Taken(receipts=receipts, failed=tuple(failed))
+        return Taken(receipts=receipts, failed=tuple(failed), corrupted=frozenset(corrupted))
+
+    def let_go(self, incoming: Incoming) -> None:
+        """Leave an unfinished file to whoever continues it, in this process or another."""
+        self._forget(incoming)
+        incoming.let_go()
+
+    def let_go_of_idle(self) -> None:
+        """Let go of the files that nobody touched since the last call."""
+        with self._lock:
+            idle = [incoming for incoming in self._unfinished.values() if not incoming.was_touched()]
+        for incoming in idle:
+            self.let_go(incoming)
 
     def close(self) -> None:
         """Let go of unfinished files; their bytes stay."""
@@ -145,6 +159,11 @@ class Intake:
             unfinished, self._unfinished = list(self._unfinished.values()), OrderedDict()
         for incoming in unfinished:
             incoming.let_go()
+
+    def _forget(self, incoming: Incoming) -> None:
+        with self._lock:
+            if self._unfinished.get(incoming.digest) is incoming:
+                del self._unfinished[incoming.digest]
 
     def _room_taken(self, digest: str) -> int:
         """What an earlier attempt occupies already."""
@@ -155,6 +174,12 @@ class Intake:
 
     def _receipt(self, digest: str, size: int, verifier: str) -> Receipt:
         return Receipt(digest=digest, node=self.node, size=size, verified_s=self._now_s(), verifier=verifier)
+
+
+def open_intake(settings: Settings, runtime: Runtime, *, node: str) -> Intake:
+    """Open the way into the blob folder of the settings."""
+    folder = BlobFolder(settings.blob_dir, runtime.new_id)
+    return Intake(folder, ChunkIndex(settings.blob_dir / CHUNK_INDEX), node=node, now_s=runtime.now_s)
 
 
 class Batch:
@@ -184,7 +209,8 @@ class Batch:
             self._folder.publish(self._written)
         self._written = {}
         receipts = tuple(self._receipt(digest, size) for digest, size in self._sizes.items())
-        return Taken(receipts=receipts, failed=tuple(self._failed))
+        corrupted = frozenset(digest for digest, _ in self._failed)
+        return Taken(receipts=receipts, failed=tuple(self._failed), corrupted=corrupted)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,115 @@
+"""The data server: gives this node's sealed files to other nodes, and takes theirs, over signed HTTP.
+
+It runs in a process of its own, so that hashing and copying never hold up the control process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from ringrift.data.nodes import read_nodes
+from ringrift.data.secret import data_secret
+from ringrift.data.server_answers import Answers
+from ringrift.data.server_buffers import Buffers
+from ringrift.data.server_http import DataHttpServer
+from ringrift.data.transfer.receiving import Intake, open_intake
+from ringrift.data.transfer.signing import OnceOnly, Signer
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import Settings, get_settings
+
+log = structlog.get_logger()
+
+ADDRESS_FILE = "data_server.json"
+_UPKEEP_S = 60.0
+_STOP_S = 5.0
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    """Where the data server of a data folder listens."""
+
+    host: str
+    port: int
+    pid: int
+
+
+class DataServer:
+    """Serves one blob folder until it is cancelled."""
+
+    def __init__(
+        self, intake: Intake, *, secret: bytes, address: tuple[str, int], address_file: Path, runtime: Runtime
+    ) -> None:
+        self._intake, self._secret, self._address = intake, secret, address
+        self._address_file, self._runtime = address_file, runtime
+        self.port = 0
+
+    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        """Listen, look after the folder, and end cleanly when cancelled."""
+        with told_in_our_words(self._address_file):
+            server = await asyncio.to_thread(self._listen)
+        thread = threading.Thread(target=server.serve_forever, name="ringrift-data-server", daemon=True)
+        thread.start()
+        log.info("data_server.listening", host=self._address[0], port=self.port, node=self._intake.node)
+        try:
+            if on_ready is not None:
+                on_ready()
+            while True:
+                await asyncio.to_thread(self._look_after_the_folder)
+                await self._runtime.sleep(_UPKEEP_S)
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._end, server, thread))
+
+    def _listen(self) -> DataHttpServer:
+        server = DataHttpServer(
+            self._address,
+            answers=Answers(self._intake, Buffers()),
+            signer=Signer(self._secret),
+            once_only=OnceOnly(now_s=self._runtime.now_s, monotonic_s=self._runtime.monotonic_s),
+        )
+        self.port = int(server.server_address[1])
+        said = msgspec.json.encode(ServerAddress(self._address[0], self.port, os.getpid()))
+        making = self._address_file.with_suffix(f".{os.getpid()}")
+        self._address_file.parent.mkdir(parents=True, exist_ok=True)
+        making.write_bytes(said)
+        os.replace(making, self._address_file)
+        return server
+
+    def _look_after_the_folder(self) -> None:
+        """Let go of what nobody continues, remove old leftovers and the lists of files that are gone."""
+        self._intake.let_go_of_idle()
+        self._intake.folder.sweep(self._runtime.now_s())
+        for digest in self._intake.index.known():
+            if not self._intake.folder.place(digest).exists():
+                self._intake.index.forget(digest)
+
+    def _end(self, server: DataHttpServer, thread: threading.Thread) -> None:
+        server.shutdown()
+        server.server_close()
+        server.hang_up()
+        thread.join(_STOP_S)
+        self._intake.close()
+        self._intake.index.close()
+        self._address_file.unlink(missing_ok=True)
+
+
+def create_data_server() -> DataServer:
+    """Make the data server of this process's settings."""
+    return data_server(get_settings(), system_runtime())
+
+
+def data_server(settings: Settings, runtime: Runtime) -> DataServer:
+    this = read_nodes(settings.node_name or runtime.hostname, settings.nodes).this
+    return DataServer(
+        open_intake(settings, runtime, node=this.name),
+        secret=data_secret(settings),
+        address=(settings.data_host, this.data_port or settings.data_port),
+        address_file=settings.data_dir / ADDRESS_FILE,
+        runtime=runtime,
+    )

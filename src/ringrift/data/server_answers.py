@@ -1,0 +1,210 @@
+"""What the data server does for each request, without a word about HTTP.
+
+Requests name files by digest and chunks by position; nothing a peer says becomes part of a path unchecked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from ringrift.data.server_buffers import Buffers
+from ringrift.data.transfer.chunks import ChunkedFile, chunk_count, chunk_length
+from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.data.transfer.messages import (
+    ASKED_AT_ONCE,
+    CHUNKS_AT_ONCE,
+    FILES_AT_ONCE,
+    ChunkRange,
+    Chunks,
+    File,
+    Files,
+    Positions,
+    decode,
+    encode,
+    split_hashes,
+)
+from ringrift.data.transfer.receiving import SMALL_BYTES_MAX, Intake, Taken
+from ringrift.errors import ConfigError, DigestMismatch
+
+VERIFIER = "http"
+
+
+class Payload(Protocol):
+    """The bytes that follow the head of a request."""
+
+    def read_into(self, piece: memoryview) -> None:
+        """Fill *piece*; `ConnectionError` if the sender ends before."""
+        ...
+
+    @property
+    def left(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Bytes of a file that follow the head of an answer."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A head and what follows it."""
+
+    head: bytes
+    parts: tuple[FilePart, ...] = ()
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """Who answers."""
+
+    node: str
+
+
+class Answers:
+    """The verbs. Safe from several threads."""
+
+    def __init__(self, intake: Intake, buffers: Buffers) -> None:
+        self._intake, self._buffers = intake, buffers
+        self._verbs: Mapping[str, Callable[[bytes, Payload], Answer]] = {
+            "hello": self._hello,
+            "held": self._held,
+            "batch": self._batch,
+            "missing": self._missing,
+            "chunks": self._chunks,
+            "seal": self._seal,
+            "fetch_batch": self._fetch_batch,
+            "fetch_hashes": self._fetch_hashes,
+            "fetch_chunks": self._fetch_chunks,
+        }
+
+    def answer(self, verb: str, head: bytes, payload: Payload) -> Answer:
+        """Do what is asked; `ConfigError` for an unknown verb or a wrong head."""
+        known = self._verbs.get(verb)
+        if known is None:
+            raise ConfigError(f"no verb is called {verb[:40]!r}")
+        return known(head, payload)
+
+    def _hello(self, _head: bytes, _payload: Payload) -> Answer:
+        return Answer(encode(Hello(self._intake.node)))
+
+    # --- files that come ------------------------------------------------------------------------------
+
+    def _held(self, head: bytes, _payload: Payload) -> Answer:
+        files = decode(head, Files).files
+        _check_count(len(files), ASKED_AT_ONCE)
+        receipts = {file.digest: self._intake.held(file.digest, file.size) for file in files}
+        self._intake.check_room(sum(file.size for file in files if receipts[file.digest] is None))
+        return Answer(encode(Taken(receipts=tuple(r for r in receipts.values() if r is not None))))
+
+    def _batch(self, head: bytes, payload: Payload) -> Answer:
+        files = decode(head, Files).files
+        _check_small(files)
+        with self._intake.batch(VERIFIER) as batch, self._buffers.borrow() as buffer:
+            self._intake.check_room(payload.left)
+            for file in files:
+                piece = buffer[: file.size]
+                payload.read_into(piece)
+                batch.add(file.digest, piece)
+            return Answer(encode(batch.seal()))
+
+    def _missing(self, head: bytes, _payload: Payload) -> Answer:
+        asked = decode(head, ChunkRange)
+        hashes = split_hashes(asked.hashes)
+        _check_positions(asked.file, (asked.first, asked.first + max(0, len(hashes) - 1)))
+        incoming = self._intake.incoming(asked.file.digest, asked.file.size)
+        return Answer(encode(Positions(asked.file, tuple(incoming.missing(asked.first, hashes)))))
+
+    def _chunks(self, head: bytes, payload: Payload) -> Answer:
+        sent = decode(head, Chunks)
+        hashes = split_hashes(sent.hashes)
+        _check_positions(sent.file, sent.positions)
+        if len(hashes) != len(sent.positions):
+            raise ConfigError(f"{len(sent.positions)} chunks have {len(hashes)} hashes")
+        incoming = self._intake.incoming(sent.file.digest, sent.file.size)
+        wrong = []
+        with self._buffers.borrow() as buffer:
+            for position, expected in zip(sent.positions, hashes, strict=True):
+                piece = buffer[: chunk_length(sent.file.size, position)]
+                payload.read_into(piece)
+                try:
+                    incoming.write(position, expected, piece)
+                except DigestMismatch:
+                    wrong.append(position)
+        return Answer(encode(Positions(sent.file, tuple(wrong))))
+
+    def _seal(self, head: bytes, _payload: Payload) -> Answer:
+        file = decode(head, File)
+        if (held := self._intake.held(file.digest, file.size)) is not None:
+            return Answer(encode(Taken(receipts=(held,))))
+        incoming = self._intake.incoming(file.digest, file.size)
+        try:
+            receipt = self._intake.seal(incoming, VERIFIER)
+        except DigestMismatch as error:
+            wrong = frozenset({file.digest})
+            return Answer(encode(Taken(failed=((file.digest, error.found),), corrupted=wrong)))
+        return Answer(encode(Taken(receipts=(receipt,))))
+
+    # --- files that go --------------------------------------------------------------------------------
+
+    def _fetch_batch(self, head: bytes, _payload: Payload) -> Answer:
+        files = decode(head, Files).files
+        _check_small(files)
+        there = [file for file in files if self._size(file.digest) == file.size]
+        parts = tuple(FilePart(self._intake.folder.place(file.digest), 0, file.size) for file in there)
+        return Answer(encode(Files(tuple(there))), parts)
+
+    def _fetch_hashes(self, head: bytes, _payload: Payload) -> Answer:
+        asked = decode(head, Positions)
+        return Answer(encode(self._hashed(asked)))
+
+    def _fetch_chunks(self, head: bytes, _payload: Payload) -> Answer:
+        chunks = self._hashed(decode(head, Positions))
+        path, size = self._intake.folder.place(chunks.file.digest), chunks.file.size
+        parts = tuple(FilePart(path, p * CHUNK_BYTES, chunk_length(size, p)) for p in chunks.positions)
+        return Answer(encode(chunks), parts)
+
+    def _hashed(self, asked: Positions) -> Chunks:
+        """The asked chunks with their hashes; none if the file is not here."""
+        _check_positions(asked.file, asked.positions)
+        if self._size(asked.file.digest) != asked.file.size:
+            return Chunks(asked.file, (), b"")
+        path = self._intake.folder.place(asked.file.digest)
+        source = ChunkedFile(path, asked.file.digest, self._intake.index)
+        try:
+            with self._buffers.borrow() as buffer:
+                hashes = source.hashes(asked.positions, buffer)
+        finally:
+            source.close()
+        return Chunks(asked.file, asked.positions, b"".join(hashes))
+
+    def _size(self, digest: str) -> int | None:
+        try:
+            return os.stat(self._intake.folder.place(digest)).st_size
+        except FileNotFoundError:
+            return None
+
+
+def _check_count(count: int, count_max: int) -> None:
+    if count > count_max:
+        raise ConfigError(f"{count} are too many at once; at most {count_max}")
+
+
+def _check_small(files: tuple[File, ...]) -> None:
+    _check_count(len(files), FILES_AT_ONCE)
+    if large := [file for file in files if file.size > SMALL_BYTES_MAX]:
+        raise ConfigError(f"{large[0].digest[:12]} is too large for a batch")
+
+
+def _check_positions(file: File, positions: tuple[int, ...]) -> None:
+    _check_count(len(positions), CHUNKS_AT_ONCE)
+    if any(not 0 <= position < chunk_count(file.size) for position in positions):
+        raise ConfigError(f"{file.digest[:12]} has no such chunk")

@@ -1,0 +1,187 @@
+"""One connection to another node's data server: signed requests, one after the other, in the caller's thread."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, TypeVar
+
+import msgspec
+
+from ringrift.data.transfer.incoming import ChunksLacking
+from ringrift.data.transfer.messages import HEAD_BYTES_MAX, PREFIX, Refusal, decode, encode
+from ringrift.data.transfer.signing import HEAD, SIGNATURE, NotSigned, Signer, Words
+from ringrift.errors import ConfigError, StorageFull, Unavailable
+from ringrift.runtime import Runtime
+
+T = TypeVar("T")
+
+CONNECT_S = 5.0
+_METHOD = "POST"
+
+
+class LineBroken(Unavailable):
+    """The connection ended, timed out or spoke nonsense; a new one may do better."""
+
+
+class ServerTime:
+    """What the server's clock says, learned when it refuses ours."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, self._offset_s = runtime, 0.0
+
+    def now_s(self) -> float:
+        return self._runtime.now_s() + self._offset_s
+
+    def learn(self, server_s: float) -> None:
+        self._offset_s = server_s - self._runtime.now_s()
+
+
+class Line:
+    """Used by one thread at a time; `abort` may come from any."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        host: str,
+        signer: Signer,
+        node: str,
+        runtime: Runtime,
+        server_time: ServerTime,
+    ) -> None:
+        self._socket, self._signer, self._node = sock, signer, node
+        self._runtime, self._server_time = runtime, server_time
+        self._connection = http.client.HTTPConnection(host)
+        self._connection.sock = sock
+        self._nonce = ""
+        self._response: http.client.HTTPResponse | None = None
+
+    def ask(self, verb: str, message: msgspec.Struct, answer: type[T]) -> T:
+        """Send a request without payload and return the head of its answer; raises what the server refused."""
+        head = encode(message)
+        self.begin(verb, head, 0)
+        try:
+            return self.finish(answer)
+        except _ClockDiffers as error:
+            self._server_time.learn(error.server_s)
+        self.begin(verb, head, 0)
+        return self.finish(answer)
+
+    def begin(self, verb: str, head: bytes, payload_length: int) -> None:
+        """Send the head of a request; the payload must follow."""
+        self._nonce = self._runtime.new_id()
+        words = Words(
+            method=_METHOD,
+            path=PREFIX + verb,
+            node=self._node,
+            time=f"{self._server_time.now_s():.6f}",
+            nonce=self._nonce,
+            head=head,
+            content_length=len(head) + payload_length,
+        )
+        with _told_as_broken():
+            self._connection.putrequest(_METHOD, words.path, skip_accept_encoding=True)
+            self._connection.putheader("Content-Length", str(words.content_length))
+            for name, value in self._signer.request_headers(words).items():
+                self._connection.putheader(name, value)
+            self._connection.endheaders(head)
+
+    def send_part(self, file: IO[bytes], offset: int, length: int) -> None:
+        with _told_as_broken():
+            if length and self._socket.sendfile(file, offset, length) != length:
+                raise ConnectionError("the file is shorter than it was")
+
+    def finish(self, answer: type[T]) -> T:
+        """Return the head of the answer, once its signature was right."""
+        with _told_as_broken():
+            response = self._response = self._connection.getresponse()
+            length = int(response.headers.get("Content-Length", "-1"))
+            head_length = int(response.headers.get(HEAD, "-1"))
+            if not 0 <= head_length <= min(length, HEAD_BYTES_MAX):
+                raise ConnectionError("the answer does not say how long it is")
+            head = bytearray(head_length)
+            self._fill(memoryview(head))
+        self._signer.check_response(
+            response.headers.get(SIGNATURE),
+            nonce=self._nonce,
+            status=response.status,
+            head=bytes(head),
+            content_length=length,
+        )
+        if response.status != http.client.OK:
+            _raise(decode(bytes(head), Refusal))
+        return decode(bytes(head), answer)
+
+    def read_into(self, piece: memoryview) -> None:
+        """Read the next bytes of the answer's payload."""
+        with _told_as_broken():
+            self._fill(piece)
+
+    def _fill(self, piece: memoryview) -> None:
+        assert self._response is not None, "an answer was begun"
+        done = 0
+        while done < len(piece):
+            count = self._response.readinto(piece[done:])
+            if not count:
+                raise ConnectionError("the answer ended in the middle")
+            done += count
+
+    def abort(self) -> None:
+        """End it now; a thread that waits for it wakes with `LineBroken`."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it is over already
+
+    def close(self) -> None:
+        self._connection.close()
+        self._socket.close()
+
+
+class _ClockDiffers(Unavailable):
+    """The server's clock is too far from what we took it for."""
+
+    def __init__(self, what: str, server_s: float) -> None:
+        super().__init__(what)
+        self.server_s = server_s
+
+
+def connect(addresses: Sequence[str], port: int, *, timeout_s: float) -> tuple[socket.socket, str]:
+    """Connect to the first address that answers; `LineBroken` names why each did not."""
+    why = []
+    for host in addresses:
+        try:
+            sock = socket.create_connection((host, port), timeout=min(CONNECT_S, timeout_s))
+        except OSError as error:
+            why.append(f"{host}:{port}: {error.strerror or error}")
+            continue
+        sock.settimeout(timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock, host
+    raise LineBroken("; ".join(why), retry_after_s=5.0)
+
+
+@contextmanager
+def _told_as_broken() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise LineBroken(f"the connection broke ({type(error).__name__}: {error})") from error
+
+
+def _raise(refusal: Refusal) -> None:
+    what, retry_after_s = refusal.what, refusal.retry_after_s
+    if refusal.reason == "stale":
+        raise _ClockDiffers(what, refusal.server_s)
+    if refusal.reason == "not_signed":
+        raise NotSigned(what)
+    if refusal.reason == "full":
+        raise StorageFull(what, retry_after_s=retry_after_s)
+    if refusal.reason == "chunks_lacking":
+        raise ChunksLacking(what, retry_after_s=retry_after_s)
+    if refusal.reason == "wrong":
+        raise ConfigError(what)
+    raise Unavailable(what, retry_after_s=retry_after_s or 1.0)

@@ -1,0 +1,100 @@
+"""What nodes say to each other over HTTP.
+
+A request is `POST /v1/VERB`; its body, like that of the answer, is a head (one of these values, as JSON)
+and then a payload: the pieces that the head names, one after the other, nothing between them. `held`,
+`batch` and `seal` are answered by a `Taken`. Every number that a node could get wrong has a bound here.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from ringrift.data.transfer.chunks import HASH_BYTES
+from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.engine.digests import check_digest
+from ringrift.errors import ConfigError
+
+T = TypeVar("T")
+
+PREFIX = "/v1/"
+HEAD_BYTES_MAX = 4 << 20
+CHUNKS_AT_ONCE = 16  # of a large file in one request
+BATCH_BYTES_MAX = 16 << 20  # of small files in one request
+FILES_AT_ONCE = 256
+ASKED_AT_ONCE = 10_000
+PAYLOAD_BYTES_MAX = max(CHUNKS_AT_ONCE * CHUNK_BYTES, BATCH_BYTES_MAX + CHUNK_BYTES)
+
+
+class File(msgspec.Struct, frozen=True, array_like=True):
+    """A file by its digest and size."""
+
+    digest: str
+    size: int
+
+    def __post_init__(self) -> None:
+        check_digest(self.digest)
+        if self.size < 0:
+            raise ConfigError(f"{self.digest[:12]} cannot have the size {self.size}")
+
+
+class Files(msgspec.Struct, frozen=True):
+    """`held`, `batch`, `fetch_batch`: files that are asked for, or whose bytes follow."""
+
+    files: tuple[File, ...]
+
+
+class ChunkRange(msgspec.Struct, frozen=True):
+    """`missing`: the hashes of some chunks of a large file, from position *first* on."""
+
+    file: File
+    first: int
+    hashes: bytes
+
+
+class Chunks(msgspec.Struct, frozen=True):
+    """`chunks`: chunks of a large file, whose bytes follow. `fetch_chunks` answers with the same."""
+
+    file: File
+    positions: tuple[int, ...]
+    hashes: bytes
+
+
+class Positions(msgspec.Struct, frozen=True):
+    """`fetch_hashes`, `fetch_chunks`: chunks that are asked for.
+
+    In the answer to `missing`: those to send. In the answer to `chunks`: those whose bytes came wrong.
+    """
+
+    file: File
+    positions: tuple[int, ...]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request was not done. *server_s* is the server's time."""
+
+    reason: str
+    what: str
+    retry_after_s: float
+    server_s: float
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def decode(head: bytes, kind: type[T]) -> T:
+    """Read a head; `ConfigError` if it is not one, or breaks a bound."""
+    try:
+        message = msgspec.json.decode(head, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
+        raise ConfigError(f"the head is no {kind.__name__}: {error}") from None
+    return message
+
+
+def split_hashes(hashes: bytes) -> list[bytes]:
+    """The hashes that stand in a row; `ConfigError` if one is cut or there are too many."""
+    if len(hashes) % HASH_BYTES or len(hashes) > CHUNKS_AT_ONCE * HASH_BYTES:
+        raise ConfigError(f"{len(hashes)} bytes are no list of at most {CHUNKS_AT_ONCE} hashes")
+    return [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
