@@ -151,6 +151,7 @@ _PRESENT: dict[str, Alias] = {
     ),
     "unified_registry": Alias("component_health", ("ringrift.health.coordinators", *_CONTRACTS)),
     "utils": Alias("component_health", ("ringrift.health.history",)),
+    "npz_validation": Alias("dataset_export", ("ringrift.data.dataset_checks",)),
     # how it begins and ends
     "coordination_bootstrap": Alias("bootstrap", _BOOTSTRAP),
     "integration_bridge": Alias("bootstrap", ("ringrift.bootstrap.subscriptions",)),
@@ -185,7 +186,7 @@ _BY_CAPABILITY: dict[str, str] = {
     "consolidation": "data_consolidation_daemon",
     "data_integrity": "data_cleanup_daemon orphan_detection_daemon sync_integrity",
     "data_quality": "quality_monitor_daemon",
-    "dataset_export": "auto_export_daemon npz_validation",
+    "dataset_export": "auto_export_daemon",
     "delivery": "delivery_ledger delivery_retry_queue",
     "durations": "duration_scheduler",
     "ephemeral_guard": "ephemeral_data_guard",

@@ -16,7 +16,6 @@ from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
-from ringrift.learning.export_npz import NPZValidationResult, quick_npz_check, validate_npz_structure
 from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, rows_missing, window_rows
@@ -29,12 +28,9 @@ from ringrift.work.scheduling_notes import ConfigSignals
 __all__ = [
     "AutoExportDaemon",
     "ExportState",
-    "NPZValidationResult",
     "create_export_daemon",
     "export_state",
     "get_auto_export_daemon",
-    "quick_npz_check",
-    "validate_npz_structure",
 ]
 
 INTERVAL_S = 30.0

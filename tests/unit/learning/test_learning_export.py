@@ -1,14 +1,7 @@
-"""Exports: what is known of them, and whether a file is whole."""
+"""Exports: what is known of them."""
 
 from __future__ import annotations
 
-import io
-import zipfile
-
-import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from learning_story import Story
 
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -17,8 +10,6 @@ from ringrift.learning.export import (
     create_export_daemon,
     export_state,
     get_auto_export_daemon,
-    quick_npz_check,
-    validate_npz_structure,
 )
 from ringrift.learning.window_face import replay_window
 from ringrift.work.scheduling_bell import get_bell
@@ -72,65 +63,3 @@ def test_kinds_are_settings_of_one_thing():
     assert heard["cpu_jobs"] == set()
     assert get_auto_export_daemon() is create_export_daemon()
     assert isinstance(get_auto_export_daemon(), AutoExportDaemon)
-
-
-# --- files ----------------------------------------------------------------------------------------------
-
-
-def write(path, **arrays):
-    np.savez(path, **arrays)
-    return path
-
-
-def test_a_whole_file(tmp_path):
-    rows = {"features": np.zeros((7, 4, 3, 3), np.float32), "values": np.zeros(7, np.float32)}
-    found = validate_npz_structure(write(tmp_path / "a.npz", **rows, policy_indices=np.zeros(3, np.int32)))
-    assert found
-    assert (found.sample_count, found.array_shapes["features"]) == (7, (7, 4, 3, 3))
-    assert found.array_dtypes["values"] == "<f4"
-    assert found.warnings == ()
-    assert quick_npz_check(tmp_path / "a.npz") == (True, "7 samples")
-
-
-@pytest.mark.parametrize(
-    ("arrays", "error"),
-    [
-        ({"values": np.zeros(3)}, "the array features is missing"),
-        ({"features": np.zeros((4, 2)), "values": np.zeros(3)}, "differ in their number of rows"),
-    ],
-)
-def test_what_is_wrong_is_named(tmp_path, arrays, error):
-    ok, message = quick_npz_check(write(tmp_path / "a.npz", **arrays))
-    assert not ok
-    assert error in message
-
-
-def test_a_stitched_file_that_claims_billions_of_rows_is_refused_without_loading_it(tmp_path):
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f4", "fortran_order": False, "shape": (22_000_000_000,)}
-    )
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-        archive.writestr("values.npy", header.getvalue())
-        archive.writestr("features.npy", header.getvalue())
-    found = validate_npz_structure(tmp_path / "a.npz")
-    assert not found
-    assert any("22000000000" in error for error in found.errors)
-
-
-def test_missing_empty_and_cut_files(tmp_path):
-    assert "is no file" in quick_npz_check(tmp_path / "none.npz")[1]
-    (tmp_path / "empty.npz").write_bytes(b"")
-    assert not quick_npz_check(tmp_path / "empty.npz")[0]
-    whole = write(tmp_path / "a.npz", features=np.zeros((50, 9)), values=np.zeros(50)).read_bytes()
-    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
-    assert not quick_npz_check(tmp_path / "cut.npz")[0]
-
-
-@given(st.binary(max_size=200) | st.sampled_from([b"5", b"{}", b"\x93NUMPY", b"{'shape': 5, 'descr': 1}"]))
-def test_any_bytes_get_an_answer(tmp_path_factory, data):
-    path = tmp_path_factory.mktemp("npz") / "x.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("values.npy", data)
-        archive.writestr("features.npy", b"\x93NUMPY\x01\x00" + len(data).to_bytes(2, "little") + data)
-    assert not validate_npz_structure(path).valid
