@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ringrift.data.manifest_index import games_in
 from ringrift.data.plane import DataPlane
+from ringrift.data.sync.constants import SyncStrategy
 from ringrift.data.sync.requests import SyncRequest, SyncResponse
+from ringrift.data.sync.strategies import CyclePlan
+from ringrift.data.sync.trips import Tally, TripEnd
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 
@@ -39,6 +44,18 @@ class Announcer:
             "data_type": request.data_type,
             "targets": list(targets),
         }
+        await self.publish("DATA_SYNC_STARTED", payload)
+
+    async def cycle_started(self, plane: DataPlane, cycle: CyclePlan, *, reasons: Sequence[str]) -> None:
+        trips = (*cycle.plan.fetches, *cycle.plan.sends)
+        payload = {
+            "node_id": plane.this.name,
+            "sync_type": str(cycle.strategy),
+            "data_type": "all",
+            "targets": list(dict.fromkeys(trip.node for trip in trips)),
+        }
+        if reasons:
+            payload["reason"] = reasons[0]
         await self.publish("DATA_SYNC_STARTED", payload)
 
     async def ended(self, plane: DataPlane, request: SyncRequest, response: SyncResponse) -> None:
@@ -78,3 +95,49 @@ class Announcer:
             "games_recovered": outcome.response.details["games_synced"],
         }
         await self.publish("ORPHAN_GAMES_REGISTERED", payload)
+
+
+async def tell_cycle(
+    announcer: Announcer, plane: DataPlane, cycle: CyclePlan, ends: Sequence[TripEnd], tally: Tally
+) -> None:
+    """Tell what a cycle brought where. A cycle that failed in part did bring the rest."""
+    errors = [error for end in ends for error in end.errors]
+    sent = [end for end in ends if not end.trip.fetch and end.moved]
+    nodes = [end.trip.node for end in ends]
+    if tally.files:
+        payload = {
+            "node_id": plane.this.name,
+            "sync_type": str(cycle.strategy),
+            "games_synced": sum(tally.games.values()),
+            "files_synced": tally.files,
+            "bytes_transferred": tally.bytes_sent,
+            "duration_seconds": max((end.seconds for end in ends), default=0.0),
+            "targets": nodes,
+        }
+        await announcer.publish("DATA_SYNC_COMPLETED", payload)
+    if errors:
+        payload = {"node_id": plane.this.name, "error": "; ".join(errors[:5]), "targets": nodes}
+        await announcer.publish("DATA_SYNC_FAILED", payload)
+    if sent and cycle.strategy is SyncStrategy.EPHEMERAL:
+        payload = {
+            "node_id": plane.this.name,
+            "games_pushed": sum(end.games_moved for end in sent),
+            "target_nodes": [end.trip.node for end in sent],
+            "is_ephemeral": plane.this.ephemeral,
+        }
+        await announcer.publish("GAME_SYNCED", payload)
+    await _tell_landed(announcer, plane, ends)
+
+
+async def _tell_landed(announcer: Announcer, plane: DataPlane, ends: Sequence[TripEnd]) -> None:
+    """Games that came to this node are new here."""
+    landed: Counter[str] = Counter()
+    for end in ends:
+        if end.trip.fetch:
+            here = {receipt.digest for receipt in end.moved}
+            for artifact in end.trip.artifacts:
+                landed[artifact.config] += games_in([artifact]) if artifact.digest in here else 0
+    for config, games in sorted(landed.items()):
+        if games and config:
+            payload = {"config_key": config, "node_id": plane.this.name, "new_games": games}
+            await announcer.publish("NEW_GAMES_AVAILABLE", payload)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.capacity import DiskState, DiskStates
+from ringrift.data.deletion_records import DeletionRecords, Tombstone
 from ringrift.data.manifest import data_type_of
 from ringrift.data.manifest_index import ManifestIndex, ManifestView
 from ringrift.data.nodes import DataNode, DataNodes
@@ -36,6 +37,8 @@ class SyncPicture:
     disks: Mapping[str, DiskState] = field(default_factory=dict)
     history: Mapping[str, HostHistory] = field(default_factory=dict)
     news: NodeNews = field(default_factory=NodeNews)
+    given_up: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by digest: who deleted it
+    superseded: frozenset[str] = frozenset()  # all of them is in other files, too
 
     @property
     def this(self) -> DataNode:
@@ -70,8 +73,8 @@ class SyncPicture:
         """Why it cannot be given any just now, which will pass; empty if it can."""
         if node.name in self.news.away:
             return "it is offline"
-        if self.news.closed.get((node.name, data_type), 0.0) > self.now_s:
-            left_s = self.news.closed[node.name, data_type] - self.now_s
+        closed = (self.news.closed.get((node.name, each), 0.0) for each in (data_type, "all"))
+        if (left_s := max(closed) - self.now_s) > 0:
             return f"every way to it failed; it is tried again in {left_s:.0f} s"
         disk, limit = self.disks.get(node.name), self.disk_limit(node)
         if disk is not None and disk.writes_blocked:
@@ -86,8 +89,13 @@ class SyncPicture:
         return self.config.disk_percent_max if node.disk_max_percent == default else node.disk_max_percent
 
     def takes(self, node: DataNode, artifact: Artifact) -> bool:
-        """Whether a node takes this file, by its kind."""
+        """Whether a node takes this file by its kind."""
         return node.accepts(data_type_of(artifact.kind))
+
+    def wants(self, node: DataNode, artifact: Artifact) -> bool:
+        """Whether to bring it there unasked: not what the node deleted, nor what lives on in another file."""
+        gone = node.name in self.given_up.get(artifact.digest, ())
+        return self.takes(node, artifact) and not gone and artifact.digest not in self.superseded
 
 
 async def take_picture(
@@ -98,12 +106,26 @@ async def take_picture(
     index: ManifestIndex | None = None,
 ) -> SyncPicture:
     """Read everything as it is now."""
+    deletions = DeletionRecords(plane.kv)
+    tombstones = await deletions.tombstones()
+    view = await (index or ManifestIndex(plane.kv)).refresh()
     return SyncPicture(
-        view=await (index or ManifestIndex(plane.kv)).refresh(),
+        view=_without_deleted(view, tombstones),
         nodes=plane.nodes,
         now_s=plane.runtime.now_s(),
         config=config,
         disks=await DiskStates(plane.kv).all(),
         history=await SyncHistory(plane.kv, plane.runtime).hosts(),
         news=news or NodeNews(),
+        given_up={digest: frozenset(each.nodes) for digest, each in tombstones.items()},
+        superseded=frozenset(await deletions.heirs()),
     )
+
+
+def _without_deleted(view: ManifestView, tombstones: Mapping[str, Tombstone]) -> ManifestView:
+    """A copy that its node has decided to give up is none, although its receipt may still stand."""
+    copies = dict(view.copies)
+    for digest, tombstone in tombstones.items():
+        places = copies.get(digest, {})
+        copies[digest] = {node: each for node, each in places.items() if not tombstone.covers(each)}
+    return ManifestView(view.artifacts, copies)

@@ -185,7 +185,8 @@ def _plan_to(
     held.sort(key=lambda each: (each.created_s, each.digest), reverse=shape.newest_first)
     sends, up_to_date = [], []
     for node in targets:
-        takes = [each for each in held if picture.takes(node, each)]
+        fits = picture.takes if wish.request.explicit_targets else picture.wants
+        takes = [each for each in held if fits(node, each)]
         if files := wish.open_at(picture, node.name, takes):
             sends.append(Trip(node=node.name, artifacts=tuple(files), reason="asked for"))
         else:

@@ -52,6 +52,7 @@ def plan_copies(
         if node.name not in holders
         and not picture.unfit(node, data_type)
         and not picture.blocked(node, data_type)
+        and picture.wants(node, artifact)
     ]
     targets = tuple(ranked(target_score(picture, node, data_type) for node in fit)[:needed])
     known = artifact.quality if quality is None else quality

@@ -109,7 +109,7 @@ def _send(picture: SyncPicture, node: DataNode, files: Iterable[Artifact], reaso
     lacking = [
         each
         for each in picture.view.missing_at(node.name, files)
-        if picture.takes(node, each) and open_for[each.kind]
+        if picture.wants(node, each) and open_for[each.kind]
     ]
     return Trip(node=node.name, artifacts=tuple(lacking), reason=reason) if lacking else None
 
@@ -126,7 +126,7 @@ def _fetches(picture: SyncPicture, sources: Iterable[DataNode], reason: str) -> 
     names, this = {node.name for node in sources}, picture.this
     by_source: dict[str, list[Artifact]] = {}
     for artifact in picture.view.missing_at(this.name, picture.view.artifacts.values()):
-        if not picture.takes(this, artifact):
+        if not picture.wants(this, artifact):
             continue
         holders = [each for each in sources_of(picture, artifact, this) if each.name in names]
         if holders:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -30,6 +30,7 @@ class TripEnd:
     bytes_sent: int = 0
     errors: tuple[str, ...] = ()
     unreachable: bool = False
+    seconds: float = 0.0
 
     @property
     def arrived(self) -> frozenset[str]:
@@ -127,6 +128,7 @@ class Courier:
             tally.add(end, end.bytes_sent - before)
             if end.unreachable:
                 break
+        end = replace(end, seconds=max(0.0, self._plane.runtime.now_s() - started_s))
         await self.note(end, pace, started_s)
         return end
 
@@ -140,14 +142,8 @@ class Courier:
             moved = await move(node, batch, priority=pace.priority, limit_bytes_per_s=bytes_per_s)
         except RingRiftError as error:
             log.warning("sync.trip_failed", node=trip.node, fetch=trip.fetch, error=str(error))
-            return TripEnd(
-                trip=trip,
-                moved=end.moved,
-                confirmed=end.confirmed,
-                bytes_sent=end.bytes_sent,
-                errors=(*end.errors, f"{trip.node}: {error}"),
-                unreachable=True,
-            )
+            told = (*end.errors, f"{trip.node}: {error}")
+            return replace(end, errors=told, unreachable=True)
         return _grown(end, batch, moved, receiver=self._plane.this.name if trip.fetch else trip.node)
 
     async def note(self, end: TripEnd, pace: Pace, started_s: float) -> None:
@@ -177,8 +173,8 @@ def _grown(end: TripEnd, batch: Sequence[Artifact], moved: Moved, *, receiver: s
         f"{end.trip.node}: {digest[:12]}: {failed.get(digest, 'no receipt came back')}"
         for digest in sorted(asked - fitting - known)
     ]
-    return TripEnd(
-        trip=end.trip,
+    return replace(
+        end,
         moved=(*end.moved, *(each for each in moved.receipts if each.digest in fitting)),
         confirmed=(*end.confirmed, *(each for each in moved.already_there if each.digest in known)),
         bytes_sent=end.bytes_sent + moved.bytes_sent,
