@@ -1,0 +1,391 @@
+"""What a caller of the sync facade sees. Bytes really move between the stores of the nodes of one process."""
+
+import asyncio
+
+import pytest
+from guards_world import DirectTransfers, World, nodes
+
+from ringrift.data.artifacts import ArtifactKind
+from ringrift.data.capacity import DiskState, DiskStates
+from ringrift.data.nodes import DataNode
+from ringrift.data.plane import get_data_plane
+from ringrift.data.sync import SyncBackend, SyncFacade, SyncRequest, get_sync_facade, sync
+from ringrift.data.sync.config import AutoSyncConfig
+from ringrift.data.sync.history import SyncHistory
+from ringrift.data.sync.news import NewsDesk
+from ringrift.data.transfer.contract import Moved
+from ringrift.engine.opening import close_engine
+from ringrift.errors import ConfigError
+from ringrift.status import CoordinatorStatus
+
+
+class WatchedTransfers(DirectTransfers):
+    """Notes how it is called, and fails or hangs as told."""
+
+    def __init__(self, world, plane):
+        super().__init__(world, plane)
+        self.calls, self.refuse, self.hang, self.drop = [], {}, set(), set()
+
+    async def send(self, node, artifacts, **terms):
+        self.calls.append((node.name, tuple(a.digest for a in artifacts), terms))
+        if node.name in self.hang:
+            await asyncio.Event().wait()
+        if self.refuse.get(node.name, 0) > 0:
+            self.refuse[node.name] -= 1
+            return Moved(failed=tuple((a.digest, "the line broke") for a in artifacts))
+        if node.name in self.drop:
+            return Moved(bytes_sent=7)
+        there = [a for a in artifacts if await self._world.planes[node.name].blobs.has(a.digest)]
+        moved = await super().send(node, [a for a in artifacts if a not in there])
+        known = tuple(self._world.receipt(a, node.name) for a in there)
+        return Moved(
+            receipts=moved.receipts, failed=moved.failed, bytes_sent=moved.bytes_sent, already_there=known
+        )
+
+
+def world_of(*given):
+    world = World(*given)
+    plane = world.planes[given[0].name]
+    plane._transfers = WatchedTransfers(world, plane)
+    return world
+
+
+def facade_of(world, name="a", **config):
+    return SyncFacade(
+        world.planes[name], router=world.router, config=AutoSyncConfig(**config), news=NewsDesk()
+    )
+
+
+# --- one machine --------------------------------------------------------------------------------------
+
+
+async def test_on_the_only_node_a_sync_succeeds_and_says_why_nothing_moved():
+    response = await sync("games")
+    assert response.success
+    assert (response.nodes_synced, response.bytes_transferred, response.errors) == (0, 0, [])
+    assert response.details["notes"] == ["this is the only node; there is nowhere to bring anything"]
+    assert get_data_plane().nodes.others() == ()
+    await close_engine()
+
+
+async def test_nodes_that_nobody_knows_are_refused_by_name():
+    response = await sync("models", targets=["node-1", "node-2"])
+    assert not response.success
+    assert response.errors == ["node-1: no node is called that", "node-2: no node is called that"]
+    await close_engine()
+
+
+# --- counts come from receipts ------------------------------------------------------------------------
+
+
+async def test_counts_are_those_of_the_receivers():
+    world = world_of(*nodes("a", "b", "c"))
+    await world.make(b"one", "a", games=10, config="hex8_2p")
+    await world.make(b"other", "a", "b", games=5, config="hex8_2p")
+    response = await facade_of(world).sync("games")
+    assert response.success
+    assert response.backend_used is SyncBackend.AUTO_SYNC
+    assert response.nodes_synced == 2
+    assert response.bytes_transferred == 3 + 3 + 5
+    assert response.details["files_moved"] == 3
+    assert response.details["games_synced"] == 15, "a game that went to two nodes is one game"
+    again = await facade_of(world).sync("games")
+    assert again.success
+    assert (again.nodes_synced, again.bytes_transferred) == (0, 0)
+    assert again.details["up_to_date"] == ["b", "c"]
+
+
+async def test_a_transfer_without_receipts_is_no_success():
+    world = world_of(*nodes("a", "b"))
+    await world.make(b"one", "a", games=10)
+    world.planes["a"].transfers.drop = {"b"}
+    response = await facade_of(world).sync("games")
+    assert not response.success
+    assert (response.nodes_synced, response.details["games_synced"]) == (0, 0)
+    assert all("no receipt came back" in error for error in response.errors)
+
+
+async def test_a_receipt_of_another_node_proves_nothing():
+    world = world_of(*nodes("a", "b", "c"))
+    made = await world.make(b"one", "a", games=10)
+
+    class Liar(DirectTransfers):
+        async def send(self, node, artifacts, **terms):
+            return Moved(receipts=(self._world.receipt(made, "c"),), bytes_sent=3)
+
+    world.planes["a"]._transfers = Liar(world, world.planes["a"])
+    response = await facade_of(world).sync("games", targets=["b"])
+    assert not response.success
+    assert response.nodes_synced == 0
+
+
+# --- every field of a request -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"data_type": "pictures"}, "data_type"),
+        ({"data_type": "games", "priority": "urgent"}, "priority"),
+        ({"data_type": "games", "timeout_seconds": 0}, "timeout_seconds"),
+        ({"data_type": "games", "bandwidth_limit_mbps": -1}, "bandwidth_limit_mbps"),
+        ({"data_type": "games", "num_players": 7}, "num_players"),
+        ({"data_type": "games", "targets": "node-1"}, "targets"),
+        ({"data_type": "games", "targets": ["b"], "exclude_nodes": ["b"]}, "exclude_nodes"),
+        ({"data_type": "games", "speed": 3}, "speed"),
+        ({"priority": "high"}, "data_type"),
+    ],
+)
+async def test_what_cannot_be_honoured_is_refused_by_name(fields, named):
+    world = world_of(*nodes("a", "b"))
+    with pytest.raises(ConfigError, match=named):
+        await facade_of(world).sync(fields)
+    assert world.planes["a"].transfers.calls == []
+
+
+async def test_targets_and_exclusions_are_kept():
+    world = world_of(*nodes("a", "b", "c", "d"))
+    await world.make(b"one", "a")
+    await facade_of(world).sync("games", targets=["c"])
+    assert [call[0] for call in world.planes["a"].transfers.calls] == ["c"]
+    await facade_of(world).sync("games", exclude_nodes=["d"])
+    assert {call[0] for call in world.planes["a"].transfers.calls} == {"b", "c"}
+
+
+async def test_only_the_type_and_config_that_is_asked_for_moves():
+    world = world_of(*nodes("a", "b"))
+    wanted = await world.make(b"hex2", "a", config="hex8_2p")
+    await world.make(b"hex3", "a", config="hex8_3p")
+    await world.make(b"square", "a", config="square8_2p")
+    await world.make(b"net", "a", config="hex8_2p", kind=ArtifactKind.MODEL)
+    await facade_of(world).sync("games", board_type="hex8", num_players=2)
+    assert [call[1] for call in world.planes["a"].transfers.calls] == [(wanted.digest,)]
+
+
+async def test_priority_and_bandwidth_reach_the_line_in_bytes():
+    world = world_of(*nodes("a", "b", "c"))
+    await world.make(b"one", "a")
+    await facade_of(world).sync("games", priority="low", bandwidth_limit_mbps=8)
+    terms = [call[2] for call in world.planes["a"].transfers.calls]
+    assert [each["priority"] for each in terms] == ["low", "low"]
+    assert sum(each["limit_bytes_per_s"] for each in terms) == 1_000_000, "8 Mbit/s for the whole request"
+
+
+async def test_a_request_ends_at_its_timeout_and_keeps_what_arrived():
+    world = world_of(*nodes("a", "b", "c"))
+    await world.make(b"one", "a", games=4)
+    world.planes["a"].transfers.hang = {"c"}
+    response = await facade_of(world).sync("games", timeout_seconds=0.2)
+    assert not response.success
+    assert response.errors == ["auto_sync: timed out after 0.2 s"]
+    assert response.details["nodes"] == ["b"]
+    assert response.details["games_synced"] == 4
+    plane = world.planes["a"]
+    hosts = await SyncHistory(plane.kv, plane.runtime).hosts()
+    assert hosts["b"].last_success_s is not None
+    assert (hosts["c"].last_success_s, hosts["c"].failures_24h) == (None, 1), "a failed sync is no sync"
+
+
+async def test_confirmation_asks_each_receiver_again():
+    world = world_of(*nodes("a", "b"))
+    made = await world.make(b"one", "a", "b")
+    facade = facade_of(world)
+    silent = await facade.sync("games")
+    assert world.planes["a"].transfers.calls == []
+    assert silent.nodes_synced == 0
+    confirmed = await facade.sync("games", require_confirmation=True)
+    assert confirmed.success
+    assert confirmed.nodes_synced == 1
+    assert confirmed.details["files_confirmed"] == 1
+    assert confirmed.bytes_transferred == 0
+    # The manifest says that b has it, and it has not: only asking finds that out.
+    await world.planes["b"].blobs.delete(made.digest)
+    brought = await facade.sync("games", require_confirmation=True)
+    assert brought.details["files_moved"] == 1
+    assert await world.holders(made) == {"a", "b"}
+
+
+async def test_ephemeral_requests_go_to_nodes_that_stay():
+    world = world_of(*nodes("a", "b"), DataNode(name="v", ephemeral=True))
+    await world.make(b"one", "a")
+    response = await facade_of(world).sync("games", prefer_ephemeral=True)
+    assert response.backend_used is SyncBackend.EPHEMERAL
+    assert response.details["nodes"] == ["b"]
+
+
+# --- backends and their chains ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "backend"),
+    [
+        ({}, SyncBackend.AUTO_SYNC),
+        ({"targets": ["all"]}, SyncBackend.AUTO_SYNC),
+        ({"targets": ["b"]}, SyncBackend.ROUTER),
+        ({"targets": ["b"], "priority": "high"}, SyncBackend.CLUSTER_SYNC),
+        ({"priority": "critical"}, SyncBackend.CLUSTER_SYNC),
+        ({"priority": "critical", "prefer_ephemeral": True}, SyncBackend.EPHEMERAL),
+    ],
+)
+async def test_the_backend_follows_from_the_request(fields, backend):
+    world = world_of(*nodes("a", "b"))
+    await world.make(b"one", "a")
+    response = await facade_of(world).sync(SyncRequest("games", **fields))
+    assert response.success
+    assert response.backend_used is backend
+    assert response.nodes_synced == 1
+
+
+async def test_what_one_backend_could_not_bring_the_next_does_and_the_request_counts_once():
+    world = world_of(*nodes("a", "b", "c"))
+    await world.make(b"one", "a", games=4)
+    world.planes["a"].transfers.refuse = {"c": 1}
+    facade = facade_of(world)
+    response = await facade.sync("games")
+    assert response.success
+    assert response.backend_used is SyncBackend.ROUTER
+    assert response.details["recovered_from"] == [
+        e for e in response.details["recovered_from"] if e.startswith("auto_sync: c:")
+    ]
+    assert response.details["games_synced"] == 4
+    sent_to = [call[0] for call in world.planes["a"].transfers.calls]
+    assert sent_to == ["b", "c", "c"], "what had arrived at b is not sent again"
+    assert facade.get_stats() == {
+        "total_syncs": 1,
+        "by_backend": {"router": 1},
+        "total_bytes": 6,
+        "total_errors": 0,
+    }
+
+
+async def test_when_every_backend_fails_all_of_them_are_named():
+    world = world_of(*nodes("a", "b"))
+    await world.make(b"one", "a")
+    world.planes["a"].transfers.refuse = {"b": 9}
+    facade = facade_of(world)
+    response = await facade.sync("games")
+    assert not response.success
+    assert response.backend_used is SyncBackend.AUTO_SYNC
+    assert [error.split(":")[0] for error in response.errors] == ["auto_sync", "router", "distributed"]
+    assert facade.get_stats()["total_errors"] == 1
+
+
+async def test_the_router_fetches_what_only_others_have_and_sends_it_on():
+    world = world_of(*nodes("a", "b", "c"))
+    made = await world.make(b"one", "b")
+    response = await facade_of(world).sync("games", targets=["c"])
+    assert response.success
+    assert await world.holders(made) == {"a", "b", "c"}
+
+
+async def test_a_named_node_gets_what_it_deleted_and_an_unnamed_one_does_not():
+    world = world_of(*nodes("a", "b"))
+    made = await world.make(b"one", "a")
+    facade = facade_of(world)
+    await world.planes["a"].kv.put(
+        f"data/tombstones/{made.digest}",
+        b'{"digest":"%s","nodes":{"b":{"state":"deleted","at_s":1,"reason":"room","by":"disk","copies_left":2}}}'
+        % made.digest.encode(),
+    )
+    await facade.sync("games")
+    assert await world.holders(made) == {"a"}
+    await facade.sync("games", targets=["b"])
+    assert await world.holders(made) == {"a", "b"}
+
+
+# --- who is served ------------------------------------------------------------------------------------
+
+
+async def test_a_node_that_takes_no_games_is_left_out_and_named_when_asked_for():
+    world = world_of(*nodes("a"), DataNode(name="m", receives=("models",)))
+    await world.make(b"one", "a")
+    facade = facade_of(world)
+    everyone = await facade.sync("games")
+    assert everyone.success
+    assert everyone.details["notes"] == ["no other node takes games: m: it does not receive games"]
+    named = await facade.sync("games", targets=["m"])
+    assert not named.success
+    assert named.errors == ["m: it does not receive games"]
+
+
+async def test_nodes_of_one_share_need_no_copies_of_each_other():
+    world = world_of(*nodes("a", "b", nfs="lake"))
+    await world.make(b"one", "a")
+    response = await facade_of(world).sync("games")
+    assert response.success
+    assert world.planes["a"].transfers.calls == []
+
+
+async def test_a_full_disk_blocks_and_is_said():
+    world = world_of(*nodes("a", "b"))
+    await world.make(b"one", "a")
+    full = DiskState(
+        node="b", used_percent=71.0, free_bytes=29, total_bytes=100, level="", writes_blocked=False, at_s=1.0
+    )
+    await DiskStates(world.planes["a"].kv).tell(full)
+    response = await facade_of(world).sync("games")
+    assert not response.success
+    assert response.errors == ["b: its disk is 71 % full, the limit is 70 %"]
+
+
+async def test_a_host_both_excluded_and_favoured_is_refused():
+    with pytest.raises(ConfigError, match="'b'"):
+        AutoSyncConfig(excluded_hosts=("b",), priority_hosts=("b",))
+    world = world_of(*nodes("a", "b"))
+    with pytest.raises(ConfigError, match="excluded_hosts"):
+        AutoSyncConfig(excluded_hosts=("bee",)).check_nodes(world.planes["a"].nodes)
+
+
+# --- priority sync ------------------------------------------------------------------------------------
+
+
+async def test_orphans_of_another_node_come_here_and_are_counted_by_receipts():
+    world = world_of(*nodes("a", "b"))
+    await world.make(b"one", "b", games=12, config="hex8_2p")
+    await world.make(b"two", "b", games=3, config="square8_2p")
+    facade = facade_of(world)
+    response = await facade.trigger_priority_sync("orphan_games_recovery", "b", "hex8_2p", data_type="games")
+    assert response.success
+    assert response.nodes_synced == 1
+    await asyncio.sleep(0)
+    assert world.heard("ORPHAN_GAMES_REGISTERED")[0]["games_recovered"] == 12
+    assert world.heard("PRIORITY_SYNC_COMPLETED")[0]["games_synced"] == 12
+    assert world.heard("DATA_SYNC_COMPLETED")[0]["games_synced"] == 12
+
+
+async def test_a_priority_sync_of_an_unknown_node_fails_by_name_and_is_told():
+    world = world_of(*nodes("a", "b"))
+    response = await facade_of(world).trigger_priority_sync("orphan_games_recovery", "vast-12345", "hex8_2p")
+    assert not response.success
+    assert response.errors == ["vast-12345: no node is called that"]
+    assert world.heard("PRIORITY_SYNC_FAILED")
+    assert world.heard("ORPHAN_GAMES_REGISTERED") == []
+
+
+# --- health -------------------------------------------------------------------------------------------
+
+
+async def test_health_follows_the_share_of_failed_requests():
+    world = world_of(*nodes("a", "b"))
+    facade = facade_of(world)
+    assert facade.health_check().status is CoordinatorStatus.RUNNING
+    await facade.sync("games")
+    health = facade.health_check()
+    assert health.status is CoordinatorStatus.RUNNING, "a facade in use is not degraded"
+    assert health.details["backends_loaded"] == 1
+    await facade.sync("games", targets=["nobody"])
+    await facade.sync("games")
+    assert facade.health_check().status is CoordinatorStatus.DEGRADED
+    for _ in range(3):
+        await facade.sync("games", targets=["nobody"])
+    health = facade.health_check()
+    assert not health.healthy
+    assert health.status is CoordinatorStatus.STOPPED
+    assert health.details["operations_count"] == 6
+    for _ in range(100):
+        await facade.sync("games")
+    assert facade.health_check().status is CoordinatorStatus.RUNNING, "trouble that is over is over"
+
+
+def test_there_is_one_facade():
+    assert SyncFacade.get_instance() is get_sync_facade()
