@@ -19,7 +19,7 @@ from ringrift.learning.records import Match
 from ringrift.learning.rules import LearningRules
 from ringrift.statistics.plackett_luce import place_chances
 
-GAPS = (-100, -50, -25, 0, 20, 35, 50, 80, 120)
+GAPS = (-100, -50, -25, 0, 20, 35, 50, 80, 120, 200, 300)
 PASSED = Match(
     job_id="floor", first="new", second="random", simulations=32, players=2, games=128, wins=128, draws=0,
     losses=0, pairs=(0, 0, 0, 0, 64), places=(128, 0),

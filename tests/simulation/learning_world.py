@@ -11,7 +11,7 @@ from ringrift.engine.ports import Claimant
 from ringrift.errors import LeaseLost, Unavailable
 from ringrift.learning.announcing import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.results import participant
+from ringrift.learning.results_matches import participant
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.window import BucketRules
 from ringrift.testing.simulation import SimulatedRuntime
@@ -20,7 +20,10 @@ from ringrift.work.worker_records import WorkerRecord, worker_key
 
 LEASE_S = 30.0
 PLAN_S = 15.0
-JOB_S = {"selfplay": 40.0, "validate": 3.0, "export": 5.0, "train": 20.0, "evaluate": 25.0}
+JOB_S = {
+    "selfplay": 40.0, "validate": 3.0, "export": 5.0, "train": 20.0, "evaluate": 25.0, "tournament": 50.0,
+    "diagnose": 60.0,
+}  # fmt: skip
 ROWS_PER_GAME = 40
 BASELINES = {"random": -600.0, "mcts:32": 100.0}
 
@@ -227,26 +230,36 @@ class World:
         return [model, card], {"steps": order.params["steps"]}
 
     def _evaluate(self, order):
-        candidate, _ = participant(order.params["candidate"], order.inputs)
-        matches = []
-        for text in order.params["opponents"]:
-            opponent, _ = participant(text, order.inputs)
-            there = self.truth.strength.get(opponent, BASELINES.get(opponent, -200.0))
-            chance = 1 / (1 + 10 ** ((there - self.truth.strength[candidate]) / 400))
-            pairs = [0] * 5
-            for _ in range(order.params["games"] // 2):
-                pairs[2 * sum(self.rng.random() < chance for _ in range(2))] += 1
-            wins = 2 * pairs[4] + pairs[2]
-            games = 2 * sum(pairs)
-            matches.append(
-                {
-                    "opponent": text,
-                    "games": games,
-                    "wins": wins,
-                    "draws": 0,
-                    "losses": games - wins,
-                    "score": wins / games,
-                    "pairs": pairs,
-                }
-            )
+        candidate = order.params["candidate"]
+        matches = [
+            {"opponent": opponent, **self._played(order, candidate, opponent)}
+            for opponent in order.params["opponents"]
+        ]
         return [], {"matches": matches}
+
+    def _tournament(self, order):
+        players = order.params["players"]
+        pairs = [
+            {"players": [one, other], **self._played(order, one, other)}
+            for at, one in enumerate(players)
+            for other in players[at + 1 :]
+        ]
+        return [], {"pairs": pairs}
+
+    def _played(self, order, *texts):
+        first, second = (self._strength(text, order) for text in texts)
+        chance = 1 / (1 + 10 ** ((second - first) / 400))
+        pairs = [0] * 5
+        for _ in range(order.params["games"] // 2):
+            pairs[2 * sum(self.rng.random() < chance for _ in range(2))] += 1
+        wins, games = 2 * pairs[4] + pairs[2], 2 * sum(pairs)
+        results = {"games": games, "wins": wins, "draws": 0, "losses": games - wins}
+        return {**results, "score": wins / games, "pairs": pairs}
+
+    def _strength(self, text, order):
+        who, _ = participant(text, order.inputs)
+        return self.truth.strength.get(who, BASELINES.get(who, -200.0))
+
+    def _diagnose(self, order):
+        model = order.inputs["model.safetensors"]
+        return [], {"config": order.config, "model": model, "at_s": self.runtime.now_s(), "findings": []}

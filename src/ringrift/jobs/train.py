@@ -39,10 +39,11 @@ from ringrift.network.card import ModelCard, card_path, read_card
 from ringrift.network.devices import chosen_device
 from ringrift.network.model import ResidualNet, build
 from ringrift.network.storage import SUFFIX, load_model, save_model
+from ringrift.network.warm_start import take_over
 
 # What has no influence on the weights.
 NOT_IDENTITY = {
-    *("out", "samples", "parent", "threads", "loaders"),
+    *("out", "samples", "parent", "warm_start", "threads", "loaders"),
     *("checkpoint_s", "heartbeat_s", "log_level"),
 }
 BEST = "best."
@@ -60,6 +61,9 @@ class TrainParams(Params, frozen=True, kw_only=True):
     parent: Annotated[Path | None, msgspec.Meta(description="Model to start from; from nothing if none.")] = (
         None
     )
+    warm_start: Annotated[
+        Path | None, msgspec.Meta(description="Without a parent: a model of another config to begin with.")
+    ] = None
     preset: Annotated[str, msgspec.Meta(description="Size, without a parent: small, medium, large.")] = (
         "small"
     )
@@ -131,6 +135,7 @@ class _Run:
     def __init__(self, job: Job, params: TrainParams, game: Game, rows: SampleSet) -> None:
         self._job, self._params, self._game = job, params, game
         self._net, self._parent = _starting_network(params, game)
+        self._warm = None if params.warm_start is None else take_over(self._net, params.warm_start)
         self._data = [file_sha256(path) for path in params.samples]
         self._identity = self._fingerprint()
         self._checkpoint = params.out.with_suffix(".checkpoint")
@@ -173,7 +178,10 @@ class _Run:
             name: value for name, value in params_as_json(self._params).items() if name not in NOT_IDENTITY
         }
         parent = self._parent.sha256 if self._parent is not None else None
-        text = msgspec.json.encode({**fields, "data": self._data, "parent": parent}, order="sorted")
+        begun = {"data": self._data, "parent": parent}
+        if self._warm is not None:
+            begun["warm_start"] = self._warm.sha256
+        text = msgspec.json.encode({**fields, **begun}, order="sorted")
         return hashlib.sha256(text).hexdigest()
 
     def is_done(self) -> bool:
@@ -267,6 +275,7 @@ class _Run:
             "held": _losses_of("held_", last),
             "best_held": state.best_loss,
             "calibration": self._epochs.calibration(net),
+            **({} if self._warm is None else {"warm_start": self._warm.as_json()}),
         }
 
     def finished(self, *, samples_per_s: float | None = None) -> Outcome:
@@ -312,6 +321,8 @@ def _losses_of(prefix: str, line: dict[str, float]) -> dict[str, float] | None:
 
 
 def _starting_network(params: TrainParams, game: Game) -> tuple[ResidualNet, ModelCard | None]:
+    if params.parent is not None and params.warm_start is not None:
+        raise ConfigError("train: a network begins with --parent or with --warm-start, not with both")
     if params.parent is None:
         return build(game, params.preset, seed=params.seed), None
     return load_model(params.parent, config=game.key)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from ringrift.learning.effort import SELFPLAY
 from ringrift.learning.snapshot import ConfigPlan, Wanted
 from ringrift.work.shares import PREPARE, PREPARING, FairClock, kind_of_share, next_kind
-
-GAMES_AHEAD = 1
+from ringrift.work.supply_rules import Supply, wanted_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,19 @@ class Capacity:
     slots: int
     open_selfplay: int
     open_other: int
+    throttle: float = 1.0  # the part of full speed that is left to games
+
+    def supply(self) -> Supply:
+        """How many more games may be ordered now, and why."""
+        open_jobs = self.open_selfplay + self.open_other
+        claimed = min(self.slots, open_jobs)
+        return wanted_items(self.slots, ready=open_jobs - claimed, claimed=claimed, throttle=self.throttle)
 
     def has_room_for(self, kind: str) -> bool:
         if kind in PREPARING:
             return True  # at most one of each a config, and short
         if kind == SELFPLAY:
-            return self.open_selfplay + self.open_other < self.slots + GAMES_AHEAD
+            return self.supply().items > 0
         return self.open_other < self.slots
 
 
@@ -57,7 +63,8 @@ def choose(
     for config, plan in plans.items():
         for wanted in plan.wanted:
             if wanted.kind not in held and capacity.has_room_for(wanted.kind):
-                offers.setdefault(kind_of_share(wanted.kind), {})[config] = wanted
+                # A plan names first what it wants most.
+                offers.setdefault(kind_of_share(wanted.kind), {}).setdefault(config, wanted)
     if not offers:
         return None
     if PREPARE in offers:  # seconds of work that all other work waits for: it is counted, but never held up

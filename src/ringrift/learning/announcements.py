@@ -13,7 +13,7 @@ from typing import Any, cast
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 from ringrift.learning.announcement_scene import Announcement, Scene
 from ringrift.learning.announcements_of_jobs import ENDED, FAILED, ISSUED
-from ringrift.learning.announcements_of_verdicts import promoted, rejected, rolled_back
+from ringrift.learning.announcements_of_verdicts import promoted, rejected, rolled_back, staged
 from ringrift.learning.facts import (
     AnyFact,
     Archived,
@@ -25,6 +25,7 @@ from ringrift.learning.facts import (
     Recalled,
     Rejected,
     RolledBack,
+    Staged,
 )
 from ringrift.learning.records import ShardState
 from ringrift.learning.state import ConfigState, OpenJob
@@ -153,6 +154,7 @@ def _noted(scene: Scene, fact: Noted) -> list[Announcement]:
 
 _TELL: dict[type, Callable[[Scene, Any], list[Announcement]]] = {
     JobIssued: _issued,
+    Staged: staged,
     Promoted: promoted,
     Rejected: rejected,
     RolledBack: rolled_back,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
 from ringrift.learning.announcements_of_training import trained, training_failed
 from ringrift.learning.facts import JobIssued
-from ringrift.learning.results import participant
+from ringrift.learning.results_matches import participant
 from ringrift.learning.state import OpenJob
 from ringrift.learning.window import steps_to_train
 from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport

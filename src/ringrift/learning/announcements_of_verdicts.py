@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
-from ringrift.learning.facts import Promoted, Rejected, RolledBack
+from ringrift.learning.facts import Promoted, Rejected, RolledBack, Staged
+from ringrift.learning.records import ModelState
 
 # Ratings at which a config enters a tier of the documents.
 TIERS = ((2000.0, "elite"), (1800.0, "expert"), (1650.0, "production"), (1500.0, "advanced"))
@@ -17,6 +18,10 @@ def tier_of(rating: float) -> str:
     return next((name for at_least, name in (*TIERS, *TIERS_LOW) if rating >= at_least), _UNRANKED)
 
 
+def staged(scene: Scene, fact: Staged) -> list[Announcement]:
+    return [_candidate(scene, fact.model)]
+
+
 def promoted(scene: Scene, fact: Promoted) -> list[Announcement]:
     config, model = scene.config, fact.model
     about = {"config_key": config, "model_id": model}
@@ -25,9 +30,10 @@ def promoted(scene: Scene, fact: Promoted) -> list[Announcement]:
     if fact.previous is not None:
         before = scene.rating(fact.previous)
         change |= {"previous_elo": before, "elo_gain": elo - before, "supersedes": fact.previous}
+    was = {state for _, state, _ in scene.state.models[model].history}
     told = [
         *_verdict(scene, model, passed=True),
-        ("PROMOTION_CANDIDATE", {**about, "model_path": blob_path(model), "elo": elo}),
+        *([] if ModelState.STAGING in was else [_candidate(scene, model)]),
         ("PROMOTION_STARTED", about),
         ("MODEL_PROMOTED", change),
     ]
@@ -93,6 +99,11 @@ def _verdict(scene: Scene, model: str, *, passed: bool) -> list[Announcement]:
         if name in by_opponent:
             payload[field] = by_opponent[name]["points"] / by_opponent[name]["games"]
     return [("EVALUATION_COMPLETED", payload)]
+
+
+def _candidate(scene: Scene, model: str) -> Announcement:
+    about = {"config_key": scene.config, "model_id": model, "model_path": blob_path(model)}
+    return ("PROMOTION_CANDIDATE", {**about, "elo": scene.rating(model)})
 
 
 def _iteration(scene: Scene, model: str, *, was_promoted: bool) -> Announcement:

@@ -16,24 +16,26 @@ from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
 from ringrift.errors import ConfigError
 from ringrift.learning.allocation import Capacity, Choice, choose
 from ringrift.learning.announcing import Announcer
+from ringrift.learning.cascade import decided_by_cascade, source_name, source_of
 from ringrift.learning.champions import ChampionPointers
+from ringrift.learning.diagnoses import STAGE as DIAGNOSE
+from ringrift.learning.diagnoses import keep_reported
 from ringrift.learning.effort import SELFPLAY, Effort
-from ringrift.learning.facts import AnyFact, JobEnded, JobIssued
+from ringrift.learning.facts import AnyFact, JobIssued
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
-from ringrift.learning.ledger import Ledger, fits, known_configs, remember_config
+from ringrift.learning.job_ends import ended_fact, without_report
+from ringrift.learning.ledger import Ledger, known_configs, remember_config
+from ringrift.learning.outlook import outlook
 from ringrift.learning.plan import plan
 from ringrift.learning.recall import has_recalled, shards_behind
 from ringrift.learning.recall_wishes import RecallWishes, is_news
-from ringrift.learning.results import problem_with
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_note
 from ringrift.learning.snapshot import ConfigPlan, Snapshot
-from ringrift.learning.state import Block, ConfigState, OpenJob
+from ringrift.learning.state import STUDENTS, Block, ConfigState, OpenJob
 from ringrift.learning.trends_curves import RatingCurves
-from ringrift.learning.tuning_runs import tuned_rules
 from ringrift.learning.wishes import Wishes
 from ringrift.runtime import Runtime
-from ringrift.work.job_orders import read_report
 from ringrift.work.safeguards import Safeguards
 from ringrift.work.shares import KIND_SHARES, PREPARING, ConfigView, config_shares
 from ringrift.work.supply_rules import slots_for
@@ -43,7 +45,7 @@ ENDS_AT_ONCE = 500
 DECISIONS_AT_ONCE = 16
 ORDERS_AT_ONCE = 256
 HELD_S_MIN = 1.0
-ERROR_CHARS_MAX = 4_000
+PLAN_AGAIN_S = 2.0
 SEEN_END_KEY = "learning/seen_end"
 LEFT_REASON = "its config is no longer in the run"
 
@@ -124,7 +126,7 @@ class Controller:
                 await queue.cancel(job.job_id, reason=LEFT_REASON)
                 item, at_s = await queue.get(job.job_id), self._runtime.now_s()
                 if item is None:
-                    fact = _without_report(job, LEFT_REASON, at_s=at_s, cancelled=True)
+                    fact = without_report(job, LEFT_REASON, at_s=at_s, cancelled=True)
                 else:
                     fact = ended_fact(ledger.state, job, item, at_s=at_s)
                 await ledger.append(fact)
@@ -172,6 +174,10 @@ class Controller:
         if job is None:
             return
         fact = ended_fact(ledger.state, job, item, at_s=self._runtime.now_s())
+        if job.kind == DIAGNOSE and fact.report is not None:
+            # Kept before the fact: after a crash between the two it is only kept again.
+            problem = await keep_reported(self._engine.kv, ledger.state, fact.report)
+            fact = without_report(job, problem, at_s=fact.at_s) if problem else fact
         await self._write(config, fact)
         del self._jobs[job.job_id]
         took_s = None if fact.report is None else fact.report.wall_s
@@ -184,13 +190,15 @@ class Controller:
             if is_news(state, recall):
                 await self._write(config, msgspec.structs.replace(recall, at_s=self._runtime.now_s()))
             await self._recalls.remove(config, recall)
-        for job in state.open_of("export", "train") if state.trust_before_recall else ():
+        for job in state.open_of("export", "train", *STUDENTS) if state.trust_before_recall else ():
             if has_recalled(state, shards_behind(state, job.order)):
                 await self._engine.queue.cancel(job.job_id, reason="its games were recalled")
 
     async def _decide(self, config: str) -> None:
         """Write what is decided until nothing more follows from it."""
         ledger = self._ledgers[config]
+        for fact in self._cascaded(ledger.state):
+            await self._write(config, fact)
         for _ in range(DECISIONS_AT_ONCE):
             made = plan(await self._snapshot(ledger.state))
             self.plans[config] = made
@@ -201,15 +209,25 @@ class Controller:
             await self._champions.follow(ledger.state)
         log.error("learning.decisions_do_not_settle", config=config)
 
+    def _cascaded(self, state: ConfigState) -> list[AnyFact]:
+        """What follows from the config that *state* follows, if that is in the run."""
+        name, rules = source_name(state.config, self.rules.cascade), self.rules.cascade
+        if name is None or name == state.config or name not in self._ledgers or state.models:
+            return []
+        source = self._ledgers[name].state
+        found = source_of(source, self.curves.of(source))
+        return decided_by_cascade(state, found, rules, self._runtime.now_s())
+
     async def _order(self) -> None:
         slots = slots_for(await live_workers(self._engine.kv), SELFPLAY)
         now_s = self._runtime.now_s()
         self._held = {kind: block for kind, block in self._held.items() if block.holds(now_s)}
-        shares = self.shares()
+        shares, throttle = self.shares(), await self._throttle()
         for _ in range(ORDERS_AT_ONCE):
-            choice = self._choose(slots, shares)
+            capacity = self._capacity(slots, throttle)
+            choice = self._choose(capacity, shares)
             if choice is None:
-                self._explain_held()
+                self._explain_held(capacity)
                 return
             if not await self._is_allowed(choice.wanted.kind):
                 continue
@@ -217,13 +235,22 @@ class Controller:
             self.plans[choice.config] = plan(await self._snapshot(self._ledgers[choice.config].state))
         log.warning("learning.orders_at_once", orders=ORDERS_AT_ONCE, slots=slots)
 
-    def _choose(self, slots: int, shares: dict[str, float]) -> Choice | None:
+    async def _throttle(self) -> float:
+        """The part of full speed that is left to games."""
+        if self._safeguards is None or not self.rules.follow_backpressure:
+            return 1.0
+        return await self._safeguards.throttle(SELFPLAY)
+
+    def _capacity(self, slots: int, throttle: float) -> Capacity:
         open_jobs = [job for ledger in self._ledgers.values() for job in ledger.state.open_jobs.values()]
         games = sum(1 for job in open_jobs if job.kind == SELFPLAY)
         others = sum(1 for job in open_jobs if job.kind not in (SELFPLAY, *PREPARING))
+        return Capacity(slots, games, others, throttle)
+
+    def _choose(self, capacity: Capacity, shares: dict[str, float]) -> Choice | None:
         return choose(
             self.plans,
-            Capacity(slots, games, others),
+            capacity,
             self._effort.clock,
             kind_shares=KIND_SHARES,
             config_served=self._effort.turns.served(shares),
@@ -242,9 +269,14 @@ class Controller:
         self._held[kind] = Block(verdict.reason, now_s + max(verdict.retry_after_s, HELD_S_MIN), now_s)
         return False
 
-    def _explain_held(self) -> None:
+    def _explain_held(self, capacity: Capacity) -> None:
+        """Say of work that is wanted why it is not ordered, where that is not just that all are busy."""
+        held = dict(self._held)
+        if capacity.throttle < 1.0 and SELFPLAY not in held:
+            now_s = self._runtime.now_s()
+            held[SELFPLAY] = Block(capacity.supply().reason, now_s + PLAN_AGAIN_S, now_s)
         for made in self.plans.values():
-            for kind, block in self._held.items():
+            for kind, block in held.items():
                 if any(wanted.kind == kind for wanted in made.wanted):
                     made.explanations = [each for each in made.explanations if each.stage != kind]
                     made.say(kind, block.reason, until_s=block.until_s)
@@ -292,8 +324,7 @@ class Controller:
 
     async def _snapshot(self, state: ConfigState) -> Snapshot:
         paused = await self._wishes.why_paused(state.config)
-        found = feedback(state, self.curves.of(state))
-        return Snapshot(state, tuned_rules(state, self.rules), self._runtime.now_s(), paused, found)
+        return outlook(state, self.rules, self.curves, now_s=self._runtime.now_s(), paused=paused)
 
     def _view(self, state: ConfigState) -> ConfigView:
         curve = self.curves.of(state)
@@ -314,25 +345,3 @@ def job_id(config: str, kind: str, number: int) -> str:
     if plain != config:
         plain = f"{plain}-{hashlib.sha256(config.encode()).hexdigest()[:8]}"
     return f"{plain}.{kind}.{number:06d}"
-
-
-def ended_fact(state: ConfigState, job: OpenJob, item: WorkItem, *, at_s: float) -> JobEnded:
-    """How *job* ended. A result that cannot be its answer is a failure, and says why."""
-    if item.state is WorkState.CANCELLED:
-        return _without_report(job, item.error or "cancelled", at_s=at_s, cancelled=True)
-    if item.state is WorkState.DEAD:
-        return _without_report(job, item.error or "no reason was given", at_s=at_s)
-    try:
-        report = read_report(item.result or {})
-    except ConfigError as error:
-        return _without_report(job, str(error), at_s=at_s)
-    if problem := problem_with(state, job, report):
-        return _without_report(job, problem, at_s=at_s)
-    fact = JobEnded(at_s=at_s, job_id=job.job_id, report=report)
-    if not fits(fact):
-        return _without_report(job, "the report is too long to be kept", at_s=at_s)
-    return fact
-
-
-def _without_report(job: OpenJob, error: str, *, at_s: float, cancelled: bool = False) -> JobEnded:
-    return JobEnded(at_s=at_s, job_id=job.job_id, cancelled=cancelled, error=error[:ERROR_CHARS_MAX])

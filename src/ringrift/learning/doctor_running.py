@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ringrift.learning.doctor_findings import Finding, Level, Ward
 from ringrift.learning.gates import breaker_gate
 from ringrift.learning.records import ModelState
-from ringrift.learning.snapshot import STAGES
+from ringrift.learning.snapshot import EXTRA_STAGES, STAGES
 from ringrift.learning.state import ConfigState
 
 GIB = 2**30
@@ -20,7 +20,7 @@ JOBS_LONG = 10.0  # a stage is late after so many times the length of one self-p
 
 
 def breakers(state: ConfigState, ward: Ward) -> Iterator[Finding]:
-    for stage in STAGES:
+    for stage in (*STAGES, *EXTRA_STAGES):
         failures = state.failures.get(stage)
         if failures is None or not failures.in_a_row:
             continue
@@ -57,7 +57,7 @@ def _late(state: ConfigState, ward: Ward) -> Iterator[Finding]:
     shard = next(reversed(state.shards.values()), None)
     began_s = max(state.first_s, ward.started_s)
     since = {"selfplay": began_s if shard is None else max(began_s, shard.made_s)}
-    if newest is not None and newest.state is ModelState.EVALUATING:
+    if newest is not None and newest.state in (ModelState.EVALUATING, ModelState.STAGING):
         played = [match.at_s for match in state.matches if match.first == newest.digest]
         since["evaluate"] = max([began_s, newest.made_s, *played])
     if state.bucket.available > 2 * ward.rules.bucket.chunk_steps and "evaluate" not in since:

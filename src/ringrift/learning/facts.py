@@ -13,7 +13,9 @@ import msgspec
 
 from ringrift.work.job_orders import JobOrder, JobReport
 
-RULES_TOPIC = "rules"  # of the note that puts rules in force
+# Topics of notes that the state itself goes by.
+RULES_TOPIC = "rules"  # puts rules in force
+PRICE_TOPIC = "steps_per_row"  # changes what rows earn from then on
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="fact"):
@@ -39,6 +41,14 @@ class JobEnded(Fact, frozen=True, kw_only=True, tag="job_ended"):
     report: JobReport | None = None  # None: it failed for good or was cancelled
     error: str = ""
     cancelled: bool = False
+
+
+class Staged(Fact, frozen=True, kw_only=True, tag="staged"):
+    """A candidate beat the champion, and only the last gate before its place is open."""
+
+    model: str
+    reason: str
+    evidence: dict[str, Any] = {}
 
 
 class Promoted(Fact, frozen=True, kw_only=True, tag="promoted"):
@@ -103,4 +113,6 @@ class Noted(Fact, frozen=True, kw_only=True, tag="noted"):
     details: dict[str, Any] = {}
 
 
-AnyFact = JobIssued | JobEnded | Promoted | RolledBack | Rejected | Archived | Recalled | Blocked | Noted
+AnyFact = (
+    JobIssued | JobEnded | Staged | Promoted | RolledBack | Rejected | Archived | Recalled | Blocked | Noted
+)

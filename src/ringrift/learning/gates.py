@@ -1,12 +1,14 @@
 """May a stage start now? Pauses, blocks, and the breaker that every stage of every config has to itself.
 
-Every no has a reason, and every no but a person's pause has an end.
+Every no has a reason, and every no but a person's pause has an end. What a breaker blocks becomes a
+fact with both.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ringrift.learning.facts import Blocked
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import CLOCK_TOLERANCE_S, ConfigState, StageFailures
 
@@ -20,6 +22,7 @@ class Gate:
     open: bool
     reason: str = ""
     until_s: float | None = None
+    news: Blocked | None = None  # what is to be written down of it
 
 
 OPEN = Gate(True)
@@ -34,7 +37,11 @@ def stage_gate(
     block = state.blocks.get(stage)
     if block is not None and block.holds(now_s):
         return Gate(False, block.reason, block.until_s)
-    return breaker_gate(stage, state.failures.get(stage), rules, now_s=now_s)
+    gate = breaker_gate(stage, state.failures.get(stage), rules, now_s=now_s)
+    if gate.open or gate.until_s is None or (block is not None and block.until_s == gate.until_s):
+        return gate
+    news = Blocked(at_s=now_s, stage=stage, reason=gate.reason, until_s=gate.until_s)
+    return replace(gate, news=news)
 
 
 def breaker_gate(stage: str, failures: StageFailures | None, rules: LearningRules, *, now_s: float) -> Gate:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from ringrift.learning import promotion
-from ringrift.learning.facts import Promoted, Rejected, RolledBack
-from ringrift.learning.orders import evaluate_order
-from ringrift.learning.recall import is_recalled_model, previous_champion, shaken_since
+from ringrift.learning.facts import Promoted, Rejected, RolledBack, Staged
+from ringrift.learning.orders import RATING, evaluate_order
+from ringrift.learning.recall import distrusted_models, is_recalled_model, previous_champion, shaken_since
 from ringrift.learning.records import Model, ModelState
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.state import ConfigState
 from ringrift.learning.wanted import rechecked_since, wanted_games
 
+OPEN = (ModelState.EVALUATING, ModelState.STAGING)
+
 
 def open_candidate(state: ConfigState) -> Model | None:
     """The newest model that is neither accepted nor refused."""
     newest = state.newest_model
-    return newest if newest is not None and newest.state is ModelState.EVALUATING else None
+    return newest if newest is not None and newest.state in OPEN else None
 
 
 def plan_judgement(snapshot: Snapshot, made: ConfigPlan) -> None:
@@ -47,8 +49,10 @@ def _doubts_first(snapshot: Snapshot, made: ConfigPlan, *, running: bool) -> boo
 
 def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: bool) -> None:
     state, rules = snapshot.state, snapshot.rules
-    if is_recalled_model(state, candidate.digest):
-        fact = Rejected(at_s=snapshot.now_s, model=candidate.digest, gate="recall", reason="recalled")
+    if candidate.digest in distrusted_models(state, with_tainted=rules.recalled_models == "take_back"):
+        recalled = is_recalled_model(state, candidate.digest)
+        reason = "recalled" if recalled else "it learned from recalled games"
+        fact = Rejected(at_s=snapshot.now_s, model=candidate.digest, gate="recall", reason=reason)
         made.decided.append(fact)
         return
     found = promotion.judge(
@@ -75,6 +79,17 @@ def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: b
                 model=candidate.digest,
                 gate=found.gate,
                 reason=found.reason,
+                evidence=found.evidence,
+            )
+        )
+    elif (
+        found.gate == promotion.FLOOR and candidate.state is ModelState.EVALUATING and len(found.evidence) > 1
+    ):
+        made.decided.append(
+            Staged(
+                at_s=snapshot.now_s,
+                model=candidate.digest,
+                reason=f"only the floor is open: {found.reason}",
                 evidence=found.evidence,
             )
         )
@@ -167,10 +182,17 @@ def _looked_at_since(snapshot: Snapshot) -> float:
 
 def _rate(snapshot: Snapshot, made: ConfigPlan, champion: Model) -> None:
     state, rules = snapshot.state, snapshot.rules
-    played = {match.second for match in state.trusted_matches() if match.first == champion.digest}
-    missing = [name for name in rules.rating_opponents if name not in played]
-    if not missing:
-        made.say("evaluate", "the champion is rated and no candidate waits")
+    played = {(match.first, match.second) for match in state.trusted_matches()}
+    missing = [name for name in rules.rating_opponents if (champion.digest, name) not in played]
+    if missing:
+        order = evaluate_order(state, rules, champion, missing, games=rules.rating_games, purpose=RATING)
+        made.want("evaluate", order, f"rate the champion against {', '.join(missing)}")
         return
-    order = evaluate_order(state, rules, champion, missing, games=rules.rating_games, purpose="rating")
-    made.want("evaluate", order, f"rate the champion against {', '.join(missing)}")
+    met = {first for first, _ in played}
+    for student in state.students.values():
+        if student.state is ModelState.PRODUCTION and student.digest not in met:
+            against = [champion.digest]
+            order = evaluate_order(state, rules, student, against, games=rules.rating_games, purpose=RATING)
+            made.want("evaluate", order, f"rate the student ({student.purpose}) against the champion")
+            return
+    made.say("evaluate", "the champion is rated and no candidate waits")

@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.facts import Archived
-from ringrift.learning.models_archive import to_archive
+from ringrift.learning.models_archive import too_weak
 from ringrift.learning.models_publication import ChampionFiles
 from ringrift.learning.models_view import (
     REGISTRY_STAGES,
     LifecycleStats,
     ModelRecord,
+    in_training,
     lifecycle_stats,
     record_of,
 )
@@ -40,7 +41,7 @@ __all__ = [
     "get_model_coordinator",
     "get_model_stats",
     "get_production_model_id",
-    "to_archive",
+    "too_weak",
     "wire_model_events",
 ]
 
@@ -78,6 +79,7 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         super().__init__(router=router, runtime=runtime, situations=situations)
         # What was heard of a model, newest last; what happened to it is in the facts.
         self._stories: OrderedDict[str, deque[tuple[float, str, str]]] = OrderedDict()
+        self._archived_told_s = self._runtime.now_s()
 
     def hears(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*heard_by(self.component), *heard_by(REGISTRY))))
@@ -132,8 +134,10 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         return [loop.state(config) for config in configs if loop is not None and config_key in (None, config)]
 
     def _records(self, state: ConfigState) -> Iterable[ModelRecord]:
+        """Students are the last, and then what is in training, which has no hash yet."""
         ratings = rate(state.matches)
-        return (record_of(model, state, ratings) for model in state.models.values())
+        made = (*state.models.values(), *state.students.values())
+        return (*(record_of(model, state, ratings) for model in made), *in_training(state))
 
     # --- events -----------------------------------------------------------------------------------------
 
@@ -147,14 +151,29 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         if action in _SETTLES:
             for state in self._states(str(payload.get("config_key", ""))):
                 await self._archive(state)
+        if action is not None:
+            await self._tell_archived()
 
     async def _archive(self, state: ConfigState) -> None:
-        """Whenever the champion changed, put away what nothing needs any more."""
+        """Whenever the champion changed, put away what is far below it; the rest the plan does by itself."""
         loop, now_s = self._situations.loop, self._runtime.now_s()
         assert loop is not None
-        for digest, reason in to_archive(state, now_s):
+        for digest, reason in too_weak(state):
             await loop.write(state.config, Archived(at_s=now_s, model=digest, reason=reason))
-            await self.tell([("REGISTRY_UPDATED", {"action": "archived", "model_id": digest})])
+
+    async def _tell_archived(self) -> None:
+        """Tell what was put away since this was last told."""
+        since_s = self._archived_told_s
+        new = [
+            (model.history[-1][0], model.digest)
+            for state in self._states(None)
+            for model in state.models.values()
+            if model.state is ModelState.ARCHIVED and model.history[-1][0] > since_s
+        ]
+        self._archived_told_s = max((at_s for at_s, _ in new), default=since_s)
+        await self.tell(
+            [("REGISTRY_UPDATED", {"action": "archived", "model_id": digest}) for _, digest in new]
+        )
 
     def _champion_of(self, payload: Mapping[str, Any]) -> str:
         """An event that names a config and no model is about its champion."""

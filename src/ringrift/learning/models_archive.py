@@ -14,33 +14,39 @@ WEAK_RATING, WEAK_GAMES_MIN = 1400.0, 100
 FORMER_CHAMPIONS_KEPT = 5  # a rollback may need them
 
 _LOST = frozenset({ModelState.REJECTED, ModelState.ROLLED_BACK})
-# These are in use, whatever their age.
-_IN_USE = frozenset({ModelState.TRAINING, ModelState.EVALUATING, ModelState.PRODUCTION, ModelState.ARCHIVED})
 
 
-def to_archive(
-    state: ConfigState, now_s: float, *, ratings: Mapping[str, Rating] | None = None
-) -> list[tuple[str, str]]:
-    """The models that nothing needs any more, with the reason. *ratings* saves computing them again."""
-    kept = _still_needed(state)
-    found: dict[str, str] = {}
+def not_needed(state: ConfigState, now_s: float) -> list[tuple[str, str]]:
+    """The models that nothing needs any more, with the reason; the plan puts them away."""
+    found: list[tuple[str, str]] = []
+    kept: set[str] | None = None
     for model in state.models.values():
-        if model.state in _IN_USE or model.digest in kept:
+        if model.state is ModelState.SUPERSEDED:
+            reason = "superseded, and more champions back than a rollback goes"
+        elif model.state in _LOST and now_s - last_change_s(model) > UNUSED_S_MAX:
+            reason = "not in use for seven days"
+        else:
             continue
-        if model.state is ModelState.STAGING:
-            found[model.digest] = "superseded, and more champions back than a rollback goes"
-        elif now_s - last_change_s(model) > UNUSED_S_MAX:
-            found[model.digest] = "not in use for seven days"
-    games = _games(state)
+        kept = _still_needed(state) if kept is None else kept
+        if model.digest not in kept:
+            found.append((model.digest, reason))
+    return found
+
+
+def too_weak(state: ConfigState, *, ratings: Mapping[str, Rating] | None = None) -> list[tuple[str, str]]:
+    """Lost models far below the champion, with the reason. *ratings* saves computing them again."""
+    if state.champion is None:
+        return []
+    games, kept = _games(state), _still_needed(state)
     weak = [
         model
         for model in state.models.values()
-        if model.state in _LOST and games[model.digest] >= WEAK_GAMES_MIN and model.digest not in found
+        if model.state in _LOST and games[model.digest] >= WEAK_GAMES_MIN
     ]
-    if weak and state.champion is not None:
-        known = rate(state.trusted_matches()) if ratings is None else ratings
-        found |= _weak(weak, state.champion, known, kept)
-    return list(found.items())
+    if not weak:
+        return []
+    known = rate(state.trusted_matches()) if ratings is None else ratings
+    return list(_weak(weak, state.champion, known, kept).items())
 
 
 def last_change_s(model: Model) -> float:

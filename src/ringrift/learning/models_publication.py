@@ -3,7 +3,8 @@
 `models/canonical_<config>.safetensors` with its card beside it, and the link
 `models/ringrift_best_<config>.safetensors`, are written from the blobs whenever the champion changed. They
 are a view: nothing in the product reads them, and a file that was damaged or removed is written again. The
-champion before stays beside them as `.previous`.
+champion before stays beside them as `.previous`. Students lie there as `distillation_<config>` and
+`small_net_<config>`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import structlog
 
 from ringrift.engine.ports import Blobs
 from ringrift.errors import Corrupt, DigestMismatch
+from ringrift.learning.records import Model, ModelState
 from ringrift.learning.state import ConfigState
 
 log = structlog.get_logger()
@@ -48,16 +50,23 @@ class ChampionFiles:
         """
         if state.champion is None:
             return False
-        weights, card = state.champion, state.models[state.champion].card
         path = self.path_of(state.config)
-        card_path = path.with_suffix(CARD_SUFFIX)
-        if await asyncio.to_thread(_holds, {path: weights, card_path: card}):
-            await asyncio.to_thread(_link, self.link_of(state.config), path)
-            return False
-        sources = {path: (weights, await self._open(weights)), card_path: (card, await self._open(card))}
-        await asyncio.to_thread(self._write, sources)
+        written = await self._publish(state, state.models[state.champion], path)
         await asyncio.to_thread(_link, self.link_of(state.config), path)
-        log.info("models.champion_published", config=state.config, model=weights, path=str(path))
+        for student in state.students.values():
+            if student.state is ModelState.PRODUCTION:
+                named = f"{student.purpose}_{_plain(state.config)}{SUFFIX}"
+                written |= await self._publish(state, student, self.folder / named)
+        return written
+
+    async def _publish(self, state: ConfigState, model: Model, path: Path) -> bool:
+        card_path = path.with_suffix(CARD_SUFFIX)
+        wanted = {path: model.digest, card_path: model.card}
+        if await asyncio.to_thread(_holds, wanted):
+            return False
+        sources = {place: (digest, await self._open(digest)) for place, digest in wanted.items()}
+        await asyncio.to_thread(self._write, sources)
+        log.info("models.published", config=state.config, model=model.digest, path=str(path))
         return True
 
     async def _open(self, digest: str) -> BinaryIO:

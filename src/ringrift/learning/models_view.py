@@ -10,7 +10,8 @@ from typing import Any
 from ringrift.learning.announcement_scene import RATING_START, blob_path
 from ringrift.learning.ratings import Rating
 from ringrift.learning.records import Model, ModelState
-from ringrift.learning.state import ConfigState
+from ringrift.learning.results import WEIGHTS_SUFFIX
+from ringrift.learning.state import STUDENTS, ConfigState
 
 # What a model is called in a registry by its state.
 REGISTRY_STAGES: Mapping[ModelState, str] = {
@@ -18,6 +19,7 @@ REGISTRY_STAGES: Mapping[ModelState, str] = {
     ModelState.EVALUATING: "development",
     ModelState.STAGING: "staging",
     ModelState.PRODUCTION: "production",
+    ModelState.SUPERSEDED: "archived",
     ModelState.ROLLED_BACK: "rejected",
     ModelState.REJECTED: "rejected",
     ModelState.ARCHIVED: "archived",
@@ -84,8 +86,35 @@ def record_of(model: Model, state: ConfigState, ratings: Mapping[str, Rating]) -
     )
 
 
+def in_training(state: ConfigState) -> list[ModelRecord]:
+    """The models that trainings under way will bring; each is known by its job until it has a hash."""
+    found = []
+    for number, job in enumerate(state.open_of("train", *STUDENTS), start=1):
+        parent = job.order.inputs.get(f"parent{WEIGHTS_SUFFIX}")
+        record = ModelRecord(
+            model_id=job.job_id,
+            config_key=state.config,
+            version=len(state.models) + number,
+            state=ModelState.TRAINING,
+            stage=REGISTRY_STAGES[ModelState.TRAINING],
+            model_path="",
+            elo=RATING_START,
+            elo_uncertainty=UNRATED_SPREAD,
+            games_played=0,
+            losses={},
+            rows_seen=0,
+            parent=parent,
+            children=(),
+            created_at=job.issued_s,
+            state_history=((job.issued_s, str(ModelState.TRAINING), job.reason),),
+        )
+        found.append(record)
+    return found
+
+
 def lifecycle_stats(states: Mapping[str, ConfigState]) -> LifecycleStats:
     by_state = Counter(str(model.state) for state in states.values() for model in state.models.values())
+    by_state.update(str(record.state) for state in states.values() for record in in_training(state))
     return LifecycleStats(
         total_models=by_state.total(),
         by_state=dict(by_state),

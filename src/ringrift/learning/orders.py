@@ -7,13 +7,18 @@ from itertools import islice
 from math import sqrt
 from typing import Any
 
+import msgspec
+
+from ringrift.learning.cascade import WarmStart
 from ringrift.learning.records import Model, Samples, Shard, ShardState
-from ringrift.learning.results import WEIGHTS_SUFFIX, player_text
+from ringrift.learning.results import WEIGHTS_SUFFIX
+from ringrift.learning.results_matches import player_text
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import rows_missing
 from ringrift.work.job_orders import INPUTS, OUT, JobOrder
 
+RATING = "rating"  # the purpose of games that only tell how strong somebody is
 NAME_DIGITS = 16
 RECENT_SHARDS = 8
 GAMES_MIN, GAMES_MAX = 8, 5_000
@@ -97,7 +102,10 @@ def train_order(
     *,
     sample_steps: int,
     rate_factor: float = 1.0,
+    preset: str | None = None,
+    purpose: str = "",
 ) -> JobOrder:
+    """Train on from *parent*, or a new network if there is none."""
     steps = max(1, sample_steps // rules.batch)
     taken = 0 if parent is None else parent.rows_seen // rules.batch
     slowed = 1.0 if taken < rules.learning_rate_steps else sqrt(rules.learning_rate_steps / taken)
@@ -106,7 +114,7 @@ def train_order(
         "config": state.config,
         "samples": [f"{INPUTS}/samples.npz"],
         "out": f"{OUT}/model{WEIGHTS_SUFFIX}",
-        "preset": rules.preset,
+        "preset": preset or rules.preset,
         "seed": state.issued["train"] + 1,
         "steps": steps,
         "batch": rules.batch,
@@ -121,7 +129,14 @@ def train_order(
     if parent is not None:
         inputs |= model_files("parent", parent)
         params["parent"] = f"{INPUTS}/parent{WEIGHTS_SUFFIX}"
-    return JobOrder(config=state.config, params=params, inputs=inputs)
+    return JobOrder(config=state.config, params=params, inputs=inputs, purpose=purpose)
+
+
+def begun_with(order: JobOrder, warm: WarmStart) -> JobOrder:
+    """The training of a new network that begins with what fits of another config's."""
+    files = {f"warm{WEIGHTS_SUFFIX}": warm.model, "warm.json": warm.card}
+    params = {**order.params, "warm_start": f"{INPUTS}/warm{WEIGHTS_SUFFIX}"}
+    return msgspec.structs.replace(order, params=params, inputs={**order.inputs, **files})
 
 
 def evaluate_order(
@@ -136,7 +151,7 @@ def evaluate_order(
     """Paired games of *candidate* against each of *opponents*: digests of models, or names of baselines."""
     inputs, texts = model_files("candidate", candidate), []
     for number, opponent in enumerate(opponents):
-        model = state.models.get(opponent)
+        model = state.player(opponent)
         if model is None:
             texts.append(opponent)
         else:
@@ -152,6 +167,25 @@ def evaluate_order(
         "seed": state.issued["evaluate"] + 1,
     }
     return JobOrder(config=state.config, params=params, inputs=inputs, purpose=purpose)
+
+
+def tournament_order(state: ConfigState, rules: LearningRules, models: Sequence[Model]) -> JobOrder:
+    """Every pair of *models* meets."""
+    inputs: dict[str, str] = {}
+    for number, model in enumerate(models):
+        inputs |= model_files(f"player-{number}", model)
+    texts = [
+        player_text(f"player-{number}{WEIGHTS_SUFFIX}", rules.evaluation_simulations)
+        for number in range(len(models))
+    ]
+    params = {
+        "config": state.config,
+        "players": texts,
+        "out": OUT,
+        "games": rules.tournament_games,
+        "seed": state.issued["tournament"] + 1,
+    }
+    return JobOrder(config=state.config, params=params, inputs=inputs, purpose=RATING)
 
 
 def model_files(name: str, model: Model) -> dict[str, str]:

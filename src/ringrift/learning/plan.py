@@ -7,21 +7,36 @@ not do something now. It is asked again after every change; an event is only a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ringrift.learning import promotion
+from ringrift.learning.cascade import WarmStart, warm_start
+from ringrift.learning.diagnoses import plan_diagnosis
+from ringrift.learning.facts import PRICE_TOPIC, Archived, Noted
 from ringrift.learning.gates import Gate, stage_gate
 from ringrift.learning.judging import open_candidate, plan_judgement
-from ringrift.learning.orders import export_order, selfplay_games, selfplay_order, train_order, validate_order
+from ringrift.learning.models_archive import not_needed
+from ringrift.learning.orders import (
+    begun_with,
+    export_order,
+    selfplay_games,
+    selfplay_order,
+    train_order,
+    validate_order,
+)
 from ringrift.learning.quality_scores import refuse_shard
-from ringrift.learning.recall import decided_by_recall, has_recalled, is_recalled_model
+from ringrift.learning.recall import decided_by_recall, distrusted_models, has_recalled
 from ringrift.learning.records import Model, ModelState, Shard, ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.state import ConfigState
+from ringrift.learning.students import plan_distillation, plan_small_net
+from ringrift.learning.tournaments import plan_tournament
 from ringrift.learning.window import base_rows, rows_missing, shards_in_window, steps_to_train, window_rows
+from ringrift.work.scheduling_budget import search_budget
 
 UNCHECKED_SHARDS_MAX = 64
+PRICE_S_MIN = 600.0  # between two changes of what a row earns
 WINDOW_SHARDS_MAX = 2_000  # an order is one value of the store, and names each shard and its report
 
 
@@ -29,26 +44,43 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
     """Decide for one config. The same snapshot gives the same plan."""
     made = ConfigPlan()
     # A recall changes the champion before anything else is thought of.
-    if (turned := decided_by_recall(snapshot.state, snapshot.now_s)) is not None:
+    taken_back = snapshot.rules.recalled_models == "take_back"
+    turned = decided_by_recall(snapshot.state, snapshot.now_s, with_tainted=taken_back)
+    if turned is not None:
         made.decided.append(turned)
         return made
-    for stage, think in (
-        ("evaluate", plan_judgement),
-        ("train", _train),
-        ("export", _export),
-        ("validate", _validate),
-        ("selfplay", _selfplay),
-    ):
+    for stage, think in _THOUGHTS.items():
         gate = _gate(snapshot, stage)
-        if not gate.open:
-            made.say(stage, gate.reason, until_s=gate.until_s)
+        if gate.open:
+            think(snapshot, made)
             continue
-        think(snapshot, made)
+        made.say(stage, gate.reason, until_s=gate.until_s)
+        if gate.news is not None:
+            made.decided.append(gate.news)
+    made.decided += [
+        Archived(at_s=snapshot.now_s, model=digest, reason=reason)
+        for digest, reason in not_needed(snapshot.state, snapshot.now_s)
+    ]
+    if (priced := _price(snapshot)) is not None:
+        made.decided.append(priced)
     return made
 
 
 def _gate(snapshot: Snapshot, stage: str) -> Gate:
     return stage_gate(snapshot.state, stage, snapshot.rules, now_s=snapshot.now_s, paused=snapshot.paused)
+
+
+def _price(snapshot: Snapshot) -> Noted | None:
+    """Note another price of training, if feedback may move it; not more often than it can be felt."""
+    state, found = snapshot.state, snapshot.feedback
+    wanted = found.steps_per_row if snapshot.rules.adaptive_steps else 1.0
+    before = state.newest_note(PRICE_TOPIC)
+    if wanted == state.price or (before is not None and 0 <= snapshot.now_s - before.at_s < PRICE_S_MIN):
+        return None
+    steps = state.bucket_rules.steps_per_row * wanted
+    why = "; ".join(found.reasons) if wanted != 1.0 else "as the rules say"
+    text = f"a row earns {steps:g} sample-steps from now on: {why}"
+    return Noted(at_s=snapshot.now_s, topic=PRICE_TOPIC, text=text, details={"factor": wanted})
 
 
 # --- games ------------------------------------------------------------------------------------------------
@@ -57,7 +89,7 @@ def _gate(snapshot: Snapshot, stage: str) -> Gate:
 def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
     """Wanted as long as there is something to learn from it: new games are what everything else lives on."""
     state, rules = snapshot.state, snapshot.rules
-    simulations = max(1, round(rules.simulations * snapshot.feedback.simulations))
+    simulations = selfplay_simulations(snapshot)
     who = "without a network" if state.champion is None else f"by the champion {state.champion[:12]}"
     missing = rows_missing(state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models))
     if _first_model_is_made(snapshot):
@@ -70,6 +102,14 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
         selfplay_order(state, rules, simulations=simulations, exploration=snapshot.feedback.exploration),
         f"{games} games {who}, {simulations} simulations a move{why}",
     )
+
+
+def selfplay_simulations(snapshot: Snapshot) -> int:
+    """Simulations of a move: the number of the rules, or by how far the config has come, times feedback."""
+    state, rules, factor = snapshot.state, snapshot.rules, snapshot.feedback.simulations
+    if rules.search_budget == "fixed":
+        return max(1, round(rules.simulations * factor))
+    return search_budget(state.config, games=state.games, rating=snapshot.rating, intensity=factor)
 
 
 def _first_model_is_made(snapshot: Snapshot) -> bool:
@@ -174,16 +214,30 @@ def _train(snapshot: Snapshot, made: ConfigPlan) -> None:
     if has_recalled(state, samples.shards):
         made.say("train", "the newest samples hold recalled games; waits for an export without them")
         return
-    steps = _steps(snapshot)
-    parent = training_parent(state)
-    begin = "from nothing" if parent is None else f"from model {parent.number} ({parent.digest[:12]})"
-    made.want(
-        "train",
-        train_order(
-            state, rules, samples, parent, sample_steps=steps, rate_factor=snapshot.feedback.learning_rate
-        ),
-        f"new rows have earned {steps:,} sample-steps; {begin} on {samples.rows:,} rows",
+    steps, parent = _steps(snapshot), training_parent(state, rules)
+    warm = warm_start(state) if parent is None and not state.models else None
+    begin = _beginning(parent, warm, rules)
+    reason = f"new rows have earned {steps:,} sample-steps; {begin} on {samples.rows:,} rows"
+    if parent is None and state.models:
+        # It competes with a champion that saw every row of the run, so one chunk would never do.
+        steps = max(steps, round(rules.bucket.steps_per_row * samples.rows))
+    order = train_order(
+        state,
+        rules,
+        samples,
+        parent,
+        sample_steps=steps,
+        rate_factor=snapshot.feedback.learning_rate,
     )
+    made.want("train", order if warm is None else begun_with(order, warm), reason)
+
+
+def _beginning(parent: Model | None, warm: WarmStart | None, rules: LearningRules) -> str:
+    if parent is not None:
+        return f"from model {parent.number} ({parent.digest[:12]})"
+    if warm is not None:
+        return f"a new {rules.preset} network with what fits of {warm.config}'s ({warm.model[:12]})"
+    return f"a new {rules.preset} network"
 
 
 def _why_no_training(snapshot: Snapshot) -> str:
@@ -211,12 +265,36 @@ def _is_used(state: ConfigState, samples: str) -> bool:
     return any(model.samples == samples for model in state.models.values())
 
 
-def training_parent(state: ConfigState) -> Model | None:
-    """Train on from the newest model, unless it lost clearly or was taken back; then from the champion."""
-    newest = state.newest_model
-    champion = None if state.champion is None else state.models[state.champion]
-    if newest is None or newest.state is ModelState.ROLLED_BACK or is_recalled_model(state, newest.digest):
-        return champion
-    if newest.state is ModelState.REJECTED and promotion.lost_clearly(newest.digest, state.trusted_matches()):
-        return champion
-    return newest
+def training_parent(state: ConfigState, rules: LearningRules) -> Model | None:
+    """Train on from the newest model, unless it lost clearly or was taken back; then from the champion.
+
+    A model of another size is no beginning: a line of its own size goes on from its newest until one of it
+    is the champion.
+    """
+    same = [each for each in state.models.values() if each.preset in ("", rules.preset)]
+    if not same:
+        return None
+    newest, champion = same[-1], None if state.champion is None else state.models[state.champion]
+    distrusted = distrusted_models(state, with_tainted=rules.recalled_models == "take_back")
+    usable = newest.state is not ModelState.ROLLED_BACK and newest.digest not in distrusted
+    if usable and (champion is None or champion not in same):
+        return newest
+    lost = newest.state is ModelState.REJECTED and promotion.lost_clearly(
+        newest.digest, state.trusted_matches()
+    )
+    if usable and not lost:
+        return newest
+    return champion if champion in same else None
+
+
+_THOUGHTS: dict[str, Callable[[Snapshot, ConfigPlan], None]] = {
+    "evaluate": plan_judgement,
+    "train": _train,
+    "export": _export,
+    "validate": _validate,
+    "selfplay": _selfplay,
+    "tournament": plan_tournament,
+    "diagnose": plan_diagnosis,
+    "distillation": plan_distillation,
+    "small_net": plan_small_net,
+}

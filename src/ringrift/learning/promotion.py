@@ -23,6 +23,7 @@ from ringrift.statistics.sprt import SprtConfig, SprtState, Verdict
 
 RANDOM = "random"
 PROMOTION, ROLLBACK = "promotion", "rollback"  # what a match was played for
+FLOOR = "floor"  # the last gate
 EQUAL = 0.5
 Z_99 = 2.5758293035489
 
@@ -253,15 +254,15 @@ def _holds_floor(
     clear = games >= rules.floor_games_min
     if games and ((clear and low >= floor) or (at_cap and share >= floor)):
         return PromotionJudgement(
-            verdict=PromotionVerdict.PROMOTE, gate="floor", reason=words, evidence=evidence
+            verdict=PromotionVerdict.PROMOTE, gate=FLOOR, reason=words, evidence=evidence
         )
     if games and ((clear and high < floor) or at_cap):
         return PromotionJudgement(
-            verdict=PromotionVerdict.REJECT, gate="floor", reason=f"too weak: {words}", evidence=evidence
+            verdict=PromotionVerdict.REJECT, gate=FLOOR, reason=f"too weak: {words}", evidence=evidence
         )
     return PromotionJudgement(
         verdict=PromotionVerdict.MORE_GAMES,
-        gate="floor",
+        gate=FLOOR,
         reason=f"the floor is open: {words}" if games else "no games against random yet",
         evidence=evidence,
         play=Pairing(RANDOM, rules.chunk(players, rules.floor_games_max - games)),

@@ -23,10 +23,10 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.facts import Noted
+from ringrift.learning.judging import open_candidate
 from ringrift.learning.models_publication import ChampionFiles
 from ringrift.learning.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
 from ringrift.learning.recall import previous_champion
-from ringrift.learning.records import ModelState
 from ringrift.learning.signals_face import heard_by
 from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.learning.state import ConfigState
@@ -81,8 +81,8 @@ class PromotionDaemon(HandlerBase):
     def get_judgement(self, config_key: str) -> PromotionJudgement | None:
         """How the newest candidate stands; None if none is being judged."""
         situation = self._situations.get(config_key)
-        newest = None if situation is None else situation.state.newest_model
-        if situation is None or newest is None or newest.state is not ModelState.EVALUATING:
+        newest = None if situation is None else open_candidate(situation.state)
+        if situation is None or newest is None:
             return None
         state = situation.state
         return judge(newest.digest, state.champion, state.trusted_matches(), rules=self.rules)

@@ -1,7 +1,8 @@
 """What a recall takes out of a run: games, rows, matches, and the models that learned from them.
 
 Pure: the same state and recall give the same answer, before the recall as a preview and after it as an
-account. Models are listed and not taken back, except a champion that is itself recalled: the plan does that.
+account. A champion that is recalled, or that learned from recalled games, gives its place to the last one
+that did not, if there is one: the plan decides that, and a setting leaves the second kind alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ringrift.learning.trust import is_recalled
 from ringrift.work.job_orders import JobOrder
 
 RECALLED_REASON = "the model was recalled"
+TAINTED_REASON = "it learned from games that were recalled"
 
 
 class ShardLeaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,24 +128,25 @@ def shards_behind(state: ConfigState, order: JobOrder) -> tuple[str, ...]:
     return (*order.inputs.values(), *(shard for each in samples for shard in each.shards))
 
 
-def decided_by_recall(state: ConfigState, now_s: float) -> AnyFact | None:
-    """Take a recalled champion back, and give its place back to one whose recall was withdrawn."""
+def decided_by_recall(state: ConfigState, now_s: float, *, with_tainted: bool = False) -> AnyFact | None:
+    """Take a recalled champion back, and give its place back to one whose recall was withdrawn.
+
+    *with_tainted*, a champion that learned from recalled games goes too, if there is one that did not.
+    """
     active = active_recalls(state)
+    if not state.recalls:
+        return None
     if state.champion is not None:
-        why = [recall for recall in active if takes_back(recall, state.champion)]
-        if why:
-            return RolledBack(
-                at_s=now_s,
-                model=state.champion,
-                restored=previous_champion(state),
-                reason=RECALLED_REASON,
-                evidence={
-                    "recalls": [{"id": recall.recall_id, "reason": recall.reason} for recall in why],
-                    "promotion": _promotion_evidence(state, state.champion),
-                },
-            )
+        if is_recalled_model(state, state.champion):
+            return _taken_back(state, now_s, previous_champion(state), RECALLED_REASON)
+        tainted = tainted_models(state) if with_tainted else ()
+        if state.champion in tainted:
+            clean = previous_champion(state, without=tainted)
+            return None if clean is None else _taken_back(state, now_s, clean, TAINTED_REASON)
     returning = _rolled_back_by_recall(state)
     if returning is None or any(takes_back(recall, returning) for recall in active):
+        return None
+    if with_tainted and returning in tainted_models(state):
         return None
     return Promoted(
         at_s=now_s,
@@ -152,6 +155,59 @@ def decided_by_recall(state: ConfigState, now_s: float) -> AnyFact | None:
         reason="its recall was withdrawn",
         evidence={"promotion": _promotion_evidence(state, returning)},
     )
+
+
+def _taken_back(state: ConfigState, now_s: float, restored: str | None, reason: str) -> RolledBack:
+    assert state.champion is not None
+    active = active_recalls(state)
+    why = [each for each in active if takes_back(each, state.champion)] or active
+    evidence: dict[str, object] = {
+        "recalls": [{"id": each.recall_id, "reason": each.reason} for each in why],
+        "promotion": _promotion_evidence(state, state.champion),
+    }
+    if reason == TAINTED_REASON:
+        line = [each for each in lineage(state, state.champion) if has_recalled(state, each.shards)]
+        evidence["models"] = [each.digest for each in line]
+        evidence["shards"] = sorted(
+            {s for each in line for s in each.shards if s in state.trust_before_recall}
+        )
+    return RolledBack(at_s=now_s, model=state.champion, restored=restored, reason=reason, evidence=evidence)
+
+
+def tainted_models(state: ConfigState) -> frozenset[str]:
+    """Models that are recalled, learned from recalled games, or go on from such a model."""
+    if not state.trust_before_recall and not active_recalls(state):
+        return frozenset()
+    found: set[str] = set()
+    for model in state.models.values():  # parents come before their children
+        if (
+            model.parent in found
+            or has_recalled(state, model.shards)
+            or is_recalled_model(state, model.digest)
+        ):
+            found.add(model.digest)
+    return frozenset(found)
+
+
+def distrusted_models(state: ConfigState, *, with_tainted: bool) -> frozenset[str]:
+    """Models that nothing may build on.
+
+    Tainted ones count as long as the champion is none of them: if it is, there is nobody better.
+    """
+    tainted = tainted_models(state)
+    if with_tainted and state.champion not in tainted:
+        return tainted
+    return frozenset(digest for digest in tainted if is_recalled_model(state, digest))
+
+
+def lineage(state: ConfigState, digest: str) -> list[Model]:
+    """A model and those that it goes on from, newest first."""
+    line: list[Model] = []
+    found = state.models.get(digest)
+    while found is not None and found not in line:
+        line.append(found)
+        found = state.models.get(found.parent or "")
+    return line
 
 
 def takes_back(recall: Recalled, model: str) -> bool:
@@ -177,7 +233,7 @@ def shaken_since(state: ConfigState, model: str) -> float:
     )
 
 
-def previous_champion(state: ConfigState) -> str | None:
+def previous_champion(state: ConfigState, *, without: Collection[str] = ()) -> str | None:
     """Whom a roll-back would restore: the last champion that is neither taken back nor recalled."""
     assert state.champion is not None
     before = [state.champion]
@@ -185,7 +241,7 @@ def previous_champion(state: ConfigState) -> str | None:
         if change.model == before[-1] and change.previous is not None:
             before.append(change.previous)
             usable = state.models[change.previous].state is not ModelState.ROLLED_BACK
-            if usable and not is_recalled_model(state, change.previous):
+            if usable and change.previous not in without and not is_recalled_model(state, change.previous):
                 return change.previous
     return None
 
@@ -206,7 +262,7 @@ def _rolled_back_by_recall(state: ConfigState) -> str | None:
         return None
     turned_out = [model for model in state.models.values() if model.state is ModelState.ROLLED_BACK]
     last = max(turned_out, key=lambda model: model.history[-1][0], default=None)
-    if last is None or last.history[-1][2] != RECALLED_REASON:
+    if last is None or last.history[-1][2] not in (RECALLED_REASON, TAINTED_REASON):
         return None
     promoted_s = state.promotions[-1].at_s if state.promotions else 0.0
     return last.digest if promoted_s <= last.history[-1][0] else None

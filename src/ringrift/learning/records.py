@@ -55,8 +55,9 @@ class ModelState(StrEnum):
 
     TRAINING = "training"
     EVALUATING = "evaluating"
-    STAGING = "staging"  # accepted, not yet the champion
+    STAGING = "staging"  # stronger than the champion; the last gate before its place is open
     PRODUCTION = "production"
+    SUPERSEDED = "superseded"  # was the champion, and may be again
     ROLLED_BACK = "rolled_back"
     REJECTED = "rejected"
     ARCHIVED = "archived"
@@ -73,11 +74,13 @@ class Model(msgspec.Struct, kw_only=True):
     samples: str  # digest of the file it was trained on
     shards: tuple[str, ...]  # that file's shards
     rows_seen: int  # rows of all its training, repeats and parents included
-    steps_spent: int  # rows of this training alone
+    steps_spent: int  # rows of this training that new rows paid for
     losses: dict[str, Any]
     made_s: float
     state: ModelState
     history: list[tuple[float, str, str]]  # time, state, reason
+    preset: str = ""  # its size; empty: not known
+    purpose: str = ""  # empty: to be the champion; else what the student is for
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):

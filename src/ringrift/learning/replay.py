@@ -23,17 +23,19 @@ from ringrift.learning.facts import (
     Recalled,
     Rejected,
     RolledBack,
+    Staged,
 )
-from ringrift.learning.feedback_rules import feedback
+from ringrift.learning.outlook import outlook
 from ringrift.learning.plan import plan
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_of
-from ringrift.learning.snapshot import PRIORITIES, ConfigPlan, Snapshot
-from ringrift.learning.state import ConfigState, fold, state_before
+from ringrift.learning.snapshot import ConfigPlan, priority_of
+from ringrift.learning.state import ConfigState, fold, stage_of, state_before
 from ringrift.learning.trends_curves import RatingCurves
 
-# Written by others than the loop, which may then still act on the plan that it made before.
-_FROM_OUTSIDE = (Noted, Blocked, Archived)
+# Written beside the plan, by others or by the loop itself, which may then still act on the plan that it made
+# before.
+_BESIDE = (Noted, Blocked, Archived)
 EARLIER_MAX = 8
 
 
@@ -79,14 +81,14 @@ def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) ->
     state, curves = state_before(config, facts, bucket_rules=rules.bucket), RatingCurves()
     earlier: list[ConfigPlan] = []  # those that the loop may still have acted on
     for number, fact in enumerate(facts, start=1):
-        if isinstance(fact, JobIssued | Promoted | Rejected | RolledBack):
+        if isinstance(fact, JobIssued | Staged | Promoted | Rejected | RolledBack):
             why = _why_not(fact, [_plan(state, rules, fact.at_s, curves), *earlier])
             if why:
                 yield DecisionDivergence(number=number, at_s=fact.at_s, what=in_short(fact), why=why)
         elif isinstance(fact, JobEnded) and fact.job_id not in state.open_jobs:
             why = "no such job was open"
             yield DecisionDivergence(number=number, at_s=fact.at_s, what=in_short(fact), why=why)
-        if isinstance(fact, _FROM_OUTSIDE):
+        if isinstance(fact, _BESIDE):
             earlier = [_plan(state, rules, fact.at_s, curves), *earlier[: EARLIER_MAX - 1]]
         else:
             earlier = []
@@ -95,7 +97,7 @@ def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) ->
 
 
 def _plan(state: ConfigState, rules: LearningRules, at_s: float, curves: RatingCurves) -> ConfigPlan:
-    return plan(Snapshot(state, rules, at_s, None, feedback(state, curves.of(state))))
+    return plan(outlook(state, rules, curves, now_s=at_s))
 
 
 def _why_not(fact: AnyFact, plans: Sequence[ConfigPlan]) -> str:
@@ -108,14 +110,15 @@ def _why_not(fact: AnyFact, plans: Sequence[ConfigPlan]) -> str:
 
 
 def _why_not_ordered(fact: JobIssued, made: ConfigPlan) -> str:
-    if made.decided:
-        return f"the plan decides first: {', '.join(in_short(each) for each in made.decided)}"
-    wanted = [each for each in made.wanted if each.kind == fact.kind]
+    if first := [each for each in made.decided if not isinstance(each, _BESIDE)]:
+        return f"the plan decides first: {', '.join(in_short(each) for each in first)}"
+    stage = stage_of(fact.kind, fact.order.purpose)
+    wanted = [each for each in made.wanted if each.stage == stage]
     if not wanted:
-        said = [each.reason for each in made.explanations if each.stage == fact.kind]
-        return f"the plan wants no {fact.kind}: {'; '.join(said) or 'it says nothing of it'}"
-    if fact.priority != PRIORITIES[fact.kind]:
-        return f"the priority of {fact.kind} is {PRIORITIES[fact.kind]}, not {fact.priority}"
+        said = [each.reason for each in made.explanations if each.stage == stage]
+        return f"the plan wants no {stage}: {'; '.join(said) or 'it says nothing of it'}"
+    if fact.priority != priority_of(stage):
+        return f"the priority of {stage} is {priority_of(stage)}, not {fact.priority}"
     lacking = [_difference(plain(each.order), plain(fact.order)) for each in wanted]
     return "" if "" in lacking else f"the plan orders it otherwise: {lacking[0]}"
 
@@ -158,7 +161,7 @@ def in_short(fact: AnyFact) -> str:
             return f"ordered {fact.job_id}"
         case JobEnded():
             return f"end of {fact.job_id}"
-        case Promoted() | Rejected() | RolledBack() | Archived():
+        case Staged() | Promoted() | Rejected() | RolledBack() | Archived():
             return f"{type(fact).__name__.lower()} {fact.model[:12]}"
         case Recalled():
             return f"recall {fact.recall_id}"

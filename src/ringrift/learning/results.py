@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ringrift.errors import ConfigError
 from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState
-from ringrift.learning.trust import is_recalled
-from ringrift.work.job_orders import INPUTS, JobArtifact, JobReport
+from ringrift.learning.results_matches import (
+    Count,
+    evaluation_matches,
+    read_fields,
+    tournament_matches,
+    unasked,
+)
+from ringrift.work.job_orders import JobArtifact, JobReport
 
 if TYPE_CHECKING:
     from ringrift.learning.state import ConfigState, OpenJob
@@ -23,12 +29,6 @@ if TYPE_CHECKING:
 WEIGHTS_SUFFIX = ".safetensors"
 LOSS_FIELDS = ("train", "held", "best_held", "calibration", "samples_per_s")
 DATA_REFUSED = "data_refused"
-_MODEL = "model:"
-_PAIR_COUNTS = 5
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-PairCounts = tuple[int, int, int, int, int]
-T = TypeVar("T")
 
 
 # --- what a report has to say -----------------------------------------------------------------------------
@@ -56,28 +56,6 @@ class _Check(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.refused} of {self.games} games were refused")
 
 
-class _Played(msgspec.Struct, frozen=True, kw_only=True):
-    """One match of an evaluation."""
-
-    opponent: str
-    games: Count
-    wins: Count
-    draws: Count
-    losses: Count
-    score: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    players: Annotated[int, msgspec.Meta(ge=2)] = 2
-    pairs: tuple[Count, ...] | None = None
-    places: tuple[Count, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.wins + self.draws + self.losses > self.games:
-            raise ValueError(f"{self.wins} + {self.draws} + {self.losses} results of {self.games} games")
-        if self.pairs and (len(self.pairs) != _PAIR_COUNTS or 2 * sum(self.pairs) > self.games):
-            raise ValueError(f"pairs {list(self.pairs)} of {self.games} games")
-        if self.players > 2 and (len(self.places) != self.players or sum(self.places) > self.games):
-            raise ValueError(f"places {list(self.places)} of {self.games} games for {self.players} players")
-
-
 class _SelfplayFields(msgspec.Struct, frozen=True, kw_only=True):
     generator_sha256: str | None = None
     cut_off: Count = 0  # too long, without a result
@@ -88,10 +66,6 @@ class _TrainFields(msgspec.Struct, frozen=True, kw_only=True):
     best_step: Count = 0
 
 
-class _EvaluateFields(msgspec.Struct, frozen=True, kw_only=True):
-    matches: tuple[_Played, ...] = ()
-
-
 @dataclass(slots=True)
 class _Brought:
     """What a report adds."""
@@ -100,6 +74,7 @@ class _Brought:
     checks: list[tuple[Shard, dict[str, Any]]] = field(default_factory=list)
     samples: list[Samples] = field(default_factory=list)
     models: list[Model] = field(default_factory=list)
+    students: list[Model] = field(default_factory=list)
     matches: list[Match] = field(default_factory=list)
     cut_off: int = 0
 
@@ -123,6 +98,8 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
     for model in brought.models:
         state.spend(model.steps_spent)
         state.models[model.digest] = model
+    for student in brought.students:
+        state.add_student(student)
     state.matches += brought.matches
 
 
@@ -140,19 +117,14 @@ def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
         return str(error)
     if job.kind == "validate" and report.status != DATA_REFUSED and not _named_shards(job, report):
         return "the check names none of the shards that it was given"
-    known = [model for model in brought.models if model.digest in state.models]
+    known = [model for model in brought.models + brought.students if state.player(model.digest)]
     if known:
         return f"the training changed nothing: it brought model {known[0].digest[:12]} again"
-    if job.kind == "evaluate" and not (brought.matches and all(match.games for match in brought.matches)):
+    if job.kind not in ("evaluate", "tournament"):
+        return ""
+    if not (brought.matches and all(match.games for match in brought.matches)):
         return "no games were played"
-    return _unasked(job, brought.matches) if job.kind == "evaluate" else ""
-
-
-def _unasked(job: OpenJob, matches: list[Match]) -> str:
-    """Games that nobody ordered are no evidence."""
-    asked = {participant(str(each), job.order.inputs)[0] for each in job.order.params.get("opponents", ())}
-    strange = sorted({match.second for match in matches} - asked)
-    return f"games against {', '.join(strange)} were not asked for" if strange else ""
+    return unasked(job, brought.matches)
 
 
 def match_with(match: Match, **changes: Any) -> Match:
@@ -164,10 +136,10 @@ def match_with(match: Match, **changes: Any) -> Match:
 
 def _selfplay(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
     artifacts = _artifacts(report, "shard")
-    told = _read(report.fields, _SelfplayFields, "the result")
+    told = read_fields(report.fields, _SelfplayFields, "the result")
     brought = _Brought(cut_off=told.cut_off)
     for artifact in artifacts:
-        counts = _read(artifact.counts, _Rows, artifact.name)
+        counts = read_fields(artifact.counts, _Rows, artifact.name)
         brought.shards.append(
             Shard(
                 digest=artifact.digest,
@@ -215,7 +187,7 @@ def _validate(state: ConfigState, job: OpenJob, report: JobReport, _at_s: float)
 
 def _named_shards(job: OpenJob, report: JobReport) -> dict[str, tuple[_Check, JobArtifact]]:
     """The checks of shards that were among the inputs."""
-    checks = [(_read(each.counts, _Check, each.name), each) for each in _artifacts(report, "report")]
+    checks = [(read_fields(each.counts, _Check, each.name), each) for each in _artifacts(report, "report")]
     given = set(job.order.inputs.values())
     return {check.shard: (check, each) for check, each in checks if check.shard in given}
 
@@ -224,7 +196,7 @@ def _export(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -
     shards = tuple(d for name, d in job.order.inputs.items() if not name.endswith(".report.json"))
     brought = _Brought()
     for artifact in _artifacts(report, "samples"):
-        counts = _read(artifact.counts, _Rows, artifact.name)
+        counts = read_fields(artifact.counts, _Rows, artifact.name)
         brought.samples.append(
             Samples(
                 digest=artifact.digest,
@@ -247,84 +219,37 @@ def _train(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> 
         raise ConfigError(f"{job.job_id} was trained on samples that are not known")
     parent = job.order.inputs.get(f"parent{WEIGHTS_SUFFIX}")
     fields = report.fields
-    steps = _read(fields, _TrainFields, "the result").steps * int(job.order.params.get("batch", 0))
-    before = state.models[parent].rows_seen if parent in state.models else 0
+    steps = read_fields(fields, _TrainFields, "the result").steps * int(job.order.params.get("batch", 0))
+    before = None if parent is None else state.player(parent)
+    is_student = job.stage != job.kind
+    family = state.students if is_student else state.models
+    ended = ModelState.PRODUCTION if is_student else ModelState.EVALUATING
     model = Model(
         digest=weights.digest,
         card=card.digest,
         job_id=job.job_id,
-        number=len(state.models) + 1,
+        number=len(family) + 1,
         parent=parent,
         samples=samples.digest,
         shards=samples.shards,
-        rows_seen=before + steps,
-        steps_spent=steps,
+        rows_seen=steps + (0 if before is None else before.rows_seen),
+        # A network that begins anew sees the window as often as it takes; new rows pay for one chunk of that.
+        steps_spent=steps if parent is not None else min(steps, state.bucket_rules.chunk_steps),
         losses={name: fields[name] for name in LOSS_FIELDS if name in fields},
         made_s=at_s,
-        state=ModelState.EVALUATING,
-        history=[(at_s, str(ModelState.EVALUATING), "trained")],
+        state=ended,
+        history=[
+            (job.issued_s, str(ModelState.TRAINING), job.reason),
+            (at_s, str(ended), "trained"),
+        ],
+        preset=str(job.order.params.get("preset", "")),
+        purpose=job.order.purpose if is_student else "",
     )
-    return _Brought(models=[model])
-
-
-def _evaluate(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
-    order = job.order
-    first, simulations = participant(str(order.params["candidate"]), order.inputs)
-    recalls = [each for each in state.recalls.values() if not each.withdrawn]
-    brought = _Brought()
-    for found in _read(report.fields, _EvaluateFields, "the result").matches:
-        second, _ = participant(found.opponent, order.inputs)
-        brought.matches.append(
-            Match(
-                job_id=job.job_id,
-                first=first,
-                second=second,
-                simulations=simulations,
-                players=found.players,
-                games=found.games,
-                wins=found.wins,
-                draws=found.draws,
-                losses=found.losses,
-                pairs=None if not found.pairs else msgspec.convert(found.pairs, PairCounts),
-                places=found.places,
-                score=found.score,
-                at_s=at_s,
-                worker=report.worker,
-                purpose=order.purpose,
-                recalled=is_recalled(recalls, worker=report.worker, models=(first, second), at_s=at_s),
-            )
-        )
-    return brought
-
-
-def participant(text: str, inputs: dict[str, str]) -> tuple[str, int]:
-    """Who plays under a player's text, and with how many simulations: a model by its digest.
-
-    Raises `ConfigError` for a model that is not among *inputs*.
-    """
-    name, _, simulations = text.rpartition("@")
-    if not name.startswith(_MODEL):
-        return text, 0
-    file = name.removeprefix(_MODEL).rpartition("/")[2]
-    if file not in inputs or not simulations.isdecimal():
-        raise ConfigError(f"the player {text} is not among the inputs")
-    return inputs[file], int(simulations)
-
-
-def player_text(file: str, simulations: int) -> str:
-    """The text under which a model among the inputs plays."""
-    return f"{_MODEL}{INPUTS}/{file}@{simulations}"
+    return _Brought(students=[model]) if is_student else _Brought(models=[model])
 
 
 def _artifacts(report: JobReport, kind: str) -> list[JobArtifact]:
     return [each for each in report.artifacts if each.kind == kind]
-
-
-def _read(told: dict[str, Any], kind: type[T], what: str) -> T:
-    try:
-        return msgspec.convert(told, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{what} cannot be read: {error}") from None
 
 
 _NEEDED = {
@@ -333,10 +258,20 @@ _NEEDED = {
     "train": ("model", "card"),
 }
 
+
+def _evaluate(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
+    return _Brought(matches=evaluation_matches(state, job, report, at_s))
+
+
+def _tournament(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
+    return _Brought(matches=tournament_matches(state, job, report, at_s))
+
+
 _READ: dict[str, Callable[[ConfigState, OpenJob, JobReport, float], _Brought]] = {
     "selfplay": _selfplay,
     "validate": _validate,
     "export": _export,
     "train": _train,
     "evaluate": _evaluate,
+    "tournament": _tournament,
 }

@@ -14,13 +14,34 @@ from ringrift.learning.window import BucketRules
 
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
+SecondsOrZero = Annotated[float, Meta(ge=0)]
+Size = Literal["small", "medium", "large"]
+
+
+class StudentRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Networks that are trained beside the line of champions. The table `[learning.students]`."""
+
+    distillation: Size | None = None  # size of a student of every new champion; None: no students
+    small_net_games: Annotated[int, Meta(ge=0)] = 0  # a small network after every so many games; 0: none
+    small_net: Size = "small"
+
+
+class CascadeRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose champion the first network of a config begins with. The table `[learning.cascade]`."""
+
+    enabled: bool = False
+    rating: float = 1500.0  # of that champion, at least
+    wait_s: SecondsOrZero = 1800.0  # for it, at most, from the first fact of the config on
+    sources: dict[str, str] = {}  # config: whom it follows; else the same board with a player less
 
 
 class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a config is played, trained and judged. The table `[learning]` of the config file."""
 
-    preset: Literal["small", "medium", "large"] = "small"
+    preset: Size = "small"
     simulations: Positive = 32
+    # "progress": few simulations at first, more with games and rating, as the RingRift documents have it.
+    search_budget: Literal["fixed", "progress"] = "fixed"
     evaluation_simulations: Positive = 32
     selfplay_job_s: Seconds = 45.0  # long enough that starting a process is a few percent at most
     selfplay_games_first: Positive = 32  # while nothing is measured
@@ -41,6 +62,15 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     retry_s: Seconds = 10.0  # after the first failure of a stage; doubles with each
     breaker_failures: Positive = 5
     breaker_s: Seconds = 300.0
+    adaptive_steps: bool = False  # whether feedback also moves what a row earns
+    follow_backpressure: bool = False  # whether fewer games are ordered while rows pile up
+    students: StudentRules = StudentRules()
+    cascade: CascadeRules = CascadeRules()
+    recalled_models: Literal["take_back", "list"] = "take_back"
+    diagnose_every_s: SecondsOrZero = 1800.0  # between two examinations, each of a new champion; 0: none
+    tournament_every_s: SecondsOrZero = 4 * 3600.0  # 0: none
+    tournament_champions: Annotated[int, Meta(ge=2, le=16)] = 5
+    tournament_games: Positive = 16  # of each pair
 
 
 def learning_rules(table: Mapping[str, Any]) -> LearningRules:

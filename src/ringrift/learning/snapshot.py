@@ -9,11 +9,14 @@ import msgspec
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.feedback_rules import NEUTRAL, Feedback
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.state import ConfigState
+from ringrift.learning.state import ConfigState, stage_of
 from ringrift.work.job_orders import JobOrder
 
 STAGES = ("selfplay", "validate", "export", "train", "evaluate")
+# What a config can do without; it is ordered when nothing of the same share is wanted more.
+EXTRA_STAGES = ("tournament", "diagnose", "distillation", "small_net")
 PRIORITIES = {"train": 100, "validate": 95, "export": 90, "evaluate": 85, "selfplay": 75}
+PRIORITY_EXTRA = 80  # above games, of which one always waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Snapshot:
     now_s: float
     paused: str | None = None  # the reason
     feedback: Feedback = NEUTRAL
+    rating: float | None = None  # of the champion
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,12 @@ class Wanted:
     reason: str
 
     @property
+    def stage(self) -> str:
+        return stage_of(self.kind, self.order.purpose)
+
+    @property
     def priority(self) -> int:
-        return PRIORITIES[self.kind]
+        return priority_of(self.stage)
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +69,13 @@ class ConfigPlan:
         self.explanations.append(Explanation(stage=stage, will=will, reason=reason, until_s=until_s))
 
     def want(self, kind: str, order: JobOrder, reason: str) -> None:
-        self.wanted.append(Wanted(kind, order, reason))
-        self.say(kind, reason, will=True)
+        wanted = Wanted(kind, order, reason)
+        self.wanted.append(wanted)
+        self.say(wanted.stage, reason, will=True)
+
+
+def priority_of(stage: str) -> int:
+    return PRIORITIES.get(stage, PRIORITY_EXTRA)
 
 
 def is_running(snapshot: Snapshot, made: ConfigPlan, stage: str) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ringrift.errors import Corrupt
 from ringrift.learning import results
 from ringrift.learning.facts import (
+    PRICE_TOPIC,
     RULES_TOPIC,
     AnyFact,
     Archived,
@@ -24,12 +25,14 @@ from ringrift.learning.facts import (
     Recalled,
     Rejected,
     RolledBack,
+    Staged,
 )
 from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState
 from ringrift.learning.trust import is_recalled
 from ringrift.learning.window import BucketRules, TrainBucket, earn, spend, withdraw
 from ringrift.work.job_orders import JobOrder
 
+STUDENTS = ("distillation", "small_net")  # purposes of trainings beside the line of champions
 NOTES_MAX = 200
 DECISIONS_MAX = 200
 BLOCK_S_MAX = 24 * 3600.0
@@ -46,6 +49,19 @@ class OpenJob:
     priority: int
     reason: str
     issued_s: float
+
+    @property
+    def stage(self) -> str:
+        return stage_of(self.kind, self.order.purpose)
+
+
+@dataclass(frozen=True, slots=True)
+class DoneJob:
+    """Work that ended well."""
+
+    job_id: str
+    order: JobOrder
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +110,10 @@ class ConfigState:
     last_s: float = 0.0
     shards: dict[str, Shard] = field(default_factory=dict)
     bucket: TrainBucket = TrainBucket()
+    price: float = 1.0  # times what the rules say a row earns
     samples: dict[str, Samples] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
+    students: dict[str, Model] = field(default_factory=dict)
     matches: list[Match] = field(default_factory=list)
     champion: str | None = None
     promotions: list[Promotion] = field(default_factory=list)
@@ -103,6 +121,7 @@ class ConfigState:
     rejections: int = 0
     open_jobs: dict[str, OpenJob] = field(default_factory=dict)
     last_ended: OpenJob | None = None  # the job of the newest fact, if that was the end of one
+    last_done: dict[str, DoneJob] = field(default_factory=dict)  # stage: the newest that ended well
     issued: Counter[str] = field(default_factory=Counter)
     failures: dict[str, StageFailures] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
@@ -147,8 +166,12 @@ class ConfigState:
                 return note
         return None
 
-    def open_of(self, *kinds: str) -> list[OpenJob]:
-        return [job for job in self.open_jobs.values() if job.kind in kinds]
+    def open_of(self, *stages: str) -> list[OpenJob]:
+        return [job for job in self.open_jobs.values() if job.stage in stages]
+
+    def player(self, digest: str) -> Model | None:
+        """The network of that digest, a student or not; None for a baseline."""
+        return self.models.get(digest) or self.students.get(digest)
 
     def unchecked(self) -> list[Shard]:
         return [shard for shard in self.shards.values() if shard.state is ShardState.UNCHECKED]
@@ -181,6 +204,14 @@ class ConfigState:
             setattr(shard, name, value)
         self._count(shard, +1)
 
+    def add_student(self, student: Model) -> None:
+        """It takes the place of the one before it, and nobody pays: there are few for each champion."""
+        for older in self.students.values():
+            if older.purpose == student.purpose and older.state is ModelState.PRODUCTION:
+                older.state = ModelState.SUPERSEDED
+                older.history.append((student.made_s, str(older.state), f"by {student.digest[:12]}"))
+        self.students[student.digest] = student
+
     def spend(self, steps: int) -> None:
         self.bucket = spend(self.bucket, steps)
 
@@ -190,7 +221,7 @@ class ConfigState:
         self.totals["refused"] += sign * shard.refused
         if shard.state is ShardState.CHECKED:
             if shard.steps_per_row is None:
-                shard.steps_per_row = self.bucket_rules.steps_per_row
+                shard.steps_per_row = self.bucket_rules.steps_per_row * self.price
             # What is taken back is what was earned, whatever the rules say by then.
             rules = replace(self.bucket_rules, steps_per_row=shard.steps_per_row)
             change = earn if sign > 0 else withdraw
@@ -214,6 +245,11 @@ class ConfigState:
             )
         model.state = state
         model.history.append((at_s, str(state), reason))
+
+
+def stage_of(kind: str, purpose: str) -> str:
+    """The stage that a job belongs to: its kind, but for the trainings of students."""
+    return purpose if kind == "train" and purpose in STUDENTS else kind
 
 
 def fold(config: str, facts: Iterable[AnyFact], *, bucket_rules: BucketRules) -> ConfigState:
@@ -257,7 +293,7 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
         return
     if fact.cancelled:
         return
-    failures = state.failures.setdefault(job.kind, StageFailures())
+    failures = state.failures.setdefault(job.stage, StageFailures())
     report = fact.report
     if report is None:
         failures.in_a_row += 1
@@ -265,6 +301,7 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
         state.decisions.append(fact)
         return
     failures.in_a_row = 0
+    state.last_done[job.stage] = DoneJob(job.job_id, job.order, fact.at_s)
     state.served_s[job.kind] += report.wall_s
     state.node_s[report.node] += report.wall_s if report.node_s is None else report.node_s
     state.cpu_s += report.cpu_s
@@ -272,9 +309,14 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
     results.take_in(state, job, report, fact.at_s)
 
 
+def _staged(state: ConfigState, fact: Staged) -> None:
+    state.move_model(fact.model, ModelState.STAGING, fact.at_s, fact.reason)
+    state.decisions.append(fact)
+
+
 def _promoted(state: ConfigState, fact: Promoted) -> None:
     if fact.previous is not None:
-        state.move_model(fact.previous, ModelState.STAGING, fact.at_s, f"superseded by {fact.model[:12]}")
+        state.move_model(fact.previous, ModelState.SUPERSEDED, fact.at_s, f"superseded by {fact.model[:12]}")
     state.move_model(fact.model, ModelState.PRODUCTION, fact.at_s, fact.reason)
     state.champion = fact.model
     state.promotions.append(
@@ -326,12 +368,15 @@ def _noted(state: ConfigState, fact: Noted) -> None:
     state.newest_notes.pop(about, None)
     state.newest_notes[about] = fact
     state.bucket_rules = bucket_rules_of(fact) or state.bucket_rules
+    if fact.topic == PRICE_TOPIC:
+        state.price = float(fact.details["factor"])
     state.decisions.append(fact)
 
 
 _APPLY: dict[type, Callable[[ConfigState, Any], None]] = {
     JobIssued: _job_issued,
     JobEnded: _job_ended,
+    Staged: _staged,
     Promoted: _promoted,
     RolledBack: _rolled_back,
     Rejected: _rejected,

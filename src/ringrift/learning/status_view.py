@@ -17,12 +17,13 @@ from ringrift.learning.facts import (
     Recalled,
     Rejected,
     RolledBack,
+    Staged,
 )
 from ringrift.learning.gates import stage_gate
 from ringrift.learning.records import ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import ConfigStatus, Cost, Curve, LossPoint, RunDecision, StageProgress
-from ringrift.learning.snapshot import STAGES, ConfigPlan
+from ringrift.learning.snapshot import EXTRA_STAGES, STAGES, ConfigPlan
 from ringrift.learning.state import ConfigState
 from ringrift.work.worker_records import RunningRecord
 
@@ -87,7 +88,8 @@ def _rating(state: ConfigState, curve: Sequence[Curve]) -> Curve | None:
 def _blocked(
     state: ConfigState, rules: LearningRules, *, now_s: float, paused: str | None
 ) -> dict[str, dict[str, Any]]:
-    gates = {stage: stage_gate(state, stage, rules, now_s=now_s, paused=paused) for stage in STAGES}
+    stages = (*STAGES, *(stage for stage in EXTRA_STAGES if stage in state.failures))
+    gates = {stage: stage_gate(state, stage, rules, now_s=now_s, paused=paused) for stage in stages}
     return {
         stage: {"reason": gate.reason, "until_s": gate.until_s}
         for stage, gate in gates.items()
@@ -194,6 +196,8 @@ def _in_words(fact: AnyFact) -> tuple[str, str]:
             return fact.kind, fact.reason
         case JobEnded():
             return f"{fact.job_id} failed", fact.error
+        case Staged():
+            return f"staged {fact.model[:12]}", fact.reason
         case Promoted():
             return f"promoted {fact.model[:12]}", fact.reason
         case Rejected():

@@ -1,7 +1,8 @@
 """Why a config trains now, or does not: the plan's own explanation, as the record of the documents.
 
 The plan decides; this shows its decision per config and tells when a plateau asks for another curriculum.
-The modes are the same thing looked at for one purpose each.
+The modes show one purpose each: students, small networks, and beginning with another config's champion are
+settings of the plan (`[learning.students]`, `[learning.cascade]`), off unless somebody turns them on.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
+from ringrift.learning.cascade import TOPIC as WARM_START
+from ringrift.learning.cascade import source_name
 from ringrift.learning.controller import Controller
+from ringrift.learning.rules import LearningRules
 from ringrift.learning.signals_source import Situation, Situations, get_situations
 from ringrift.learning.state import ConfigState
+from ringrift.learning.students import DISTILLATION, SMALL_NET
 from ringrift.learning.window import rows_missing, steps_to_train
 from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
-from ringrift.work.scheduling_budget import board_and_players
 from ringrift.work.scheduling_face import heard_by
 from ringrift.work.scheduling_notes import ConfigSignals
 
 COMPONENT = "training_trigger"
 INTERVAL_S = 30.0
-CASCADE_RATING = 1500.0  # of the config with one player less, before more players are worth training
-SMALL_NET_GAMES = 2000
+# Mode: the stage of the plan that it shows.
+_STAGES = {"distillation": DISTILLATION, "small_net": SMALL_NET}
 
 _WAKE = frozenset(
     {
@@ -99,7 +103,7 @@ def _conditions(state: ConfigState) -> dict[str, Any]:
 
 
 class TrainingTriggerDaemon(HandlerBase):
-    """TRAINING_TRIGGER (mode full), and DISTILLATION, CASCADE_TRAINING, NNUE_TRAINING as views of it."""
+    """TRAINING_TRIGGER; in their modes, DISTILLATION, CASCADE_TRAINING and NNUE_TRAINING."""
 
     capability: ClassVar[str] = "training_trigger"
     emits: ClassVar[tuple[str, ...]] = ("CURRICULUM_ADVANCEMENT_NEEDED",)
@@ -146,50 +150,49 @@ class TrainingTriggerDaemon(HandlerBase):
         if situation is None:
             reason = f"no run of {config_key} is open in this process"
             return TrainingDecision(config_key=config_key, can_trigger=False, reason=reason)
-        will, reason = _words_of_the_plan(self._situations, config_key)
-        if will and (gate := self._gate(situation)):
-            will, reason = False, gate
+        will, reason = self._why(situation)
         return decide(situation, will=will, reason=reason, now_s=self._runtime.now_s())
 
     def decisions(self) -> dict[str, TrainingDecision]:
         return {config: self.decision(config) for config in self._situations.all()}
 
-    def _gate(self, situation: Situation) -> str:
-        """What this mode asks for beside the plan; empty if nothing."""
-        config = situation.state.config
-        if self.mode == "cascade":
-            return self._cascade_gate(config)
-        if self.mode == "small_net" and situation.state.games < SMALL_NET_GAMES:
-            return f"{situation.state.games:,} of {SMALL_NET_GAMES:,} games for a small network are there"
-        if self.mode == "distillation" and situation.state.champion is None:
-            return "there is no champion to learn from yet"
-        return ""
+    def _why(self, situation: Situation) -> tuple[bool, str]:
+        """What the plan says for the purpose of this mode."""
+        loop, state = self._situations.loop, situation.state
+        if loop is None or (off := self._off(loop.rules, state.config)):
+            return False, "no run is open" if loop is None else off
+        if self.mode == "cascade" and state.models:
+            return False, "it has a network of its own to go on from"
+        if self.mode == "cascade" and (note := state.newest_note(WARM_START)) is not None:
+            return True, note.text
+        return _words_of_the_plan(self._situations, state.config, _STAGES.get(self.mode, "train"))
 
-    def _cascade_gate(self, config: str) -> str:
-        board, players = board_and_players(config)
-        if players <= 2:
+    def _off(self, rules: LearningRules, config: str) -> str:
+        """Why this mode has nothing to do by the settings; empty if it has."""
+        if self.mode == "distillation" and rules.students.distillation is None:
+            return "no student is wanted: set distillation in [learning.students]"
+        if self.mode == "small_net" and not rules.students.small_net_games:
+            return "no small network is wanted: set small_net_games in [learning.students]"
+        if self.mode != "cascade":
             return ""
-        fewer = f"{board}_{players - 1}p"
-        below = self._situations.get(fewer)
-        if below is None or not below.curve:
-            return f"{fewer} has no rating yet"
-        rating = below.curve[-1].rating
-        return "" if rating >= CASCADE_RATING else f"{fewer} is at {rating:.0f} of {CASCADE_RATING:.0f}"
+        if not rules.cascade.enabled:
+            return "configs begin from nothing: set enabled in [learning.cascade]"
+        return "" if source_name(config, rules.cascade) else f"{config} follows no other config"
 
     def get_status(self) -> dict[str, Any]:
         decided = {config: each.to_dict() for config, each in self.decisions().items()}
         return {**super().get_status(), "mode": self.mode, "decisions": decided}
 
 
-def _words_of_the_plan(situations: Situations, config: str) -> tuple[bool, str]:
+def _words_of_the_plan(situations: Situations, config: str, stage: str) -> tuple[bool, str]:
     loop = situations.loop
     made = loop.plans.get(config) if isinstance(loop, Controller) else None
     if made is None:
         return False, "the plan has not been made yet"
     for said in made.explanations:
-        if said.stage == "train":
+        if said.stage == stage:
             return said.will, said.reason
-    return False, "the plan says nothing of training"
+    return False, f"the plan says nothing of {stage}"
 
 
 def create_training_trigger(

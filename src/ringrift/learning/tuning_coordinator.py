@@ -15,13 +15,14 @@ import msgspec
 import structlog
 
 from ringrift.engine.opening import get_engine
-from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
+from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import Conflict
 from ringrift.learning.feedback_architecture import TOPIC as ARCHITECTURE
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.signals_face import ListeningCoordinator, heard_by
 from ringrift.learning.trends_windows import WINDOW_POINTS, analyse
 from ringrift.learning.tuning_events import ended_events, generation_events, started_events, triggered_events
+from ringrift.learning.tuning_orders import Search, order_search
 from ringrift.learning.tuning_runs import (
     STALLED_LOSS,
     STALLED_RATING,
@@ -30,8 +31,6 @@ from ringrift.learning.tuning_runs import (
     OptimizationStatus,
     OptimizationType,
     kind_for_plateau,
-    tune_order,
-    why_not,
 )
 from ringrift.learning.tuning_store import TuningStore
 from ringrift.work.job_orders import JobReport, read_report
@@ -39,7 +38,6 @@ from ringrift.work.worker_records import RunningRecord, running_key
 
 log = structlog.get_logger()
 
-PRIORITY = 80  # above self-play, which always waits in line, and below all else that the loop needs
 CHANGES_KEPT = 100
 _TRIGGERS = {"CMAES_TRIGGERED": OptimizationType.CMAES, "NAS_TRIGGERED": OptimizationType.NAS}
 _WORK = ("WORK_STARTED", "WORK_COMPLETED", "WORK_FAILED", "WORK_CANCELLED", "TASK_HEARTBEAT")
@@ -88,27 +86,24 @@ class OptimizationCoordinator(ListeningCoordinator):
         **params: Any,
     ) -> OptimizationRun:
         """Order a search. Raises `Conflict` that says why none may begin now."""
-        kind, engine, now_s = OptimizationType(kind), await self._engine(), self._runtime.now_s()
-        store = TuningStore(engine.kv)
+        engine = await self._engine()
         await self.refresh()
-        if why := why_not(await store.runs(), now_s, automatic=automatic):
-            raise Conflict(why)
         situation, loop = self._situations.get(config), self._situations.loop
-        rules = LearningRules() if loop is None else loop.rules
-        order = tune_order(kind, config, None if situation is None else situation.state, rules, **params)
-        if order is None:
-            raise Conflict(f"{config} has no samples to train on yet")
-        run = OptimizationRun(
-            run_id=run_id or f"tune.{kind}.{self._runtime.new_id()[-12:]}",
-            optimization_type=kind,
-            config_key=config,
-            reason=reason or "asked for",
-            started_s=now_s,
+        search = Search(
+            kind=OptimizationType(kind),
+            config=config,
+            reason=reason,
             automatic=automatic,
-            params=dict(order.params),
+            run_id=run_id,
+            params=params,
         )
-        await store.begin(run)
-        await self._put_into_queue(engine, run, order.as_payload())
+        run = await order_search(
+            engine,
+            self._runtime,
+            search,
+            None if situation is None else situation.state,
+            LearningRules() if loop is None else loop.rules,
+        )
         await self.tell(triggered_events(run))
         return run
 
@@ -195,12 +190,6 @@ class OptimizationCoordinator(ListeningCoordinator):
 
     # --- how a search goes -----------------------------------------------------------------------------
 
-    async def _put_into_queue(self, engine: Engine, run: OptimizationRun, payload: Mapping[str, Any]) -> None:
-        item = NewWork(
-            id=run.run_id, kind="tune", payload=payload, priority=PRIORITY, idempotency_key=run.run_id
-        )
-        await engine.queue.add([item])
-
     async def _follow(self, engine: Engine, store: TuningStore, run: OptimizationRun) -> OptimizationRun:
         told = []
         now = run
@@ -265,8 +254,14 @@ class OptimizationCoordinator(ListeningCoordinator):
         if run.optimization_type is OptimizationType.NAS and run.scores:
             text = f"sizes of the network were compared: {run.best_params.get('preset')} is best"
             await self._situations.note(run.config_key, ARCHITECTURE, text, **details, scores=run.scores)
-        elif run.improved and run.optimization_type is not OptimizationType.CMAES:
+        if run.improved and run.optimization_type is not OptimizationType.CMAES:
             text = f"a search by {run.optimization_type} found better training parameters"
+            if run.optimization_type is OptimizationType.NAS:
+                text = (
+                    f"the next networks are {run.best_params.get('preset')}: {run.best_score:.0%} in a match"
+                )
+                loop = self._situations.loop
+                details["instead_of"] = None if loop is None else loop.rules.preset
             await self._situations.note(run.config_key, TOPIC, text, **details)
 
 

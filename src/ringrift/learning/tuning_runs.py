@@ -16,6 +16,7 @@ COOLDOWN_S = 300.0
 AUTOMATIC_PER_HOUR = 3
 STALLED_LOSS, STALLED_RATING = 15, 10  # epochs, or refused candidates
 TOPIC = "tuned"  # of the note that an improvement leaves among the facts
+SIZES = ("small", "medium", "large")
 HEURISTIC_BOARDS = ("hex8", "square8", "square19", "hexagonal")
 
 
@@ -96,20 +97,33 @@ def tune_order(
     if samples is None:
         return None
     held = max(rules.hold_out, 0.05)
-    used: dict[str, Any] = {"lr": rules.learning_rate, "batch": rules.batch, "hold_out": held}
-    if kind is not OptimizationType.NAS:
-        used["preset"] = rules.preset
+    in_use = rules if state is None else tuned_rules(state, rules)
+    used: dict[str, Any] = {"lr": in_use.learning_rate, "batch": in_use.batch, "hold_out": held}
+    if kind is OptimizationType.NAS:  # the first is what the others have to beat
+        used["presets"] = [in_use.preset, *(size for size in SIZES if _is_next(size, in_use.preset))]
+    else:
+        used["preset"] = in_use.preset
     place = {"samples": [f"{INPUTS}/samples.npz"]}
     return JobOrder(config=config, params={**used, **given, **place}, inputs={"samples.npz": samples.digest})
 
 
-def tuned_rules(state: ConfigState, rules: LearningRules) -> LearningRules:
-    """The rules with what the newest search that showed an improvement found for training.
+def _is_next(size: str, used: str) -> bool:
+    return abs(SIZES.index(size) - SIZES.index(used)) == 1
 
-    How often a row is seen stays a setting: the bucket has counted by it from the first row on.
+
+def tuned_rules(state: ConfigState, rules: LearningRules) -> LearningRules:
+    """The rules with what the newest searches that showed an improvement found for training.
+
+    How often a row is seen stays a setting: the bucket has counted by it from the first row on. A size that
+    was shown to be better holds until the setting is changed after it.
     """
     note = state.newest_note(TOPIC, OptimizationType.HALVING, OptimizationType.PBT)
-    return rules if note is None else _with(rules, note.details.get("best_params", {}))
+    tuned = rules if note is None else _with(rules, note.details.get("best_params", {}))
+    found = state.newest_note(TOPIC, OptimizationType.NAS)
+    size = None if found is None else found.details.get("best_params", {}).get("preset")
+    if found is None or size not in SIZES or found.details.get("instead_of", rules.preset) != rules.preset:
+        return tuned
+    return msgspec.structs.replace(tuned, preset=size)
 
 
 def _with(rules: LearningRules, found: dict[str, Any]) -> LearningRules:

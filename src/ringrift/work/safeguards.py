@@ -34,6 +34,11 @@ class Safeguards:
         """Whether the loop may order work of *kind*: an emergency, a pause, a full disk hold it."""
         return await self._judge(kind, node, LOOP_ORDER)
 
+    async def throttle(self, kind: str) -> float:
+        """The part of full speed that backpressure leaves to work of *kind*."""
+        question = await self._admission.question(task_type_of(kind), "", for_safeguards=True)
+        return question.backpressure.throttle_factor
+
     async def _judge(self, kind: str, node: str, order: tuple[Check, ...]) -> SpawnVerdict:
         question = await self._admission.question(task_type_of(kind), node, for_safeguards=True)
         verdict = judge(question, self._admission.limits, order)

@@ -19,7 +19,7 @@ from ringrift.errors import ConfigError
 KIND_SHARES: Mapping[str, float] = {"selfplay": 0.45, "prepare": 0.05, "train": 0.2, "evaluate": 0.3}
 PREPARE = "prepare"
 PREPARING = ("validate", "export")  # they turn games into samples
-_GROUPS = {**dict.fromkeys(PREPARING, PREPARE), "tournament": "evaluate"}
+_GROUPS = {**dict.fromkeys(PREPARING, PREPARE), "tournament": "evaluate", "diagnose": "evaluate"}
 
 SHARE_MIN, SHARE_MAX = 0.03, 0.30
 WEIGHT_MIN, WEIGHT_MAX = 0.5, 2.0  # of the curriculum

@@ -22,7 +22,7 @@ from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_face import CoordinatorFace
 from ringrift.work.scheduling_notes import ConfigSignals
-from ringrift.work.shares import TARGET_RATING
+from ringrift.work.shares import PREPARING, TARGET_RATING
 from ringrift.work.supply_rules import Supply, SupplyLimits, slots_for, wanted_items
 from ringrift.work.worker_records import live_workers
 
@@ -88,11 +88,12 @@ class UnifiedQueuePopulator(CoordinatorFace):
         engine = await self._get_engine()
         counts = await engine.queue.counts()
         self.counts = {kind: {str(state): n for state, n in of.items()} for kind, of in counts.items()}
-        of_kind = counts.get(KIND, {})
+        # Whatever takes a slot counts, as it does when the loop orders games.
+        taking = [of for kind, of in counts.items() if kind not in PREPARING]
         self.supply = wanted_items(
             slots_for(await live_workers(engine.kv), KIND),
-            ready=of_kind.get(WorkState.READY, 0),
-            claimed=of_kind.get(WorkState.CLAIMED, 0),
+            ready=sum(of.get(WorkState.READY, 0) for of in taking),
+            claimed=sum(of.get(WorkState.CLAIMED, 0) for of in taking),
             limits=self.limits,
         )
         self._run = await read_run(engine.kv)

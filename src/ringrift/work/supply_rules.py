@@ -1,7 +1,7 @@
 """How much work is kept ready: as much as can be taken now, and a little more.
 
-Work is made when somebody can do it, never by a timer, so the queue cannot grow ahead of the workers. What
-is ready and claimed is counted in the one queue.
+Work is made when somebody can do it, never by a timer, so the queue cannot grow ahead of the workers. The
+loop orders games by `wanted_items`, and the queue populator shows the same answer.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def wanted_items(
     ahead = 0 if ready >= limits.soft else limits.ahead
     target = math.ceil(slots * throttle) + ahead
     items = max(0, min(target - ready - claimed, limits.hard - ready))
+    if throttle < 1.0 and not items:
+        return supply(0, f"backpressure leaves games {throttle:.0%} of {slots} slots")
     if items:
         return supply(items, f"{slots} slots can take more than the {ready + claimed} items there are")
     return supply(0, f"{ready} items wait for {slots} slots")

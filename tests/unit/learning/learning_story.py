@@ -28,9 +28,12 @@ class Story:
         self.state = ConfigState(config, RULES.bucket)
         self.now_s = 1000.0
         self.told: list[tuple[str, dict[str, Any]]] = []
+        self.facts: list[AnyFact] = []
+        self.worker = "w1"
         self._number = 0
 
     def write(self, fact: AnyFact) -> list[tuple[str, dict[str, Any]]]:
+        self.facts.append(fact)
         self.state.apply(fact)
         told = events_of(fact, self.state)
         self.told += told
@@ -49,7 +52,7 @@ class Story:
         self.now_s += 10.0
         report = JobReport(
             status="done",
-            worker="w1",
+            worker=self.worker,
             node="n1",
             started_s=self.now_s - 10,
             wall_s=10.0,

@@ -122,9 +122,10 @@ def test_the_decision_record_has_the_numbers_behind_it():
     assert "no run of hex8_2p" in trigger.decision("hex8_2p").reason
 
 
-def test_more_players_wait_for_fewer():
+@pytest.mark.parametrize("mode", ["cascade", "distillation", "small_net"])
+def test_a_mode_that_is_off_names_the_setting_that_turns_it_on(mode):
     story, _ = three_champions()
-    story.state.config = "square8_3p"
-    cascade = TrainingTriggerDaemon("cascade", situations=Situations(OneRun(story)))
-    situation = cascade._situations.get("square8_3p")
-    assert cascade._gate(situation) == "square8_2p has no rating yet"
+    trigger = TrainingTriggerDaemon(mode, situations=Situations(OneRun(story)))
+    record = trigger.decision("square8_2p")
+    assert not record.can_trigger
+    assert "[learning." in record.reason

@@ -11,15 +11,7 @@ from ringrift.learning.window import BucketRules
 
 
 class RecordedStory(Story):
-    """Keeps its facts."""
-
-    def __init__(self):
-        self.facts = []
-        super().__init__()
-
-    def write(self, fact):
-        self.facts.append(fact)
-        return super().write(fact)
+    """May change its rules."""
 
     def go_by(self, **bucket):
         rules = msgspec.structs.replace(RULES, bucket=msgspec.structs.replace(RULES.bucket, **bucket))

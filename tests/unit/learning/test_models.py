@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from feedback_kit import Ear, Run, promote, reject, roll_back, trained_model
+from learning_story import RULES
 
 from ringrift.engine.memory.engine import memory_engine
 from ringrift.errors import Corrupt
@@ -12,11 +13,14 @@ from ringrift.learning.models import (
     ChampionFiles,
     ModelLifecycleCoordinator,
     get_production_model_id,
-    to_archive,
+    too_weak,
     wire_model_events,
 )
+from ringrift.learning.models_archive import not_needed
+from ringrift.learning.plan import plan
 from ringrift.learning.ratings import Rating
 from ringrift.learning.records import Model, ModelState
+from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.state import ConfigState
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
@@ -45,7 +49,7 @@ def test_states_follow_the_facts_with_their_reasons(run, coordinator):
     promote(run.story, first)
     second = trained_model(run.story)
     promote(run.story, second)
-    assert coordinator.get_model_state(first) is ModelState.STAGING
+    assert coordinator.get_model_state(first) is ModelState.SUPERSEDED
     roll_back(run.story, second, first)
     third = trained_model(run.story)
     reject(run.story, third)
@@ -56,9 +60,10 @@ def test_states_follow_the_facts_with_their_reasons(run, coordinator):
         third: ModelState.REJECTED,
     }
     assert [state for _, state, _ in coordinator.get_state_history(first)] == [
+        "training",
         "evaluating",
         "production",
-        "staging",
+        "superseded",
         "production",
     ]
     assert coordinator.get_stats().to_dict() == {
@@ -113,10 +118,13 @@ async def test_a_promotion_updates_the_registry_and_asks_for_distribution(run, c
     ]
 
 
-async def test_superseded_champions_are_archived_when_the_champion_changes(run, coordinator):
+async def test_superseded_champions_are_archived_and_that_is_told(run, coordinator):
+    coordinator._archived_told_s = 0.0  # the story is older than the machine's clock
     for _ in range(8):
         promote(run.story, trained_model(run.story))
     champions = [change.model for change in run.story.state.promotions]
+    for fact in plan(Snapshot(run.story.state, RULES, run.story.now_s)).decided:
+        run.story.write(fact)
     promoted = {"config_key": "square8_2p", "model_id": champions[-1], "model_path": "p", "elo": 900.0}
     await coordinator.ear.router.publish("MODEL_PROMOTED", promoted, "controller")
     assert {record.model_id for record in coordinator.get_models(state="archived")} == set(champions[:2])
@@ -197,15 +205,15 @@ def test_unused_models_are_archived_after_seven_days(run):
         model("young", 4, ModelState.REJECTED, 6 * DAY_S),
         model("newest", 5, ModelState.REJECTED, 0.0),  # the parent of the next
     )
-    assert to_archive(state, 6 * DAY_S) == []
-    assert [digest for digest, _ in to_archive(state, 7.5 * DAY_S)] == ["old", "back"]
+    assert not_needed(state, 6 * DAY_S) == []
+    assert [digest for digest, _ in not_needed(state, 7.5 * DAY_S)] == ["old", "back"]
 
 
 def test_former_champions_are_kept_as_long_as_a_rollback_may_need_them(run):
     for _ in range(9):
         promote(run.story, trained_model(run.story))
     state = run.story.state
-    archived = [digest for digest, _ in to_archive(state, run.story.now_s)]
+    archived = [digest for digest, _ in not_needed(state, run.story.now_s)]
     champions = [change.model for change in state.promotions]
     assert archived == champions[:3]  # the champion and five before it stay
 
@@ -222,11 +230,11 @@ def test_weak_models_go_once_the_champion_is_above_the_bar(run):
     weak = Rating(rating=1300, low=1200, high=1400, games=120)
     good = Rating(rating=1800, low=1700, high=1900, games=120)
     young = Rating(rating=900, low=800, high=1000, games=120)
-    assert to_archive(state, 1.0, ratings={"weak": weak, "champion": good}) == [
+    assert too_weak(state, ratings={"weak": weak, "champion": good}) == [
         ("weak", "rated 1300 after 120 games")
     ]
-    assert to_archive(state, 1.0, ratings={"weak": weak, "champion": young}) == []
-    assert to_archive(state, 1.0) == []
+    assert too_weak(state, ratings={"weak": weak, "champion": young}) == []
+    assert too_weak(state) == []
 
 
 # --- files --------------------------------------------------------------------------------------------

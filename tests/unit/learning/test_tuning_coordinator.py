@@ -1,18 +1,23 @@
 """Searches as runs: one at a time, with pauses, told as events, and their findings in the facts."""
 
+import dataclasses
+
 import msgspec
 import pytest
 from feedback_kit import Ear, Run, checked_shard, promote, reject, trained_model
 from hypothesis import given
 from hypothesis import strategies as st
-from learning_story import RULES, Story
+from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Claimant
 from ringrift.errors import Conflict
 from ringrift.events.catalog import CATALOG
 from ringrift.learning.facts import Noted
+from ringrift.learning.outlook import outlook
+from ringrift.learning.plan import plan
 from ringrift.learning.trends import MetricsAnalysisOrchestrator
+from ringrift.learning.trends_curves import RatingCurves
 from ringrift.learning.tuning import (
     OptimizationCoordinator,
     OptimizationRun,
@@ -166,15 +171,19 @@ def test_a_search_that_dies_or_is_cancelled_lets_the_next_begin():
     in_world(scenario)
 
 
+class CrashingQueue:
+    """The process dies before anything gets in."""
+
+    async def add(self, _items):
+        raise RuntimeError("killed")
+
+
 def test_a_crash_between_record_and_item_does_not_close_the_door():
     async def scenario(world):
-        async def crash(*_):
-            raise RuntimeError("killed")
-
-        queue_it, world.coordinator._put_into_queue = world.coordinator._put_into_queue, crash
+        whole, world.engine = world.engine, dataclasses.replace(world.engine, queue=CrashingQueue())
         with pytest.raises(RuntimeError):
             await world.coordinator.begin("cmaes", "square8_2p")
-        world.coordinator._put_into_queue = queue_it
+        world.engine = whole
         assert (await world.coordinator.refresh()).error == "it was never queued"
         await world.runtime.sleep(301.0)
         await world.coordinator.begin("cmaes", "square8_2p")
@@ -213,8 +222,72 @@ def test_events_of_an_architecture_search_come_in_order_and_its_scores_become_a_
         assert world.ear.take()["NAS_COMPLETED"]["run_id"] == run.run_id
         note = world.run.story.state.notes[-1]
         assert (note.topic, note.details["scores"]) == ("architecture", scores)
+        assert tuned_rules(world.run.story.state, RULES).preset == "small", "no match has shown that"
 
     in_world(scenario)
+
+
+def nas_found(preset="medium", **more):
+    scores = {"small": 0.5, "medium": 0.6}
+    return {"best_params": {"preset": preset}, "best_score": 0.6, "scores": scores, "improved": True, **more}
+
+
+def test_a_size_that_won_its_match_is_what_the_next_networks_have():
+    async def scenario(world):
+        story = world.run.story
+        promote(story, trained_model(story))
+        await world.coordinator.begin("nas", "square8_2p")
+        claim = await world.claim()
+        assert read_order(claim.payload).params["presets"] == ["small", "medium"]
+        await world.complete(claim, **nas_found())
+        decided = story.state.newest_note("tuned", "nas")
+        assert "medium" in decided.text
+        checked_shard(story)
+        story.export()
+        order = trained_next(story)
+        assert order.params["preset"] == "medium"
+        assert "parent" not in order.params, "a small network is no beginning for a medium one"
+        assert order.params["steps"] * order.params["batch"] >= 4 * story.state.newest_samples.rows * 0.95
+
+    in_world(scenario)
+
+
+def trained_next(story):
+    look = outlook(story.state, RULES, RatingCurves(), now_s=story.now_s)
+    return next(each.order for each in plan(look).wanted if each.stage == "train")
+
+
+def test_a_new_size_goes_on_from_its_own_line_and_pays_one_chunk_for_its_beginning():
+    async def scenario(world):
+        story = world.run.story
+        promote(story, trained_model(story))
+        await world.coordinator.begin("nas", "square8_2p")
+        await world.whole(**nas_found())
+        checked_shard(story)
+        story.export()
+        order = trained_next(story)
+        before = story.state.bucket.spent
+        job = story.issue("train", order)
+        parts = (artifact("model", "medium1"), artifact("card", "card-medium1"))
+        story.end(job, *parts, steps=order.params["steps"])
+        assert story.state.bucket.spent - before == RULES.bucket.chunk_steps
+        reject(story, "medium1")
+        story.play(rows=4000)
+        story.check()
+        story.export()
+        again = trained_next(story)
+        assert again.inputs["parent.safetensors"] == "medium1"
+
+    in_world(scenario)
+
+
+def test_a_changed_setting_overrules_an_older_finding():
+    story = Story()
+    found = {"kind": "nas", "best_params": {"preset": "medium"}, "instead_of": "small"}
+    story.write(Noted(at_s=1.0, topic="tuned", text="", details=found))
+    assert tuned_rules(story.state, RULES).preset == "medium"
+    large = msgspec.structs.replace(RULES, preset="large")
+    assert tuned_rules(story.state, large).preset == "large"
 
 
 def test_a_population_and_the_weights_of_the_heuristic_are_told_from_begin_to_end():

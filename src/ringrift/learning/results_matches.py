@@ -1,0 +1,149 @@
+"""Games between players, as the jobs `evaluate` and `tournament` report them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+
+from ringrift.errors import ConfigError
+from ringrift.learning.records import Match
+from ringrift.learning.trust import is_recalled
+from ringrift.work.job_orders import INPUTS, JobReport
+
+if TYPE_CHECKING:
+    from ringrift.learning.state import ConfigState, OpenJob
+
+_MODEL = "model:"
+_PAIR_COUNTS = 5
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+PairCounts = tuple[int, int, int, int, int]
+T = TypeVar("T")
+
+
+class _Results(msgspec.Struct, frozen=True, kw_only=True):
+    """How the games of two players ended, for the first of them."""
+
+    games: Count
+    wins: Count
+    draws: Count
+    losses: Count
+    score: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    pairs: tuple[Count, ...] | None = None
+    places: tuple[Count, ...] = ()
+
+    @property
+    def seats(self) -> int:
+        return max(2, len(self.places))
+
+    def __post_init__(self) -> None:
+        if self.wins + self.draws + self.losses > self.games:
+            raise ValueError(f"{self.wins} + {self.draws} + {self.losses} results of {self.games} games")
+        if self.pairs and (len(self.pairs) != _PAIR_COUNTS or 2 * sum(self.pairs) > self.games):
+            raise ValueError(f"pairs {list(self.pairs)} of {self.games} games")
+        if self.seats > 2 and (len(self.places) != self.seats or sum(self.places) > self.games):
+            raise ValueError(f"places {list(self.places)} of {self.games} games for {self.seats} players")
+
+
+class _Played(_Results, frozen=True, kw_only=True):
+    """One match of an evaluation."""
+
+    opponent: str
+    players: Annotated[int, msgspec.Meta(ge=2)] = 2
+
+    @property
+    def seats(self) -> int:
+        return self.players
+
+
+class _Pair(_Results, frozen=True, kw_only=True):
+    """One pair of a tournament."""
+
+    players: tuple[str, str]
+
+
+class _EvaluateFields(msgspec.Struct, frozen=True, kw_only=True):
+    matches: tuple[_Played, ...] = ()
+
+
+class _TournamentFields(msgspec.Struct, frozen=True, kw_only=True):
+    pairs: tuple[_Pair, ...] = ()
+
+
+def evaluation_matches(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> list[Match]:
+    candidate = str(job.order.params["candidate"])
+    told = read_fields(report.fields, _EvaluateFields, "the result").matches
+    return [_match(state, job, report, at_s, (candidate, each.opponent), each) for each in told]
+
+
+def tournament_matches(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> list[Match]:
+    told = read_fields(report.fields, _TournamentFields, "the result").pairs
+    return [_match(state, job, report, at_s, each.players, each) for each in told]
+
+
+def _match(
+    state: ConfigState,
+    job: OpenJob,
+    report: JobReport,
+    at_s: float,
+    who: tuple[str, str],
+    found: _Results,
+) -> Match:
+    first, simulations = participant(who[0], job.order.inputs)
+    second, _ = participant(who[1], job.order.inputs)
+    recalls = [each for each in state.recalls.values() if not each.withdrawn]
+    return Match(
+        job_id=job.job_id,
+        first=first,
+        second=second,
+        simulations=simulations,
+        players=found.seats,
+        games=found.games,
+        wins=found.wins,
+        draws=found.draws,
+        losses=found.losses,
+        pairs=None if not found.pairs else msgspec.convert(found.pairs, PairCounts),
+        places=found.places,
+        score=found.score,
+        at_s=at_s,
+        worker=report.worker,
+        purpose=job.order.purpose,
+        recalled=is_recalled(recalls, worker=report.worker, models=(first, second), at_s=at_s),
+    )
+
+
+def unasked(job: OpenJob, matches: Iterable[Match]) -> str:
+    """Games that nobody ordered are no evidence; empty if all were ordered."""
+    named = (*job.order.params.get("opponents", ()), *job.order.params.get("players", ()))
+    asked = {participant(str(each), job.order.inputs)[0] for each in named}
+    strange = sorted({match.second for match in matches} - asked)
+    return f"games against {', '.join(strange)} were not asked for" if strange else ""
+
+
+def participant(text: str, inputs: dict[str, str]) -> tuple[str, int]:
+    """Who plays under a player's text, and with how many simulations: a model by its digest.
+
+    Raises `ConfigError` for a model that is not among *inputs*.
+    """
+    name, _, simulations = text.rpartition("@")
+    if not name.startswith(_MODEL):
+        return text, 0
+    file = name.removeprefix(_MODEL).rpartition("/")[2]
+    if file not in inputs or not simulations.isdecimal():
+        raise ConfigError(f"the player {text} is not among the inputs")
+    return inputs[file], int(simulations)
+
+
+def player_text(file: str, simulations: int) -> str:
+    """The text under which a model among the inputs plays."""
+    return f"{_MODEL}{INPUTS}/{file}@{simulations}"
+
+
+def read_fields(told: dict[str, Any], kind: type[T], what: str) -> T:
+    """Raises `ConfigError` that says which field of *what* is wrong."""
+    try:
+        return msgspec.convert(told, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{what} cannot be read: {error}") from None

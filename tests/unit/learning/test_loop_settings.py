@@ -1,0 +1,168 @@
+"""Settings that change what is ordered: simulations, what a row earns, games under backpressure."""
+
+import msgspec
+import pytest
+from feedback_kit import promote, trained_model
+from learning_story import RULES, Story
+
+from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.learning.allocation import Capacity
+from ringrift.learning.announcing import Silent
+from ringrift.learning.controller import Controller
+from ringrift.learning.facts import PRICE_TOPIC, Noted
+from ringrift.learning.feedback_rules import Feedback
+from ringrift.learning.outlook import outlook, rules_in_force
+from ringrift.learning.plan import PRICE_S_MIN, plan
+from ringrift.learning.rules_record import rules_note
+from ringrift.learning.snapshot import Snapshot
+from ringrift.learning.state import fold
+from ringrift.learning.trends_curves import RatingCurves
+from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.work.backpressure_levels import BackpressureLevel
+from ringrift.work.limits import SpawnVerdict
+from ringrift.work.worker_records import WorkerRecord, worker_key
+
+HOT = Feedback(steps_per_row=1.25, simulations=1.5, reasons=("promotions in a row",))
+
+
+def with_rules(**changes):
+    return msgspec.structs.replace(RULES, **changes)
+
+
+def selfplay(story, rules, **more):
+    made = plan(Snapshot(story.state, rules, story.now_s, **more))
+    return next(each for each in made.wanted if each.kind == "selfplay").order.params
+
+
+def grown(story, games):
+    promote(story, trained_model(story))
+    story.play(games=games)
+    story.check()
+    return story
+
+
+@pytest.mark.parametrize(
+    ("games", "rating", "simulations"),
+    [(20, None, 150), (400, None, 300), (2000, 1450.0, 800), (2000, 1850.0, 3200)],
+)
+def test_the_search_grows_with_the_config_if_that_is_set(games, rating, simulations):
+    story, rules = grown(Story(), games), with_rules(search_budget="progress")
+    assert selfplay(story, rules, rating=rating)["simulations"] == simulations
+    assert selfplay(story, RULES, rating=rating)["simulations"] == RULES.simulations
+
+
+def test_a_plateau_deepens_the_search_in_either_way():
+    story = grown(Story(), 2000)
+    assert selfplay(story, RULES, feedback=HOT)["simulations"] == round(RULES.simulations * 1.5)
+    by_progress = with_rules(search_budget="progress")
+    assert selfplay(story, by_progress, feedback=HOT)["simulations"] == 1200
+
+
+def test_the_rating_that_the_search_follows_is_the_champions():
+    story = Story()
+    promote(story, trained_model(story))
+    story.evaluate(story.state.champion, "random", wins=40, losses=10, purpose="rating")
+    found = outlook(story.state, RULES, RatingCurves(), now_s=story.now_s)
+    assert found.rating == pytest.approx(RatingCurves().of(story.state)[-1].rating)
+
+
+# --- what a row earns ---------------------------------------------------------------------------------
+
+
+def priced(story, rules, found=HOT):
+    made = plan(Snapshot(story.state, rules, story.now_s, feedback=found))
+    return [fact for fact in made.decided if isinstance(fact, Noted) and fact.topic == PRICE_TOPIC]
+
+
+def test_feedback_moves_what_rows_earn_only_if_that_is_set():
+    story = Story()
+    assert priced(story, RULES) == []
+    (note,) = priced(story, with_rules(adaptive_steps=True))
+    assert "5 sample-steps" in note.text
+    assert "promotions in a row" in note.text
+    story.write(note)
+    story.play(rows=1000)
+    story.check()
+    assert story.state.bucket.earned == 1000 * 4 * 1.25
+    again = fold(story.state.config, story.facts, bucket_rules=RULES.bucket)
+    assert again.bucket == story.state.bucket
+
+
+def test_the_price_follows_slowly_and_goes_back_when_it_is_switched_off():
+    story, rules = Story(), with_rules(adaptive_steps=True)
+    story.write(priced(story, rules)[0])
+    assert priced(story, rules, Feedback()) == [], "not at every wavering"
+    story.now_s += PRICE_S_MIN
+    (back,) = priced(story, RULES)
+    story.write(back)
+    assert story.state.price == 1.0
+
+
+def test_the_next_training_is_announced_at_the_price_of_now():
+    story = Story()
+    story.write(Noted(at_s=story.now_s, topic=PRICE_TOPIC, text="", details={"factor": 1.25}))
+    assert rules_in_force(story.state, RULES).bucket.steps_per_row == 5.0
+
+
+# --- how many games are ordered -----------------------------------------------------------------------
+
+
+def test_games_fill_the_slots_and_one_more_waits():
+    assert Capacity(4, 4, 0).has_room_for("selfplay")
+    assert not Capacity(4, 5, 0).has_room_for("selfplay")
+    assert not Capacity(4, 2, 3).has_room_for("selfplay")
+    assert not Capacity(0, 0, 0).has_room_for("selfplay")
+
+
+def test_backpressure_takes_slots_from_games_and_from_nothing_else():
+    half = Capacity(4, 3, 0, throttle=0.5)
+    assert not half.has_room_for("selfplay")
+    assert "50%" in half.supply().reason
+    assert half.has_room_for("train")
+    assert Capacity(4, 0, 0, throttle=0.0).has_room_for("selfplay"), "a trickle goes on"
+
+
+class Pressed:
+    """Safeguards under pressure."""
+
+    def __init__(self, level):
+        self.level = level
+
+    async def throttle(self, _kind):
+        return self.level.throttle_factor
+
+    async def may_order(self, _kind, _node):
+        return SpawnVerdict(True, "ok")
+
+
+@pytest.mark.parametrize(("follow", "games"), [(False, 9), (True, 5)])
+def test_a_run_orders_fewer_games_while_rows_pile_up_if_that_is_set(follow, games):
+    async def main():
+        runtime = SimulatedRuntime()
+        engine = memory_engine(runtime, MemoryStore())
+        worker = WorkerRecord(
+            name="w", node="n", pid=1, slots=8, busy=0, kinds=None, capabilities=(), cpus=8, gpus=0,
+            memory_mb=1, memory_free_mb=1, load=0.0, started_s=0.0, at_s=runtime.now_s(),
+        )  # fmt: skip
+        await engine.kv.put(worker_key("w"), msgspec.json.encode(worker))
+        rules = with_rules(follow_backpressure=follow)
+        controller = Controller(
+            engine, runtime, rules, announcer=Silent(), safeguards=Pressed(BackpressureLevel.SOFT)
+        )
+        await controller.open(["square8_2p"])
+        await controller.reconcile()
+        assert len(controller.state("square8_2p").open_jobs) == games
+        said = {each.stage: each.reason for each in controller.plans["square8_2p"].explanations}
+        assert ("backpressure" in said["selfplay"]) is follow
+        await engine.close()
+
+    simulate(main())
+
+
+def test_rules_of_an_older_run_are_read():
+    story = Story()
+    note = rules_note(story.state, RULES, at_s=1.0)
+    for name in ("students", "cascade", "search_budget", "adaptive_steps"):
+        del note.details["rules"][name]
+    story.write(note)
+    assert rules_note(story.state, RULES, at_s=2.0) is not None
