@@ -140,6 +140,9 @@ class Settings:
         "RINGRIFT_DATA_SECRET", SECRET, None, "what nodes prove to know when they exchange files"
     )
 
+    max_syncs_cluster: int = _setting(
+        "RINGRIFT_MAX_SYNCS_CLUSTER", COUNT, 1, "hosts whose sync lock may be held at once"
+    )
     p2p_startup_grace_period: float = _setting(
         "RINGRIFT_P2P_STARTUP_GRACE_PERIOD", SECONDS, 120.0, "time a new node has to report"
     )

@@ -38,7 +38,7 @@ class DeliveryStatus(StrEnum):
     FAILED = "failed"
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeliveryRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One file on its way to one node. Times are wall clock."""
 
     delivery_id: str
@@ -75,7 +75,7 @@ def retry_delay_s(retry_count: int) -> float:
 # --- decisions ----------------------------------------------------------------------------------------
 
 
-def failed(delivery: Delivery, error: str, *, now_s: float, final: bool = False) -> Delivery:
+def failed(delivery: DeliveryRecord, error: str, *, now_s: float, final: bool = False) -> DeliveryRecord:
     """The delivery after a failed attempt: due again later, or given up."""
     again = not final and delivery.retry_count < delivery.max_retries
     return msgspec.structs.replace(
@@ -87,7 +87,7 @@ def failed(delivery: Delivery, error: str, *, now_s: float, final: bool = False)
     )
 
 
-def verified(delivery: Delivery, checksum: str, *, method: str, now_s: float) -> Delivery:
+def verified(delivery: DeliveryRecord, checksum: str, *, method: str, now_s: float) -> DeliveryRecord:
     """The delivery after the target said what it has. Another checksum than ours is no success."""
     if delivery.checksum and checksum != delivery.checksum:
         return failed(delivery, f"the target has {checksum[:12]}, not {delivery.checksum[:12]}", now_s=now_s)
@@ -103,7 +103,7 @@ def verified(delivery: Delivery, checksum: str, *, method: str, now_s: float) ->
     )
 
 
-def retried(delivery: Delivery, *, now_s: float) -> Delivery:
+def retried(delivery: DeliveryRecord, *, now_s: float) -> DeliveryRecord:
     """The delivery as its next attempt begins."""
     return msgspec.structs.replace(
         delivery,
@@ -121,7 +121,7 @@ class DeliveryLedger:
     """Deliveries in the key-value port."""
 
     def __init__(self, kv: KeyValue, runtime: Runtime | None = None) -> None:
-        self._records = KvRecords(kv, PREFIX, Delivery)
+        self._records = KvRecords(kv, PREFIX, DeliveryRecord)
         self._runtime = runtime or system_runtime()
 
     async def record_delivery_started(
@@ -129,7 +129,7 @@ class DeliveryLedger:
     ) -> str:
         """Note that an attempt begins; return the id of the delivery, which is the same for every attempt."""
         now_s, name = self._runtime.now_s(), delivery_id(data_path, target_node)
-        fresh = Delivery(
+        fresh = DeliveryRecord(
             delivery_id=name,
             data_type=data_type,
             data_path=data_path,
@@ -141,7 +141,7 @@ class DeliveryLedger:
             updated_at=now_s,
         )
 
-        def step(found: Delivery | None) -> Delivery | None:
+        def step(found: DeliveryRecord | None) -> DeliveryRecord | None:
             if found is None or found.status is DeliveryStatus.VERIFIED or found.checksum != checksum:
                 return fresh
             if found.status is DeliveryStatus.TRANSFERRING:
@@ -153,7 +153,7 @@ class DeliveryLedger:
         await self._records.change(name, step, ttl_s=KEPT_S)
         return name
 
-    async def record_transferred(self, name: str, *, method: str = "") -> Delivery:
+    async def record_transferred(self, name: str, *, method: str = "") -> DeliveryRecord:
         """Note that the bytes went; the target has not yet said that they are right."""
         now_s = self._runtime.now_s()
         return await self._change(
@@ -163,43 +163,45 @@ class DeliveryLedger:
             ),
         )
 
-    async def record_verified(self, name: str, checksum: str, *, method: str = "") -> Delivery:
+    async def record_verified(self, name: str, checksum: str, *, method: str = "") -> DeliveryRecord:
         now_s = self._runtime.now_s()
         return await self._change(name, lambda found: verified(found, checksum, method=method, now_s=now_s))
 
-    async def record_failed(self, name: str, error: str, *, final: bool = False) -> Delivery:
+    async def record_failed(self, name: str, error: str, *, final: bool = False) -> DeliveryRecord:
         now_s = self._runtime.now_s()
 
-        def step(found: Delivery) -> Delivery:
+        def step(found: DeliveryRecord) -> DeliveryRecord:
             if found.status is DeliveryStatus.VERIFIED:
                 return found  # another attempt got through meanwhile
             return failed(found, error, now_s=now_s, final=final)
 
         return await self._change(name, step)
 
-    async def end(self, target_node: str, data_path: str, *, error: str = "", method: str = "") -> Delivery:
+    async def end(
+        self, target_node: str, data_path: str, *, error: str = "", method: str = ""
+    ) -> DeliveryRecord:
         """Note how an attempt ended: without an error, the target has verified the file."""
         name = delivery_id(data_path, target_node)
         if error:
             return await self.record_failed(name, error)
         return await self.record_verified(name, data_path, method=method)
 
-    async def begin_retry(self, name: str) -> Delivery | None:
+    async def begin_retry(self, name: str) -> DeliveryRecord | None:
         """Take a delivery that is due; None if it is not, or another took it."""
         now_s = self._runtime.now_s()
 
-        def step(found: Delivery | None) -> Delivery | None:
+        def step(found: DeliveryRecord | None) -> DeliveryRecord | None:
             due = found is not None and found.next_retry_at is not None and found.next_retry_at <= now_s
             return retried(found, now_s=now_s) if found is not None and due else None
 
         return await self._records.change(name, step, ttl_s=KEPT_S)
 
-    async def get(self, name: str) -> Delivery | None:
+    async def get(self, name: str) -> DeliveryRecord | None:
         return await self._records.get(name)
 
     async def deliveries(
         self, *, target_node: str = "", status: DeliveryStatus | None = None
-    ) -> list[Delivery]:
+    ) -> list[DeliveryRecord]:
         under = f"{target_node}/" if target_node else ""
         return [item for item in await self._records.all(under) if status in (None, item.status)]
 
@@ -229,8 +231,8 @@ class DeliveryLedger:
             return HealthCheckResult.degraded(f"{stats['in_flight']} are on their way at once", **stats)
         return HealthCheckResult.ok("", **stats)
 
-    async def _change(self, name: str, step: Callable[[Delivery], Delivery]) -> Delivery:
-        def checked(found: Delivery | None) -> Delivery:
+    async def _change(self, name: str, step: Callable[[DeliveryRecord], DeliveryRecord]) -> DeliveryRecord:
+        def checked(found: DeliveryRecord | None) -> DeliveryRecord:
             if found is None:
                 raise ConfigError(f"no delivery is called {name!r}")
             return step(found)

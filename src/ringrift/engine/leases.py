@@ -143,6 +143,18 @@ async def end_lease(kv: KeyValue, name: str, *, holder: str) -> bool:
         return False
 
 
+async def lease_changed(kv: KeyValue, name: str, *, timeout_s: float) -> None:
+    """Wait until the lease *name* is free or changes, or the time is over."""
+    key = _PREFIX + name
+    try:
+        async with asyncio.timeout(timeout_s), aclosing(kv.watch(key)) as changes:
+            if await kv.get(key) is None:
+                return  # it was freed before the watch began
+            await anext(changes)
+    except TimeoutError:
+        return
+
+
 class NamedLease:
     """One contender's view of one lease. Not shared between tasks."""
 
@@ -190,7 +202,7 @@ class NamedLease:
             if left_s <= 0:
                 seen = await lease_holder(self._kv, self.name)
                 raise Conflict(f"lease {self.name!r} is held by {'another' if seen is None else seen.holder}")
-            await self._wait_for_change(left_s)
+            await lease_changed(self._kv, self.name, timeout_s=left_s)
         return self.token
 
     async def renew(self) -> None:
@@ -266,15 +278,6 @@ class NamedLease:
         except (TimeoutError, Unavailable) as error:
             # Nobody is harmed: it runs out by itself.
             log.warning("lease.release.unanswered", lease=self.name, reason=str(error))
-
-    async def _wait_for_change(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds), aclosing(self._kv.watch(self._key)) as changes:
-                if await self._kv.get(self._key) is None:
-                    return  # it was freed before the watch began
-                await anext(changes)
-        except TimeoutError:
-            return
 
     @property
     def _key(self) -> str:

@@ -26,11 +26,11 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class MoveOrder:
     """What the caller asked for."""
 
     priority: TransferPriority
-    terms: Terms
+    terms: Terms | None
     limit_bytes_per_s: float | None
     timeout_s: float | None
     avoid: frozenset[str]
@@ -40,6 +40,22 @@ class Order:
             raise ConfigError(f"timeout_s is {self.timeout_s:g}; it must be above 0")
         if self.limit_bytes_per_s is not None and self.limit_bytes_per_s <= 0:
             raise ConfigError(f"a limit of {self.limit_bytes_per_s:g} bytes/s moves nothing")
+
+    @property
+    def _terms(self) -> Terms:
+        return self.terms or Terms()
+
+    @property
+    def pace(self) -> Pace:
+        return self._terms.pace
+
+    @property
+    def stall_s(self) -> float:
+        return self._terms.timeout_s
+
+    @property
+    def on_progress(self) -> Callable[[Progress], Awaitable[None]]:
+        return self._terms.on_progress
 
 
 class Stalled(TimeoutError):
@@ -54,7 +70,7 @@ class End(NamedTuple):
     method: str
 
 
-class Tally:
+class CallTally:
     """What one call has brought about so far. A file leaves *open* by a receipt, or when it is given up."""
 
     def __init__(
@@ -192,7 +208,7 @@ class Attempt:
     """One try of one transport at some of a call's files."""
 
     def __init__(
-        self, transport: Transport, way: Way, node: DataNode, tally: Tally, *, stall_s: float
+        self, transport: Transport, way: Way, node: DataNode, tally: CallTally, *, stall_s: float
     ) -> None:
         self.transport, self.node, self.tally = transport, node, tally
         self.progressed = False

@@ -18,7 +18,7 @@ from ringrift.data.delivery_ledger import DeliveryLedger
 from ringrift.data.kv_records import each
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.transfer.attempts import Attempt, Order, Tally, Way, batches
+from ringrift.data.transfer.attempts import Attempt, CallTally, MoveOrder, Way, batches
 from ringrift.data.transfer.bandwidth import BandwidthManager
 from ringrift.data.transfer.contract import Moved, Pace, Terms, Transport
 from ringrift.data.transfer.gates import GateLimits, TransferGates
@@ -104,7 +104,9 @@ class TransferService:
         failed. Transports in *avoid* are tried last. Raises `ConfigError` (no such node, no way to it),
         `TransferRefused` (not begun), `NodeUnreachable` (no transport got through) or `StorageFull`.
         """
-        order = Order(priority_of(priority), terms or Terms(), limit_bytes_per_s, timeout_s, frozenset(avoid))
+        order = MoveOrder(
+            priority_of(priority), terms or Terms(), limit_bytes_per_s, timeout_s, frozenset(avoid)
+        )
         return await self._move(Way.SEND, node, artifacts, order)
 
     async def fetch(
@@ -119,7 +121,9 @@ class TransferService:
         avoid: Collection[str] = (),
     ) -> Moved:
         """Bring artifacts of another node here; as `send`. The receipts are this node's own."""
-        order = Order(priority_of(priority), terms or Terms(), limit_bytes_per_s, timeout_s, frozenset(avoid))
+        order = MoveOrder(
+            priority_of(priority), terms or Terms(), limit_bytes_per_s, timeout_s, frozenset(avoid)
+        )
         return await self._move(Way.FETCH, node, artifacts, order)
 
     def transports_to(self, node: DataNode | str) -> list[str]:
@@ -130,12 +134,12 @@ class TransferService:
     # --- one call -------------------------------------------------------------------------------------
 
     async def _move(
-        self, way: Way, node: DataNode | str, artifacts: Sequence[Artifact | str], order: Order
+        self, way: Way, node: DataNode | str, artifacts: Sequence[Artifact | str], order: MoveOrder
     ) -> Moved:
         found = self._checked(node)
         cards, failed = await self._cards(artifacts, way)
         receiver = found.name if way is Way.SEND else self._nodes.this.name
-        tally = Tally(cards, failed, receiver=receiver, on_progress=order.terms.on_progress)
+        tally = CallTally(cards, failed, receiver=receiver, on_progress=order.on_progress)
         if not cards:
             return tally.moved()
         timeout_s = order.timeout_s or self.config.timeout_s(tally.bytes_total, order.limit_bytes_per_s)
@@ -155,7 +159,7 @@ class TransferService:
         return tally.moved()
 
     @asynccontextmanager
-    async def _admitted(self, node: DataNode, tally: Tally, order: Order) -> AsyncIterator[Pace]:
+    async def _admitted(self, node: DataNode, tally: CallTally, order: MoveOrder) -> AsyncIterator[Pace]:
         """Hold a slot, a share of the line and the right to try, for the length of the block."""
         self._check_breaker(node.name)
         async with self.gates.entered(node.name, priority=order.priority, wait_s=self._left_s(tally)):
@@ -172,13 +176,15 @@ class TransferService:
             begun_s = self._runtime.monotonic_s()
             self.health.begins(node.name, now_s=begun_s, for_s=self._left_s(tally))
             try:
-                yield BothPaces(RatePace(got.bytes_per_s, self._runtime), order.terms.pace)
+                yield BothPaces(RatePace(got.bytes_per_s, self._runtime), order.pace)
             finally:
                 self.health.ended(node.name)
                 seconds = self._runtime.monotonic_s() - begun_s
                 await self.bandwidth.release_async(got.allocation_id, tally.bytes_sent, seconds)
 
-    async def _move_all(self, way: Way, node: DataNode, tally: Tally, order: Order, pace: Pace) -> None:
+    async def _move_all(
+        self, way: Way, node: DataNode, tally: CallTally, order: MoveOrder, pace: Pace
+    ) -> None:
         for batch in batches(await self._ordered(way, node, tally.cards)):
             if self._left_s(tally) <= 0:
                 break
@@ -188,7 +194,7 @@ class TransferService:
         tally.give_up("no time was left" if over else "the node could not be reached")
 
     async def _move_batch(
-        self, way: Way, node: DataNode, tally: Tally, batch: list[Artifact], order: Order, pace: Pace
+        self, way: Way, node: DataNode, tally: CallTally, batch: list[Artifact], order: MoveOrder, pace: Pace
     ) -> bool:
         """Try the transports in turn; return whether any of them got through to the node."""
         reached, now_s = False, self._runtime.monotonic_s()
@@ -196,7 +202,9 @@ class TransferService:
             left = [card for card in batch if card.digest in tally.open]
             if not left or self._left_s(tally) <= 0:
                 break
-            attempt = Attempt(self._transports[name], way, node, tally, stall_s=self._stall_s(order))
+            attempt = Attempt(
+                self._transports[name], way, node, tally, stall_s=min(self.config.stall_s, order.stall_s)
+            )
             reached = await self._attempted(attempt, left, pace) or reached
             await self._keep_receipts(tally)
         if reached:
@@ -243,11 +251,8 @@ class TransferService:
 
     # --- what it needs --------------------------------------------------------------------------------
 
-    def _left_s(self, tally: Tally) -> float:
+    def _left_s(self, tally: CallTally) -> float:
         return tally.deadline_s - self._runtime.monotonic_s()
-
-    def _stall_s(self, order: Order) -> float:
-        return min(self.config.stall_s, order.terms.timeout_s)
 
     def _checked(self, node: DataNode | str) -> DataNode:
         found = self._nodes[node] if isinstance(node, str) else node
@@ -292,13 +297,13 @@ class TransferService:
             return cards
         return await self.holdings.lacking_first(node.name, cards)
 
-    async def _keep_receipts(self, tally: Tally) -> None:
+    async def _keep_receipts(self, tally: CallTally) -> None:
         """Write what arrived into the manifest: the card first, so that no copy is of something unknown."""
         new = tally.take_receipts()
         await each(new, lambda receipt: self._manifest.register([tally.card(receipt.digest)]))
         await each(new, lambda receipt: self._manifest.add_receipts([receipt]))
 
-    async def _open_deliveries(self, way: Way, node: DataNode, tally: Tally) -> None:
+    async def _open_deliveries(self, way: Way, node: DataNode, tally: CallTally) -> None:
         if way is Way.SEND:
             await each(
                 tally.cards,
@@ -307,7 +312,7 @@ class TransferService:
                 ),
             )
 
-    async def _close_deliveries(self, way: Way, node: DataNode, tally: Tally) -> None:
+    async def _close_deliveries(self, way: Way, node: DataNode, tally: CallTally) -> None:
         if way is Way.SEND:
             tally.give_up("the transfer was broken off")
             await each(
@@ -315,7 +320,7 @@ class TransferService:
                 lambda end: self.ledger.end(node.name, end.digest, error=end.error, method=end.method),
             )
 
-    async def _announce(self, node: DataNode, tally: Tally) -> None:
+    async def _announce(self, node: DataNode, tally: CallTally) -> None:
         router = self._own_router or get_router()
         for event, payload in tally.news(self._nodes.this.name, node.name):
             try:
