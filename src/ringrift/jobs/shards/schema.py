@@ -10,6 +10,7 @@ from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew
 
 APPLICATION_ID = 0x52524753  # "RRGS"
 SCHEMA_VERSION = 19  # versions up to 18 belong to databases of an earlier program, which kept no policies
+GAME_TABLES = ("games", "game_players", "game_moves")
 COPY_ADVICE = "Fetch the shard again from a place that has a verified copy"
 
 _HEADER_BYTES = 100

@@ -20,12 +20,11 @@ from ringrift.jobs.sealing import Artifact, describe, sealing, storage_errors, s
 from ringrift.jobs.shards.encoding import game_row, move_rows, player_rows
 from ringrift.jobs.shards.reader import ShardReader, open_shard
 from ringrift.jobs.shards.records import PlayedGame, StoredGame, describe_moves
-from ringrift.jobs.shards.schema import check_header, create_tables
+from ringrift.jobs.shards.schema import GAME_TABLES, check_header, create_tables
 
 SHARD_SUFFIX = ".shard.db"
 OPEN_SUFFIX = ".games"
 COUNTS = ("games", "moves", "rows")  # facts that every shard carries
-_TABLES = ("games", "game_players", "game_moves")
 
 log = structlog.get_logger()
 
@@ -115,7 +114,7 @@ class ShardWriter:
             create_tables(db)
             db.execute("ATTACH ? AS gathered", (str(self.open_path),))
             db.execute("BEGIN")
-            for table in _TABLES:
+            for table in GAME_TABLES:
                 db.execute(f"INSERT INTO main.{table} SELECT * FROM gathered.{table}")
             games, moves, rows = db.execute(
                 "SELECT count(*), sum(total_moves), sum(policy_rows) FROM main.games"
@@ -145,13 +144,13 @@ class ShardWriter:
             sealed = {(summary.game_id,) for summary in shard.summaries()}
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            for table in _TABLES:
+            for table in GAME_TABLES:
                 self._db.executemany(f"DELETE FROM {table} WHERE game_id = ?", sealed)
 
     def _empty(self) -> None:
         with storage_errors(self.open_path), self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            for table in reversed(_TABLES):
+            for table in reversed(GAME_TABLES):
                 self._db.execute(f"DELETE FROM {table}")
 
 

@@ -1,0 +1,201 @@
+"""Many small shards as one large one: every game once, every column as it was.
+
+Nothing is taken on trust. A shard with a column or a table that the result would not have, with a game whose
+moves are not all there, or with another game under the id of one that is in already, is refused whole. When
+all are in, each row of each source is looked for in the result before it is sealed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringrift.errors import Corrupt
+from ringrift.jobs.scratch import CACHE_KIB
+from ringrift.jobs.sealing import file_sha256
+from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.shards.schema import GAME_TABLES, create_tables
+from ringrift.jobs.shards.writer import COUNTS
+
+LEAVE = "Leave it as it is; it holds something that a merged shard would lose"
+_DERIVED = frozenset({*COUNTS, "content_sha256", "sources"})  # facts that are made anew
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSource:
+    """One shard that is in the result."""
+
+    path: Path
+    sha256: str
+    games: int
+    duplicates: int  # games of it that another source had brought
+    facts: dict[str, str]
+
+
+class ShardMerger:
+    """Takes shards in, one by one; a shard that is refused leaves nothing behind."""
+
+    def __init__(self, part: Path, config: str) -> None:
+        self._config = config
+        self.sources: list[MergedSource] = []
+        self._db = sqlite3.connect(part.absolute().as_uri(), isolation_level=None, uri=True)
+        self._db.execute("PRAGMA page_size = 4096")
+        self._db.execute("PRAGMA journal_mode = MEMORY")
+        self._db.execute("PRAGMA synchronous = OFF")  # the whole file is synced before its rename
+        self._db.execute("PRAGMA temp_store = FILE")
+        self._db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        create_tables(self._db)
+        self._columns = {table: _columns(self._db, "main", table) for table in GAME_TABLES}
+
+    def close(self) -> None:
+        self._db.close()
+
+    def add(self, path: Path) -> MergedSource:
+        """Take in every game of a shard; raises `Corrupt` if that would lose or change anything."""
+        with open_shard(path) as shard:
+            facts = shard.metadata
+        if facts.get("config_key") != self._config:
+            told = f"its games are of {facts.get('config_key')!r}, not of {self._config!r}"
+            raise Corrupt(path, found=told, advice="Merge shards of one config")
+        with self._attached(path):
+            self._check_shape(path)
+            games = self._check_games(path, facts)
+            self._db.execute("BEGIN")
+            try:
+                duplicates = self._copy()
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        source = MergedSource(path, file_sha256(path), games, duplicates, facts)
+        self.sources.append(source)
+        return source
+
+    def finish(self) -> dict[str, int]:
+        """Look for every row of every source in the result, then write its facts; returns its counts."""
+        for source in self.sources:
+            with self._attached(source.path):
+                self._check_complete(source.path)
+        return self._write_facts()
+
+    @contextmanager
+    def _attached(self, path: Path) -> Iterator[None]:
+        # A sealed file never changes, so SQLite need not look for a journal or take locks.
+        self._db.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro&immutable=1",))
+        try:
+            yield
+        finally:
+            self._db.execute("DETACH source")
+
+    def _check_shape(self, path: Path) -> None:
+        tables = {
+            row[0] for row in self._db.execute("SELECT name FROM source.sqlite_schema WHERE type = 'table'")
+        }
+        extra = tables - {*GAME_TABLES, "schema_metadata"}
+        if extra:
+            raise Corrupt(path, found=f"it has a table {sorted(extra)[0]!r} that is not ours", advice=LEAVE)
+        for table, columns in self._columns.items():
+            found = _columns(self._db, "source", table)
+            if set(found) != set(columns):
+                odd = sorted(set(found) ^ set(columns))[0]
+                raise Corrupt(path, found=f"its {table} and ours differ in the column {odd!r}", advice=LEAVE)
+
+    def _check_games(self, path: Path, facts: dict[str, str]) -> int:
+        games: int = self._db.execute("SELECT count(*) FROM source.games").fetchone()[0]
+        if facts.get("games") != str(games):
+            told = f"{games} of {facts.get('games')} games are there"
+            raise Corrupt(path, found=told, advice="Fetch it again")
+        halved = self._db.execute(
+            "SELECT game_id FROM source.games AS g WHERE total_moves != "
+            "(SELECT count(*) FROM source.game_moves AS m WHERE m.game_id = g.game_id) LIMIT 1"
+        ).fetchone()
+        if halved is not None:
+            raise Corrupt(path, found=f"not all moves of game {halved[0]} are there", advice="Fetch it again")
+        other = self._db.execute(
+            "SELECT game_id FROM source.games AS s JOIN main.games AS m USING (game_id) "
+            "WHERE s.fingerprint != m.fingerprint LIMIT 1"
+        ).fetchone()
+        if other is not None:
+            told = f"another shard has another game under the id {other[0]}"
+            raise Corrupt(path, found=told, advice="Find out which of the two is right")
+        return games
+
+    def _copy(self) -> int:
+        before: int = self._db.execute("SELECT count(*) FROM main.games").fetchone()[0]
+        self._db.execute(
+            "CREATE TEMP TABLE fresh AS SELECT game_id FROM source.games "
+            "WHERE game_id NOT IN (SELECT game_id FROM main.games)"
+        )
+        for table, columns in self._columns.items():
+            names = ", ".join(columns)
+            self._db.execute(
+                f"INSERT INTO main.{table} ({names}) SELECT {names} FROM source.{table} "
+                "WHERE game_id IN (SELECT game_id FROM temp.fresh)"
+            )
+        self._db.execute("DROP TABLE temp.fresh")
+        after: int = self._db.execute("SELECT count(*) FROM main.games").fetchone()[0]
+        games: int = self._db.execute("SELECT count(*) FROM source.games").fetchone()[0]
+        return games - (after - before)
+
+    def _check_complete(self, path: Path) -> None:
+        """Of duplicates one stays, and what is not the game itself (when it was noted) may differ."""
+        for table, columns in self._columns.items():
+            names = ", ".join(columns) if not self._has_duplicates(path) else _KEYS[table]
+            lost = self._db.execute(
+                f"SELECT {names} FROM source.{table} EXCEPT SELECT {names} FROM main.{table} LIMIT 1"
+            ).fetchone()
+            if lost is not None:
+                told = f"{table} {lost[:2]} did not arrive in the merged shard"
+                raise Corrupt(path, found=told, advice="Check the disk; the sources are untouched")
+
+    def _has_duplicates(self, path: Path) -> bool:
+        return any(source.duplicates for source in self.sources if source.path == path)
+
+    def _write_facts(self) -> dict[str, int]:
+        games, moves, rows = self._db.execute(
+            "SELECT count(*), sum(total_moves), sum(policy_rows) FROM main.games"
+        ).fetchone()
+        prints = hashlib.sha256()
+        ordered = "SELECT fingerprint FROM main.games ORDER BY run_id, run_index, game_id"
+        for (fingerprint,) in self._db.execute(ordered):
+            prints.update(fingerprint.encode())
+        facts = {
+            **_common_facts(self.sources),
+            "games": str(games),
+            "moves": str(moves),
+            "rows": str(rows),
+            "content_sha256": prints.hexdigest(),
+            "sources": json.dumps([_told(source) for source in self.sources]),
+        }
+        self._db.executemany("INSERT INTO schema_metadata VALUES (?, ?)", sorted(facts.items()))
+        return dict(zip(COUNTS, (games, moves, rows), strict=True))
+
+
+_KEYS = {
+    "games": "game_id, fingerprint",
+    "game_players": "game_id, player_number",
+    "game_moves": "game_id, move_number, action",
+}
+
+
+def _columns(db: sqlite3.Connection, schema: str, table: str) -> tuple[str, ...]:
+    return tuple(row[1] for row in db.execute(f"PRAGMA {schema}.table_info({table})"))
+
+
+def _common_facts(sources: Sequence[MergedSource]) -> dict[str, str]:
+    """Facts that all sources agree on; the others are kept with their sources."""
+    first = sources[0].facts
+    return {
+        name: value
+        for name, value in first.items()
+        if name not in _DERIVED and all(source.facts.get(name) == value for source in sources)
+    }
+
+
+def _told(source: MergedSource) -> dict[str, object]:
+    return {"sha256": source.sha256, "games": source.games, "facts": source.facts}
