@@ -232,7 +232,7 @@ class Bucket:
             client_options=options,
         )
 
-    def keys(self):
+    def names(self):
         return sorted(meta["path"] for batch in obstore.list(self.objects) for meta in batch)
 
     def read(self, key):

@@ -4,8 +4,12 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
+from ringrift.data.archive_format import MARKER, ArchiveCard, ArchiveMarker, ArchivePart
 from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
+from ringrift.data.transfer.archives import archive_transports
 from ringrift.data.transfer.base64 import Base64Transport
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.landing import Landing
@@ -57,7 +61,7 @@ class Store:
 
 @dataclass
 class TransportBench:
-    """A transport from *here* to a node; *there* is that node's data folder, or None for a store without one."""
+    """A transport from *here* to a node, and what the node has, looked at from outside."""
 
     transport: object
     node: DataNode
@@ -85,3 +89,95 @@ def ssh_bench(name, server, tmp_path, control_dir, **fields):
     node = server.node(THERE, there.root, **fields)
     gone = server.node(THERE, there.root, ssh_port=1)
     return TransportBench(transport, node, here, there, gone, [ssh.close])
+
+
+class ArchiveThere:
+    """An archive looked at from outside; *objects* reads, writes and lists raw content by key."""
+
+    def __init__(self, objects):
+        self.objects = objects
+
+    def put(self, content):
+        """Archive a file by hand, as one part."""
+        card = artifact(content)
+        part = ArchivePart(sha256=card.digest, size=card.size)
+        archived = ArchiveCard(artifact=card, parts=(part,), verified_s=1.0, verified_by="a hand")
+        self.objects.write(MARKER, msgspec.json.encode(ArchiveMarker()))
+        self.objects.write(part.key, content)
+        self.objects.write(archived.key, msgspec.json.encode(archived))
+        return card
+
+    def card(self, card):
+        key = f"cards/{card.digest}.json"
+        if key not in self.objects.names():
+            return None
+        return msgspec.json.decode(self.objects.read(key), type=ArchiveCard)
+
+    def read(self, card):
+        known = self.card(card)
+        return None if known is None else b"".join(self.objects.read(part.key) for part in known.parts)
+
+    def damage(self, card):
+        part = self.card(card).parts[-1]
+        content = bytearray(self.objects.read(part.key))
+        content[len(content) // 2] ^= 1
+        self.objects.write(part.key, bytes(content))
+
+
+class Prefixed:
+    """The objects of a bucket below a prefix."""
+
+    def __init__(self, bucket, prefix):
+        self._bucket, self._prefix = bucket, prefix
+
+    def names(self):
+        return [key.removeprefix(self._prefix) for key in self._bucket.names()]
+
+    def read(self, key):
+        return self._bucket.read(self._prefix + key)
+
+    def write(self, key, content):
+        self._bucket.write(self._prefix + key, content)
+
+
+class Files:
+    """The files of a drive."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def names(self):
+        return sorted(p.relative_to(self.folder).as_posix() for p in self.folder.rglob("*") if p.is_file())
+
+    def read(self, key):
+        return (self.folder / key).read_bytes()
+
+    def write(self, key, content):
+        (self.folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / key).write_bytes(content)
+
+
+def local_landing(root, runtime, verifier):
+    here = Store(root, runtime)
+    return here, Landing(here.intake(HERE), verifier=verifier, now_s=runtime.now_s)
+
+
+def s3_bench(bucket, tmp_path, endpoint=None):
+    runtime = SystemRuntime()
+    here, landing = local_landing(tmp_path / HERE, runtime, "s3")
+    transport, _ = archive_transports(landing, runtime)
+    gone = DataNode(name=THERE, s3_url=f"s3://{bucket.name}/x", s3_endpoint="http://127.0.0.1:1")
+    node = bucket.node(THERE, endpoint=endpoint)
+    return TransportBench(transport, node, here, ArchiveThere(Prefixed(bucket, "ringrift/")), gone)
+
+
+def drive_bench(tmp_path):
+    runtime = SystemRuntime()
+    here, landing = local_landing(tmp_path / HERE, runtime, "drive")
+    _, transport = archive_transports(landing, runtime)
+    drive = tmp_path / "drive"
+    drive.mkdir()
+    there = ArchiveThere(Files(drive))
+    there.objects.write(MARKER, msgspec.json.encode(ArchiveMarker()))
+    gone = DataNode(name=THERE, drive_path=str(tmp_path / "unplugged"))
+    return TransportBench(transport, DataNode(name=THERE, drive_path=str(drive)), here, there, gone)

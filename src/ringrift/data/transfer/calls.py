@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ringrift.data.artifacts import Artifact, Receipt
-from ringrift.data.transfer.contract import Moved, Progress, Terms, TransferFailed
+from ringrift.data.transfer.contract import Moved, Progress, Terms
+from ringrift.errors import Unavailable
 
 BATCH_FILES_MAX = 2_000
 BATCH_BYTES_MAX = 2 << 30
@@ -20,7 +21,8 @@ class TransferCall:
         self.bytes_sent = 0
         self._files_total = len(self.open)
         self._bytes_total = sum(card.size for card in self.open.values())
-        self._bytes_closed = 0
+        self._bytes_closed = self._shown = 0
+        self._reached: dict[str, int] = {}  # bytes of open files
         self._receipts: list[Receipt] = []
         self._already: list[Receipt] = []
         self._failed: dict[str, str] = {}
@@ -44,7 +46,7 @@ class TransferCall:
                 self._bytes_closed += card.size
         self._corrupted |= set(corrupted) & set(self._failed)
 
-    def fail_rest(self, error: TransferFailed) -> None:
+    def fail_rest(self, error: Unavailable) -> None:
         """The line broke: raise if nothing at all came of the call, else close what is open."""
         if not self._receipts and not self._already:
             raise error
@@ -63,12 +65,20 @@ class TransferCall:
         if batch:
             yield batch
 
-    async def show(self, *, in_flight: int = 0) -> None:
-        """Tell who watches; *in_flight* are bytes of files that are still open."""
-        done = min(self._bytes_total, self._bytes_closed + in_flight)
+    async def reached(self, digest: str, bytes_done: int) -> None:
+        """An open file has come so far."""
+        self._reached[digest] = bytes_done
+        await self.show()
+
+    async def show(self, *, in_flight: int | None = None) -> None:
+        """Tell who watches. *in_flight* are bytes of open files, if only their sum is known."""
+        if in_flight is None:
+            in_flight = sum(done for digest, done in self._reached.items() if digest in self.open)
+        # A file that begins anew takes nothing back from who watches.
+        self._shown = max(self._shown, min(self._bytes_total, self._bytes_closed + in_flight))
         await self.terms.on_progress(
             Progress(
-                bytes_done=done,
+                bytes_done=self._shown,
                 bytes_total=self._bytes_total,
                 files_done=self._files_total - len(self.open),
                 files_total=self._files_total,

@@ -1,0 +1,126 @@
+"""What an archive holds: in a bucket or on a drive, the same objects under the same keys.
+
+    ringrift-archive.json        says that this is an archive, and of which format
+    parts/ab/<sha256>            bytes named by their own hash; a small file is one part
+    cards/<digest>.json          one file: its card, its parts, who verified it when; written last
+    nodes/<node>.json            which files a node put here; it only grows
+    manifest.json                all cards at one time, so that a restore needs one read
+
+A file is in the archive when its card is. The card is created once, after every part was read back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.errors import Corrupt, SchemaTooNew
+
+T = TypeVar("T")
+
+FORMAT = 1
+PART_BYTES = 2 * CHUNK_BYTES
+MARKER = "ringrift-archive.json"
+MANIFEST = "manifest.json"
+CARDS = "cards/"
+NODES = "nodes/"
+_JSON = ".json"
+
+
+class ArchivePart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a file, in order."""
+
+    sha256: str
+    size: int
+
+    @property
+    def key(self) -> str:
+        return f"parts/{self.sha256[:2]}/{self.sha256}"
+
+
+class ArchiveCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of the archive."""
+
+    artifact: Artifact
+    parts: tuple[ArchivePart, ...]
+    verified_s: float
+    verified_by: str  # the node that read it back
+
+    @property
+    def key(self) -> str:
+        return card_key(self.artifact.digest)
+
+    def receipt(self, archive: str, verifier: str) -> Receipt:
+        """The archive's receipt: it was read whole when its card was written."""
+        return Receipt(
+            digest=self.artifact.digest,
+            node=archive,
+            size=self.artifact.size,
+            verified_s=self.verified_s,
+            verifier=verifier,
+        )
+
+
+class NodeInventory(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node put into the archive. A file that the node lost stays listed."""
+
+    node: str
+    at_s: float
+    digests: tuple[str, ...]
+
+
+class ArchiveManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All cards at one time."""
+
+    at_s: float
+    cards: tuple[ArchiveCard, ...]
+    nodes: dict[str, tuple[str, ...]] = {}  # which node put which files there
+
+
+class ArchiveMarker(msgspec.Struct, frozen=True, kw_only=True):
+    """The first object of an archive."""
+
+    format: int = FORMAT
+    about: str = "An archive of RingRift. See docs/data-transfer.md; delete nothing by hand."
+
+
+def card_key(digest: str) -> str:
+    return f"{CARDS}{digest}{_JSON}"
+
+
+def inventory_key(node: str) -> str:
+    return f"{NODES}{node.replace('/', '_')}{_JSON}"
+
+
+def digest_of_key(key: str) -> str:
+    return key.removeprefix(CARDS).removesuffix(_JSON)
+
+
+def encode(thing: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(thing)
+
+
+def decode(key: str, content: bytes, kind: type[T]) -> T:
+    """Raises `Corrupt`, which names the object."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Corrupt(
+            key,
+            found=f"this object of the archive cannot be read ({error})",
+            advice="Delete the object and run `ringrift data backup` on a node that has the file",
+        ) from None
+
+
+def check_marker(place: str, content: bytes) -> None:
+    """Refuse an archive that a newer version wrote."""
+    found: dict[str, Any] = decode(f"{place}/{MARKER}", content, dict)
+    if found.get("format", 0) > FORMAT:
+        raise SchemaTooNew(
+            place,
+            found=f"the archive has format {found['format']}, this version reads {FORMAT}",
+            advice="Update",
+        )

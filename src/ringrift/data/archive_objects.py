@@ -1,0 +1,156 @@
+"""Where an archive's objects lie: the little that a bucket and a mounted drive have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from ringrift.data.archive_format import MARKER, ArchiveMarker, check_marker, encode
+from ringrift.data.transfer.contract import TransferFailed
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.files import sync_folder
+from ringrift.errors import ConfigError
+
+T = TypeVar("T")
+
+_UNFINISHED = ".unfinished-"
+
+
+class ArchiveObjects(Protocol):
+    """Objects under keys. There is no call that deletes: an archive only grows.
+
+    Errors of the store are `TransferFailed`; a full drive is `StorageFull`.
+    """
+
+    @property
+    def place(self) -> str:
+        """For people: where it is."""
+        ...
+
+    async def ready(self, *, to_write: bool) -> None:
+        """Check that an archive of ours is there; an empty bucket becomes one when it is written to."""
+        ...
+
+    async def size(self, key: str) -> int | None: ...
+
+    async def read(self, key: str, *, offset: int = 0) -> bytes | None:
+        """Return the whole object, which is never larger than a part or a manifest; None if absent."""
+        ...
+
+    async def create(self, key: str, content: bytes) -> bool:
+        """Store a new object; False, and nothing changes, if the key is there."""
+        ...
+
+    async def replace(self, key: str, content: bytes) -> None:
+        """Store whatever was there before, in one step."""
+        ...
+
+    async def keys(self, prefix: str) -> list[str]: ...
+
+
+class DriveObjects:
+    """Objects as files of a mounted drive. See `ArchiveObjects`."""
+
+    def __init__(self, folder: Path, new_id: Callable[[], str]) -> None:
+        self._folder, self._new_id = folder, new_id
+
+    @property
+    def place(self) -> str:
+        return str(self._folder)
+
+    async def ready(self, *, to_write: bool) -> None:  # noqa: ARG002 - a drive is never made ready by itself
+        marker = await self.read(MARKER)
+        if marker is None:
+            raise TransferFailed(
+                f"there is no archive at {self.place}; is the drive mounted? A new drive is prepared with "
+                f"`ringrift data backup --prepare`",
+                retry_after_s=60.0,
+            )
+        check_marker(self.place, marker)
+
+    async def prepare(self) -> bool:
+        """Make the folder an archive; False if it is one. An empty mount point is for its owner to tell."""
+        if not await asyncio.to_thread(self._folder.is_dir):
+            raise ConfigError(f"{self._folder} is not a folder")
+        return await self.create(MARKER, encode(ArchiveMarker()))
+
+    async def size(self, key: str) -> int | None:
+        def work() -> int | None:
+            try:
+                return (self._folder / key).stat().st_size
+            except FileNotFoundError:
+                return None
+
+        return await self._run(work)
+
+    async def read(self, key: str, *, offset: int = 0) -> bytes | None:
+        def work() -> bytes | None:
+            try:
+                with (self._folder / key).open("rb") as file:
+                    file.seek(offset)
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+        return await self._run(work)
+
+    async def create(self, key: str, content: bytes) -> bool:
+        def work() -> bool:
+            place = self._folder / key
+            if place.exists():
+                return False
+            unfinished = self._written(place, content)
+            try:
+                os.link(unfinished, place)
+            except FileExistsError:
+                return False
+            except OSError:
+                # The drive knows no links. Whoever else creates this key writes the same: the last may win.
+                os.replace(unfinished, place)
+            finally:
+                unfinished.unlink(missing_ok=True)
+            sync_folder(place.parent)
+            return True
+
+        return await self._run(work)
+
+    async def replace(self, key: str, content: bytes) -> None:
+        def work() -> None:
+            place = self._folder / key
+            os.replace(self._written(place, content), place)
+            sync_folder(place.parent)
+
+        await self._run(work)
+
+    async def keys(self, prefix: str) -> list[str]:
+        def work() -> list[str]:
+            files = (self._folder / prefix).rglob("*")
+            names = (file.relative_to(self._folder).as_posix() for file in files if file.is_file())
+            return sorted(name for name in names if _UNFINISHED not in name)
+
+        return await self._run(work)
+
+    def _written(self, place: Path, content: bytes) -> Path:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = place.parent / f"{_UNFINISHED}{self._new_id()}"
+        try:
+            with unfinished.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise
+        return unfinished
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        def guarded() -> T:
+            with told_in_our_words(self._folder):
+                return work()
+
+        return await asyncio.to_thread(guarded)
