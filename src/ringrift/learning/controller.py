@@ -27,6 +27,7 @@ from ringrift.learning.job_ends import ended_fact, without_report
 from ringrift.learning.ledger import Ledger, known_configs, remember_config
 from ringrift.learning.outlook import outlook
 from ringrift.learning.plan import plan
+from ringrift.learning.ratings_refits import RatingRefits
 from ringrift.learning.recall import has_recalled, shards_behind
 from ringrift.learning.recall_wishes import RecallWishes, is_news
 from ringrift.learning.rules import LearningRules
@@ -74,6 +75,7 @@ class Controller:
         self._jobs: dict[str, str] = {}  # open job: config
         self._seen_end = self._kept_end = 0  # of the queue's numbers: taken in, and stored as taken in
         self._effort = Effort()
+        self._refits = RatingRefits()
         self.curves = RatingCurves()
         self.plans: dict[str, ConfigPlan] = {}
         self.passes = 0
@@ -101,6 +103,7 @@ class Controller:
             await remember_config(self._engine.kv, config)
             ledger = await Ledger.open(self._engine.kv, config, bucket_rules=self.rules.bucket)
             self._ledgers[config] = ledger
+            await self._refits.follow(ledger.state)
             noted = rules_note(ledger.state, self.rules, at_s=self._runtime.now_s())
             if noted is not None:
                 await self._write(config, noted)
@@ -320,6 +323,7 @@ class Controller:
     async def _write(self, config: str, fact: AnyFact) -> None:
         ledger = self._ledgers[config]
         await ledger.append(fact)
+        await self._refits.follow(ledger.state)
         await self._announcer.announce(fact, ledger.state)
 
     async def _snapshot(self, state: ConfigState) -> Snapshot:

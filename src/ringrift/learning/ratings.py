@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from math import log2
+from itertools import zip_longest
+from math import inf, log2
 
 import msgspec
 
@@ -38,6 +40,7 @@ ANCHOR_DEVIATION = 300.0
 # error, and not fitted again.
 GROUP_MAX = 200
 GROUPS_KEPT = 64
+RATED_KEPT = 16  # answers, of all configs together
 
 
 class Pool(msgspec.Struct, frozen=True, order=True):
@@ -84,27 +87,74 @@ def rate(
 ) -> dict[str, Rating]:
     """The ratings of *pool*, or of the pool of the newest match.
 
-    The order of *matches* means nothing. Who has no chain of games to a baseline has no rating.
+    The order of *matches* means nothing. Who has no chain of games to a baseline has no rating. Asking again
+    for what was fitted before costs next to nothing, from whichever thread (see `ratings_refits`).
     """
-    found = pools(matches)
+    trusted = tuple(match for match in matches if not match.recalled)
+    return dict(_rated(trusted, tuple(anchors.items()), pool))
+
+
+@lru_cache(maxsize=RATED_KEPT)
+def _rated(
+    matches: tuple[Match, ...], ladder: tuple[tuple[str, float], ...], pool: Pool | None
+) -> dict[str, Rating]:
+    found, anchors = pools(matches), dict(ladder)
     if not found:
         return {}
     if pool is None:
         pool = max(found, key=lambda each: (max(match.at_s for match in found[each]), each))
-    ours = found.get(pool, [])
+    table = _added_up(found.get(pool, []))
     games: Counter[str] = Counter()
-    for match in ours:
-        games[match.first] += match.games
-        games[match.second] += match.games
+    for row in table:
+        games[row.first] += row.games
+        games[row.second] += row.games
     return {
         name: Rating(rating=each.rating, low=each.low, high=each.high, games=games[name])
-        for name, each in _rate_in_groups(ours, anchors).items()
+        for name, each in _rate_in_groups(table, anchors).items()
     }
 
 
-def _rate_in_groups(matches: Sequence[Match], anchors: Mapping[str, float]) -> dict[str, Estimate]:
-    """Every match counts once, in the group of its younger participant."""
-    born = _first_seen(matches)
+@dataclass(slots=True)
+class _Row:
+    """All matches of one participant with another."""
+
+    first: str
+    second: str
+    players: int
+    games: int = 0
+    points: float = 0.0  # of the first and of the second, where two play
+    points_against: float = 0.0
+    places: list[int] = field(default_factory=list)  # where more do
+    since_s: float = inf
+
+    def contests(self) -> Iterable[Contest]:
+        if self.players == 2:
+            yield Contest((self.first, self.second), (1.0, 1.0), (self.points, self.points_against))
+            return
+        for ranking in rankings_among_copies(self.first, self.second, self.places):
+            yield from ranking.contests()
+
+
+def _added_up(matches: Iterable[Match]) -> list[_Row]:
+    """Thousands of matches are a few hundred rows, and the fit is the same: results of one pair add up."""
+    rows: dict[tuple[str, str], _Row] = {}
+    for match in matches:
+        pair = (match.first, match.second)
+        row = rows.get(pair)
+        if row is None:
+            rows[pair] = row = _Row(match.first, match.second, match.players)
+        row.since_s, row.games = min(row.since_s, match.at_s), row.games + match.games
+        if match.players == 2:
+            row.points += match.wins + match.draws / 2
+            row.points_against += match.losses + match.draws / 2
+        else:
+            row.places = [sum(both) for both in zip_longest(row.places, match.places, fillvalue=0)]
+    return list(rows.values())
+
+
+def _rate_in_groups(table: Sequence[_Row], anchors: Mapping[str, float]) -> dict[str, Estimate]:
+    """Every row counts once, in the group of its younger participant."""
+    born = _first_seen(table)
     fixed = tuple((name, value) for name, value in anchors.items() if name == PINNED)
     believed = {
         name: Prior(nominal, ANCHOR_DEVIATION)
@@ -115,9 +165,9 @@ def _rate_in_groups(matches: Sequence[Match], anchors: Mapping[str, float]) -> d
     models = [name for name in age_order if name not in believed and name != PINNED]
     group_of = {name: at // GROUP_MAX for at, name in enumerate(models)}
     contests: dict[int, list[Contest]] = {}
-    for match in matches:
-        group = max(group_of.get(match.first, 0), group_of.get(match.second, 0))
-        contests.setdefault(group, []).extend(_contests(match))
+    for row in table:
+        group = max(group_of.get(row.first, 0), group_of.get(row.second, 0))
+        contests.setdefault(group, []).extend(row.contests())
     estimates: dict[str, Estimate] = {}
     for group in sorted(contests):
         ours = contests[group]
@@ -144,15 +194,6 @@ def _fit_group(
     return fit(several, fixed=dict(fixed), priors=dict(priors), order=order)
 
 
-def _contests(match: Match) -> Iterable[Contest]:
-    if match.players == 2:
-        half = match.draws / 2
-        yield Contest((match.first, match.second), (1.0, 1.0), (match.wins + half, match.losses + half))
-        return
-    for ranking in rankings_among_copies(match.first, match.second, match.places):
-        yield from ranking.contests()
-
-
 def _nominal(name: str, anchors: Mapping[str, float]) -> float | None:
     """The rating on the ladder; search baselines between its steps by the doublings of their nodes."""
     if name in anchors:
@@ -164,9 +205,9 @@ def _nominal(name: str, anchors: Mapping[str, float]) -> float | None:
     return step + ELO_PER_DOUBLING * log2(int(nodes) / 32)
 
 
-def _first_seen(matches: Iterable[Match]) -> dict[str, float]:
+def _first_seen(table: Iterable[_Row]) -> dict[str, float]:
     seen: dict[str, float] = {}
-    for match in matches:
-        for name in (match.first, match.second):
-            seen[name] = min(match.at_s, seen.get(name, match.at_s))
+    for row in table:
+        for name in (row.first, row.second):
+            seen[name] = min(row.since_s, seen.get(name, inf))
     return seen

@@ -43,7 +43,7 @@ async def order_search(
     if order is None:
         raise Conflict(f"{search.config} has no samples to train on yet")
     run = OptimizationRun(
-        run_id=search.run_id or f"tune.{search.kind}.{runtime.new_id()[-12:]}",
+        run_id=search.run_id or f"tune.{search.kind}.{runtime.new_id()}",
         optimization_type=search.kind,
         config_key=search.config,
         reason=search.reason or "asked for",

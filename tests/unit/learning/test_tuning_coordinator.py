@@ -29,6 +29,9 @@ from ringrift.learning.tuning import (
     why_not,
     wire_optimization_events,
 )
+from ringrift.learning.tuning_orders import Search, order_search
+from ringrift.learning.tuning_store import TuningStore
+from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.job_orders import JobReport, read_order
 from ringrift.work.worker_records import RunningRecord, running_key
@@ -437,3 +440,22 @@ def test_the_documented_call_orders_a_search_in_the_engine_of_this_process():
 
 async def test_the_documented_call_works_inside_a_loop_too():
     assert trigger_cmaes("square8_2p").optimization_type is OptimizationType.CMAES
+
+
+def test_searches_of_two_processes_have_different_names():
+    """A name that comes again after a restart would be taken for a search that ended long ago."""
+
+    async def scenario(world):
+        world.samples()
+        names = []
+        for _ in range(2):
+            search = Search(kind=OptimizationType.CMAES, config="square8_2p")
+            run = await order_search(world.engine, SystemRuntime(), search, None, RULES)
+            names.append(run.run_id)
+            await world.whole(best_params={}, best_score=0.0)
+            await world.coordinator.refresh()
+            ended = msgspec.structs.replace(run, status=OptimizationStatus.COMPLETED, ended_s=0.0)
+            await TuningStore(world.engine.kv).end(ended)
+        assert names[0] != names[1]
+
+    in_world(scenario)
