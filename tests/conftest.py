@@ -2,10 +2,17 @@
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from ringrift.process import process_scope
 
 pytest_plugins = ["data_servers"]
+
+
+def pytest_configure():
+    """How long an example takes says something about the machine; each test as a whole has its time limit."""
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)

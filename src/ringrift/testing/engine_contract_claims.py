@@ -143,7 +143,7 @@ class HandingContract:
         waiting = asyncio.create_task(worker.claim(ANY, lease_s=LEASE_S, wait_s=30))
         await bench.settle()
         item_id = await add(producer)
-        (claim,) = await asyncio.wait_for(waiting, 5)
+        (claim,) = await asyncio.wait_for(waiting, 30)
         assert claim.id == item_id
 
     async def test_waiting_ends_at_its_time_out(self, bench: EngineBench) -> None:
@@ -159,7 +159,7 @@ class HandingContract:
             waiting = asyncio.create_task(queue.claim(ANY, lease_s=1000, wait_s=500))
             await bench.settle()
             await bench.pass_time(11)
-            (claim,) = await asyncio.wait_for(waiting, 5)
+            (claim,) = await asyncio.wait_for(waiting, 30)
             assert claim.id == expected
 
     async def test_of_many_who_wait_each_gets_its_own(self, bench: EngineBench) -> None:

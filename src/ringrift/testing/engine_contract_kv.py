@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def _next(changes: AsyncIterator[Change]) -> Change:
-    return await asyncio.wait_for(anext(changes), 5)
+    return await asyncio.wait_for(anext(changes), 30)
 
 
 class KeyValueContract:

@@ -78,7 +78,7 @@ class WorkQueueContract(HandingContract, LeaseContract, EndsContract):
         waiting = asyncio.create_task(other.claim(ANY, lease_s=LEASE_S, wait_s=30))
         await bench.settle()
         await queue.complete("a", token=claim.token)
-        assert [c.id for c in await asyncio.wait_for(waiting, 5)] == ["b"]
+        assert [c.id for c in await asyncio.wait_for(waiting, 30)] == ["b"]
 
     async def test_a_delay_still_holds_after_the_dependency(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue

@@ -18,7 +18,7 @@ async def test_a_runner_runs_its_daemon_until_it_is_cancelled():
         assert not task.done()
         await asyncio.sleep(0.001)
     task.cancel()
-    await asyncio.wait({task}, timeout=5)
+    await asyncio.wait({task}, timeout=60)
     assert not manager.is_running(DaemonType.EVENT_ROUTER)
     await manager.shutdown()
     await close_engine()

@@ -22,7 +22,7 @@ async def test_a_stop_while_a_daemon_hangs_in_its_start_does_not_wait_for_it():
     running = asyncio.create_task(
         run_control_process(profile="standard", stop=stop, on_started=started.append)
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not get_daemon_manager().is_running(DaemonType.EVENT_ROUTER):
             await asyncio.sleep(0.01)
         stop.set()
@@ -38,7 +38,7 @@ async def test_a_run_whose_workers_cannot_be_kept_alive_ends_with_the_reason(mon
 
     monkeypatch.setattr(LocalWorker, "run", broken)
     started = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(RuntimeError, match="no worker can be kept"):
             await run_control_process(profile="minimal", stop=asyncio.Event(), on_started=started.append)
     assert started

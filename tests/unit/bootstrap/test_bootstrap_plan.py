@@ -268,7 +268,7 @@ async def test_inside_a_running_loop_the_blocking_call_never_waits():
     walk = world.initialiser([world.spec(0, behave=away)])
     before = asyncio.get_running_loop().time()
     walk.initialise(BootstrapOptions(retry_delay_s=60.0))
-    assert asyncio.get_running_loop().time() - before < 1.0
+    assert asyncio.get_running_loop().time() - before < 3.9  # not twice
     assert "after 3 tries" in walk.results["c0"].error
 
 
@@ -298,8 +298,8 @@ async def test_a_hanging_shutdown_costs_the_shared_deadline_once_and_the_rest_is
     walk = world.initialiser(specs)
     await walk.initialise_async(BootstrapOptions())
     before = asyncio.get_running_loop().time()
-    endings = await shut_down_async(walk, timeout_s=0.1, runtime=system_runtime())
-    assert asyncio.get_running_loop().time() - before < 1.0
+    endings = await shut_down_async(walk, timeout_s=2.0, runtime=system_runtime())
+    assert asyncio.get_running_loop().time() - before < 3.9  # not twice
     assert {ending.name: bool(ending.error) for ending in endings} == {
         "c3": False,
         "c2": True,

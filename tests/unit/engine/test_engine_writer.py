@@ -30,7 +30,10 @@ async def test_concurrent_calls_share_commits(config, opened):
     engine = await opened(config)
     await engine.events.append([event("first")])
     before = committed_transactions(config.database)
-    await asyncio.gather(*(engine.events.append([event(n)]) for n in range(500)))
+    with held_pen(config):  # all of them wait, however quick the disk is
+        calls = [asyncio.create_task(engine.events.append([event(n)])) for n in range(500)]
+        await asyncio.sleep(0.05)
+    await asyncio.gather(*calls)
     assert committed_transactions(config.database) - before < 50
     assert (await engine.events.bounds()).last == 501
 
@@ -98,7 +101,7 @@ class held_pen:  # noqa: N801 - reads as a phrase
 
 
 async def test_a_stuck_process_makes_others_unavailable_in_time(config, opened):
-    engine = await opened(replace(config, call_wait_s=0.2))
+    engine = await opened(replace(config, call_wait_s=2.0))
     await engine.kv.put("a", b"0")
     with held_pen(config):
         with pytest.raises(Unavailable, match="nothing was written"):
@@ -110,7 +113,7 @@ async def test_a_stuck_process_makes_others_unavailable_in_time(config, opened):
 
 
 async def test_a_foreign_lock_on_the_database_makes_unavailable_in_time(config, opened):
-    engine = await opened(replace(config, call_wait_s=0.4))
+    engine = await opened(replace(config, call_wait_s=2.0))
     other = sqlite3.connect(config.database, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unavailable):
@@ -150,11 +153,11 @@ async def test_closing_finishes_what_was_accepted(config, opened):
 
 
 async def test_closing_while_another_process_hangs_ends_in_time(config, opened):
-    engine = await opened(replace(config, call_wait_s=0.2))
+    engine = await opened(replace(config, call_wait_s=2.0))
     with held_pen(config):
         with pytest.raises(Unavailable):
             await engine.kv.put("a", b"1")
-        await asyncio.wait_for(engine.close(), 5)
+        await asyncio.wait_for(engine.close(), 60)
 
 
 async def test_one_engine_serves_several_loops_and_threads(config, opened):
@@ -165,7 +168,7 @@ async def test_one_engine_serves_several_loops_and_threads(config, opened):
 
         def in_a_thread():
             found.append(
-                other.run(engine.queue.claim(Claimant(worker="t"), lease_s=9, wait_s=5), timeout_s=9)
+                other.run(engine.queue.claim(Claimant(worker="t"), lease_s=90, wait_s=60), timeout_s=90)
             )
 
         thread = threading.Thread(target=in_a_thread)
@@ -190,6 +193,6 @@ async def test_the_loop_is_never_blocked(config, opened):
                 await asyncio.sleep(0.005)
                 longest_s[-1] = max(longest_s[-1], loop.time() - before_s)
         await asyncio.gather(*calls)
-        if longest_s[-1] < 0.1:
+        if longest_s[-1] < 0.5:
             break
-    assert min(longest_s) < 0.1
+    assert min(longest_s) < 0.5  # a call that blocks would do so until it gives up, after some seconds

@@ -127,7 +127,7 @@ async def test_stage_results_come_back_as_they_were_sent(stages, router):
     sent = result_of(StageEvent.SELFPLAY_COMPLETE, games_generated=7)
     assert await stages.emit(sent) == 1
     assert results == [sent]
-    assert await stages.emit_and_wait(sent, timeout=5) == ["done"]
+    assert await stages.emit_and_wait(sent, timeout=60) == ["done"]
     assert stages.get_history()[0] is sent
     assert len(lines) == 2
     assert router.get_history()[-1].origin == "stage_bus"
@@ -284,6 +284,6 @@ async def test_a_poller_on_a_database_of_its_own_runs_on_the_loop_that_is_there(
     poller.start()
     queue = CrossProcessEventQueue(path)
     assert await asyncio.to_thread(queue.publish, "CUSTOM", {"n": 1}) > 0
-    assert await asyncio.wait_for(seen.get(), 5) == 1
+    assert await asyncio.wait_for(seen.get(), 60) == 1
     poller.stop()
     queue.close()

@@ -79,7 +79,7 @@ async def machine(tmp_path):
         await router.stop()
 
 
-async def until(condition, timeout_s=5):
+async def until(condition, timeout_s=60):
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.001)
@@ -574,7 +574,7 @@ async def test_a_full_disk_under_the_notes_does_not_stop_deliveries(machine):
     notes = a._crossing._identity.notes
     notes._files = [os.open("/dev/full", os.O_WRONLY), os.open("/dev/full", os.O_WRONLY)]
     for n in (1, 2):
-        await asyncio.wait_for(a.publish(CROSSING, {"n": n}), 5)
+        await asyncio.wait_for(a.publish(CROSSING, {"n": n}), 60)
     assert seen == [0, 1, 2]
     await a.stop()
     again = machine.process("a", notes=True)

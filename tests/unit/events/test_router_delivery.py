@@ -197,7 +197,7 @@ async def test_two_handlers_that_publish_to_each_other_do_not_deadlock(router, c
 
     router.subscribe("PING", ping)
     router.subscribe("PONG", pong)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.gather(router.publish("PING", {"n": 0}), router.publish("PONG", {"n": 1}))
     assert sorted(calls)[-1] == ("pong", 3)
     assert sum(label == "ping" for label, _ in calls) == 5
@@ -211,7 +211,7 @@ async def test_a_handler_that_publishes_its_own_event_is_stopped(router):
         await router.publish("ECHO", {})
 
     router.subscribe("ECHO", echo)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await router.publish("ECHO", {})
     assert depths == list(range(33))
     assert router.get_stats()["handler_failures"] == 1
@@ -406,8 +406,8 @@ async def test_a_handler_may_publish_while_it_holds_a_lock_that_another_handler_
                 calls.append(("wanter", 1))
 
     router.subscribe("OUTER", holder)
-    router.subscribe("INNER", wanter, timeout=1)
-    async with asyncio.timeout(5):
+    router.subscribe("INNER", wanter, timeout=30)
+    async with asyncio.timeout(60):
         await router.publish("OUTER", {})
     assert calls == [("holder", 1)]
     assert router.get_stats()["handler_failures"] == 1

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from ringrift.engine.opening import get_engine
 from ringrift.errors import Unavailable
 from ringrift.events.dead_letters import get_dead_letter_queue
 from ringrift.events.failures import FailureKind
@@ -41,7 +42,7 @@ def letters():
 
 @pytest.fixture
 def router(letters):
-    settings = load_settings({"RINGRIFT_EVENT_HANDLER_TIMEOUT": "5"}).settings
+    settings = load_settings({"RINGRIFT_EVENT_HANDLER_TIMEOUT": "100"}).settings
     return UnifiedEventRouter(surroundings=Surroundings(settings=settings, dead_letters=letters))
 
 
@@ -74,24 +75,30 @@ async def busy_with_the_first(router, *, event_type="WORK"):
 
 
 def leave_work_in_the_mailbox(router, numbers):
-    """Published inside a handler, the work waits in the mailbox and the router is to run it."""
+    """Published inside a handler, the work waits in the mailbox and the router is to run it.
+
+    Returns the event that it is all there.
+    """
+    is_left = asyncio.Event()
 
     async def fan_out(event):
         for n in numbers:
             await router.publish("WORK", {"n": n})
+        is_left.set()
 
     router.subscribe("FAN_OUT", fan_out)
+    return is_left
 
 
 def test_what_waits_in_a_mailbox_becomes_dead_letters(router, letters):
     stuck = Stuck()
     router.subscribe("WORK", stuck)
-    leave_work_in_the_mailbox(router, [1, 2, 3])
+    is_left = leave_work_in_the_mailbox(router, [1, 2, 3])
 
     async def main():
         await busy_with_the_first(router)
         router.publish_sync("FAN_OUT")
-        await asyncio.sleep(0.01)
+        await is_left.wait()
 
     asyncio.run(main())
     assert stuck.seen == []
@@ -101,14 +108,15 @@ def test_what_waits_in_a_mailbox_becomes_dead_letters(router, letters):
 def test_what_publishers_wait_for_becomes_dead_letters(router, letters):
     stuck = Stuck()
     router.subscribe("WORK", stuck)
-    leave_work_in_the_mailbox(router, [3, 4])
+    is_left = leave_work_in_the_mailbox(router, [3, 4])
 
     async def main():
         await busy_with_the_first(router)
         waiting = [router.publish_sync("WORK", {"n": n}) for n in (1, 2)]
-        await asyncio.sleep(0.01)
+        while [len(item.mailbox) for item in router.subscriptions_to("WORK")] != [2]:
+            await asyncio.sleep(0.001)
         router.publish_sync("FAN_OUT")
-        await asyncio.sleep(0.01)
+        await is_left.wait()
         assert not any(task.done() for task in waiting)
 
     asyncio.run(main())
@@ -132,12 +140,12 @@ async def _first_is_busy(router):
 def test_a_delivery_that_never_took_its_first_step_is_not_lost(router, letters):
     stuck, gate = Stuck(), []
     router.subscribe("WORK", stuck)
-    leave_work_in_the_mailbox(router, [1])
+    is_left = leave_work_in_the_mailbox(router, [1])
 
     async def main():
         publishing = await busy_with_the_first(router)
         router.publish_sync("FAN_OUT")
-        await asyncio.sleep(0.01)
+        await is_left.wait()
         publishing.cancel()
         publishing.add_done_callback(lambda _: gate.append("open"))
         while not router._dispatcher._tasks:  # the next was given its task, which has not run yet
@@ -148,9 +156,10 @@ def test_a_delivery_that_never_took_its_first_step_is_not_lost(router, letters):
 
 
 def test_what_a_handler_publishes_while_the_loop_ends_is_not_lost(router, letters):
-    seen = []
+    seen, begun = [], asyncio.Event()
 
     async def farewell(event):
+        begun.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -165,7 +174,7 @@ def test_what_a_handler_publishes_while_the_loop_ends_is_not_lost(router, letter
 
     async def main():
         router.publish_sync("LAST", {"n": 0})
-        await asyncio.sleep(0.01)
+        await begun.wait()
 
     asyncio.run(main())
     assert seen == [1, 2]
@@ -182,11 +191,13 @@ def test_events_of_the_log_come_to_the_next_loop_once_each():
         await busy_with_the_first(router, event_type=CROSSING)
         for n in (1, 2):
             router.publish_sync(CROSSING, {"n": n})
-        await asyncio.sleep(0.05)
+        events = (await get_engine()).events
+        while (await events.bounds()).last < 3:
+            await asyncio.sleep(0.01)
 
     async def until_all_are_there():
         await get_router().publish(CROSSING, {"n": 3})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not {0, 1, 2, 3} <= set(seen):
                 await get_dead_letter_queue().retry_all()
                 await asyncio.sleep(0.01)
@@ -202,14 +213,14 @@ def test_events_of_the_log_come_to_the_next_loop_once_each():
 def test_a_loop_that_stands_still_with_its_tasks_leaves_dead_letters_to_the_next(router, letters):
     stuck = Stuck()
     router.subscribe("WORK", stuck)
-    leave_work_in_the_mailbox(router, [1, 2])
+    is_left = leave_work_in_the_mailbox(router, [1, 2])
     loop = asyncio.new_event_loop()
     kept = []
 
     async def main():
         kept.append(await busy_with_the_first(router))
         kept.append(router.publish_sync("FAN_OUT"))
-        await asyncio.sleep(0.01)
+        await is_left.wait()
 
     loop.run_until_complete(main())
     asyncio.run(router.publish("WORK", {"n": 3}))
@@ -235,11 +246,11 @@ def test_a_cancelled_publisher_on_a_living_loop_lets_the_next_run(router, letter
         fanning = asyncio.run_coroutine_threadsafe(router.publish("FAN_OUT"), loop)
         _until(lambda: [len(item.mailbox) for item in router.subscriptions_to("WORK")] == [2])
         publishing.cancel()
-        fanning.result(10)
-        asyncio.run_coroutine_threadsafe(router.stop(), loop).result(10)
+        fanning.result(60)
+        asyncio.run_coroutine_threadsafe(router.stop(), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
     assert stuck.seen == [1, 2]
     assert letters.numbers == [0]
@@ -271,13 +282,13 @@ def test_a_loop_that_is_ending_is_handed_no_more_events(router, publish):
     router.subscribe("WORK", handle)
     thread = threading.Thread(target=lambda: asyncio.run(first_home()))
     thread.start()
-    assert ending.wait(10)
+    assert ending.wait(60)
     threading.Timer(0.1, may_end.set).start()
     if publish == "async":
         asyncio.run(router.publish("WORK"))
     else:
         router.publish_sync("WORK")
-    thread.join(10)
+    thread.join(60)
     assert len(threads) == 1
     assert threads != [thread.ident]
 
@@ -296,16 +307,16 @@ def test_a_sync_publisher_is_told_when_the_loop_ends_half_way(router, letters):
 
     thread = threading.Thread(target=lambda: asyncio.run(home()))
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     with pytest.raises(Unavailable, match="half delivered"):
         router.publish_sync("WORK", {"n": 0})
-    thread.join(10)
+    thread.join(60)
     assert letters.numbers == [0, 0]
 
 
 def _until(condition):
     waited = threading.Event()
-    for _ in range(5000):
+    for _ in range(30_000):
         if condition():
             return
         waited.wait(0.002)

@@ -59,16 +59,17 @@ async def test_another_loop_hands_over_to_the_loop_of_the_handlers():
 
 
 def test_a_new_loop_takes_the_router_over_from_one_that_ended():
-    router, seen = UnifiedEventRouter(), []
+    router, seen, begun = UnifiedEventRouter(), [], asyncio.Event()
 
     async def handle(event):
         if event["n"] == 0:
+            begun.set()
             await asyncio.sleep(60)
         seen.append(event["n"])
 
     async def left_behind():
         router.publish_sync("MY_EVENT", {"n": 0})
-        await asyncio.sleep(0.01)
+        await begun.wait()
 
     router.subscribe("MY_EVENT", handle)
     asyncio.run(left_behind())
@@ -91,7 +92,7 @@ def test_many_threads_at_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=60)
     assert sorted(seen) == sorted(list(range(8)) * 5)
 
 
@@ -126,12 +127,12 @@ def test_threads_that_each_run_a_short_loop_of_their_own_lose_and_repeat_nothing
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
 
     async def until_all_are_there():
         await get_router().publish("TRAINING_COMPLETED", {"n": 20})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not seen.keys() >= set(range(21)) - refused:
                 await get_dead_letter_queue().retry_all()  # those whose loop ended under their handler
                 await asyncio.sleep(0.01)

@@ -243,7 +243,7 @@ async def test_metrics_are_recorded_from_events_and_from_calls_and_analysed():
     heard = []
     get_router().subscribe("METRICS_UPDATED", heard.append, "test")
     record_metric("other", 1.0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not heard:  # the points come back as events, in order
             await asyncio.sleep(0.01)
     found = analyze_metrics("loss", "hex8_2p")["loss/hex8_2p"]

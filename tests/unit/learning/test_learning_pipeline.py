@@ -154,7 +154,7 @@ def test_the_documents_functions():
 # --- the daemon -----------------------------------------------------------------------------------------
 
 
-async def until(condition, timeout_s=10.0):
+async def until(condition, timeout_s=60.0):
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.02)

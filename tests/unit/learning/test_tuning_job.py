@@ -6,13 +6,13 @@ import random
 import signal
 import sqlite3
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from held_job import held_command
 from ringrift.errors import ConfigError
 from ringrift.jobs.export import EXPORT
 from ringrift.jobs.frame import run_job
@@ -51,8 +51,10 @@ def tiny(kind, samples, out, *more):
     return (*given, "--rows", 800, "--simulations", 4, *more)
 
 
-def start(*argv):
-    command = [sys.executable, "-m", "ringrift.jobs", "tune", *map(str, argv)]
+def start_held(gate, steps, *argv):
+    """A search in a process of its own that stands still after so many lines of progress."""
+    gate.touch()
+    command = held_command(gate, "tune", *argv, "--heartbeat-s", 1, steps=steps)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
@@ -61,7 +63,7 @@ def kill_after(process, done):
     for line in process.stdout:
         said = json.loads(line)
         if (
-            said["event"] == "progress"
+            said["event"] in ("progress", "heartbeat")
             and said["stage"] in ("searching", "evolving")
             and said["done"] >= done
         ):
@@ -112,7 +114,7 @@ def test_halving_ends_bad_trials_early_and_verifies_what_it_found(tmp_path, samp
 
 def test_a_killed_halving_goes_on_with_its_trials(tmp_path, samples):
     argv = tiny("halving", samples, tmp_path, "--trials", 6, "--verify-games", 0)
-    kill_after(start(*argv), 2)
+    kill_after(start_held(tmp_path / "gate", 3, *argv), 2)  # one line of reading, two of trials
     code, lines = run(TUNE, *argv)
     searching = [line for line in lines if line["event"] == "progress" and line["stage"] == "searching"]
     assert code == 0

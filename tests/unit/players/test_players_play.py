@@ -107,7 +107,7 @@ def test_it_plays_on_a_terminal():
     except OSError:
         pass  # the other end is closed
     os.close(ours)
-    assert child.wait(timeout=30) == 0
+    assert child.wait(timeout=60) == 0
     assert b"player 1 (you): 4" in said
     assert b"Left the game." in said
 

@@ -120,7 +120,7 @@ def probes(board, runtime):
 def client(probes):
     server = ProbeServer(probes.app(), host="127.0.0.1", port=0)
     server.start()
-    with httpx.Client(base_url=server.url, timeout=10) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         yield http
     probes.stream.close()
     server.stop()
@@ -147,8 +147,8 @@ def test_a_watcher_gets_the_picture_and_then_what_changes(client, board, runtime
         assert (kind, body["full"], body["alive"]) == ("picture", True, True)
         assert body["parts"]["curve/square8_2p"][0]["rows"] > 0
         board.show(picture(with_games(7), taken_s=runtime.monotonic_s()))
-        kind, body, _ = next(news)
-        assert (kind, body["full"]) == ("picture", False)
+        body = next(body for kind, body, _ in news if kind == "picture")  # a slow machine beats in between
+        assert body["full"] is False
         assert body["parts"]["config/square8_2p"]["games"] == 7
         assert "curve/square8_2p" not in body["parts"]
 
@@ -186,7 +186,7 @@ def test_one_watcher_too_many_is_sent_away_and_a_place_is_free_again(client, boa
         refused = client.get("/events/stream")
         assert refused.status_code == 503
         assert "close one" in refused.json()["error"]
-    for _ in range(100):
+    for _ in range(3000):
         board.wake()
         if probes.stream.watchers == 0:
             break

@@ -15,7 +15,7 @@ from ringrift.web.probes import HealthServerDaemon
 
 
 def first_message(url):
-    with httpx.stream("GET", f"{url}/events/stream", timeout=10) as answer:
+    with httpx.stream("GET", f"{url}/events/stream", timeout=60) as answer:
         for line in answer.iter_lines():
             if line.startswith("data: "):
                 return json.loads(line.removeprefix("data: "))
@@ -31,7 +31,7 @@ async def test_what_the_loop_tells_and_what_was_routed_is_in_the_picture():
     daemon, ready = HealthServerDaemon(manager=get_daemon_manager()), asyncio.Event()
     serving = asyncio.create_task(daemon.run(on_ready=ready.set))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await ready.wait()
             while not (parts := (await asyncio.to_thread(first_message, daemon.url))["parts"]):
                 await asyncio.sleep(0.05)

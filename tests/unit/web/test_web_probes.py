@@ -57,7 +57,7 @@ def published():
 def client(board, published, runtime):
     server = ProbeServer(Probes(board, published, runtime).app(), host="127.0.0.1", port=0)
     server.start()
-    with httpx.Client(base_url=server.url, timeout=10) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         yield http
     server.stop()
 
