@@ -77,7 +77,7 @@ class Secret:
 def _parse_secret(value: Any) -> Secret:
     if not isinstance(value, str) or len(value) < SECRET_LETTERS_MIN:
         # The general message would show the value.
-        raise ConfigError(f"a secret must be a text of at least {SECRET_LETTERS_MIN} letters")
+        raise ConfigError(f"RINGRIFT_DATA_SECRET must be a text of at least {SECRET_LETTERS_MIN} letters")
     return Secret(value)
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from ringrift.data.server_buffers import Buffers
 from ringrift.data.transfer.chunks import ChunkedFile, chunk_count, chunk_length
 from ringrift.data.transfer.contract import CHUNK_BYTES
@@ -24,6 +22,7 @@ from ringrift.data.transfer.messages import (
     Chunks,
     File,
     Files,
+    Hello,
     Positions,
     decode,
     encode,
@@ -61,12 +60,6 @@ class Answer:
 
     head: bytes
     parts: tuple[FilePart, ...] = ()
-
-
-class Hello(msgspec.Struct, frozen=True):
-    """Who answers."""
-
-    node: str
 
 
 class Answers:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import queue
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -58,6 +60,24 @@ def read_chunk(descriptor: int, position: int, into: memoryview) -> memoryview:
 
 def hash_of(content: bytes | bytearray | memoryview) -> bytes:
     return hashlib.sha256(content).digest()
+
+
+class SpareBuffers:
+    """Buffers of one chunk, as many as are used at the same time."""
+
+    def __init__(self) -> None:
+        self._spare: queue.LifoQueue[memoryview] = queue.LifoQueue()
+
+    @contextmanager
+    def borrow(self) -> Iterator[memoryview]:
+        try:
+            buffer = self._spare.get_nowait()
+        except queue.Empty:
+            buffer = memoryview(bytearray(CHUNK_BYTES))
+        try:
+            yield buffer
+        finally:
+            self._spare.put(buffer)
 
 
 class ChunkIndex:

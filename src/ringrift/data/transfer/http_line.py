@@ -1,4 +1,4 @@
-"""One connection to another node's data server: signed requests, one after the other, in the caller's thread."""
+"""One connection to another node's data server: signed requests, one after the other; every call blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from ringrift.data.transfer.incoming import ChunksLacking
 from ringrift.data.transfer.messages import HEAD_BYTES_MAX, PREFIX, Refusal, decode, encode
 from ringrift.data.transfer.signing import HEAD, SIGNATURE, NotSigned, Signer, Words
-from ringrift.errors import ConfigError, StorageFull, Unavailable
+from ringrift.errors import StorageFull, Unavailable
 from ringrift.runtime import Runtime
 
 T = TypeVar("T")
@@ -24,6 +24,14 @@ _METHOD = "POST"
 
 class LineBroken(Unavailable):
     """The connection ended, timed out or spoke nonsense; a new one may do better."""
+
+
+class Unreachable(LineBroken):
+    """None of the node's addresses answers."""
+
+
+class ClockDiffers(LineBroken):
+    """The server's clock was far from what we took it for; the next request goes by it."""
 
 
 class ServerTime:
@@ -60,15 +68,14 @@ class Line:
         self._response: http.client.HTTPResponse | None = None
 
     def ask(self, verb: str, message: msgspec.Struct, answer: type[T]) -> T:
-        """Send a request without payload and return the head of its answer; raises what the server refused."""
+        """Send a request without payload; return the head of its answer or raise what the server refused."""
         head = encode(message)
         self.begin(verb, head, 0)
         try:
             return self.finish(answer)
-        except _ClockDiffers as error:
-            self._server_time.learn(error.server_s)
-        self.begin(verb, head, 0)
-        return self.finish(answer)
+        except ClockDiffers:
+            self.begin(verb, head, 0)
+            return self.finish(answer)
 
     def begin(self, verb: str, head: bytes, payload_length: int) -> None:
         """Send the head of a request; the payload must follow."""
@@ -112,7 +119,10 @@ class Line:
             content_length=length,
         )
         if response.status != http.client.OK:
-            _raise(decode(bytes(head), Refusal))
+            refusal = decode(bytes(head), Refusal)
+            if refusal.reason == "stale":
+                self._server_time.learn(refusal.server_s)
+            _raise(refusal)
         return decode(bytes(head), answer)
 
     def read_into(self, piece: memoryview) -> None:
@@ -141,16 +151,8 @@ class Line:
         self._socket.close()
 
 
-class _ClockDiffers(Unavailable):
-    """The server's clock is too far from what we took it for."""
-
-    def __init__(self, what: str, server_s: float) -> None:
-        super().__init__(what)
-        self.server_s = server_s
-
-
 def connect(addresses: Sequence[str], port: int, *, timeout_s: float) -> tuple[socket.socket, str]:
-    """Connect to the first address that answers; `LineBroken` names why each did not."""
+    """Connect to the first address that answers; `Unreachable` names why each did not."""
     why = []
     for host in addresses:
         try:
@@ -161,7 +163,7 @@ def connect(addresses: Sequence[str], port: int, *, timeout_s: float) -> tuple[s
         sock.settimeout(timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock, host
-    raise LineBroken("; ".join(why), retry_after_s=5.0)
+    raise Unreachable("; ".join(why), retry_after_s=5.0)
 
 
 @contextmanager
@@ -175,13 +177,13 @@ def _told_as_broken() -> Iterator[None]:
 def _raise(refusal: Refusal) -> None:
     what, retry_after_s = refusal.what, refusal.retry_after_s
     if refusal.reason == "stale":
-        raise _ClockDiffers(what, refusal.server_s)
+        raise ClockDiffers(what)
     if refusal.reason == "not_signed":
         raise NotSigned(what)
     if refusal.reason == "full":
         raise StorageFull(what, retry_after_s=retry_after_s)
     if refusal.reason == "chunks_lacking":
         raise ChunksLacking(what, retry_after_s=retry_after_s)
-    if refusal.reason == "wrong":
-        raise ConfigError(what)
+    if refusal.reason == "wrong":  # damaged on its way, as we would not have said it
+        raise LineBroken(what)
     raise Unavailable(what, retry_after_s=retry_after_s or 1.0)

@@ -71,6 +71,12 @@ class Positions(msgspec.Struct, frozen=True):
     positions: tuple[int, ...]
 
 
+class Hello(msgspec.Struct, frozen=True):
+    """The answer to `hello`: who answers."""
+
+    node: str
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """Why a request was not done. *server_s* is the server's time."""
 

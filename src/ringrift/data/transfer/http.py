@@ -1,0 +1,143 @@
+"""Files between nodes over HTTP, to and from the data server of the other node.
+
+One round trip asks what is missing. Small files travel many in one request, large ones in hashed chunks over
+several connections, so that hashing, sending and writing overlap. The bytes are signed for, not encrypted:
+between sites, give nodes overlay addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from ringrift.data.artifacts import Artifact
+from ringrift.data.nodes import DataNode
+from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
+from ringrift.data.transfer.http_crew import PAUSE_S, TRIES, Crew
+from ringrift.data.transfer.http_fetching import Fetching
+from ringrift.data.transfer.http_line import Line, LineBroken, ServerTime, Unreachable, connect
+from ringrift.data.transfer.http_sending import Sending
+from ringrift.data.transfer.http_tally import Tally
+from ringrift.data.transfer.http_work import Work
+from ringrift.data.transfer.messages import ASKED_AT_ONCE, File, Files, Hello
+from ringrift.data.transfer.receiving import Intake, Taken
+from ringrift.data.transfer.signing import NotSigned, Signer
+from ringrift.runtime import Runtime
+
+T = TypeVar("T")
+
+CONNECTIONS = 3
+
+
+class HttpTransport:
+    """See `Transport`."""
+
+    name = "http"
+
+    def __init__(
+        self, intake: Intake, *, secret: bytes, runtime: Runtime, connections: int = CONNECTIONS
+    ) -> None:
+        self._intake, self._signer, self._runtime = intake, Signer(secret), runtime
+        self._connections = connections
+
+    def reaches(self, node: DataNode) -> bool:
+        return node.data_port > 0 and bool(node.addresses)
+
+    async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
+        tally = Tally(artifacts, terms, self._runtime)
+        await asyncio.to_thread(self._check_here, tally)
+        open_line = self._opener(node, terms)
+        await self._ask_what_is_held(tally, open_line)
+        return await self._work(Sending(self._intake, tally, terms), open_line)
+
+    async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
+        tally = Tally(artifacts, terms, self._runtime)
+        open_line = self._opener(node, terms)
+        await asyncio.to_thread(self._check_held_here, tally)
+        if tally.open_files():
+            await self._first_word(_hello, open_line)
+        return await self._work(Fetching(self._intake, tally, terms), open_line)
+
+    async def _work(self, work: Work, open_line: Callable[[], Line]) -> Moved:
+        crew = Crew(
+            open_line=open_line,
+            act=work.act,
+            give_up=work.give_up,
+            runtime=self._runtime,
+            size=self._connections,
+            pieces=work.pieces,
+        )
+        try:
+            await crew.work()
+        finally:
+            await asyncio.shield(asyncio.to_thread(work.close))
+        await work.tally.tell()
+        return work.tally.moved()
+
+    def _opener(self, node: DataNode, terms: Terms) -> Callable[[], Line]:
+        if not self.reaches(node):
+            raise TransferFailed(f"{node.name} has no data server in its entry", retry_after_s=300.0)
+        server_time = ServerTime(self._runtime)
+
+        def open_line() -> Line:
+            sock, host = connect(node.addresses, node.data_port, timeout_s=terms.timeout_s)
+            return Line(
+                sock,
+                host=host,
+                signer=self._signer,
+                node=self._intake.node,
+                runtime=self._runtime,
+                server_time=server_time,
+            )
+
+        return open_line
+
+    # --- what is where --------------------------------------------------------------------------------
+
+    def _check_here(self, tally: Tally) -> None:
+        for artifact in tally.artifacts.values():
+            if self._intake.held(artifact.digest, artifact.size) is None:
+                tally.fail(artifact.digest, "it is not whole in this node's store")
+
+    def _check_held_here(self, tally: Tally) -> None:
+        held = (self._intake.held(file.digest, file.size) for file in tally.artifacts.values())
+        tally.already_there(receipt for receipt in held if receipt is not None)
+        if missing := sum(artifact.size for artifact in tally.open_files()):
+            self._intake.check_room(missing)
+
+    async def _ask_what_is_held(self, tally: Tally, open_line: Callable[[], Line]) -> None:
+        files = [File(artifact.digest, artifact.size) for artifact in tally.open_files()]
+        for start in range(0, len(files), ASKED_AT_ONCE):
+            asked = Files(tuple(files[start : start + ASKED_AT_ONCE]))
+            taken = await self._first_word(partial(_held, asked), open_line)
+            tally.already_there(taken.receipts)
+
+    async def _first_word(self, say: Callable[[Line], T], open_line: Callable[[], Line]) -> T:
+        """Ask over a connection of its own; `TransferFailed` if the node cannot be reached."""
+
+        def once() -> T:
+            line = open_line()
+            try:
+                return say(line)
+            finally:
+                line.close()
+
+        for attempt in range(TRIES):
+            try:
+                return await asyncio.to_thread(once)
+            except Unreachable as error:
+                raise TransferFailed(error.what, retry_after_s=error.retry_after_s) from error
+            except (LineBroken, NotSigned) as error:
+                why = str(error)
+                await self._runtime.sleep(PAUSE_S * 2**attempt)
+        raise TransferFailed(why, retry_after_s=5.0)
+
+
+def _held(asked: Files, line: Line) -> Taken:
+    return line.ask("held", asked, Taken)
+
+
+def _hello(line: Line) -> Hello:
+    return line.ask("hello", Files(()), Hello)

@@ -1,0 +1,104 @@
+"""Several connections to one node, each with a worker that takes the next piece of work.
+
+A connection that breaks is replaced and its work goes on; work that breaks again and again without getting
+any further is given up, alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, ParamSpec, Protocol, TypeVar
+
+from ringrift.data.transfer.http_line import Line, LineBroken
+from ringrift.data.transfer.signing import NotSigned
+from ringrift.errors import RingRiftError
+from ringrift.runtime import Runtime
+
+T = TypeVar("T")
+A = ParamSpec("A")
+
+TRIES = 4  # without getting any further
+PAUSE_S = 0.1  # before the second try; each later one waits twice as long
+
+
+class Piece(Protocol):
+    """Some work that one request does."""
+
+    tries: int
+
+
+P = TypeVar("P", bound=Piece)
+
+
+@dataclass(slots=True)
+class Desk:
+    """What a worker works with: its connection and the threads for whatever blocks."""
+
+    line: Line
+    pool: ThreadPoolExecutor
+
+    async def off_loop(self, work: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, partial(work, *args, **kwargs))
+
+
+@dataclass(slots=True)
+class Crew(Generic[P]):
+    """Workers that share the pieces of one call."""
+
+    open_line: Callable[[], Line]
+    act: Callable[[P, Desk], Awaitable[None]]
+    give_up: Callable[[P, RingRiftError], None]
+    runtime: Runtime
+    size: int
+    pieces: deque[P] = field(default_factory=deque)
+    _lines: list[Line] = field(default_factory=list)
+
+    async def work(self) -> None:
+        """Do all pieces, and those that are added meanwhile."""
+        pool = ThreadPoolExecutor(self.size, thread_name_prefix="ringrift-http")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self.size, len(self.pieces))):
+                    group.create_task(self._worker(pool))
+        finally:
+            # A thread that still waits for the network wakes when its connection ends.
+            for line in self._lines:
+                line.abort()
+            await asyncio.shield(asyncio.to_thread(self._end, pool))
+
+    def _end(self, pool: ThreadPoolExecutor) -> None:
+        pool.shutdown(wait=True, cancel_futures=True)
+        for line in self._lines:
+            line.close()
+
+    async def _worker(self, pool: ThreadPoolExecutor) -> None:
+        desk: Desk | None = None
+        loop = asyncio.get_running_loop()
+        while self.pieces:
+            piece = self.pieces.popleft()
+            try:
+                if desk is None:
+                    line = await loop.run_in_executor(pool, self.open_line)
+                    self._lines.append(line)
+                    desk = Desk(line, pool)
+                await self.act(piece, desk)
+            except RingRiftError as error:
+                if desk is not None:  # what the server still says belongs to this piece
+                    self._lines.remove(desk.line)
+                    desk.line.close()
+                    desk = None
+                await self._broke_off(piece, error)
+
+    async def _broke_off(self, piece: P, error: RingRiftError) -> None:
+        piece.tries += 1
+        may_pass = isinstance(error, LineBroken | NotSigned)  # a flipped bit spoils a signature, too
+        if not may_pass or piece.tries >= TRIES:
+            self.give_up(piece, error)
+            return
+        self.pieces.appendleft(piece)
+        await self.runtime.sleep(PAUSE_S * 2**piece.tries)

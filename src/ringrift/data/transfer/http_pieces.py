@@ -1,0 +1,89 @@
+"""How files are cut into requests: small ones many at a time, large ones some chunks at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ringrift.data.artifacts import Artifact
+from ringrift.data.transfer.chunks import chunk_count
+from ringrift.data.transfer.messages import BATCH_BYTES_MAX, CHUNKS_AT_ONCE, FILES_AT_ONCE, File
+from ringrift.data.transfer.receiving import SMALL_BYTES_MAX
+
+
+@dataclass(slots=True)
+class SmallFiles:
+    """Files that one request carries whole."""
+
+    artifacts: Sequence[Artifact]
+    tries: int = 0
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return tuple(File(artifact.digest, artifact.size) for artifact in self.artifacts)
+
+    def halves(self) -> tuple[SmallFiles, SmallFiles]:
+        """Two smaller requests, for a line that breaks before one of this size is through."""
+        middle = len(self.artifacts) // 2
+        return SmallFiles(self.artifacts[:middle]), SmallFiles(self.artifacts[middle:])
+
+
+@dataclass(slots=True)
+class LargeFile:
+    """A file that takes many requests; the last one to end seals it."""
+
+    artifact: Artifact
+    segments_left: int = 0
+    rounds: int = 0  # how often the receiver had forgotten what it has
+    lost: bool = False
+
+    @property
+    def file(self) -> File:
+        return File(self.artifact.digest, self.artifact.size)
+
+    def segments(self) -> list[Segment]:
+        count = chunk_count(self.artifact.size)
+        firsts = range(0, count, CHUNKS_AT_ONCE)
+        self.segments_left = len(firsts)
+        return [Segment(self, range(first, min(first + CHUNKS_AT_ONCE, count))) for first in firsts]
+
+
+@dataclass(slots=True)
+class Segment:
+    """Some neighbouring chunks of a large file."""
+
+    of: LargeFile
+    positions: range
+    tries: int = 0
+    missing: int | None = field(default=None)  # at the last look
+
+    def found_missing(self, count: int) -> None:
+        """Note how many chunks the receiver lacks; fewer than before means that the line gets us further."""
+        if self.missing is not None and count < self.missing:
+            self.tries = 0
+        self.missing = count
+
+
+def cut(artifacts: Iterable[Artifact]) -> list[SmallFiles | Segment]:
+    """All requests for these files: large files first, as they take longest."""
+    small: list[Artifact] = []
+    pieces: list[SmallFiles | Segment] = []
+    for artifact in artifacts:
+        if artifact.size > SMALL_BYTES_MAX:
+            pieces += LargeFile(artifact).segments()
+        else:
+            small.append(artifact)
+    return pieces + _batches(small)
+
+
+def _batches(small: Sequence[Artifact]) -> list[SmallFiles | Segment]:
+    batches: list[SmallFiles | Segment] = []
+    waiting: list[Artifact] = []
+    size = 0
+    for artifact in small:
+        if waiting and (size + artifact.size > BATCH_BYTES_MAX or len(waiting) >= FILES_AT_ONCE):
+            batches.append(SmallFiles(waiting))
+            waiting, size = [], 0
+        waiting.append(artifact)
+        size += artifact.size
+    return [*batches, SmallFiles(waiting)] if waiting else batches

@@ -1,0 +1,109 @@
+"""Sending files to another node's data server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ringrift.data.artifacts import Artifact
+from ringrift.data.transfer.chunks import ChunkedFile, SpareBuffers
+from ringrift.data.transfer.contract import CHUNK_BYTES, Terms
+from ringrift.data.transfer.http_crew import Desk
+from ringrift.data.transfer.http_pieces import LargeFile, Segment, SmallFiles
+from ringrift.data.transfer.http_tally import Tally
+from ringrift.data.transfer.http_work import CameWrong, Work
+from ringrift.data.transfer.messages import ChunkRange, Chunks, Files, Positions, encode
+from ringrift.data.transfer.receiving import Intake, Taken
+from ringrift.engine.sqlite.faults import told_in_our_words
+
+_STRIDE_BYTES = 1 << 20  # of small files between two looks at the pace
+
+
+class Sending(Work):
+    """Does the pieces of one call to `send`."""
+
+    def __init__(self, intake: Intake, tally: Tally, terms: Terms) -> None:
+        super().__init__(intake, tally, terms)
+        self._sources: dict[str, ChunkedFile] = {}
+        self._buffers = SpareBuffers()
+
+    def close(self) -> None:
+        for source in self._sources.values():
+            source.close()
+
+    def _path(self, artifact: Artifact) -> Path:
+        return self.intake.folder.place(artifact.digest)
+
+    # --- small files ----------------------------------------------------------------------------------
+
+    async def move_small(self, piece: SmallFiles, desk: Desk) -> Taken:
+        size = sum(artifact.size for artifact in piece.artifacts)
+        await desk.off_loop(desk.line.begin, "batch", encode(Files(piece.files)), size)
+        for stride in _strides(piece.artifacts):
+            count = sum(artifact.size for artifact in stride)
+            await self.terms.pace.spend(count)
+            await desk.off_loop(self._send_stride, stride, desk)
+            await self.tally.count(count)
+        return await desk.off_loop(desk.line.finish, Taken)
+
+    def _send_stride(self, stride: Sequence[Artifact], desk: Desk) -> None:
+        for artifact in stride:
+            path = self._path(artifact)
+            with told_in_our_words(path), path.open("rb", buffering=0) as file:
+                desk.line.send_part(file, 0, artifact.size)
+
+    # --- large files ----------------------------------------------------------------------------------
+
+    async def move_segment(self, piece: Segment, desk: Desk) -> None:
+        source = self._source(piece.of.artifact)
+        hashes = await desk.off_loop(self._hashes, source, piece.positions)
+        asked = ChunkRange(piece.of.file, piece.positions.start, b"".join(hashes))
+        answer: Positions = await desk.off_loop(desk.line.ask, "missing", asked, Positions)
+        missing = [position for position in answer.positions if position in piece.positions]
+        piece.found_missing(len(missing))
+        if missing:
+            announced = [hashes[position - piece.positions.start] for position in missing]
+            sent = Chunks(piece.of.file, tuple(missing), b"".join(announced))
+            await self._send_chunks(sent, source, desk)
+        present = set(piece.positions) - set(missing)
+        await self.tally.count(0, known=sum(source.length(position) for position in present))
+
+    async def _send_chunks(self, sent: Chunks, source: ChunkedFile, desk: Desk) -> None:
+        size = sum(source.length(position) for position in sent.positions)
+        await desk.off_loop(desk.line.begin, "chunks", encode(sent), size)
+        for position in sent.positions:
+            length = source.length(position)
+            await self.terms.pace.spend(length)
+            await desk.off_loop(desk.line.send_part, source.file, position * CHUNK_BYTES, length)
+            await self.tally.count(length)
+        answer: Positions = await desk.off_loop(desk.line.finish, Positions)
+        if answer.positions:
+            raise CameWrong(f"{len(answer.positions)} chunks came wrong at the receiver")
+
+    async def seal(self, large: LargeFile, desk: Desk) -> Taken:
+        return await desk.off_loop(desk.line.ask, "seal", large.file, Taken)
+
+    def _source(self, artifact: Artifact) -> ChunkedFile:
+        source = self._sources.get(artifact.digest)
+        if source is None:
+            with told_in_our_words(self._path(artifact)):
+                source = ChunkedFile(self._path(artifact), artifact.digest, self.intake.index)
+            self._sources[artifact.digest] = source
+        return source
+
+    def _hashes(self, source: ChunkedFile, positions: Sequence[int]) -> list[bytes]:
+        with self._buffers.borrow() as buffer, told_in_our_words(self.intake.folder.folder):
+            return source.hashes(positions, buffer)
+
+
+def _strides(artifacts: Sequence[Artifact]) -> Iterator[list[Artifact]]:
+    stride: list[Artifact] = []
+    size = 0
+    for artifact in artifacts:
+        stride.append(artifact)
+        size += artifact.size
+        if size >= _STRIDE_BYTES:
+            yield stride
+            stride, size = [], 0
+    if stride:
+        yield stride
