@@ -1,0 +1,181 @@
+"""Records of ratings and models: merged between nodes, the same in whatever order, never as live files."""
+
+import sqlite3
+import threading
+
+import pytest
+from guards_world import World, nodes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringrift.data.artifacts import ArtifactKind
+from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.records import EloSyncManager, RatingSyncDaemon, RegistrySyncManager
+from ringrift.data.records_merge import RecordTable, merge_database, take_snapshot
+from ringrift.errors import ConfigError, Corrupt
+
+MODELS = RecordTable(table="models", key=("model_id",), age="updated_at")
+
+
+def write_models(path, rows, *, extra=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with sqlite3.connect(path) as database:
+        database.execute(
+            f"CREATE TABLE IF NOT EXISTS models (model_id TEXT PRIMARY KEY, elo REAL, updated_at REAL {extra})"
+        )
+        database.executemany("INSERT OR REPLACE INTO models (model_id, elo, updated_at) VALUES (?,?,?)", rows)
+    database.close()
+
+
+def rows_of(path, table="models"):
+    with sqlite3.connect(path) as database:
+        found = sorted(database.execute(f"SELECT * FROM {table}").fetchall())
+    database.close()
+    return found
+
+
+RECORDS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from([1.0, 2.0]), st.sampled_from([1.0, 2.0])), max_size=6
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(first=RECORDS, second=RECORDS, third=RECORDS)
+def test_every_order_of_merging_ends_with_the_same_records(tmp_path_factory, first, second, third):
+    folder = tmp_path_factory.mktemp("merge")
+    paths = []
+    for number, rows in enumerate((first, second, third)):
+        paths.append(folder / f"{number}.db")
+        write_models(paths[-1], rows)
+    ends = []
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 0, 2, 1, 1)):
+        local = folder / f"local-{''.join(map(str, order))}.db"
+        for number in order:
+            merge_database(local, paths[number], [MODELS])
+        ends.append(rows_of(local))
+    assert all(end == ends[0] for end in ends)
+    again = merge_database(folder / "local-012.db", paths[0], [MODELS])
+    assert again.changed == 0, "merging the same again changes nothing"
+
+
+def test_a_newer_record_replaces_an_older_one_and_not_the_other_way_round(tmp_path):
+    mine, theirs = tmp_path / "mine.db", tmp_path / "theirs.db"
+    write_models(mine, [("a", 1500.0, 5.0), ("b", 1500.0, 5.0)])
+    write_models(theirs, [("a", 1600.0, 6.0), ("b", 1400.0, 4.0), ("c", 1.0, 1.0)])
+    merged = merge_database(mine, theirs, [MODELS])
+    assert (merged.added, merged.replaced, merged.kept) == (1, 1, 1)
+    assert rows_of(mine) == [("a", 1600.0, 6.0), ("b", 1500.0, 5.0), ("c", 1.0, 1.0)]
+
+
+def test_a_column_that_one_side_lacks_is_an_error_and_changes_nothing(tmp_path):
+    mine, theirs = tmp_path / "mine.db", tmp_path / "theirs.db"
+    write_models(mine, [("a", 1.0, 1.0)])
+    write_models(theirs, [("b", 1.0, 1.0)], extra=", note TEXT")
+    with pytest.raises(ConfigError, match="note"):
+        merge_database(mine, theirs, [MODELS])
+    assert rows_of(mine) == [("a", 1.0, 1.0)]
+
+
+def test_a_merge_that_breaks_in_the_middle_leaves_all_as_it_was(tmp_path):
+    mine, theirs = tmp_path / "mine.db", tmp_path / "theirs.db"
+    write_models(mine, [("a", 1.0, 1.0)])
+    with sqlite3.connect(mine) as database:
+        database.execute(
+            "CREATE TRIGGER stop BEFORE INSERT ON models WHEN NEW.model_id = 'c' "
+            "BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+    database.close()
+    write_models(theirs, [("b", 1.0, 1.0), ("c", 1.0, 1.0)])
+    with pytest.raises(Corrupt):
+        merge_database(mine, theirs, [MODELS])
+    assert rows_of(mine) == [("a", 1.0, 1.0)]
+
+
+def test_row_10_a_snapshot_taken_while_others_write_is_whole(tmp_path):
+    """Live files copied as db and wal were corrupt; only the backup API's snapshots leave a node."""
+    live = tmp_path / "live.db"
+    write_models(live, [("a", 0.0, 0.0)])
+    with sqlite3.connect(live) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("CREATE TABLE pairs (number INTEGER, half TEXT)")
+    database.close()
+    stop = threading.Event()
+
+    def write():
+        writer = sqlite3.connect(live, timeout=10)
+        for number in range(100_000):
+            if stop.is_set():
+                break
+            with writer:
+                writer.executemany("INSERT INTO pairs VALUES (?, ?)", [(number, "left"), (number, "right")])
+        writer.close()
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        for number in range(4):
+            copy = tmp_path / f"copy-{number}.db"
+            take_snapshot(live, copy)
+            found = sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True)
+            assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            uneven = "SELECT count(*) FROM (SELECT number FROM pairs GROUP BY number HAVING count(*) != 2)"
+            assert found.execute(uneven).fetchone() == (0,)
+            found.close()
+            assert not copy.with_name(f"{copy.name}-wal").exists()
+    finally:
+        stop.set()
+        writing.join()
+
+
+async def test_two_nodes_end_up_with_the_same_records(tmp_path):
+    world = World(*nodes("a", "b"))
+    mine = RegistrySyncManager(world.planes["a"], db_path=tmp_path / "a" / "registry.db")
+    theirs = RegistrySyncManager(world.planes["b"], db_path=tmp_path / "b" / "registry.db")
+    write_models(mine.db_path, [("m1", 1500.0, 1.0), ("m2", 1510.0, 9.0)])
+    write_models(theirs.db_path, [("m2", 1400.0, 2.0), ("m3", 1600.0, 1.0)])
+    await mine.sync()
+    await theirs.sync()
+    await mine.sync()
+    expected = [("m1", 1500.0, 1.0), ("m2", 1510.0, 9.0), ("m3", 1600.0, 1.0)]
+    assert rows_of(mine.db_path) == rows_of(theirs.db_path) == expected
+    before = len(world.transfers)
+    await theirs.sync()
+    await mine.sync()
+    assert len(world.transfers) - before <= 1, "nothing new, nothing to carry but the last change"
+    assert mine.health_check().healthy
+    view = [each async for each in _snapshots(world)]
+    assert {each.kind for each in view} == {ArtifactKind.SNAPSHOT}
+    heirs = await DeletionRecords(world.planes["a"].kv).heirs()
+    assert heirs, "older snapshots live on in newer ones, so that they may be deleted"
+
+
+async def _snapshots(world):
+    for artifact in await world.planes["a"].manifest.artifacts():
+        yield artifact
+
+
+async def test_a_node_without_the_database_gets_one(tmp_path):
+    world = World(*nodes("a", "b"))
+    with sqlite3.connect(tmp_path / "a.db") as database:
+        database.execute("CREATE TABLE matches (match_id TEXT PRIMARY KEY, winner TEXT)")
+        database.execute("INSERT INTO matches VALUES ('m', 'x')")
+    database.close()
+    await EloSyncManager(world.planes["a"], db_path=tmp_path / "a.db").sync()
+    await EloSyncManager(world.planes["b"], db_path=tmp_path / "new" / "b.db").sync()
+    assert rows_of(tmp_path / "new" / "b.db", "matches") == [("m", "x")]
+
+
+async def test_a_node_that_does_not_answer_is_a_failed_round_and_stops_no_other(tmp_path):
+    world = World(*nodes("a", "b", "c"))
+    for name in ("b", "c"):
+        write_models(tmp_path / f"{name}.db", [(name, 1.0, 1.0)])
+        await RegistrySyncManager(world.planes[name], db_path=tmp_path / f"{name}.db").publish()
+    world.down = {"b"}
+    manager = RegistrySyncManager(world.planes["a"], db_path=tmp_path / "a.db")
+    await RatingSyncDaemon(plane=world.planes["a"], managers=[manager], runtime=world.runtime)._run_cycle()
+    assert rows_of(tmp_path / "a.db") == [("c", 1.0, 1.0)]
+    assert manager.counts.failures == 1
+    assert not manager.health_check().healthy
+    world.down = set()
+    await manager.sync()
+    assert [row[0] for row in rows_of(tmp_path / "a.db")] == ["b", "c"]
