@@ -1,7 +1,8 @@
-"""TOURNAMENT_DAEMON: wishes for the games that tie the ratings together.
+"""TOURNAMENT_DAEMON: wishes for ladder matches, and a view of the tournaments that the plan holds.
 
 Promotion matches link a champion to the one before it and no further. A ladder match against the baseline
-nearest in strength fixes where the config stands, and a match against an older champion shortens the chain.
+nearest in strength fixes where the config stands; the tournaments of the last champions, which the plan
+orders (`learning/tournaments.py`), tie those together.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts import Noted
+from ringrift.learning.orders import RATING
 from ringrift.learning.ratings import ANCHORS, is_baseline, rate
 from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.learning.state import ConfigState
+from ringrift.learning.tournaments import STAGE as TOURNAMENT
 from ringrift.learning.wanted import TOPIC, wanted_games, wish_details
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
@@ -27,11 +30,7 @@ from ringrift.status import HealthCheckResult
 
 INTERVAL_S = 60.0
 LADDER_S = 3600.0
-CROSS_MODEL_S = 4 * 3600.0
 LADDER_GAMES = 40
-CROSS_MODEL_GAMES = 20
-CHAMPIONS_BACK = 4
-RATING = "rating"  # the purpose of such a match
 # Ladder games are cheap only while the baseline is: beyond this a ladder match would take the cluster's day.
 LADDER = ("random", "mcts:32", "mcts:128", "mcts:512")
 
@@ -40,27 +39,17 @@ class TournamentRules(msgspec.Struct, frozen=True, kw_only=True):
     """How often, and how many games."""
 
     ladder_s: float = LADDER_S
-    cross_model_s: float = CROSS_MODEL_S
     ladder_games: int = LADDER_GAMES
-    cross_model_games: int = CROSS_MODEL_GAMES
 
 
 def tournament_wishes(state: ConfigState, now_s: float, rules: TournamentRules) -> list[Noted]:
-    """What to ask for now: at most one ladder match and one match with an older champion."""
+    """What to ask for now: at most one ladder match."""
     champion = state.champion
-    if champion is None or wanted_games(state, now_s):
+    if champion is None or wanted_games(state, now_s) or not _due(state, now_s, rules.ladder_s):
         return []
-    wishes = []
-    if _due(state, now_s, rules.ladder_s, ladder=True):
-        rung = ladder_rung(state, champion)
-        details = wish_details(champion, [rung], games=rules.ladder_games)
-        wishes.append(Noted(at_s=now_s, topic=TOPIC, text=f"ladder match with {rung}", details=details))
-    older = older_champion(state)
-    if older is not None and _due(state, now_s, rules.cross_model_s, ladder=False):
-        details = wish_details(champion, [older], games=rules.cross_model_games)
-        text = f"match with the champion {CHAMPIONS_BACK} back"
-        wishes.append(Noted(at_s=now_s, topic=TOPIC, text=text, details=details))
-    return wishes
+    rung = ladder_rung(state, champion)
+    details = wish_details(champion, [rung], games=rules.ladder_games)
+    return [Noted(at_s=now_s, topic=TOPIC, text=f"ladder match with {rung}", details=details)]
 
 
 def ladder_rung(state: ConfigState, champion: str) -> str:
@@ -76,23 +65,14 @@ def ladder_rung(state: ConfigState, champion: str) -> str:
     return min(LADDER, key=lambda name: abs(strength(name) - mine.rating))
 
 
-def older_champion(state: ConfigState) -> str | None:
-    """The champion some changes back, if it is still another one."""
-    champions = [change.model for change in state.promotions]
-    if len(champions) <= CHAMPIONS_BACK:
-        return None
-    older = champions[-1 - CHAMPIONS_BACK]
-    return None if older == state.champion else older
-
-
-def _due(state: ConfigState, now_s: float, every_s: float, *, ladder: bool) -> bool:
-    """Whether the last such match of the config, by whichever champion, is long enough ago."""
+def _due(state: ConfigState, now_s: float, every_s: float) -> bool:
+    """Whether the last ladder match of the config, by whichever champion, is long enough ago."""
     began_s = state.promotions[0].at_s if state.promotions else now_s
     last_s = max(
         (
             match.at_s
             for match in state.trusted_matches()
-            if match.purpose == RATING and is_baseline(match.second) == ladder
+            if match.purpose == RATING and is_baseline(match.second)
         ),
         default=began_s,
     )
@@ -146,7 +126,12 @@ class TournamentDaemon(HandlerBase):
             await loop.write(config, wish)
 
     def health_check(self) -> HealthCheckResult:
-        return super().health_check().with_details(wishes=self.wishes)
+        held = {
+            config: each.state.last_done[TOURNAMENT].at_s
+            for config, each in self._situations.all().items()
+            if TOURNAMENT in each.state.last_done
+        }
+        return super().health_check().with_details(wishes=self.wishes, last_tournament_s=held)
 
 
 def get_tournament_daemon() -> TournamentDaemon:

@@ -11,6 +11,7 @@ from ringrift.errors import ConfigError
 from ringrift.network.model import ResidualNet
 from ringrift.network.storage import load_model
 
+_TRUNK = "blocks."
 _OF_THE_GAME = "mask"  # not learned: it says where the board is
 
 
@@ -29,7 +30,7 @@ class WarmStart(NamedTuple):
 def take_over(net: ResidualNet, path: Path) -> WarmStart:
     """Copy every tensor of the model at *path* that has its like, of the same shape, in *net*.
 
-    Raises `ConfigError` if nothing fits: the sizes of the networks differ.
+    Raises `ConfigError` if the trunk does not fit: the networks are not of one size.
     """
     other, card = load_model(path)
     wanted, offered = net.state_dict(), other.state_dict()
@@ -38,8 +39,8 @@ def take_over(net: ResidualNet, path: Path) -> WarmStart:
         for name, tensor in offered.items()
         if name != _OF_THE_GAME and name in wanted and tensor.shape == wanted[name].shape
     }
-    if not fitting:
-        raise ConfigError(f"{path}: nothing of this model of {card.config} fits a network of this size")
+    if any(name.startswith(_TRUNK) and name not in fitting for name in (*wanted, *offered)):
+        raise ConfigError(f"{path}: the trunk of this model of {card.config} is of another size")
     with torch.no_grad():
         net.load_state_dict({**wanted, **fitting})
     taken = sum(tensor.numel() for tensor in fitting.values())

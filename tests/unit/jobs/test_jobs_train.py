@@ -21,9 +21,9 @@ from ringrift.jobs.training.replay_window import ReplayWindow
 from ringrift.jobs.training.rows import make_batch
 from ringrift.jobs.training.sample_files import SampleFile, SampleSet
 from ringrift.jobs.training.schedule import LearningRate
-from ringrift.network.card import card_path, read_card
+from ringrift.network.card import ModelCard, card_path, read_card
 from ringrift.network.model import build
-from ringrift.network.storage import load_model
+from ringrift.network.storage import load_model, save_model
 from ringrift.search.contract import SearchConfig
 from ringrift.search.evaluators import UniformEvaluator
 from ringrift.search.selfplay import SelfplayConfig, play_games
@@ -309,3 +309,19 @@ def test_the_rate_rises_then_falls(warmup, steps):
     falling = rates[warmup:]
     assert falling == sorted(falling, reverse=True)
     assert math.isclose(rates[-5], rates[-1])
+
+
+def test_a_network_begins_with_what_fits_of_another_configs(tmp_path, samples):
+    other = tmp_path / "other.safetensors"
+    net = build(load_game("hex8_2p"), "small", seed=9)
+    card = save_model(net, ModelCard(config="hex8_2p", architecture=net.architecture), other)
+    code, result = train(samples, tmp_path / "m.safetensors", "--steps", 2, "--warm-start", other)
+    assert code == 0
+    told = result["warm_start"]
+    assert (told["sha256"], told["config"]) == (card.sha256, "hex8_2p")
+    assert 0 < told["parameters"] < told["of"]
+    assert read_card(card_path(tmp_path / "m.safetensors")).parent is None
+    code, cold = train(samples, tmp_path / "cold.safetensors", "--steps", 2)
+    assert cold["model_sha256"] != result["model_sha256"]
+    both = ("--parent", tmp_path / "m.safetensors", "--warm-start", other)
+    assert train(samples, tmp_path / "n.safetensors", "--steps", 2, *both)[0] == 2

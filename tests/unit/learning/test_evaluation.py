@@ -223,13 +223,6 @@ def test_a_ladder_match_is_due_by_time_and_with_the_nearest_baseline(world):
     assert tournament_wishes(state, story.now_s + 60, rules) == []
 
 
-def test_older_champions_are_met_again(world):
-    models = [world.champion() for _ in range(6)]
-    story = world.run.story
-    wishes = tournament_wishes(story.state, story.now_s + 10 * HOUR_S, TournamentRules())
-    assert [wish.details["opponents"] for wish in wishes] == [["random"], [models[1]]]
-
-
 async def test_the_daemon_asks_once_and_not_before_the_wish_is_fulfilled(world):
     world.champion()
     daemon = world.daemon(TournamentDaemon)
