@@ -21,7 +21,8 @@ def write_models(path, rows, *, extra=""):
     path.parent.mkdir(parents=True, exist_ok=True)
     with sqlite3.connect(path) as database:
         database.execute(
-            f"CREATE TABLE IF NOT EXISTS models (model_id TEXT PRIMARY KEY, elo REAL, updated_at REAL {extra})"
+            "CREATE TABLE IF NOT EXISTS models "
+            f"(model_id TEXT PRIMARY KEY, elo REAL, updated_at REAL {extra})"
         )
         database.executemany("INSERT OR REPLACE INTO models (model_id, elo, updated_at) VALUES (?,?,?)", rows)
     database.close()

@@ -1,0 +1,341 @@
+"""What the sync daemon brings where by itself, and what it says of it."""
+
+import asyncio
+
+import pytest
+from guards_world import World, nodes
+
+from ringrift.data.artifacts import ArtifactKind
+from ringrift.data.capacity import DiskState, DiskStates
+from ringrift.data.decisions import DecisionLog
+from ringrift.data.nodes import DataNode
+from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncStrategy, create_sync_daemon
+from ringrift.data.sync.news import NewsDesk
+from ringrift.engine.leases import NamedLease
+from ringrift.engine.ports import Claimant, NewWork
+from ringrift.errors import ConfigError
+from ringrift.status import CoordinatorStatus
+from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
+
+
+def daemon_of(world, name="a", strategy="auto", **config):
+    return AutoSyncDaemon(
+        strategy,
+        config=AutoSyncConfig(games_min=1, **config),
+        plane=world.planes[name],
+        router=world.router,
+        runtime=world.runtime,
+        news=NewsDesk(),
+    )
+
+
+async def full(world, name, percent):
+    state = DiskState(
+        node=name,
+        used_percent=percent,
+        free_bytes=int(100 - percent),
+        total_bytes=100,
+        level="",
+        writes_blocked=False,
+        at_s=world.runtime.now_s(),
+    )
+    await DiskStates(world.planes["a"].kv).tell(state)
+
+
+async def idle(daemon):
+    """A cycle that was under way when the event came looks once more at its end."""
+    async with asyncio.timeout(30):
+        while daemon._busy:
+            await asyncio.sleep(0)
+
+
+# --- strategies ---------------------------------------------------------------------------------------
+
+
+async def test_hybrid_pushes_what_was_made_here_to_three_good_neighbours():
+    world = World(*nodes("a", "b", "c", "d"), DataNode(name="v", ephemeral=True))
+    own = await world.make(b"own", "a", node="a", games=5)
+    foreign = await world.make(b"foreign", "a", node="x", games=5)
+    await daemon_of(world)._run_cycle()
+    assert await world.holders(own) == {"a", "b", "c", "d"}, "nodes that stay come before one that may vanish"
+    assert await world.holders(foreign) == {"a"}, "what others made they push themselves"
+
+
+async def test_a_node_that_trains_gathers_what_others_have():
+    world = World(DataNode(name="a", training=True), *nodes("b", "c"))
+    games = await world.make(b"games", "b", node="b", games=5)
+    await daemon_of(world)._run_cycle()
+    assert await world.holders(games) == {"a", "b"}
+    landed = world.heard("NEW_GAMES_AVAILABLE")
+    assert landed == [], "games without a config are nobody's news"
+
+
+async def test_fetched_games_are_news():
+    world = World(DataNode(name="a", role="coordinator"), *nodes("b"))
+    await world.make(b"games", "b", games=5, config="hex8_2p")
+    await daemon_of(world, strategy="pull")._run_cycle()
+    assert world.heard("NEW_GAMES_AVAILABLE") == [
+        {"config_key": "hex8_2p", "node_id": "a", "new_games": 5}
+        | {
+            k: v
+            for k, v in world.heard("NEW_GAMES_AVAILABLE")[0].items()
+            if k not in ("config_key", "node_id")
+        }
+    ]
+
+
+async def test_an_ephemeral_node_first_saves_everything_once_then_a_second_time():
+    world = World(DataNode(name="a", ephemeral=True), *nodes("b", "c"), DataNode(name="v", ephemeral=True))
+    old = await world.make(b"old", "a", games=5, created_s=1.0)
+    new = await world.make(b"new", "a", games=5, created_s=2.0)
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    assert daemon.counts.strategy == "ephemeral"
+    _, target, digests = world.transfers[0]
+    assert digests == (new.digest, old.digest), "the newest first: it is the least likely to be elsewhere"
+    assert len(world.transfers) == 1
+    pushed = world.heard("GAME_SYNCED")[0]
+    assert (pushed["games_pushed"], pushed["target_nodes"], pushed["is_ephemeral"]) == (10, [target], True)
+    await daemon._run_cycle()
+    assert await world.holders(old) == {"a", "b", "c"}
+
+
+async def test_a_leader_broadcasts_to_all_and_keeps_very_large_files_back():
+    world = World(*nodes("a", "b", "c", "d", "e"))
+    small = await world.make(b"small", "a", games=5)
+    large = await world.make(b"l" * 100, "a", games=5)
+    daemon = daemon_of(world, broadcast_bytes_max=50)
+    daemon._news.leader = "a"
+    await daemon._run_cycle()
+    assert daemon.counts.strategy == "broadcast"
+    assert await world.holders(small) == {"a", "b", "c", "d", "e"}
+    assert await world.holders(large) == {"a"}
+    assert any("too many to send to all" in reason for reason in daemon.counts.held_back)
+
+
+async def test_gossip_brings_what_neighbours_have():
+    world = World(*nodes("a", "b", "c"))
+    made = await world.make(b"one", "c", games=5)
+    await daemon_of(world, strategy="gossip")._run_cycle()
+    assert await world.holders(made) == {"a", "c"}
+
+
+async def test_push_waits_for_the_disk_to_fill_and_then_serves_the_coordinator():
+    world = World(*nodes("a", "b"), DataNode(name="c", role="coordinator"))
+    made = await world.make(b"one", "a", games=5)
+    await full(world, "a", 40.0)
+    daemon = daemon_of(world, strategy="push")
+    await daemon._run_cycle()
+    assert daemon.counts.held_back[0] == "this disk is 40 % full: nothing is pushed"
+    await full(world, "a", 55.0)
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a", "c"}
+
+
+async def test_planned_makes_the_copies_that_are_missing_and_no_more():
+    world = World(*nodes("a", "b", "c", "d"))
+    made = await world.make(b"one", "a", games=5)
+    enough = await world.make(b"two", "a", "d", games=5)
+    await daemon_of(world, strategy="planned", copies_min=2)._run_cycle()
+    assert len(await world.holders(made)) == 2
+    assert await world.holders(enough) == {"a", "d"}
+
+
+async def test_freshness_asks_where_data_is_old():
+    world = World(*nodes("a"))
+    await world.make(b"one", "a", games=500, config="hex8_2p")
+    await daemon_of(world, strategy="freshness")._run_cycle()
+    assert world.heard("DATA_STALE")[0]["config_key"] == "hex8_2p"
+    assert world.heard("SYNC_TRIGGERED")[0]["config_key"] == "hex8_2p"
+
+
+async def test_every_sync_daemon_type_is_a_strategy_of_the_one_daemon():
+    assert create_sync_daemon({"strategy": "hybrid"})._strategy is None
+    for strategy in ("broadcast", "ephemeral", "gossip", "push", "planned", "freshness"):
+        assert create_sync_daemon({"strategy": strategy})._strategy is SyncStrategy(strategy)
+    with pytest.raises(ConfigError, match="telepathy"):
+        AutoSyncDaemon("telepathy")
+
+
+# --- what may wait ------------------------------------------------------------------------------------
+
+
+async def test_a_few_games_wait_for_more_but_not_for_ever_and_not_when_asked():
+    world = World(*nodes("a", "b"))
+    made = await world.make(b"one", "a", games=3, created_s=world.runtime.now_s())
+    daemon = AutoSyncDaemon(
+        config=AutoSyncConfig(games_min=10, wait_s_max=600),
+        plane=world.planes["a"],
+        router=world.router,
+        runtime=world.runtime,
+        news=NewsDesk(),
+    )
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a"}
+    assert daemon.counts.held_back == ("3 new games wait for more",)
+    daemon._wishes.at_once = True
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a", "b"}
+    late = await world.make(b"two", "a", games=3, created_s=world.runtime.now_s())
+    world.runtime.advance(601)
+    await daemon._run_cycle()
+    assert await world.holders(late) == {"a", "b"}
+
+
+async def test_files_of_known_low_quality_stay_and_unknown_quality_is_not_low():
+    world = World(*nodes("a", "b"))
+    bad = await world.make(b"bad", "a", games=5, quality=0.2)
+    unknown = await world.make(b"unknown", "a", games=5)
+    await daemon_of(world, quality_min=0.5)._run_cycle()
+    assert await world.holders(bad) == {"a"}
+    assert await world.holders(unknown) == {"a", "b"}, "a cold start without scores must not stop"
+
+
+async def test_backpressure_pauses_and_its_end_resumes():
+    world = World(*nodes("a", "b"))
+    made = await world.make(b"one", "a", games=5)
+    daemon = daemon_of(world)
+    await daemon.start()
+    await world.router.publish(
+        "BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "queues are full"}, source="t"
+    )
+    late = await world.make(b"two", "a", games=5)
+    await idle(daemon)
+    await daemon._cycle()
+    assert await world.holders(late) == {"a"}
+    assert daemon.counts.held_back == ("queues are full",)
+    await world.router.publish("BACKPRESSURE_RELEASED", {}, source="t")
+    await idle(daemon)
+    assert await world.holders(late) == {"a", "b"}
+    assert await world.holders(made) == {"a", "b"}
+    await daemon.stop()
+    await world.router.stop()
+
+
+async def test_events_make_it_look_at_once():
+    world = World(*nodes("a", "b"))
+    daemon = daemon_of(world)
+    await daemon.start()
+    made = await world.make(b"one", "a", games=5)
+    payload = {"requester": "test", "data_type": "games"}
+    await world.router.publish("SYNC_REQUEST", payload, source="t")
+    await idle(daemon)
+    assert await world.holders(made) == {"a", "b"}
+    await daemon.stop()
+    await world.router.stop()
+
+
+async def test_one_process_of_a_node_syncs_at_a_time():
+    world = World(*nodes("a", "b"))
+    made = await world.make(b"one", "a", games=5)
+    other = NamedLease(world.planes["a"].kv, world.runtime, "sync_cycle:a", holder="another")
+    assert await other.try_acquire()
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a"}
+    assert "another process of this node syncs" in daemon.counts.held_back[0]
+    await other.release()
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a", "b"}
+
+
+# --- what it says -------------------------------------------------------------------------------------
+
+
+async def test_events_count_what_receivers_verified():
+    world = World(*nodes("a", "b", "c"))
+    await world.make(b"one", "a", games=7, node="a")
+    world.down = {"c"}
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    (told,) = world.heard("DATA_SYNC_COMPLETED")
+    assert (told["games_synced"], told["files_synced"], told["bytes_transferred"]) == (7, 1, 3)
+    (failed,) = world.heard("DATA_SYNC_FAILED")
+    assert "c" in failed["error"]
+    decisions = await DecisionLog(world.planes["a"].kv, world.runtime, node="a").recent(part="sync")
+    assert {(each.facts["peer"], each.facts["arrived"]) for each in decisions} == {("b", 1), ("c", 0)}
+
+
+async def test_failures_in_a_row_are_told_as_critical():
+    world = World(*nodes("a", "b"))
+    await world.make(b"one", "a", games=7)
+    world.down = {"b"}
+    daemon = daemon_of(world)
+    for _ in range(5):
+        await daemon._run_cycle()
+    (told,) = world.heard("SYNC_FAILURE_CRITICAL")
+    assert told["consecutive_failures"] == 5
+    daemon._running = True
+    assert daemon.health_check().status is CoordinatorStatus.DEGRADED
+    world.down = set()
+    await daemon._run_cycle()
+    assert daemon.counts.failures_in_a_row == 0
+
+
+async def test_row_16_a_sync_that_nothing_can_receive_is_told_within_minutes():
+    """A disk limit that silently stopped sync for days must be heard of."""
+    world = World(*nodes("a", "b"))
+    await world.make(b"one", "a", games=7)
+    await full(world, "b", 71.0)
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    assert world.heard("DATA_SYNC_FAILED") == []
+    for _ in range(11):
+        world.runtime.advance(60)
+        await full(world, "b", 71.0)
+        await daemon._run_cycle()
+    (told,) = world.heard("DATA_SYNC_FAILED")
+    assert "b: its disk is 71 % full, the limit is 70 %" in told["error"]
+    daemon._running = True
+    health = daemon.health_check()
+    assert health.status is CoordinatorStatus.DEGRADED
+    assert "71 %" in health.message
+
+
+async def test_row_17_nothing_moved_is_not_called_a_sync():
+    world = World(*nodes("a", "b"))
+    await world.make(b"one", "a", "b", games=7)
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    assert world.heard("DATA_SYNC_COMPLETED") == []
+    assert (daemon.counts.syncs, daemon.counts.games) == (0, 0)
+
+
+# --- files of jobs ------------------------------------------------------------------------------------
+
+
+async def finish_job(world, content, *, kind="shard", node="sim", **counts):
+    plane = world.planes["a"]
+    digest = await plane.blobs.put_bytes(content)
+    order = JobOrder(config="hex8_2p", params={})
+    (item,) = await plane.queue.add([NewWork(kind="selfplay", payload=order.as_payload())])
+    (claim,) = await plane.queue.claim(Claimant(worker="sim-1", node=node), lease_s=30.0)
+    made = JobArtifact(name="games.rsg", kind=kind, digest=digest, size_bytes=len(content), counts=counts)
+    report = JobReport(
+        status="done", worker="sim-1", node=node, started_s=1.0, wall_s=1.0, cpu_s=1.0, artifacts=(made,)
+    )
+    await plane.queue.complete(item, token=claim.token, result=report.as_result())
+    return digest
+
+
+async def test_what_a_job_sealed_is_registered_and_goes_to_others_by_itself():
+    world = World(*nodes("a", "b"))
+    digest = await finish_job(world, b"shard", games=40, rows=900)
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    card = await world.planes["a"].manifest.artifact(digest)
+    assert (card.kind, card.config, card.games, card.rows) == (ArtifactKind.GAMES, "hex8_2p", 40, 900)
+    assert card.node == "a", "the host name of this machine is this node"
+    copies = {receipt.node: receipt for receipt in await world.planes["a"].manifest.copies(digest)}
+    assert copies["a"].verifier == "sim-1"
+    assert set(copies) == {"a", "b"}
+
+
+async def test_a_file_is_registered_once_however_often_and_wherever_its_end_is_read():
+    world = World(*nodes("a", "b"))
+    digest = await finish_job(world, b"shard", games=40)
+    for name in ("a", "b", "a"):
+        await daemon_of(world, name, strategy="planned", copies_min=1)._run_cycle()
+    assert [each.digest for each in await world.planes["a"].manifest.artifacts()] == [digest]
+    copies = [receipt.node for receipt in await world.planes["a"].manifest.copies(digest)]
+    assert copies == ["a"], "only who has the file says so"
