@@ -8,6 +8,7 @@ from typing import Protocol
 from ringrift.data.artifacts import Artifact
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
+from ringrift.data.transfer.assembling import assemble_transfers
 from ringrift.data.transfer.contract import Moved, Terms
 from ringrift.engine.opening import get_engine, get_engine_blocking
 from ringrift.engine.ports import Blobs, Engine, KeyValue, WorkQueue
@@ -81,8 +82,14 @@ class DataPlane:
         return self._transfers
 
 
+def _transfers_of(plane: DataPlane) -> Transfers:
+    return assemble_transfers(
+        plane.engine, plane.settings, plane.runtime, nodes=plane.nodes, manifest=plane.manifest
+    )
+
+
 def _open() -> DataPlane:
-    return DataPlane(get_engine_blocking(), get_settings(), system_runtime())
+    return DataPlane(get_engine_blocking(), get_settings(), system_runtime(), make_transfers=_transfers_of)
 
 
 def get_data_plane() -> DataPlane:

@@ -15,6 +15,7 @@ from ringrift.data.sync.constants import CONCURRENT_NODES, NEIGHBOURS
 from ringrift.data.sync.picture import SyncPicture
 from ringrift.data.sync.requests import SyncBackend, SyncRequest
 from ringrift.data.sync.routing import best, neighbour_score, sources_of, target_score
+from ringrift.data.transfer.archives import is_archive
 
 _BROADCAST_NODES = 8
 
@@ -101,8 +102,8 @@ def _targets(picture: SyncPicture, request: SyncRequest) -> tuple[list[DataNode]
             refused.append(f"{name}: no node is called that")
             continue
         node = picture.nodes[name]
-        if name in request.exclude_nodes or (name == picture.this.name and not named):
-            continue
+        if name in request.exclude_nodes or (not named and (name == picture.this.name or is_archive(node))):
+            continue  # archives are served by backups, and by sync only when they are named
         unfit = "" if name == picture.this.name else picture.unfit(node, request.data_type)
         if unfit:
             refused += [f"{name}: {unfit}"] if named else []

@@ -14,6 +14,7 @@ from ringrift.data.sync.picture import SyncPicture
 from ringrift.data.sync.plans import SyncPlan, Trip
 from ringrift.data.sync.router import plan_copies
 from ringrift.data.sync.routing import best, neighbour_score, sources_of, target_score
+from ringrift.data.transfer.archives import is_archive
 
 _KEEPERS = ("coordinator", "storage", "backbone")
 _BROADCAST_WIDTH = 8
@@ -94,13 +95,15 @@ def _open_nodes(picture: SyncPicture, data_type: str = "all") -> list[DataNode]:
     return [
         node
         for node in picture.nodes.others()
-        if not picture.unfit(node, data_type) and not picture.blocked(node, data_type)
+        if not is_archive(node)
+        and not picture.unfit(node, data_type)
+        and not picture.blocked(node, data_type)
     ]
 
 
 def _blocked(picture: SyncPicture) -> Iterable[str]:
     for node in picture.nodes.others():
-        if not picture.unfit(node, "all") and (why := picture.blocked(node, "all")):
+        if not is_archive(node) and not picture.unfit(node, "all") and (why := picture.blocked(node, "all")):
             yield f"{node.name}: {why}"
 
 

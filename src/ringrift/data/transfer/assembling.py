@@ -1,0 +1,41 @@
+"""The transfers of a node that runs: every transport there is, on the node's own blob folder."""
+
+from __future__ import annotations
+
+from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.nodes import DataNodes
+from ringrift.data.secret import data_secret
+from ringrift.data.transfer.archives import archive_transports
+from ringrift.data.transfer.base64 import Base64Transport
+from ringrift.data.transfer.http import HttpTransport
+from ringrift.data.transfer.landing import Landing
+from ringrift.data.transfer.programs import Programs, Scratch
+from ringrift.data.transfer.receiving import open_intake
+from ringrift.data.transfer.rsync import RsyncTransport
+from ringrift.data.transfer.service import TransferService
+from ringrift.data.transfer.ssh import Ssh
+from ringrift.data.transfer.ssh_store import SshStores
+from ringrift.engine.ports import Engine
+from ringrift.runtime import Runtime
+from ringrift.settings import Settings
+
+
+def assemble_transfers(
+    engine: Engine, settings: Settings, runtime: Runtime, *, nodes: DataNodes, manifest: ManifestStore
+) -> TransferService:
+    """Put the transports together. Nothing is connected before the first file goes."""
+    this = nodes.this.name
+    intake = open_intake(settings, runtime, node=this)
+
+    def landing(verifier: str) -> Landing:
+        return Landing(intake, verifier=verifier, now_s=runtime.now_s)
+
+    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
+    stores = SshStores(Ssh(programs, runtime), programs.scratch, this=this)
+    transports = (
+        HttpTransport(intake, secret=data_secret(settings), runtime=runtime),
+        RsyncTransport(stores, programs, landing("rsync")),
+        Base64Transport(stores, landing("base64")),
+        *archive_transports(landing("archive"), runtime),
+    )
+    return TransferService(transports, nodes, engine.blobs, manifest, engine.kv, runtime)
