@@ -7,12 +7,14 @@ stopped. Its card is created last, after all parts were read back and their whol
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from ringrift.data.archive_format import PART_BYTES, ArchiveCard, ArchivePart, card_key, decode, encode
 from ringrift.data.archive_objects import ArchiveObjects
+from ringrift.data.archive_reading import hash_of_part, read_back, read_part
 from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.calls import TransferCall
@@ -22,7 +24,6 @@ from ringrift.errors import Corrupt, Unavailable
 from ringrift.runtime import Runtime
 
 FILES_AT_ONCE = 4  # each holds one part in memory
-_DAMAGED_HERE = "the copy here is damaged"
 
 
 class ArchiveTransport:
@@ -93,56 +94,50 @@ class ArchiveTransport:
     # --- there ----------------------------------------------------------------------------------------
 
     async def _send_one(self, way: _Way, card: Artifact) -> None:
-        if (known := await way.card(card.digest)) is not None:
-            way.call.found([known.receipt(way.node.name, self.name)])
-            return
         path = self._landing.intake.folder.place(card.digest)
+        known = await way.card(card.digest)
+        if known is not None:
+            # Whoever sends it has no receipt, or gave one back because the bytes were wrong.
+            if await self._read_back(way, card, known.parts, path):
+                way.call.found([self._verified_now(known).receipt(way.node.name, self.name)])
+            return
         if not await asyncio.to_thread(path.is_file):
             way.call.fail({card.digest: "this node does not have it"})
             return
         parts = await self._send_parts(way, card, path)
         if not await self._read_back(way, card, parts, path):
             return
-        new = ArchiveCard(
-            artifact=card,
-            parts=parts,
-            verified_s=self._runtime.now_s(),
-            verified_by=self._landing.intake.node,
-        )
-        if not await way.objects.create(new.key, encode(new)):
-            new = await way.card(card.digest) or new  # another node was first
+        new = self._verified_now(ArchiveCard(artifact=card, parts=parts, verified_s=0.0, verified_by=""))
+        await way.objects.create(new.key, encode(new))  # or another node was first, with the same
         way.call.arrived([new.receipt(way.node.name, self.name)])
 
     async def _send_parts(self, way: _Way, card: Artifact, path: Path) -> tuple[ArchivePart, ...]:
         parts = []
         for offset in range(0, max(1, card.size), PART_BYTES):
-            content = await asyncio.to_thread(_read_part, path, offset)
-            part = ArchivePart(sha256=await asyncio.to_thread(_hash, content), size=len(content))
+            content = await asyncio.to_thread(read_part, path, offset, PART_BYTES)
+            if content is None:
+                raise Unavailable(f"{path.name[:12]} went away while it was sent")
+            part = ArchivePart(sha256=await asyncio.to_thread(hash_of_part, content), size=len(content))
             parts.append(part)
             if await way.objects.size(part.key) != part.size:
-                await way.put(part, content)
+                await way.spend(part.size)
+                await way.objects.create(part.key, content)
             await way.call.reached(card.digest, (offset + part.size) // 2)  # reading back is the other half
         return tuple(parts)
 
     async def _read_back(self, way: _Way, card: Artifact, parts: Sequence[ArchivePart], path: Path) -> bool:
-        """Read the whole file from the archive; a part with wrong bytes is written once more."""
-        whole = hashlib.sha256()
-        for number, part in enumerate(parts):
-            content = await way.objects.read(part.key)
-            if content is None or await asyncio.to_thread(_hash, content) != part.sha256:
-                await way.put(part, await asyncio.to_thread(_read_part, path, number * PART_BYTES), anew=True)
-                content = await way.objects.read(part.key)
-                if content is None or await asyncio.to_thread(_hash, content) != part.sha256:
-                    way.call.fail(
-                        {card.digest: "the archive gives back other bytes"}, corrupted=[card.digest]
-                    )
-                    return False
-            await asyncio.to_thread(whole.update, content)
-            await way.call.reached(card.digest, (card.size + number * PART_BYTES + part.size) // 2)
-        if whole.hexdigest() != card.digest:
-            way.call.fail({card.digest: _DAMAGED_HERE}, corrupted=[card.digest])
-            return False
-        return True
+        async def on_progress(done: int) -> None:
+            await way.call.reached(card.digest, (card.size + done) // 2)
+
+        read = await read_back(way.objects, card.digest, parts, path, on_progress)
+        way.call.bytes_sent += read.mended_bytes
+        if not read.sound:
+            way.call.fail({card.digest: read.why}, corrupted=[card.digest])
+        return read.sound
+
+    def _verified_now(self, card: ArchiveCard) -> ArchiveCard:
+        node, now_s = self._landing.intake.node, self._runtime.now_s()
+        return msgspec.structs.replace(card, verified_s=now_s, verified_by=node)
 
     # --- back -----------------------------------------------------------------------------------------
 
@@ -177,7 +172,7 @@ class ArchiveTransport:
     async def _land(self, known: ArchiveCard, part: ArchivePart, offset: int, content: bytes) -> Landed:
         def work() -> Landed:
             landed = Landed()
-            expected = part.sha256 if len(content) == part.size else _hash(content)
+            expected = part.sha256 if len(content) == part.size else hash_of_part(content)
             piece = Piece(
                 digest=known.artifact.digest,
                 size=known.artifact.size,
@@ -210,23 +205,6 @@ class _Way:
         content = await self.objects.read(key)
         return None if content is None else decode(key, content, ArchiveCard)
 
-    async def put(self, part: ArchivePart, content: bytes, *, anew: bool = False) -> None:
-        await self.spend(len(content))
-        if anew:
-            await self.objects.replace(part.key, content)
-        else:
-            await self.objects.create(part.key, content)
-
     async def spend(self, count: int) -> None:
         await self.call.terms.pace.spend(count)
         self.call.bytes_sent += count
-
-
-def _read_part(path: Path, offset: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(PART_BYTES)
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,249 @@
+"""Backing up to an archive, restoring from it, and reading it again now and then.
+
+A backup sends what the archive lacks and never removes anything there. A restore ends with receipts of this
+node: every byte was hashed on its way in, and what was here before is hashed, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from ringrift.data.archive_format import ArchiveCard
+from ringrift.data.archive_objects import DriveObjects
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.backup_index import ArchiveIndex, merged, same_content
+from ringrift.data.backup_plan import BackupRules, plan_backup, plan_reverification
+from ringrift.data.copies import receipts_by_digest
+from ringrift.data.decisions import DecisionLog
+from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.nodes import DataNode
+from ringrift.data.plane import DataPlane
+from ringrift.data.quarantine import Quarantine
+from ringrift.data.transfer.archives import is_archive, open_archive
+from ringrift.data.transfer.contract import Moved, Progress, Terms
+from ringrift.errors import ConfigError, Corrupt
+
+log = structlog.get_logger()
+
+PART = "backup"
+OnProgress = Callable[[Progress], Awaitable[None]]
+_REREAD = "read again"
+
+
+@dataclass(slots=True)
+class BackupReport:
+    """What one round brought about, from receipts."""
+
+    archive: str
+    files: int = 0  # that are new there, or here after a restore
+    bytes: int = 0  # of those files
+    already: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # digest: why
+    games: int = 0
+
+    def take(self, moved: Moved, cards: Collection[Artifact]) -> None:
+        known = {card.digest: card for card in cards}
+        self.files += len(moved.receipts)
+        self.bytes += sum(receipt.size for receipt in moved.receipts)
+        self.games += sum(
+            known[receipt.digest].games for receipt in moved.receipts if receipt.digest in known
+        )
+        self.already += len(moved.already_there)
+        self.failed |= dict(moved.failed)
+
+
+def archives(plane: DataPlane) -> tuple[DataNode, ...]:
+    """The archive nodes of the config file."""
+    return tuple(node for node in plane.nodes.all() if is_archive(node) and node.active)
+
+
+def the_archive(plane: DataPlane, name: str = "") -> DataNode:
+    """Return the archive of that name, or the only one; `ConfigError` otherwise."""
+    known = archives(plane)
+    if not known:
+        raise ConfigError("no archive is configured: give a node of ringrift.toml an s3_url or a drive_path")
+    found = [node for node in known if node.name == name] if name else list(known)
+    if len(found) != 1:
+        names = ", ".join(node.name for node in known)
+        raise ConfigError(f"no archive is called {name!r}: {names}" if name else f"which archive? {names}")
+    return found[0]
+
+
+class ArchiveBackup:
+    """One archive and this node."""
+
+    def __init__(self, plane: DataPlane, archive: DataNode, *, rules: BackupRules | None = None) -> None:
+        self.plane, self.archive, self.rules = plane, archive, rules or BackupRules()
+        self.index = ArchiveIndex(open_archive(archive, plane.runtime))
+        self._decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+
+    async def prepare(self) -> bool:
+        """Make an empty drive an archive; False if it is one, or needs no preparation."""
+        objects = self.index.objects
+        return await objects.prepare() if isinstance(objects, DriveObjects) else False
+
+    async def lacking(
+        self,
+        *,
+        only: Collection[str] | None = None,
+        kinds: Collection[ArtifactKind] | None = None,
+        holders: Collection[str] | None = None,
+        resting: Collection[str] = (),
+    ) -> list[Artifact]:
+        """What the archive lacks of this node's files, or of those of *holders*."""
+        manifest = self.plane.manifest
+        return plan_backup(
+            await manifest.artifacts(),
+            receipts_by_digest(await manifest.receipts()),
+            archive=self.archive.name,
+            holders=holders or (self.plane.this.name,),
+            only=only,
+            kinds=kinds,
+            resting=resting,
+        )
+
+    async def send(
+        self, artifacts: Sequence[Artifact], *, priority: str = "low", on_progress: OnProgress | None = None
+    ) -> BackupReport:
+        """Send files of this node; what failed is named, and lacking again next time."""
+        report = BackupReport(archive=self.archive.name)
+        terms = Terms() if on_progress is None else replace(Terms(), on_progress=on_progress)
+        step = self.rules.batch_files
+        for batch in (artifacts[at : at + step] for at in range(0, len(artifacts), step)):
+            moved = await self.plane.transfers.send(self.archive, batch, priority=priority, terms=terms)
+            report.take(moved, batch)
+        for digest, why in report.failed.items():
+            log.error("backup.file_failed", archive=self.archive.name, digest=digest, error=why)
+        if report.files or report.failed:
+            await self._note("backed up", report)
+        return report
+
+    # --- back -----------------------------------------------------------------------------------------
+
+    async def archived(self) -> list[ArchiveCard]:
+        await self.index.objects.ready(to_write=False)
+        return await self.index.cards()
+
+    async def restore(
+        self, cards: Sequence[ArchiveCard] | None = None, *, on_progress: OnProgress | None = None
+    ) -> BackupReport:
+        """Bring files of the archive here (by default all) and verify every byte, also of those here."""
+        cards = await self.archived() if cards is None else cards
+        report = BackupReport(archive=self.archive.name)
+        absent = [card.artifact for card in cards if not await self._sound_here(card, report)]
+        await self._tell_cluster(cards)
+        if absent:
+            terms = Terms() if on_progress is None else replace(Terms(), on_progress=on_progress)
+            moved = await self.plane.transfers.fetch(self.archive, absent, priority="high", terms=terms)
+            report.take(moved, absent)
+        await self._note("restored", report)
+        return report
+
+    async def _sound_here(self, card: ArchiveCard, report: BackupReport) -> bool:
+        """Whether this node has the file with the right bytes; a damaged one is set aside."""
+        digest = card.artifact.digest
+        try:
+            await self.plane.blobs.verify(digest)
+        except KeyError:
+            return False
+        except Corrupt as error:
+            await Quarantine(self.plane).set_aside(digest, f"found damaged by a restore: {error.found}")
+            return False
+        now_s, this = self.plane.runtime.now_s(), self.plane.this.name
+        receipt = Receipt(
+            digest=digest, node=this, size=card.artifact.size, verified_s=now_s, verifier="restore"
+        )
+        await self.plane.manifest.add_receipts([receipt])
+        report.already += 1
+        return True
+
+    async def missing_here(self, digests: Collection[str]) -> list[ArchiveCard]:
+        """Archived files that this node lost, not those that it gave up by decision."""
+        tombstones = await DeletionRecords(self.plane.kv).tombstones()
+        this = self.plane.this.name
+        lost = []
+        for digest in digests:
+            given_up = digest in tombstones and this in tombstones[digest].nodes
+            if given_up or await self.plane.blobs.has(digest):
+                continue
+            if (card := await self.index.card(digest)) is not None:
+                lost.append(card)
+        return lost
+
+    # --- upkeep ---------------------------------------------------------------------------------------
+
+    async def push_inventory(self) -> int:
+        """Tell the archive which of its files this node put there or has; return how many it lists."""
+        receipts = receipts_by_digest(await self.plane.manifest.receipts())
+        both = {self.archive.name, self.plane.this.name}
+        held = [digest for digest, found in receipts.items() if both <= {each.node for each in found}]
+        inventory = await self.index.grow_inventory(
+            self.plane.this.name, held, now_s=self.plane.runtime.now_s()
+        )
+        return len(inventory.digests)
+
+    async def consolidate(self) -> BackupReport:
+        """Merge what all nodes put there into one manifest, and tell the cluster of it."""
+        report = BackupReport(archive=self.archive.name)
+        before = await self.index.manifest()
+        known = set() if before is None else {card.artifact.digest for card in before.cards}
+        sound = []
+        for card in await self.archived():
+            if card.artifact.digest not in known and (lacks := await self.index.lacks_parts(card)):
+                report.failed[card.artifact.digest] = f"the archive lacks {lacks[0]}"
+                log.error("backup.archive_lacks_parts", archive=self.archive.name, parts=lacks)
+                continue
+            sound.append(card)
+        report.files, report.already = len(sound) - len(known), len(known)
+        after = merged(before, sound, await self.index.inventories(), now_s=self.plane.runtime.now_s())
+        if not same_content(before, after):
+            await self.index.write_manifest(after)
+        await self._tell_cluster(sound)
+        return report
+
+    async def _tell_cluster(self, cards: Sequence[ArchiveCard]) -> None:
+        manifest = self.plane.manifest
+        told = {receipt.digest for receipt in await manifest.receipts() if receipt.node == self.archive.name}
+        new = [card for card in cards if card.artifact.digest not in told]
+        await manifest.register([card.artifact for card in new])
+        await manifest.add_receipts([card.receipt(self.archive.name, card.verified_by) for card in new])
+
+    async def reverify(self, digests: Collection[str] | None = None) -> BackupReport:
+        """Read archived files again, by default those not read for long; mend them from our copies."""
+        manifest, now_s = self.plane.manifest, self.plane.runtime.now_s()
+        if digests is None:
+            copies = receipts_by_digest(await manifest.receipts())
+            digests = plan_reverification(copies, archive=self.archive.name, now_s=now_s, rules=self.rules)
+        report = BackupReport(archive=self.archive.name)
+        for digest in digests:
+            card = await self.index.card(digest)
+            read = None if card is None else await self.index.read_back(card, await self._source(digest))
+            if card is not None and read is not None and read.sound:
+                receipt = card.receipt(self.archive.name, _REREAD)
+                verified_s = self.plane.runtime.now_s()
+                await manifest.add_receipts([msgspec.structs.replace(receipt, verified_s=verified_s)])
+                report.already += 1
+                report.files += bool(read.mended_bytes)
+            else:
+                why = "its card is gone" if read is None else read.why
+                report.failed[digest] = why
+                await manifest.drop_copy(digest, self.archive.name)
+                log.error("backup.archive_damaged", archive=self.archive.name, digest=digest, error=why)
+        return report
+
+    async def _source(self, digest: str) -> Path | None:
+        return await self.plane.blobs.path(digest)
+
+    async def _note(self, action: str, report: BackupReport) -> None:
+        await self._decisions.record(
+            PART,
+            action,
+            f"{report.files} files, {report.already} were there, {len(report.failed)} failed",
+            archive=report.archive,
+            bytes=report.bytes,
+        )
