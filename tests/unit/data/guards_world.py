@@ -130,13 +130,15 @@ class World:
             verifier="test",
         )
 
-    async def make(self, content: bytes, *holders: str, **card: Any) -> Artifact:
-        """An artifact that *holders* have and were verified to have."""
+    async def make(self, text: bytes, *holders: str, **card: Any) -> Artifact:
+        """An artifact of that text, which *holders* have and were verified to have."""
+        return await self.make_bytes(text, *holders, name=text.decode(), **card)
+
+    async def make_bytes(self, content: bytes, *holders: str, **card: Any) -> Artifact:
         first = self.planes[holders[0] if holders else next(iter(self.planes))]
         given = {
             "kind": ArtifactKind.GAMES,
             "created_s": self.runtime.now_s() - OLD_S,
-            "name": content.decode(),
             **card,
         }
         artifact = Artifact(digest=hashlib.sha256(content).hexdigest(), size=len(content), **given)

@@ -1,0 +1,77 @@
+"""Bad files are set aside, with a note why. Nothing empties their folder to make room."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import msgspec
+
+from ringrift.data.kv_records import KvRecords
+from ringrift.data.plane import DataPlane
+
+MARKS = "data/quarantined/"
+NOTE_SUFFIX = ".why.json"
+
+
+class QuarantineNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a file was set aside."""
+
+    digest: str
+    node: str
+    reason: str
+    at_s: float
+    path: str = ""  # empty: the bytes are sound and stay where they are, but nobody should learn from them
+
+
+class Quarantine:
+    """Sets files of this node aside."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self.folder = plane.settings.data_dir / "quarantine"
+        self.marks = KvRecords(plane.kv, MARKS, QuarantineNote)
+
+    async def set_aside(self, digest: str, reason: str) -> QuarantineNote:
+        """Move a bad file out of the blobs; this node has no copy from then on."""
+        plane = self._plane
+        await plane.manifest.drop_copy(digest, plane.this.name)
+        source, moved = await plane.blobs.path(digest), ""
+        if source is not None:
+            target = self.folder / f"{digest}.{plane.runtime.new_id()}"
+            moved = await asyncio.to_thread(_move, source, target)
+        else:
+            await plane.blobs.delete(digest)
+        note = self._note(digest, reason, moved)
+        if moved:
+            await asyncio.to_thread(Path(moved + NOTE_SUFFIX).write_bytes, msgspec.json.encode(note))
+        await self.marks.put(f"{digest}/{plane.this.name}", note)
+        return note
+
+    async def mark(self, digest: str, reason: str) -> QuarantineNote:
+        """Warn of sound bytes that nobody should learn from."""
+        note = self._note(digest, reason, "")
+        await self.marks.put(f"{digest}/", note)
+        return note
+
+    async def marked(self) -> dict[str, QuarantineNote]:
+        return {note.digest: note for note in await self.marks.all() if not note.path}
+
+    async def unmark(self, digest: str) -> bool:
+        return await self.marks.delete(f"{digest}/")
+
+    def _note(self, digest: str, reason: str, path: str) -> QuarantineNote:
+        plane = self._plane
+        return QuarantineNote(
+            digest=digest, node=plane.this.name, reason=reason, at_s=plane.runtime.now_s(), path=path
+        )
+
+
+def _move(source: Path, target: Path) -> str:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.replace(source, target)
+    except FileNotFoundError:
+        return ""
+    return str(target)

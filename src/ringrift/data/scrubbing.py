@@ -1,0 +1,92 @@
+"""Reading this node's files again, in turn, so that damage is found before the copy is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from ringrift.data.artifacts import Receipt
+from ringrift.data.decisions import DecisionLog
+from ringrift.data.plane import DataPlane
+from ringrift.data.quarantine import Quarantine
+from ringrift.errors import Corrupt
+
+log = structlog.get_logger()
+
+PART = "integrity"
+SCRUB_EVERY_S = 7 * 86_400.0
+SCRUB_BYTES_PER_CYCLE = 2 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrubbed:
+    """What one round read."""
+
+    verified: int = 0
+    bytes: int = 0
+    damaged: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+async def scrub(
+    plane: DataPlane,
+    *,
+    older_than_s: float = SCRUB_EVERY_S,
+    bytes_max: int = SCRUB_BYTES_PER_CYCLE,
+    digests: frozenset[str] | None = None,
+    on_read: Callable[[Receipt], None] | None = None,
+) -> Scrubbed:
+    """Read this node's files again, the longest unread first, or just *digests*; good ones get a new receipt.
+
+    A damaged file is set aside and a missing one is struck from the manifest: neither is a copy.
+    """
+    verified = read = 0
+    damaged, missing = [], []
+    for receipt in await _due(plane, older_than_s, digests):
+        if read and read + receipt.size > bytes_max:
+            break
+        read += receipt.size
+        found = await _read(plane, receipt)
+        if found is None:
+            verified += 1
+        elif found:
+            damaged.append(receipt.digest)
+        else:
+            missing.append(receipt.digest)
+        if on_read is not None:
+            on_read(receipt)
+    return Scrubbed(verified=verified, bytes=read, damaged=tuple(damaged), missing=tuple(missing))
+
+
+async def _due(plane: DataPlane, older_than_s: float, digests: frozenset[str] | None) -> list[Receipt]:
+    own = [each for each in await plane.manifest.receipts() if each.node == plane.this.name]
+    now_s = plane.runtime.now_s()
+    if digests is not None:
+        due = [each for each in own if each.digest in digests]
+    else:  # a receipt from the future tells that the clock jumped, not when the file was read
+        due = [each for each in own if not now_s - older_than_s < each.verified_s <= now_s]
+    return sorted(due, key=lambda each: each.verified_s)
+
+
+async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
+    """None if the file is good, what is wrong with it if it is damaged, and nothing if it is gone."""
+    digest, begun_s = receipt.digest, plane.runtime.now_s()
+    decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+    try:
+        await plane.blobs.verify(digest)
+    except KeyError:
+        await plane.manifest.drop_copy(digest, plane.this.name)
+        await decisions.record(PART, "struck", "the file is gone", digest=digest)
+        return ""
+    except Corrupt as error:
+        await Quarantine(plane).set_aside(digest, error.found)
+        await decisions.record(PART, "set_aside", error.found, digest=digest)
+        log.error("integrity.damaged", digest=digest[:12], found=error.found)
+        return error.found
+    # As of when reading began: a deletion that was decided meanwhile is newer than this receipt.
+    renewed = msgspec.structs.replace(receipt, verified_s=begun_s, verifier="scrub")
+    await plane.manifest.add_receipts([renewed])
+    return None
