@@ -69,8 +69,10 @@ def decided_by_cascade(
     until_s = state.first_s + rules.wait_s
     if waits or now_s >= until_s:
         return []
-    at = "without a rating" if source.rating is None else f"at {source.rating:.0f}"
-    reason = f"{source.config} is {at} of {rules.rating:.0f}, and its champion is to begin with"
+    at = "has no rating yet" if source.rating is None else f"is at {source.rating:.0f}"
+    reason = (
+        f"{source.config} {at}; from {rules.rating:.0f} on its champion is what the first network begins with"
+    )
     return [Blocked(at_s=now_s, stage="train", reason=reason, until_s=until_s)]
 
 

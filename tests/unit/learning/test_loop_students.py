@@ -136,7 +136,7 @@ def test_a_config_waits_for_its_source_and_no_longer_than_it_may():
     (block,) = decided_by_cascade(story.state, weak, CASCADE, story.now_s)
     assert isinstance(block, Blocked)
     assert block.until_s == story.state.first_s + 600.0
-    assert "1200 of 1500" in block.reason
+    assert "square8_2p is at 1200" in block.reason
     story.write(block)
     assert decided_by_cascade(story.state, weak, CASCADE, story.now_s) == []
     assert decided_by_cascade(story.state, weak, CASCADE, block.until_s + 1) == []
