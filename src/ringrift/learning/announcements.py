@@ -28,7 +28,7 @@ from ringrift.learning.facts import (
     Staged,
 )
 from ringrift.learning.records import ShardState
-from ringrift.learning.state import ConfigState, OpenJob
+from ringrift.learning.state import ConfigState, OpenJob, stage_of
 
 QUALITY_WANTED = 0.5  # mean quality below which the documents speak of poor data
 
@@ -96,7 +96,7 @@ def events_of(fact: AnyFact, state: ConfigState) -> list[Announcement]:
 def _issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
     about = {"work_id": fact.job_id, "work_type": fact.kind, "config_key": scene.config}
     queued = {**about, "priority": fact.priority, "queue_depth": len(scene.state.open_jobs)}
-    tell = ISSUED.get(fact.kind)
+    tell = ISSUED.get(stage_of(fact.kind, fact.order.purpose))
     return [("WORK_QUEUED", queued), *([] if tell is None else tell(scene, fact))]
 
 
@@ -107,18 +107,18 @@ def _ended(scene: Scene, job: OpenJob, fact: JobEnded) -> list[Announcement]:
     report = fact.report
     if report is None:
         error = fact.error or "it failed and left no message"
-        broken = FAILED.get(job.kind)
+        broken = FAILED.get(job.stage)
         told = [] if broken is None else broken(scene, job, error)
         if LEASE_RAN_OUT not in error:
             return told  # its worker told the failure
         failed = {
             **about,
             "error": error,
-            "attempts": scene.failures_of(job.kind),
+            "attempts": scene.failures_of(job.stage),
             "config_key": scene.config,
         }
         return [("WORK_FAILED", failed), *told]
-    tell = ENDED.get(job.kind)
+    tell = ENDED.get(job.stage)
     return [] if tell is None else tell(scene, job, report)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
 from ringrift.learning.announcements_of_training import trained, training_failed
 from ringrift.learning.facts import JobIssued
+from ringrift.learning.records import Match
 from ringrift.learning.results_matches import participant
 from ringrift.learning.state import OpenJob
 from ringrift.learning.window import steps_to_train
@@ -215,11 +216,24 @@ def _evaluate_ended(scene: Scene, job: OpenJob, _report: JobReport) -> list[Anno
             "win_rate": sum(match.score * match.games for match in matches) / played if played else 0.0,
         }
         return [("EVALUATION_PROGRESS", progress)]
-    names = [model, *(match.second for match in new)]
+    return [_met(scene, new, job.order.purpose or "match")]
+
+
+def _tournament_ended(scene: Scene, job: OpenJob, _report: JobReport) -> list[Announcement]:
+    new = [match for match in scene.state.matches if match.job_id == job.job_id]
+    return [_met(scene, new, "round_robin")] if new else []
+
+
+def _met(scene: Scene, matches: list[Match], kind: str) -> Announcement:
+    """Who played whom, and what they are rated now; no verdict on anybody."""
+    names = list(dict.fromkeys(name for match in matches for name in (match.first, match.second)))
     ratings = {name: scene.ratings[name] for name in names if name in scene.ratings}
-    ended = {"games_played": games, "participants": names, "ratings": ratings}
-    kind = job.order.purpose or "match"
-    return [("TOURNAMENT_COMPLETED", {"config_key": scene.config, **ended, "evaluation_type": kind})]
+    ended = {
+        "games_played": sum(match.games for match in matches),
+        "participants": names,
+        "ratings": ratings,
+    }
+    return ("TOURNAMENT_COMPLETED", {"config_key": scene.config, **ended, "evaluation_type": kind})
 
 
 def _evaluate_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
@@ -253,6 +267,7 @@ ENDED: dict[str, Ended] = {
     "export": _export_ended,
     "train": trained,
     "evaluate": _evaluate_ended,
+    "tournament": _tournament_ended,
 }
 FAILED: dict[str, Failed] = {
     "selfplay": _selfplay_failed,

@@ -112,7 +112,7 @@ def _completed(
         "model_path": blob_path(model.digest),
         "model_id": model.digest,
         "epochs": 1,
-        "samples_trained": model.steps_spent,
+        "samples_trained": int(report.fields.get("steps", 0)) * int(job.order.params.get("batch", 0)),
         "training_games": 0 if samples is None else samples.games,
         "duration_seconds": report.wall_s,
         "early_stopped": str(report.fields.get("ended", ALL_STEPS)) != ALL_STEPS,

@@ -220,7 +220,13 @@ def test_the_last_champions_meet_every_few_hours_if_there_is_a_new_one():
          "places": [6, 10], "pairs": [1, 0, 6, 0, 1], "first_places": 6}
         for at, one in enumerate(texts) for other in texts[at + 1 :]
     ]  # fmt: skip
-    story.end(story.issue("tournament", order), pairs=pairs)
+    ((name, told),) = story.end(story.issue("tournament", order), pairs=pairs)
+    assert (name, told["evaluation_type"], told["games_played"]) == (
+        "TOURNAMENT_COMPLETED",
+        "round_robin",
+        160,
+    )
+    assert set(told["ratings"]) == set(models[-5:])
     played = [match for match in story.state.matches if match.purpose == "rating"]
     assert len(played) == 10
     assert {match.players for match in played} == {2}

@@ -80,6 +80,7 @@ def test_a_student_is_no_candidate_costs_no_steps_and_holds_up_no_training():
     order = wanted(story, rules, "distillation").order
     job = story.issue("train", order)
     assert not story.state.open_of("train")
+    assert story.told[-1][0] == "WORK_QUEUED", "nobody takes it for a training of the line"
     story.fail(job)
     assert story.state.failures["train"].in_a_row == 0
     assert wanted(story, rules, "distillation") is None, "its own stage rests"
