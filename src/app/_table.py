@@ -276,11 +276,19 @@ _OLD_NAMES: dict[str, dict[str, str]] = {
 }
 
 
+# Names of a path that live beside the home of its capability.
+_NAMES_ELSEWHERE: dict[str, dict[str, str]] = {
+    "sync_bloom_filter": {"BloomFilter": "ringrift.data.transfer.bloom:BloomFilter"},
+    "sync_stall_handler": {"SyncStallHandler": "ringrift.data.transfer.stalls:SyncStallHandler"},
+    "sync_router": {"ScoredNode": "ringrift.data.sync.routing:ScoredNode"},
+}
+
+
 def _table() -> dict[str, Alias]:
     root = "app.coordination"
     rows = dict(_PRESENT)
     for owner, names in _BY_CAPABILITY.items():
-        rows |= {name: Alias(owner) for name in names.split()}
+        rows |= {name: Alias(owner, names=_NAMES_ELSEWHERE.get(name, {})) for name in names.split()}
     for old, new in _DEPRECATED.items():
         rows[old] = replace(
             rows[new], deprecated=f"{root}.{new}", names={**rows[new].names, **_OLD_NAMES.get(old, {})}
