@@ -1,0 +1,322 @@
+"""The guard of nodes that may vanish: who they are, which games only they have, and bringing those to safety.
+
+What is at risk is read off the manifest each time: a game is safe when a node that stays has verified it.
+Hosts add what the manifest cannot know, that they are alive and how many games they have not sealed yet. A
+node that is itself ephemeral pushes everything out when it is told to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import structlog
+
+from ringrift.data.cataloguer import Cataloguer
+from ringrift.data.ephemeral_records import (
+    EphemeralRecords,
+    Evacuation,
+    HostNote,
+    WriteThrough,
+)
+from ringrift.data.evacuation import Evacuated, at_risk, evacuate
+from ringrift.data.manifest_index import games_in
+from ringrift.data.nodes import DataNodes
+from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.engine.blocking import run_blocking
+from ringrift.errors import ConfigError, RingRiftError
+from ringrift.events.audit import ComponentWiring
+from ringrift.events.routed_event import RouterEvent
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.wired import WiredCoordinator
+from ringrift.process import process_scope
+from ringrift.status import HealthCheckResult
+
+__all__ = [
+    "EphemeralDataGuard",
+    "EphemeralRules",
+    "Evacuation",
+    "HostRisk",
+    "WriteThrough",
+    "checkpoint_games",
+    "final_push",
+    "get_ephemeral_guard",
+    "is_ephemeral",
+    "request_evacuation",
+    "wire_ephemeral_events",
+]
+
+log = structlog.get_logger()
+
+NAME = "ephemeral_guard"
+_ANSWER_S = 30.0
+_WORDS = ("vast", "spot", "preemptible", "ephemeral", "runpod")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EphemeralRules:
+    """When a host is given up for lost, and how long saving may take."""
+
+    checkpoint_s: float = 60.0
+    silent_s: float = 120.0
+    unsynced_games: int = 50
+    evacuation_s: float = 600.0
+    final_push_s: float = 25.0  # a rented machine is gone about half a minute after the signal
+    critical_priority: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 < self.checkpoint_s < self.silent_s:
+            raise ConfigError("a host is silent only after it missed a checkpoint: checkpoint_s < silent_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRisk:
+    """What would be lost with one host."""
+
+    host: str
+    ephemeral: bool
+    unsynced_games: int  # sealed there and verified nowhere that stays
+    unsealed_games: int  # played, as the host last said
+    silent_s: float
+    needs_evacuation: bool
+
+
+def is_ephemeral(host: str, nodes: DataNodes) -> bool:
+    """By the config file; for a host that is not in it, by its name."""
+    if host in nodes:
+        return nodes[host].ephemeral
+    return any(word in host.lower() for word in _WORDS)
+
+
+def risk_of(
+    host: str, *, ephemeral: bool, unsynced: int, note: HostNote | None, now_s: float, rules: EphemeralRules
+) -> HostRisk:
+    """Judge one host. A host that never reported is silent since it was first heard of, not for ever."""
+    silent_s = 0.0 if note is None else max(0.0, now_s - note.heartbeat_s)
+    return HostRisk(
+        host=host,
+        ephemeral=ephemeral,
+        unsynced_games=unsynced,
+        unsealed_games=0 if note is None else note.unsealed_games,
+        silent_s=silent_s,
+        needs_evacuation=ephemeral and unsynced >= rules.unsynced_games and silent_s >= rules.silent_s,
+    )
+
+
+async def final_push(plane: DataPlane, *, deadline_s: float) -> Evacuated:
+    """Bring everything that only this node has to nodes that stay; the monotonic clock ends it."""
+    await Cataloguer(plane).catalogue()
+    return await evacuate(plane, plane.this.name, deadline_s=deadline_s)
+
+
+class EphemeralDataGuard(WiredCoordinator):
+    """One per process; all state that matters is in the shared store."""
+
+    capability: ClassVar[str] = "ephemeral_guard"
+    emits: ClassVar[tuple[str, ...]] = ("HOST_OFFLINE", "GAME_SYNCED")
+
+    def __init__(
+        self,
+        *,
+        get_plane: Callable[[], Awaitable[DataPlane]] | None = None,
+        rules: EphemeralRules | None = None,
+        router: UnifiedEventRouter | None = None,
+    ) -> None:
+        super().__init__(NAME, router=router)
+        self._get_plane = get_plane or open_data_plane
+        self.rules = rules or EphemeralRules()
+        self._saving: set[asyncio.Task[None]] = set()
+
+    # --- what hosts say -------------------------------------------------------------------------------
+
+    async def note_checkpoint(self, host: str, games_generated: int, unsealed_games: int = 0) -> HostNote:
+        """A host says how far it is. What it sealed is known from the manifest."""
+        if min(games_generated, unsealed_games) < 0:
+            raise ConfigError(f"{host} cannot have played {games_generated} or {unsealed_games} games")
+        plane = await self._get_plane()
+        return await EphemeralRecords(plane.kv).checkpoint(
+            host, games_generated=games_generated, unsealed_games=unsealed_games, now_s=plane.runtime.now_s()
+        )
+
+    async def note_heartbeat(self, host: str) -> None:
+        plane = await self._get_plane()
+        await EphemeralRecords(plane.kv).heartbeat(host, now_s=plane.runtime.now_s())
+
+    async def risks(self) -> list[HostRisk]:
+        """Every host that is ephemeral or reported, with what would be lost with it."""
+        plane = await self._get_plane()
+        notes = await EphemeralRecords(plane.kv).hosts()
+        names = sorted({*notes, *(node.name for node in plane.nodes.all() if node.ephemeral)})
+        return [
+            risk_of(
+                name,
+                ephemeral=is_ephemeral(name, plane.nodes),
+                unsynced=games_in(await at_risk(plane, name)),
+                note=notes.get(name),
+                now_s=plane.runtime.now_s(),
+                rules=self.rules,
+            )
+            for name in names
+        ]
+
+    # --- saving ---------------------------------------------------------------------------------------
+
+    async def evacuate_host(self, host: str, reason: str) -> Evacuation:
+        """Bring what only *host* has to nodes that stay; the request and how it ended are written down."""
+        plane = await self._get_plane()
+        records = EphemeralRecords(plane.kv)
+        asked = Evacuation(
+            evacuation_id=plane.runtime.new_id(), host=host, reason=reason, requested_s=plane.runtime.now_s()
+        )
+        await records.put_evacuation(asked)
+        done = await evacuate(plane, host, deadline_s=plane.runtime.monotonic_s() + self.rules.evacuation_s)
+        log.info("ephemeral.evacuated", host=host, games=done.games, games_left=done.games_left)
+        await self._tell_synced(host, done)
+        return await records.finish_evacuation(asked, done, now_s=plane.runtime.now_s())
+
+    async def evacuations(self) -> list[Evacuation]:
+        """What was tried so far, the newest last."""
+        return await EphemeralRecords((await self._get_plane()).kv).evacuations()
+
+    async def leave(self) -> Evacuated:
+        """This node ends: say so, and bring out what only it has."""
+        plane = await self._get_plane()
+        deadline_s = plane.runtime.monotonic_s() + self.rules.final_push_s
+        pending = games_in(await at_risk(plane, plane.this.name))
+        reason = f"ephemeral_termination:pending_games={pending}"
+        await self.router.publish("HOST_OFFLINE", {"node_id": plane.this.name, "reason": reason}, NAME)
+        done = await final_push(plane, deadline_s=deadline_s)
+        log.info("ephemeral.final_push", games=done.games, games_left=done.games_left, errors=done.errors)
+        await self._tell_synced(plane.this.name, done)
+        return done
+
+    async def _tell_synced(self, host: str, done: Evacuated) -> None:
+        if done.moved:
+            payload = {"node_id": host, "games_pushed": done.games, "target_nodes": list(done.targets)}
+            paths = [f"blob:{digest}" for digest in done.moved[:100]]
+            told = {**payload, "db_paths": paths, "is_ephemeral": True}
+            await self.router.publish("GAME_SYNCED", told, NAME)
+
+    # --- what it hears, and its end -------------------------------------------------------------------
+
+    def _hears(self) -> Mapping[str, Callback]:
+        return {
+            "HOST_OFFLINE": self._on_offline,
+            "HOST_ONLINE": self._on_alive,
+            "TASK_HEARTBEAT": self._on_alive,
+        }
+
+    async def _on_offline(self, event: RouterEvent) -> None:
+        host = str(event.payload["node_id"])
+        plane = await self._get_plane()
+        if host == plane.this.name or not is_ephemeral(host, plane.nodes):
+            return
+        if await at_risk(plane, host):
+            why = f"it went away: {event.payload.get('reason', '')}"
+            task = asyncio.create_task(self._evacuate_quietly(host, why), name=f"evacuation:{host}")
+            self._saving.add(task)  # whoever told us does not wait for the transfers
+            task.add_done_callback(self._saving.discard)
+
+    async def _evacuate_quietly(self, host: str, why: str) -> None:
+        try:
+            await self.evacuate_host(host, why)
+        except RingRiftError as error:
+            log.error("ephemeral.evacuation_failed", host=host, error=str(error))
+
+    async def wait_for_evacuations(self) -> None:
+        """Return when those that events began have ended."""
+        if self._saving:
+            await asyncio.wait(set(self._saving), timeout=self.rules.evacuation_s)
+
+    async def _on_alive(self, event: RouterEvent) -> None:
+        plane, host = await self._get_plane(), str(event.payload["node_id"])
+        if is_ephemeral(host, plane.nodes):
+            await self.note_heartbeat(host)
+
+    async def stop(self) -> None:
+        """Hear nothing more; an ephemeral node brings its games out before it goes."""
+        was_wired = self.is_subscribed
+        self.unwire()
+        try:
+            if was_wired and (await self._get_plane()).this.ephemeral:
+                await self.leave()
+        finally:
+            for task in set(self._saving):
+                task.cancel()
+            if self._saving:
+                await asyncio.wait(set(self._saving))
+
+    def wiring(self) -> ComponentWiring:
+        return ComponentWiring(NAME, self.capability, self.emits, tuple(self._hears()))
+
+    def health_check(self) -> HealthCheckResult:
+        if not self.is_subscribed:
+            return HealthCheckResult.unhealthy("it is not wired")
+        return HealthCheckResult.ok("", evacuations_running=len(self._saving))
+
+    # --- the documents' calls, for code without an event loop -----------------------------------------
+
+    def checkpoint(self, host: str, games_generated: int, unsealed_games: int = 0) -> HostNote:
+        return run_blocking(self.note_checkpoint(host, games_generated, unsealed_games))
+
+    def heartbeat(self, host: str) -> None:
+        run_blocking(self.note_heartbeat(host))
+
+    def get_evacuation_candidates(self) -> list[HostRisk]:
+        return [risk for risk in run_blocking(self.risks()) if risk.needs_evacuation]
+
+    def request_evacuation(self, host: str, reason: str = "") -> str:
+        """Bring a host's games to safety; return the id of the evacuation when it has ended."""
+        saving = self.evacuate_host(host, reason)
+        return run_blocking(saving, timeout_s=self.rules.evacuation_s + _ANSWER_S).evacuation_id
+
+    def queue_write_through(self, game_id: str, host: str, data_path: str = "", priority: int = 0) -> None:
+        run_blocking(
+            self._with_records(lambda at, now_s: at.queue(game_id, host, data_path, priority, now_s))
+        )
+
+    def get_pending_write_throughs(self, limit: int = 100) -> list[WriteThrough]:
+        """The most urgent first, the oldest of those first."""
+        return run_blocking(self._with_records(lambda at, _now_s: at.pending(limit)))
+
+    def mark_write_through_complete(self, game_id: str) -> bool:
+        return bool(run_blocking(self._with_records(lambda at, _now_s: at.done(game_id))))
+
+    def get_status(self) -> dict[str, Any]:
+        risks = run_blocking(self.risks())
+        pending = self.get_pending_write_throughs()
+        return {
+            "ephemeral_hosts": sum(risk.ephemeral for risk in risks),
+            "total_unsynced_games": sum(risk.unsynced_games for risk in risks),
+            "games_at_risk_on_termination": sum(risk.unsynced_games for risk in risks if risk.ephemeral),
+            "evacuation_candidates": [risk.host for risk in risks if risk.needs_evacuation],
+            "pending_write_throughs": len(pending),
+            "hosts": {risk.host: asdict(risk) for risk in risks},
+        }
+
+    async def _with_records(self, ask: Callable[[EphemeralRecords, float], Awaitable[Any]]) -> Any:
+        plane = await self._get_plane()
+        return await ask(EphemeralRecords(plane.kv), plane.runtime.now_s())
+
+
+def get_ephemeral_guard() -> EphemeralDataGuard:
+    """Return the guard of this process."""
+    return process_scope().get(EphemeralDataGuard, EphemeralDataGuard)
+
+
+def checkpoint_games(host: str, games_generated: int, unsealed_games: int = 0) -> HostNote:
+    return get_ephemeral_guard().checkpoint(host, games_generated, unsealed_games)
+
+
+def request_evacuation(host: str, reason: str = "") -> str:
+    return get_ephemeral_guard().request_evacuation(host, reason)
+
+
+def wire_ephemeral_events(router: UnifiedEventRouter | None = None) -> EphemeralDataGuard:
+    """Return the guard of this process, wired to its events."""
+    guard = process_scope().get(EphemeralDataGuard, lambda: EphemeralDataGuard(router=router))
+    guard.wire()
+    return guard
