@@ -37,6 +37,9 @@ def list_letters(everything: bool, as_json: bool) -> None:
     if as_json:
         print_json({"letters": letters, "stats": stats})
         return
+    if not letters:
+        console().print("No dead letter waits." if stats else "No event ever failed here.")
+        return
     columns = ("id", "status", "event", "subscription", "tries", "since", "error")
     keys = ("event_id", "status", "event_type", "handler_name", "retry_count", "created_at", "error")
     print_table("Dead letters", columns, [[str(row[key]) for key in keys] for row in letters])

@@ -12,7 +12,7 @@ import msgspec
 from rich.text import Text
 
 from ringrift.bootstrap.master_loop import is_master_loop_running
-from ringrift.bootstrap.run_options import DEFAULT_CONFIGS
+from ringrift.bootstrap.run_options import DEFAULT_CONFIGS, parse_configs
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.doctor_job import diagnose
@@ -45,12 +45,13 @@ def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> 
     """Examine a run and say in plain words what is wrong and what to do; exit code 1 if anything is grave."""
     with plain_errors():
         use_data_folder(run)
-        if not quick and not as_json:
-            console().print("Examining games and networks; this takes a minute or two a config…\n")
+        wanted = DEFAULT_CONFIGS if config is None else parse_configs(config)
+        if not as_json:
+            _announce(wanted, quick=quick)
         if has_run():
             findings = ask_engine(lambda engine: _examine_run(engine, config, quick=quick))
         else:
-            findings = asyncio.run(_examine_folder(config or DEFAULT_CONFIGS[0], quick=quick))
+            findings = asyncio.run(_examine_folder(wanted[0], quick=quick))
     grave = any(each.level is Level.PROBLEM for each in findings)
     if as_json:
         print_json({"run": str(get_settings().data_dir), "problem": grave, "findings": findings})
@@ -58,6 +59,15 @@ def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> 
         _show(findings)
     if grave:
         raise click.exceptions.Exit(EXIT_PROBLEM)
+
+
+def _announce(wanted: Sequence[str], *, quick: bool) -> None:
+    """Say first what takes long, and what cannot be examined at all."""
+    if not has_run():
+        folder = get_settings().data_dir
+        console().print(f"There is no run in {folder} yet: this is about the machine and {wanted[0]}.")
+    if not quick:
+        console().print("Examining games and networks; this takes a minute or two a config…\n")
 
 
 async def _examine_run(engine: Engine, config: str | None, *, quick: bool) -> list[Finding]:
@@ -125,6 +135,8 @@ def _show(findings: Sequence[Finding]) -> None:
         say(Text.assemble((f"{each.level:<8}", STYLES[each.level]), " ", _sentence(each.text)))
         if each.advice:
             say(Text(f"         {each.advice}", style="dim"))
+    if all(each.level is Level.FINE for each in findings):
+        say(Text("\nNothing wrong was found.", style="green"))
     silent = {*RUN_CHECKS, *CONFIG_CHECKS} - {each.check for each in findings}
     if silent:
         say(Text(f"\nNothing to say of: {', '.join(sorted(silent)).replace('_', ' ')}", style="dim"))

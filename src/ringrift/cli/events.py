@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -19,8 +20,9 @@ from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.terminal import console, print_table
 from ringrift.engine.ports import EventLog, LogRecord
 from ringrift.events.audit import audit_rows, audit_summary
+from ringrift.events.catalog import CATALOG
 from ringrift.events.event_wire import decode_body
-from ringrift.events.normalization import delivered_as
+from ringrift.events.normalization import delivered_as, is_canonical
 from ringrift.runtime import Runtime, system_runtime
 
 BATCH = 500
@@ -43,6 +45,8 @@ def events() -> None:
 def tail(event_types: tuple[str, ...], since: float, follow: bool, as_json: bool) -> None:
     """Print the events that cross processes, as they come."""
     with plain_errors():
+        for name in event_types:
+            _point_out(name)
         try:
             asyncio.run(_tail(event_types, since_s=since, follow=follow, as_json=as_json))
         except KeyboardInterrupt:
@@ -63,6 +67,15 @@ def audit(everything: bool, as_json: bool) -> None:
         console().print(f"\n{audit_summary(report)}.")
     if not report.ok:
         raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _point_out(name: str) -> None:
+    """An event that is in no catalog may be one of the user's own; more often it is misspelt."""
+    if any(is_canonical(each) for each in delivered_as(name)):
+        return
+    near = get_close_matches(name.upper(), CATALOG, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    click.secho(f"ringrift: the catalog has no event {name!r}{hint}", fg="yellow", err=True)
 
 
 async def _tail(names: Sequence[str], *, since_s: float, follow: bool, as_json: bool) -> None:

@@ -58,6 +58,8 @@ class View(Protocol):
 
     def stopping(self) -> None: ...
 
+    def stopped(self) -> None: ...
+
 
 class PlainView:
     """Log lines: at the start, for every decision, and a summary now and then."""
@@ -68,6 +70,7 @@ class PlainView:
         self._runtime = runtime
         self._summary_due_s = runtime.monotonic_s() + SUMMARY_EVERY_S
         self._told_s = runtime.now_s()
+        self._began_s = runtime.monotonic_s()
 
     def starting(self) -> None:
         log.info("run.starting")
@@ -108,6 +111,9 @@ class PlainView:
 
     def stopping(self) -> None:
         log.info("run.stopping")
+
+    def stopped(self) -> None:
+        log.info("run.stopped", took_s=round(self._runtime.monotonic_s() - self._began_s))
 
 
 class LiveView:
@@ -150,6 +156,9 @@ class LiveView:
     def stopping(self) -> None:
         """The last picture stays on the screen when all is over."""
         self._screen.update(Group(self._last, Text("stopping…", style="dim")), refresh=True)
+
+    def stopped(self) -> None:
+        self._screen.update(Group(self._last, Text("stopped", style="dim")), refresh=True)
 
     def _head(self, manager: DaemonManager, status: RunStatus | None, now_s: float) -> RenderableType:
         health = manager.health_summary()

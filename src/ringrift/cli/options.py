@@ -29,7 +29,13 @@ def _use(_context: click.Context, _parameter: click.Parameter, value: Path | Non
     use_data_folder(value)
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def _here_or_before(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    """`queue --json list` is `queue list --json`."""
+    before = {} if context.parent is None else context.parent.params
+    return value or bool(before.get("as_json"))
+
+
+as_json = click.option("--json", "as_json", is_flag=True, callback=_here_or_before, help="Print JSON.")
 on_data_folder = click.option(
     "--data",
     type=PATH,

@@ -58,6 +58,9 @@ def list_items(as_json: bool) -> None:
     if as_json:
         print_json([_document(item) for item in items])
         return
+    if not items:
+        console().print("Nothing runs at this moment.")
+        return
     rows = [
         (
             item.id,

@@ -29,6 +29,7 @@ from ringrift.cli.live_view import PlainView, View, live_view
 from ringrift.cli.logs import log_to_file, log_to_stderr
 from ringrift.cli.options import on_data_folder
 from ringrift.cli.terminal import console
+from ringrift.daemons.graph import PROFILES
 from ringrift.engine.opening import get_engine
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.runtime import Runtime, system_runtime
@@ -37,6 +38,7 @@ from ringrift.web.address import read_address
 from ringrift.web.run_reader import RunReader
 
 STOP_LOOK_S = 0.25
+PROFILE_HELP = f"Which daemons to run: {', '.join(PROFILES)}."
 
 
 @click.command()
@@ -44,7 +46,7 @@ STOP_LOOK_S = 0.25
 @click.option("--workers", type=int, metavar="N", help="Jobs at a time; one a core if not given.")
 @click.option("--for", "duration", metavar="TIME", help="Stop after this time: 90s, 10m, 2h.")
 @on_data_folder
-@click.option("--profile", default="standard", show_default=True, help="Which daemons to run.")
+@click.option("--profile", default="standard", show_default=True, help=PROFILE_HELP)
 @click.option("--plain", is_flag=True, help="Log lines instead of the live view.")
 @click.option("--no-open", is_flag=True, help="Do not open the live page.")
 def run(
@@ -53,6 +55,7 @@ def run(
     """Learn on this machine until interrupted; stop and start as you like."""
     with plain_errors():
         limit_s = None if duration is None else parse_duration(duration)
+        _check_profile(profile)
         live = not plain and console().is_terminal
         set_run_options(
             RunOptions(
@@ -74,6 +77,13 @@ def run(
                 log_to_stderr(logging.INFO)
                 view = PlainView(runtime)
             asyncio.run(run_with_view(profile, view, limit_s=limit_s, runtime=runtime))
+            view.stopped()
+
+
+def _check_profile(profile: str) -> None:
+    """Before anything is made or started for it."""
+    if profile not in PROFILES:
+        raise ConfigError(f"--profile is {profile!r}; it must be one of {', '.join(PROFILES)}")
 
 
 def has_display(environ: Mapping[str, str]) -> bool:
@@ -105,10 +115,7 @@ async def run_with_view(profile: str, view: View, *, limit_s: float | None, runt
 
 
 async def _control(profile: str, stop: asyncio.Event, started: asyncio.Future[Started]) -> None:
-    try:
-        await run_control_process(profile=profile, stop=stop, on_started=started.set_result)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    await run_control_process(profile=profile, stop=stop, on_started=started.set_result)
 
 
 async def _show(view: View, started: asyncio.Future[Started], stop: asyncio.Event, runtime: Runtime) -> None:

@@ -91,3 +91,37 @@ def test_no_command_shows_the_help():
 def test_looking_at_a_folder_makes_none(tmp_path, arguments):
     CliRunner().invoke(app, [*arguments, "--data", str(tmp_path / "nowhere")])
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_option_before_the_subcommand_counts_as_one_behind_it():
+    write_status(SampleRun(configs=("square8_2p",)))
+    runner = CliRunner()
+    assert runner.invoke(app, ["queue", "--json", "list"]).stdout.strip() == "[]"
+    assert "Nothing runs" in runner.invoke(app, ["queue", "list"]).stdout
+
+
+def test_a_misspelt_event_is_pointed_out_and_others_are_not():
+    write_status(SampleRun(configs=("square8_2p",)))
+    tail = ["events", "tail", "--no-follow", "--type"]
+    wrong = CliRunner().invoke(app, [*tail, "TRAINING_COMPLETE_"])
+    assert (wrong.exit_code, "did you mean TRAINING_COMPLETED" in wrong.stderr) == (0, True)
+    assert CliRunner().invoke(app, [*tail, "TRAINING_COMPLETED"]).stderr == ""
+
+
+def test_a_wrong_profile_is_named_before_anything_is_made(tmp_path):
+    given = ["run", "--profile", "nope", "--plain", "--data", str(tmp_path / "new")]
+    refused = CliRunner().invoke(app, given)
+    assert refused.exit_code == 2
+    assert "--profile is 'nope'; it must be one of" in refused.stderr
+    assert "standard" in refused.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_doctor_of_a_folder_without_a_run_says_so_and_knows_its_games(tmp_path):
+    folder = str(tmp_path / "nowhere")
+    told = CliRunner().invoke(app, ["doctor", folder, "--quick"])
+    assert told.exit_code == 0
+    assert f"There is no run in {folder} yet" in told.stdout
+    assert "Nothing wrong was found." in told.stdout
+    refused = CliRunner().invoke(app, ["doctor", folder, "--quick", "--config", "nope"])
+    assert (refused.exit_code, "'nope' is no config" in refused.stderr) == (2, True)

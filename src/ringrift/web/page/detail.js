@@ -54,7 +54,7 @@ export class Detail {
     const config = store.get(`config/${key}`);
     drawStages(config, store.nowS);
     drawJobs(config);
-    say(byId("next"), config ? config.next : "");
+    say(byId("next"), config ? config.next.replace(/^[a-z]+(?=: )/, stageTitle) : "");
     pairs(byId("counts"), config ? countPairs(config) : []);
     if (config?.cost !== this.costed) {
       this.costed = config?.cost;

@@ -38,7 +38,7 @@ export function drawFindings(store) {
   const found = [...store.get("findings", [])].sort((a, b) => worry(b) - worry(a));
   const node = byId("findings");
   if (!found.length) {
-    node.replaceChildren(el("li", {}, empty("The doctor has not looked yet, or has nothing to say.")));
+    node.replaceChildren(el("li", {}, empty(store.get("run") ? "The doctor found nothing wrong." : "The doctor has not looked yet.")));
     return;
   }
   node.replaceChildren(
