@@ -21,7 +21,7 @@ from ringrift.learning.champions import ChampionPointers
 from ringrift.learning.diagnoses import STAGE as DIAGNOSE
 from ringrift.learning.diagnoses import keep_reported
 from ringrift.learning.effort import SELFPLAY, Effort
-from ringrift.learning.facts import AnyFact, JobIssued
+from ringrift.learning.facts import AnyFact, Blocked, JobIssued
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
 from ringrift.learning.job_ends import ended_fact, without_report
 from ringrift.learning.ledger import Ledger, known_configs, remember_config
@@ -45,7 +45,8 @@ from ringrift.work.worker_records import live_workers
 ENDS_AT_ONCE = 500
 DECISIONS_AT_ONCE = 16
 ORDERS_AT_ONCE = 256
-HELD_S_MIN = 1.0
+HELD_S_MIN, HELD_S_MAX = 1.0, 60.0
+HELD_WRITTEN_S = 600.0
 PLAN_AGAIN_S = 2.0
 SEEN_END_KEY = "learning/seen_end"
 LEFT_REASON = "its config is no longer in the run"
@@ -88,6 +89,12 @@ class Controller:
         if config not in self._ledgers:
             raise ConfigError(f"{config} is not among the configs of this run: {', '.join(self._ledgers)}")
         return self._ledgers[config].state
+
+    def held(self, config: str) -> dict[str, Block]:
+        """What *config* wants and the machine may not take now, by kind."""
+        wanted = {each.kind for each in self.plans[config].wanted} if config in self.plans else set()
+        now_s = self._runtime.now_s()
+        return {kind: block for kind, block in self._held.items() if kind in wanted and block.holds(now_s)}
 
     def shares(self) -> dict[str, float]:
         """The share of self-play of each config."""
@@ -269,8 +276,21 @@ class Controller:
         if verdict.ok:
             return True
         now_s = self._runtime.now_s()
-        self._held[kind] = Block(verdict.reason, now_s + max(verdict.retry_after_s, HELD_S_MIN), now_s)
+        # What ends sooner than it said, such as an emergency that somebody clears, is seen within a minute.
+        wait_s = min(max(verdict.retry_after_s, HELD_S_MIN), HELD_S_MAX)
+        block = Block(verdict.reason, now_s + wait_s, now_s)
+        self._held[kind] = block
+        await self._write_held(kind, block)
         return False
+
+    async def _write_held(self, kind: str, block: Block) -> None:
+        """Write that work of *kind* waits for the machine: once in a while, however often it is refused."""
+        for config, made in self.plans.items():
+            before = self.state(config).blocks.get(kind)
+            recent = before is not None and 0 <= block.since_s - before.since_s < HELD_WRITTEN_S
+            if not recent and any(wanted.kind == kind for wanted in made.wanted):
+                fact = Blocked(at_s=block.since_s, stage=kind, reason=block.reason, until_s=block.until_s)
+                await self._write(config, fact)
 
     def _explain_held(self, capacity: Capacity) -> None:
         """Say of work that is wanted why it is not ordered, where that is not just that all are busy."""

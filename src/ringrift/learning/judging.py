@@ -62,42 +62,32 @@ def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: b
         rules=rules.promotion,
         untrained=f"untrained:{rules.preset}@{rules.evaluation_simulations}",
     )
-    if found.verdict is promotion.PromotionVerdict.PROMOTE:
-        made.decided.append(
-            Promoted(
-                at_s=snapshot.now_s,
-                model=candidate.digest,
-                previous=state.champion,
-                reason=found.reason,
-                evidence=found.evidence,
-            )
-        )
-    elif found.verdict is promotion.PromotionVerdict.REJECT:
-        made.decided.append(
-            Rejected(
-                at_s=snapshot.now_s,
-                model=candidate.digest,
-                gate=found.gate,
-                reason=found.reason,
-                evidence=found.evidence,
-            )
-        )
-    elif (
-        found.gate == promotion.FLOOR and candidate.state is ModelState.EVALUATING and len(found.evidence) > 1
-    ):
-        made.decided.append(
-            Staged(
-                at_s=snapshot.now_s,
-                model=candidate.digest,
-                reason=f"only the floor is open: {found.reason}",
-                evidence=found.evidence,
-            )
-        )
+    decided = _verdict(snapshot, candidate, found)
+    if decided is not None:
+        made.decided.append(decided)
     elif not running:
         order = evaluate_order(
             state, rules, candidate, [found.opponent], games=found.games, purpose=promotion.PROMOTION
         )
         made.want("evaluate", order, f"model {candidate.number}: {found.reason}")
+
+
+def _verdict(
+    snapshot: Snapshot, candidate: Model, found: promotion.PromotionJudgement
+) -> Promoted | Rejected | Staged | None:
+    """What *found* decides about the candidate; None while it only asks for games."""
+    at_s, model, evidence = snapshot.now_s, candidate.digest, found.evidence
+    if found.verdict is promotion.PromotionVerdict.PROMOTE:
+        previous = snapshot.state.champion
+        return Promoted(at_s=at_s, model=model, previous=previous, reason=found.reason, evidence=evidence)
+    if found.verdict is promotion.PromotionVerdict.REJECT:
+        return Rejected(at_s=at_s, model=model, gate=found.gate, reason=found.reason, evidence=evidence)
+    # More than one gate in the evidence: those before the last were passed.
+    passed = found.gate == promotion.FLOOR and len(evidence) > 1
+    if passed and candidate.state is ModelState.EVALUATING:
+        reason = f"only the floor is open: {found.reason}"
+        return Staged(at_s=at_s, model=model, reason=reason, evidence=evidence)
+    return None
 
 
 def _watch(snapshot: Snapshot, made: ConfigPlan, *, running: bool) -> None:

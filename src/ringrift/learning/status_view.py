@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -24,7 +24,7 @@ from ringrift.learning.records import ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import ConfigStatus, Cost, Curve, LossPoint, RunDecision, StageProgress
 from ringrift.learning.snapshot import EXTRA_STAGES, STAGES, ConfigPlan
-from ringrift.learning.state import ConfigState
+from ringrift.learning.state import Block, ConfigState
 from ringrift.work.worker_records import RunningRecord
 
 LOSSES_SHOWN = 200
@@ -45,13 +45,17 @@ class AroundConfig:
     paused: str | None
     prices: Mapping[str, float]
     now_s: float
+    held: Mapping[str, Block] = field(default_factory=dict)  # kind: why the machine may not take more of it
 
 
 def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
     """One config."""
     curve, paused = around.curve, around.paused
     ours = [job for job in around.running if job.job_id in state.open_jobs]
-    blocked = _blocked(state, around.rules, now_s=around.now_s, paused=paused)
+    blocked = {
+        **{kind: {"reason": each.reason, "until_s": each.until_s} for kind, each in around.held.items()},
+        **_blocked(state, around.rules, now_s=around.now_s, paused=paused),
+    }
     newest = state.newest_model
     trained_on = None if newest is None else state.samples.get(newest.samples)
     rating = _rating(state, curve)

@@ -77,6 +77,7 @@ class StatusWriter:
                 paused=await wishes.why_paused(state.config),
                 prices=self._settings.prices or {},
                 now_s=now_s,
+                held=controller.held(state.config),
             )
             pictures[state.config] = config_status(state, around)
         everything = await wishes.get(ALL)

@@ -175,7 +175,7 @@ class LoopAudit:
         trainings = [
             int(report.fields["steps"]) * int(fact.order.params["batch"])
             for fact, report in reports
-            if fact.kind == "train"
+            if fact.kind == "train" and not fact.order.purpose  # those of students are paid for by nobody
         ]
         self._same("models", len(trainings), len(state.models))
         self._same("spent sample-steps", sum(trainings), state.bucket.spent)
@@ -183,6 +183,7 @@ class LoopAudit:
         if again := [digest[:12] for digest, times in used.items() if times > 1]:
             self._wrong(f"trained twice on the same samples: {again}")
         matches = sum(len(r.fields["matches"]) for fact, r in reports if fact.kind == "evaluate")
+        matches += sum(len(r.fields["pairs"]) for fact, r in reports if fact.kind == "tournament")
         self._same("matches", matches, len(state.matches))
 
     def _same(self, what: str, counted: float, told: float) -> None:

@@ -1,5 +1,7 @@
 """Settings that change what is ordered: simulations, what a row earns, games under backpressure."""
 
+from contextlib import asynccontextmanager
+
 import msgspec
 import pytest
 from feedback_kit import promote, trained_model
@@ -9,7 +11,7 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.learning.allocation import Capacity
 from ringrift.learning.announcing import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.facts import PRICE_TOPIC, Noted
+from ringrift.learning.facts import PRICE_TOPIC, Blocked, Noted
 from ringrift.learning.feedback_rules import Feedback
 from ringrift.learning.outlook import outlook, rules_in_force
 from ringrift.learning.plan import PRICE_S_MIN, plan
@@ -123,38 +125,64 @@ def test_backpressure_takes_slots_from_games_and_from_nothing_else():
 
 
 class Pressed:
-    """Safeguards under pressure."""
+    """Safeguards under pressure; with *why*, they refuse everything."""
 
-    def __init__(self, level):
-        self.level = level
+    def __init__(self, level, why=""):
+        self.level, self.why = level, why
 
     async def throttle(self, _kind):
         return self.level.throttle_factor
 
     async def may_order(self, _kind, _node):
-        return SpawnVerdict(True, "ok")
+        return SpawnVerdict(not self.why, self.why or "ok", 3600.0)
+
+
+@asynccontextmanager
+async def pressed_run(safeguards, rules=RULES):
+    runtime = SimulatedRuntime()
+    engine = memory_engine(runtime, MemoryStore())
+    worker = WorkerRecord(
+        name="w", node="n", pid=1, slots=8, busy=0, kinds=None, capabilities=(), cpus=8, gpus=0,
+        memory_mb=1, memory_free_mb=1, load=0.0, started_s=0.0, at_s=runtime.now_s(),
+    )  # fmt: skip
+    await engine.kv.put(worker_key("w"), msgspec.json.encode(worker))
+    controller = Controller(engine, runtime, rules, announcer=Silent(), safeguards=safeguards)
+    await controller.open(["square8_2p"])
+    yield controller, runtime
+    await engine.close()
 
 
 @pytest.mark.parametrize(("follow", "games"), [(False, 9), (True, 5)])
 def test_a_run_orders_fewer_games_while_rows_pile_up_if_that_is_set(follow, games):
     async def main():
-        runtime = SimulatedRuntime()
-        engine = memory_engine(runtime, MemoryStore())
-        worker = WorkerRecord(
-            name="w", node="n", pid=1, slots=8, busy=0, kinds=None, capabilities=(), cpus=8, gpus=0,
-            memory_mb=1, memory_free_mb=1, load=0.0, started_s=0.0, at_s=runtime.now_s(),
-        )  # fmt: skip
-        await engine.kv.put(worker_key("w"), msgspec.json.encode(worker))
         rules = with_rules(follow_backpressure=follow)
-        controller = Controller(
-            engine, runtime, rules, announcer=Silent(), safeguards=Pressed(BackpressureLevel.SOFT)
-        )
-        await controller.open(["square8_2p"])
-        await controller.reconcile()
-        assert len(controller.state("square8_2p").open_jobs) == games
-        said = {each.stage: each.reason for each in controller.plans["square8_2p"].explanations}
-        assert ("backpressure" in said["selfplay"]) is follow
-        await engine.close()
+        async with pressed_run(Pressed(BackpressureLevel.SOFT), rules) as (controller, _):
+            await controller.reconcile()
+            assert len(controller.state("square8_2p").open_jobs) == games
+            said = {each.stage: each.reason for each in controller.plans["square8_2p"].explanations}
+            assert ("backpressure" in said["selfplay"]) is follow
+
+    simulate(main())
+
+
+def test_what_the_machine_refuses_is_blocked_in_writing_and_asked_for_again():
+    async def main():
+        safeguards = Pressed(BackpressureLevel.NONE, why="emergency stop: smoke")
+        async with pressed_run(safeguards) as (controller, runtime):
+            state = controller.state("square8_2p")
+            for _ in range(5):
+                await controller.reconcile()
+                await runtime.sleep(70.0)
+            assert "smoke" in state.blocks["selfplay"].reason
+            assert sum(isinstance(fact, Blocked) for fact in state.decisions) == 1, "not with every refusal"
+            assert not state.open_jobs
+            await controller.reconcile()
+            assert "smoke" in controller.held("square8_2p")["selfplay"].reason
+            safeguards.why = ""
+            await runtime.sleep(61.0)
+            await controller.reconcile()
+            assert state.open_jobs, "it ends by itself"
+            assert not controller.held("square8_2p")
 
     simulate(main())
 
