@@ -27,6 +27,7 @@ class BackupRules:
     batch_files: int = 1_000
     reverify_s: float = 21 * 86_400.0  # receipts count for 30 days
     reverify_files: int = 50  # in one round
+    games_wanted: int = 500  # a config with fewer games here gets archived ones
 
     def __post_init__(self) -> None:
         if self.gather_s < 0 or not 0 < self.retry_s <= self.retry_s_max:

@@ -23,7 +23,7 @@ from ringrift.clock import now_s
 from ringrift.data.artifacts import Receipt
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.landing import Landed, Landing, Piece
-from ringrift.data.transfer.receiving import Intake
+from ringrift.data.transfer.receiving import CHUNK_INDEX, Intake
 from ringrift.engine.digests import check_digest
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.engine.sqlite.faults import from_os
@@ -32,7 +32,6 @@ from ringrift.runtime import system_runtime
 
 MODULE = "ringrift.data.receive_main"
 BLOBS = "blobs"  # in a data folder
-CHUNK_LISTS = "chunks.db"
 REQUEST_BYTES_MAX = 32 << 20
 REFUSED, FULL = 3, 4  # exit codes; the reason goes to stderr
 
@@ -166,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(options: argparse.Namespace) -> ReceiveReply:
     request = read_request(sys.stdin.buffer)
     folder = BlobFolder(options.data_dir.expanduser() / BLOBS, system_runtime().new_id)
-    index = ChunkIndex(folder.folder / CHUNK_LISTS)
+    index = ChunkIndex(folder.folder / CHUNK_INDEX)
     intake = Intake(folder, index, node=options.node, now_s=now_s)
     landing = Landing(intake, verifier=options.by, now_s=now_s)
     try:

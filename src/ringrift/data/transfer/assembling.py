@@ -31,7 +31,8 @@ def assemble_transfers(
         return Landing(intake, verifier=verifier, now_s=runtime.now_s)
 
     programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
-    stores = SshStores(Ssh(programs, runtime), programs.scratch, this=this)
+    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
+    stores = SshStores(ssh, programs.scratch, this=this)
     transports = (
         HttpTransport(intake, secret=data_secret(settings), runtime=runtime),
         RsyncTransport(stores, programs, landing("rsync")),

@@ -123,8 +123,7 @@ class Landing:
         taken = self.intake.adopt(delivered, self._verifier)
         into.receipts += taken.receipts
         into.failed |= dict(taken.failed)
-        # The intake throws away what is wrong and keeps what it could not read.
-        into.corrupted |= {digest for digest, _ in taken.failed if not delivered[digest].exists()}
+        into.corrupted |= taken.corrupted
         for digest in delivered:
             into.offsets.pop(digest, None)
 

@@ -33,7 +33,7 @@ _SOCKET_PATH_MAX = 103  # what the kernel takes for a socket, and macOS takes le
 _SSH_SUFFIX = 18  # ssh makes the socket under a longer name first
 
 
-class Unreachable(TransferFailed):
+class SshUnreachable(TransferFailed):
     """No address of the node answers by ssh."""
 
     def __init__(self, node: str, *, attempts: Sequence[tuple[str, str]]) -> None:
@@ -86,7 +86,7 @@ class Ssh:
         self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def line(self, node: DataNode) -> SshLine:
-        """Return a line that works; raises `Unreachable` with what each address answered."""
+        """Return a line that works; raises `SshUnreachable` with what each address answered."""
         if not node.addresses:
             raise ConfigError(f"node {node.name!r} has neither ssh_host nor overlay_ip")
         async with self._connecting[node.name]:
@@ -131,6 +131,8 @@ class Ssh:
         return best or self._runtime.monotonic_s() - since_s < OVERLAY_AGAIN_S
 
     async def _connect(self, node: DataNode) -> SshLine:
+        if self._control_dir is not None:
+            await asyncio.to_thread(self._control_dir.mkdir, 0o700, parents=True, exist_ok=True)
         attempts = []
         for address in node.addresses:
             line = SshLine(node, address, self._options(node, address))
@@ -146,7 +148,7 @@ class Ssh:
                 log.info("ssh.connected", node=node.name, address=address)
                 return line
             attempts.append((address, outcome.complaint or f"ssh ended with {outcome.code}"))
-        raise Unreachable(node.name, attempts=attempts)
+        raise SshUnreachable(node.name, attempts=attempts)
 
     async def _is_connected(self, line: SshLine) -> bool:
         """Whether a master of an earlier call, or of another process, still serves the address."""
@@ -186,5 +188,4 @@ def _usable(control_dir: Path | None) -> Path | None:
     if len(str(control_dir)) + 1 + 12 + _SSH_SUFFIX > _SOCKET_PATH_MAX:
         log.warning("ssh.control_path_too_long", folder=str(control_dir), shared_connections=False)
         return None
-    control_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return control_dir
