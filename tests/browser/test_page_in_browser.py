@@ -229,3 +229,23 @@ def test_the_speed_of_the_last_minutes_is_drawn(site, visit):
         site.show(msgspec.structs.replace(status, at_s=status.at_s + second))
         visitor.wait_for_text("#totals", f"{2 + second}.0")
     assert visitor.page.locator("#totals .total-plot polyline").count() == 1
+
+
+def test_cost_is_told_in_cpu_gpu_and_money_for_what_it_brought(site, visit):
+    site.show(SampleRun(configs=("square8_2p", "hex8_2p")))
+    visitor = visit()
+    rows = [row.split("\t") for row in visitor.page.locator("#cost tr").all_inner_texts()]
+    assert [row[0].strip() for row in rows] == ["", "in all", "a game", "a promotion", "a rating point"]
+    assert [cell.strip() for cell in rows[0][1:]] == ["CPU", "GPU", "money"]
+    assert all(any(sign.isdigit() for sign in cell) for row in rows[1:] for cell in row[1:])
+    visitor.page.locator("#configs .tile").nth(1).click()
+    visitor.page.locator("#cost .note").wait_for()
+    assert "[prices]" in visitor.text("#cost")
+
+
+def test_a_problem_that_the_doctor_found_looks_like_one(site, visit):
+    finding = {"check": "disk", "level": "problem", "text": "0.5 GiB are free", "advice": "Make room."}
+    site.show(msgspec.structs.replace(ONE.status(), findings=(finding,)))
+    visitor = visit()
+    badge = visitor.page.locator("#findings .badge")
+    assert (badge.inner_text(), badge.get_attribute("data-level")) == ("problem", "bad")
