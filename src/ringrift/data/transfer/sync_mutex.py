@@ -328,7 +328,7 @@ class SyncLock:
         if keeper is None:
             return
         keeper.cancel()
-        await asyncio.wait({keeper})
+        await asyncio.gather(keeper, return_exceptions=True)  # that it was lost is seen below
         if not await self._mutex.release_async(self._host) and error[0] is None:
             raise LeaseLost(_lock(self._host), token=0, reason="another may have it by now")
 

@@ -1,0 +1,101 @@
+"""Files as a whole: their checksum, writing them all or not at all, and setting bad ones aside.
+
+All calls block; inside a loop they belong in a thread. A file that changes while it is read is busy, which
+says nothing about whether it is sound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.files import sync_folder
+from ringrift.errors import ConfigError, Unavailable
+
+__all__ = ["ALGORITHMS", "SIDECARS", "FileBusy", "atomic_file_write", "compute_file_checksum", "set_aside"]
+
+ALGORITHMS = ("sha256", "sha1", "md5", "blake2b")
+SIDECARS = ("-wal", "-shm", "-journal")
+
+
+class FileBusy(Unavailable):
+    """Somebody is using the file; whether it is sound can be told when they are done."""
+
+
+def compute_file_checksum(path: Path | str, algorithm: str = "sha256") -> str:
+    """Return the checksum of the whole file in hex, whatever its size.
+
+    `FileBusy` if it was changed meanwhile, `Unavailable` if it cannot be read.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(f"no checksum is called {algorithm!r}; there are: {', '.join(ALGORITHMS)}")
+    path = Path(path)
+    with told_in_our_words(path), path.open("rb") as file:
+        before = os.fstat(file.fileno())
+        digest = hashlib.file_digest(file, algorithm).hexdigest()
+        after = path.stat()
+    if (before.st_ino, before.st_size, before.st_mtime_ns) != (
+        after.st_ino,
+        after.st_size,
+        after.st_mtime_ns,
+    ):
+        raise FileBusy(f"{path} was changed while it was read")
+    return digest
+
+
+@contextmanager
+def atomic_file_write(path: Path | str) -> Iterator[BinaryIO]:
+    """Write a file that appears under its name complete and on the disk, or not at all."""
+    path = Path(path)
+    with told_in_our_words(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            with draft.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+            sync_folder(path.parent)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def set_aside(path: Path | str, folder: Path, *, now_s: float) -> Path:
+    """Move a file, and what SQLite keeps beside it, into *folder*; return its new place.
+
+    Nothing is lost on the way: a move to another disk is a copy that is on that disk before the file goes.
+    """
+    path = Path(path)
+    moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d_%H%M%S")
+    place = folder / f"{moment}_{secrets.token_hex(3)}_{path.name}"
+    with told_in_our_words(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        # The file goes last: as long as it is there, its sidecars are not orphans of a living database.
+        for suffix in SIDECARS:
+            beside = path.with_name(path.name + suffix)
+            if beside.exists():
+                _move(beside, place.with_name(place.name + suffix))
+        _move(path, place)
+    return place
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError:
+        draft = target.with_name(f".{target.name}.draft")
+        shutil.copy2(source, draft)
+        with draft.open("rb") as copied:
+            os.fsync(copied.fileno())
+        draft.rename(target)
+        source.unlink()
+    sync_folder(target.parent)
