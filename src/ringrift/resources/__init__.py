@@ -1,0 +1,1 @@
+"""What the machines have, and what is done when it runs short."""
