@@ -45,7 +45,7 @@ class Truth:
 class World:
     """One store, a few workers, one controller at a time."""
 
-    def __init__(self, seed, *, configs, slots=4, faults=True):
+    def __init__(self, seed, *, configs, slots=4, faults=True, rules=None):
         self.runtime = SimulatedRuntime(seed=seed)
         self.rng = self.runtime.rng
         self.store = MemoryStore()
@@ -56,6 +56,8 @@ class World:
             selfplay_job_s=40.0,
             bucket=BucketRules(chunk_steps=40_000, cap_steps=400_000, rows_first_min=5_000),
             retry_s=5.0,
+            tournament_every_s=3_600.0,
+            **(rules or {}),
         )
         self.controller = None
 

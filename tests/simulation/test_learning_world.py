@@ -4,6 +4,7 @@ import pytest
 from learning_world import World
 
 from ringrift.learning.records import ShardState
+from ringrift.learning.rules import CascadeRules, StudentRules
 from ringrift.testing.simulation import simulate
 
 CONFIGS = ("square8_2p", "hex8_2p", "connect_four_2p")
@@ -11,8 +12,8 @@ CONFIGS = ("square8_2p", "hex8_2p", "connect_four_2p")
 IDLE_S_MAX = 1800.0
 
 
-def lived(seed, hours, *, faults=True, configs=CONFIGS):
-    world = World(seed, configs=configs, faults=faults)
+def lived(seed, hours, *, faults=True, configs=CONFIGS, rules=None):
+    world = World(seed, configs=configs, faults=faults, rules=rules)
 
     async def main():
         await world.run(hours)
@@ -38,6 +39,34 @@ def test_every_config_learns(world):
         strengths = [world.truth.strength[each.model] for each in state.promotions]
         assert len(state.promotions) >= 5
         assert strengths[-1] > strengths[0] + 200
+
+
+def test_champions_are_examined_and_meet_each_other(world):
+    for config in CONFIGS:
+        done = world.controller.state(config).last_done
+        assert {"diagnose", "tournament"} <= done.keys()
+
+
+def test_with_all_that_can_be_switched_on_it_learns_as_well():
+    rules = {
+        "search_budget": "progress",
+        "adaptive_steps": True,
+        "students": StudentRules(distillation="small", small_net_games=5_000),
+        "cascade": CascadeRules(enabled=True, rating=0.0, wait_s=900.0),
+    }
+    world = lived(4, hours=2.0, configs=("square8_2p", "square8_3p"), rules=rules)
+    for config in ("square8_2p", "square8_3p"):
+        state = world.controller.state(config)
+        strengths = [world.truth.strength[each.model] for each in state.promotions]
+        assert strengths[-1] > strengths[0] + 100
+        assert {"distillation", "small_net"} == {each.purpose for each in state.students.values()}
+        assert len(state.students) < len(state.promotions) + state.games / 5_000 + 1
+        assert state.bucket.spent <= state.bucket.earned
+        assert world.truth.longest_idle_s[config] <= IDLE_S_MAX
+    follower = world.controller.state("square8_3p")
+    first = next(iter(follower.models.values()))
+    assert follower.newest_note("warm_start").details["model"] in world.truth.strength
+    assert first.parent is None
 
 
 def test_no_config_is_idle_beyond_its_bound(world):
