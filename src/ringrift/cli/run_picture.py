@@ -41,7 +41,7 @@ _STYLES = {
     "problem": "red",
 }
 _GRAVITY = {"problem": 2, "warning": 1}
-_DEEDS_FIRST, _DEEDS_LAST = ("promoted", "refused", "took back"), ("waits", "failed")
+_DEEDS_FIRST, _DEEDS_LAST = ("staged", "promoted", "refused", "took back"), ("waits", "failed")
 
 
 def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None = None) -> RenderableType:

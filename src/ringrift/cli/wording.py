@@ -45,14 +45,17 @@ def duration(seconds: float | None) -> str:
 
 
 def effort(seconds: float | None) -> str:
-    """A cost in seconds, exact enough for that of one game."""
+    """A cost in one unit, exact enough for that of one game."""
     if seconds is None:
         return NOTHING
     if seconds == 0:
         return "0"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 100 else duration(seconds)
+    for limit_s, size_s, unit in ((100, 1, "s"), (6_000, 60, "min"), (360_000, 3_600, "h")):
+        if seconds < limit_s:
+            return f"{seconds / size_s:.1f} {unit}"
+    return f"{seconds / 86_400:.1f} d"
 
 
 def money(value: float | None) -> str:

@@ -193,14 +193,14 @@ def _findings() -> tuple[dict[str, object], ...]:
     return (
         {
             "check": "hold_out",
-            "level": "ok",
-            "text": "The hold-out set has 4,810 rows of games that were never trained on.",
-            "advice": "",
+            "level": "notice",
+            "text": "model 3 of square8_2p was trained without held-out games",
+            "advice": "Set hold_out in [learning] to 0.05; with few games, wait for some hundred.",
         },
         {
-            "check": "data_ratio",
+            "check": "ratio",
             "level": "warning",
             "text": "Training sees every row 6.1 times; 4 is the aim.",
-            "advice": "Add a worker for self-play, or lower sample_steps_per_row.",
+            "advice": "Add a worker for self-play, or lower steps_per_row in [learning.bucket].",
         },
     )

@@ -355,7 +355,7 @@ def test_status_tells_what_a_game_a_promotion_and_a_rating_point_cost_in_cpu_gpu
     head = next(line for line in shown.splitlines() if line.startswith("cost"))
     assert head.split("  ")[-1].strip() == "a rating point"
     lines = shown.splitlines()[shown.splitlines().index(head) + 1 :]
-    assert [line.split()[:2] for line in lines[:2]] == [["square8_2p", "CPU"], ["GPU", "13"]]
+    assert [line.split()[:2] for line in lines[:2]] == [["square8_2p", "CPU"], ["GPU", "13.4"]]
     assert lines[2].split()[0] == "money"
     assert lines[3].split()[:2] == ["hex8_2p", "CPU"]
     assert "GPU" not in "".join(lines[4:])  # hex8_2p had none

@@ -107,7 +107,8 @@ def test_numbers_are_told_in_words():
         "1 h",
         "1 d 1 h",
     ]
-    assert [effort(s) for s in (None, 0.0124, 12.34, 600)] == ["-", "12 ms", "12.3 s", "10 min"]
+    assert [effort(s) for s in (None, 0.0, 0.0124, 12.34)] == ["-", "0", "12 ms", "12.3 s"]
+    assert [effort(s) for s in (600, 20_000, 864_000)] == ["10.0 min", "5.6 h", "10.0 d"]
     assert [count(n) for n in (999, 43_100, 1_300_000)] == ["999", "43,100", "1.3M"]
 
 

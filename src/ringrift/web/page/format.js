@@ -23,13 +23,14 @@ export function duration(seconds) {
   return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600)} h`;
 }
 
-// A few units are enough for the cost of one game.
+// A cost in one unit, exact enough for that of one game.
 export function effort(seconds) {
   if (!isNumber(seconds)) return "–";
   if (seconds === 0) return "0";
   if (seconds < 1) return `${(seconds * 1000).toFixed(0)} ms`;
   if (seconds < 100) return `${seconds.toFixed(1)} s`;
-  return duration(seconds);
+  if (seconds < 6_000) return `${(seconds / 60).toFixed(1)} min`;
+  return seconds < 360_000 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86_400).toFixed(1)} d`;
 }
 
 // Two digits that say something, for the price of one game as for that of a week.

@@ -20,7 +20,7 @@ const LEVELS = {
 export const level = (word) => LEVELS[word] ?? "plain";
 
 // "promoted 3f9c…" is a deed and its object; "train waits" is one the other way round.
-const DEED_FIRST = /^(promoted|refused|took back) (.+)$/;
+const DEED_FIRST = /^(staged|promoted|refused|took back) (.+)$/;
 const DEED_LAST = /^(.+) (waits|failed)$/;
 export function deed(what) {
   const first = DEED_FIRST.exec(what);
