@@ -21,7 +21,7 @@ from ringrift.work.roles import (
 async def get_kv():
     return (await get_engine()).kv
 
-config = LeaseConfig(lease_s=float(sys.argv[1]), renew_s=0.3)
+config = LeaseConfig(lease_s=float(sys.argv[1]), renew_s=1.2)
 roles = OrchestratorRoles(get_kv, runtime=system_runtime(), config=config)
 process_scope().put(OrchestratorRoles, roles)
 role = OrchestratorRole.TRAINING_LOOP
@@ -73,7 +73,7 @@ def contend(tmp_path):
 
 
 def test_a_role_is_held_beyond_its_lease_by_heartbeats_alone(contend):
-    lease_s = 6.0
+    lease_s = 9.0
     first, second = contend(lease_s)
     assert first.ask(0)[0] == "held"
     assert second.ask(1.5 * lease_s)[0] == "refused"

@@ -211,9 +211,7 @@ class NamedLease:
         assert holding is not None
         asked_s = self._runtime.monotonic_s()
         try:
-            revision = await self._kv.update(
-                self._key, self._record(token), revision=holding.revision, ttl_s=self._config.lease_s
-            )
+            revision = await self._extend(holding)
         except RevisionMismatch as error:
             self._holding = None
             raise LeaseLost(self.name, token=token, reason=str(error)) from error
@@ -225,9 +223,29 @@ class NamedLease:
         if holding is None:
             return
         try:
-            await self._kv.delete(self._key, revision=holding.revision)
+            await self._kv.delete(self._key, revision=await self._newest(holding))
         except RevisionMismatch:
             return  # it ran out, or another has it: there is nothing to give back
+
+    async def _extend(self, holding: Holding) -> int:
+        """Store a renewal. One of ours that was stored before, though nobody told us, is no loss."""
+        record, ttl_s = self._record(holding.token), self._config.lease_s
+        try:
+            return await self._kv.update(self._key, record, revision=holding.revision, ttl_s=ttl_s)
+        except RevisionMismatch:
+            newest = await self._newest(holding)
+            if newest == holding.revision:
+                raise
+            return await self._kv.update(self._key, record, revision=newest, ttl_s=ttl_s)
+
+    async def _newest(self, holding: Holding) -> int:
+        """The revision of the lease as it is stored, if it is still this holding."""
+        entry = await self._kv.get(self._key)
+        if entry is None:
+            return holding.revision
+        seen = _seen(entry)
+        is_ours = (seen.holder, seen.token) == (self.holder, holding.token)
+        return entry.revision if is_ours else holding.revision
 
     @asynccontextmanager
     async def hold(self, *, wait_s: float = 0.0) -> AsyncIterator[int]:

@@ -199,6 +199,56 @@ def test_a_holder_cut_off_from_the_store_stops_before_another_begins(hangs, cut_
     assert began_s - cut_after_s < 20
 
 
+class ForgetfulStore:
+    """Stores, and now and then never says so."""
+
+    def __init__(self, kv, *, silent_calls):
+        self._kv, self._silent = kv, set(silent_calls)
+        self.calls = 0
+
+    def __getattr__(self, name):
+        return getattr(self._kv, name)
+
+    async def update(self, *args, **kwargs):
+        revision = await self._kv.update(*args, **kwargs)
+        self.calls += 1
+        if self.calls in self._silent:
+            await asyncio.Event().wait()
+        return revision
+
+
+def test_a_renewal_that_was_stored_but_not_answered_does_not_cost_the_lease():
+    async def main():
+        runtime = SimulatedRuntime()
+        kv = memory_engine(runtime).kv
+        store = ForgetfulStore(kv, silent_calls=(2, 5, 6))
+        mine = lease(store, runtime, "a")
+        async with mine.hold() as token:
+            await runtime.sleep(60)
+            assert mine.token == token
+            assert store.calls > 10
+            seen = await lease_holder(kv, "leader")
+            assert (seen.holder, seen.token) == ("a", token)
+        assert await lease_holder(kv, "leader") is None
+
+    simulate(main())
+
+
+def test_a_lease_whose_last_renewal_was_not_answered_is_given_back_all_the_same():
+    async def main():
+        runtime = SimulatedRuntime()
+        kv = memory_engine(runtime).kv
+        mine = lease(ForgetfulStore(kv, silent_calls=(1,)), runtime, "a")
+        await mine.try_acquire()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await mine.renew()
+        await mine.release()
+        assert await lease_holder(kv, "leader") is None
+
+    simulate(main())
+
+
 def test_a_holder_that_slept_too_long_finds_itself_replaced():
     async def main():
         runtime, store = SimulatedRuntime(), MemoryStore()
