@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _CONNECT_S, _REQUEST_S, _RETRY_S = 10, 60, 60
 _RETRIES = 4
 _ERROR_CHARS_MAX = 300
+_DEBUGGING = "Debug source"  # what follows is for obstore's authors
 _ABSENT = (NotFoundError, FileNotFoundError)  # which of them it is depends on obstore's version
 
 
@@ -105,7 +106,7 @@ class S3Objects:
         except _ABSENT:
             raise TransferFailed(f"the bucket {self._bucket!r} does not exist", retry_after_s=60.0) from None
         except (BaseError, OSError) as error:
-            why = " ".join(str(error).split())[:_ERROR_CHARS_MAX]
+            why = " ".join(str(error).partition(_DEBUGGING)[0].split())[:_ERROR_CHARS_MAX]
             raise TransferFailed(
                 f"cannot {doing} {key} in {self.place}: {why}", retry_after_s=30.0
             ) from error

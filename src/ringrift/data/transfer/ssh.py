@@ -30,6 +30,7 @@ OVERLAY_AGAIN_S = 300.0  # after this long on a second-best address the first is
 SSH_FAILED = 255
 _ALIVE_S = 15
 _SOCKET_PATH_MAX = 103  # what the kernel takes for a socket, and macOS takes less than Linux
+_SOCKET_NAME = 12
 _SSH_SUFFIX = 18  # ssh makes the socket under a longer name first
 
 
@@ -81,7 +82,8 @@ class Ssh:
         connect_s: float = CONNECT_S,
     ) -> None:
         self._programs, self._runtime, self._connect_s = programs, runtime, connect_s
-        self._control_dir = _usable(control_dir)
+        self._control_dir = control_dir if control_dir is None or _has_room(control_dir) else None
+        self._too_long = control_dir if self._control_dir is None else None
         self._lines: dict[str, tuple[SshLine, float]] = {}
         self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -133,6 +135,9 @@ class Ssh:
     async def _connect(self, node: DataNode) -> SshLine:
         if self._control_dir is not None:
             await asyncio.to_thread(self._control_dir.mkdir, 0o700, parents=True, exist_ok=True)
+        elif self._too_long is not None:
+            log.warning("ssh.control_path_too_long", folder=str(self._too_long), shared_connections=False)
+            self._too_long = None
         attempts = []
         for address in node.addresses:
             line = SshLine(node, address, self._options(node, address))
@@ -178,14 +183,9 @@ class Ssh:
 
 def _socket_name(node: DataNode, address: str) -> str:
     way = f"{node.name} {node.ssh_user} {address} {node.ssh_port} {node.ssh_key} {node.ssh_known_hosts}"
-    return hashlib.sha256(way.encode()).hexdigest()[:12]
+    return hashlib.sha256(way.encode()).hexdigest()[:_SOCKET_NAME]
 
 
-def _usable(control_dir: Path | None) -> Path | None:
-    """Return the folder if sockets fit into it; without one, every command connects by itself."""
-    if control_dir is None:
-        return None
-    if len(str(control_dir)) + 1 + 12 + _SSH_SUFFIX > _SOCKET_PATH_MAX:
-        log.warning("ssh.control_path_too_long", folder=str(control_dir), shared_connections=False)
-        return None
-    return control_dir
+def _has_room(control_dir: Path) -> bool:
+    """Whether sockets fit into the folder; without one, every command connects by itself."""
+    return len(str(control_dir)) + 1 + _SOCKET_NAME + _SSH_SUFFIX <= _SOCKET_PATH_MAX
