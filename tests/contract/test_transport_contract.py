@@ -5,12 +5,13 @@ import random
 
 import pytest
 
+from data_http import http_bench
 from data_transports import HERE, THERE, artifact, drive_bench, s3_bench, ssh_bench
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
 from ringrift.errors import Corrupt
 
-TRANSPORTS = ["rsync", "base64", "s3", "drive"]
+TRANSPORTS = ["http", "rsync", "base64", "s3", "drive"]
 
 
 def content_of(size, seed=0):
@@ -21,6 +22,8 @@ def content_of(size, seed=0):
 async def bench(request, tmp_path, tmp_path_factory):
     if request.param == "s3":
         made = s3_bench(request.getfixturevalue("s3_bucket"), tmp_path)
+    elif request.param == "http":
+        made = http_bench(tmp_path)
     elif request.param == "drive":
         made = drive_bench(tmp_path)
     else:

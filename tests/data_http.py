@@ -1,0 +1,148 @@
+"""A real data server in a process of its own, a line that does damage, and the HTTP transport to it."""
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_transports import HERE, THERE, Store, TransportBench
+from ringrift.data.nodes import DataNode
+from ringrift.data.server import ADDRESS_FILE
+from ringrift.data.transfer.http import HttpTransport
+from ringrift.runtime import SystemRuntime
+
+SECRET = "the secret of the tests"
+START_S = 60.0
+PROGRAM = "import asyncio; from ringrift.data.server import create_data_server as c; asyncio.run(c().run())"
+
+
+@dataclass
+class DataServerProcess:
+    """The data server of one data folder."""
+
+    root: Path
+    name: str = THERE
+    secret: str = SECRET
+    port: int = 0
+    process: subprocess.Popen | None = None
+
+    def start(self):
+        """Start on the port it had, or on a free one."""
+        address = self.root / ADDRESS_FILE
+        address.unlink(missing_ok=True)
+        environment = {
+            **os.environ,
+            "RINGRIFT_DATA_DIR": str(self.root),
+            "RINGRIFT_NODE_ID": self.name,
+            "RINGRIFT_DATA_PORT": str(self.port),
+            "RINGRIFT_DATA_SECRET": self.secret,
+        }
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / "data_server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + START_S
+        while not address.exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError((self.root / "data_server.log").read_text())
+            time.sleep(0.02)
+        self.port = json.loads(address.read_text())["port"]
+        return self
+
+    def kill(self):
+        """As by the kernel, or by a person."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(20)
+
+    def node(self, **fields):
+        return DataNode(name=self.name, **({"ssh_host": "127.0.0.1", "data_port": self.port} | fields))
+
+
+def http_transport(store, runtime=None, *, secret=SECRET, node=HERE, **limits):
+    runtime = runtime or SystemRuntime()
+    return HttpTransport(store.intake(node, **limits), secret=secret.encode(), runtime=runtime)
+
+
+def http_bench(tmp_path):
+    runtime = SystemRuntime()
+    here, there = Store(tmp_path / HERE, runtime), Store(tmp_path / THERE, runtime)
+    server = DataServerProcess(there.root).start()
+    gone = server.node(data_port=1)
+
+    async def stop():
+        await asyncio.to_thread(server.stop)
+
+    return TransportBench(http_transport(here, runtime), server.node(), here, there, gone, [stop])
+
+
+class BadLine:
+    """A proxy on loopback. *damage* decides, for each piece of bytes in either direction, what comes out.
+
+    It gets the bytes and returns those to pass on, or None to reset the connection.
+    """
+
+    def __init__(self, port, damage):
+        self._port, self._damage = port, damage
+        self._server = None
+        self._tasks = set()
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _connected(self, reader, writer):
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        try:
+            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._port)
+            ways = [(reader, there_writer), (there_reader, writer)]
+            await asyncio.gather(*(self._pass_on(*way, (writer, there_writer)) for way in ways))
+        except OSError:
+            writer.transport.abort()
+        finally:
+            self._tasks.discard(task)
+
+    async def _pass_on(self, reader, writer, both):
+        try:
+            while piece := await reader.read(1 << 16):
+                piece = self._damage(piece)
+                if piece is None:
+                    for end in both:
+                        end.transport.abort()
+                    return
+                writer.write(piece)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+
+def flipped(piece, rng: random.Random):
+    """The same bytes with one bit turned."""
+    turned = bytearray(piece)
+    turned[rng.randrange(len(turned))] ^= 1 << rng.randrange(8)
+    return bytes(turned)
