@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ringrift.learning import doctor_data, doctor_learning, doctor_running
-from ringrift.learning.doctor_findings import Finding, Level, Ward
+from ringrift.learning.doctor_findings import Finding, Level, Ailment, Ward
 from ringrift.learning.state import ConfigState
 
-Check = Callable[[ConfigState, Ward], Iterator[Finding]]
+Check = Callable[[ConfigState, Ward], Iterator[Ailment]]
 
 # Every check by its name, in the order in which a person would ask.
 CONFIG_CHECKS: dict[str, Check] = {
@@ -30,7 +30,7 @@ CONFIG_CHECKS: dict[str, Check] = {
     "breakers": doctor_running.breakers,
     "starving": doctor_running.starving,
 }
-RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Finding]]] = {
+RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Ailment]]] = {
     "workers": doctor_running.workers,
     "disk": doctor_running.disk,
     "clock": doctor_running.clock,
@@ -39,9 +39,10 @@ RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Finding]]] = {
 
 def examine(states: Sequence[ConfigState], ward: Ward) -> list[Finding]:
     """All findings, the gravest first; a check that finds nothing says nothing."""
-    found = [finding for check in RUN_CHECKS.values() for finding in check(ward)]
+    found = [Finding.of(seen, check=name) for name, check in RUN_CHECKS.items() for seen in check(ward)]
     for state in states:
-        found += [finding for check in CONFIG_CHECKS.values() for finding in check(state, ward)]
+        for name, check in CONFIG_CHECKS.items():
+            found += [Finding.of(seen, check=name, config=state.config) for seen in check(state, ward)]
         newest = ward.newest_diagnosis(state)
         if newest is not None:
             found += [each for each in newest.findings if each.level is not Level.FINE]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from ringrift.learning.doctor_findings import Finding, Level, Ward
+from ringrift.learning.doctor_findings import Level, Ailment, Ward
 from ringrift.learning.records import Shard, ShardState
 from ringrift.learning.state import ConfigState
 
@@ -30,22 +30,20 @@ def has_draws(config: str) -> bool:
     return config.rsplit("_", 1)[0] not in BOARDS_WITHOUT_DRAWS
 
 
-def duplicates(state: ConfigState, _ward: Ward) -> Iterator[Finding]:
+def duplicates(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
     games, reasons = _recent(state)
     share = _share(reasons["duplicate"], games)
     level = _level(share, games, DUPLICATES_WARNING, DUPLICATES_PROBLEM)
     if level is not None:
-        yield Finding(
-            check="duplicates",
+        yield Ailment(
             level=level,
-            config=state.config,
             text=f"{share:.1%} of the last {games:,} games of {state.config} were there before",
             advice="Look for workers that run with the same seed, and for shards that were handed in twice.",
             evidence={"games": games, "duplicates": reasons["duplicate"]},
         )
 
 
-def cut_off(state: ConfigState, _ward: Ward) -> Iterator[Finding]:
+def cut_off(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
     games, reasons = _recent(state)
     broken = sum(reasons[reason] for reason in CUT_OFF_REASONS)
     too_long, played = state.totals["cut_off"], state.totals["cut_off"] + state.games
@@ -53,24 +51,22 @@ def cut_off(state: ConfigState, _ward: Ward) -> Iterator[Finding]:
         share = _share(cut, total)
         level = _level(share, total, CUT_OFF_WARNING, CUT_OFF_PROBLEM)
         if level is not None:
-            yield Finding(
-                check="cut_off",
+            yield Ailment(
                 level=level,
-                config=state.config,
                 text=f"{share:.1%} of {total:,} games of {state.config} {what}",
                 advice="Raise the limit of moves; if games end early, look at the workers that wrote them.",
                 evidence={"games": total, "cut_off": cut},
             )
 
 
-def draws(state: ConfigState, _ward: Ward) -> Iterator[Finding]:
+def draws(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
     matches = [match for match in state.matches[-RECENT_SHARDS:] if not match.recalled]
     games, drawn = sum(match.games for match in matches), sum(match.draws for match in matches)
-    if finding := draws_finding(state.config, games, drawn, where="evaluation"):
-        yield finding
+    if ailment := draws_ailment(state.config, games, drawn, where="evaluation"):
+        yield ailment
 
 
-def draws_finding(config: str, games: int, drawn: int, *, where: str) -> Finding | None:
+def draws_ailment(config: str, games: int, drawn: int, *, where: str) -> Ailment | None:
     """Whether the share of draws is odd for this game."""
     share = _share(drawn, games)
     if games < GAMES_MIN:
@@ -83,33 +79,29 @@ def draws_finding(config: str, games: int, drawn: int, *, where: str) -> Finding
         advice = "Explore more (temperature, noise), or start games from varied positions."
     else:
         return None
-    return Finding(
-        check="draws",
+    return Ailment(
         level=level,
-        config=config,
         text=f"{share:.1%} of {games:,} games of {config} in {where} are draws; {why}",
         advice=advice,
         evidence={"games": games, "draws": drawn},
     )
 
 
-def refusals(state: ConfigState, _ward: Ward) -> Iterator[Finding]:
+def refusals(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
     games, reasons = _recent(state)
     share = _share(reasons.total(), games)
     level = _level(share, games, REFUSED_WARNING, REFUSED_PROBLEM)
     if level is not None:
         most, count = reasons.most_common(1)[0]
-        yield Finding(
-            check="refusals",
+        yield Ailment(
             level=level,
-            config=state.config,
             text=f"the rules refuse {share:.1%} of the last {games:,} games of {state.config}, mostly {most}",
             advice=f"`ringrift job validate` on such a shard names the games; {count} are {most}.",
             evidence={"games": games, "reasons": dict(reasons)},
         )
 
 
-def worker_refusals(state: ConfigState, _ward: Ward) -> Iterator[Finding]:
+def worker_refusals(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
     """A worker whose games are refused far more often than those of the others."""
     games, refused = Counter[str](), Counter[str]()
     for shard in _recent_shards(state):
@@ -120,27 +112,23 @@ def worker_refusals(state: ConfigState, _ward: Ward) -> Iterator[Finding]:
         others = _share(refused.total() - refused[worker], games.total() - count)
         grave = share >= WORKER_REFUSED_MIN and share > WORKER_TIMES_OTHERS * others
         if count >= GAMES_MIN and grave and len(games) > 1:
-            yield Finding(
-                check="worker_refusals",
+            yield Ailment(
                 level=Level.PROBLEM,
-                config=state.config,
                 text=f"{share:.1%} of the games of worker {worker} are refused, {others:.1%} of the others'",
                 advice=f"Stop it, check its memory and disk, and `ringrift recall --worker {worker}`.",
                 evidence={"worker": worker, "games": count, "refused": refused[worker]},
             )
 
 
-def search_budget(state: ConfigState, ward: Ward) -> Iterator[Finding]:
+def search_budget(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
     """Games without search teach nothing that the network did not know."""
     shards = [shard for shard in _recent_shards(state) if shard.state is ShardState.CHECKED]
     rows = sum(shard.rows for shard in shards)
     low = sum(shard.rows for shard in shards if shard.simulations < SIMULATIONS_LOW)
     if rows and _share(low, rows) > 0.1:
         least = min(shard.simulations for shard in shards)
-        yield Finding(
-            check="search_budget",
+        yield Ailment(
             level=Level.PROBLEM,
-            config=state.config,
             text=f"{low / rows:.0%} of the newest rows of {state.config} were played with {least} "
             f"simulations a move or a few more; a network cannot learn more from them than it knows",
             advice=f"Set simulations in [learning] to {SIMULATIONS_LOW} at the least, 32 or more is usual.",
@@ -148,10 +136,8 @@ def search_budget(state: ConfigState, ward: Ward) -> Iterator[Finding]:
         )
     play, judge = ward.rules.simulations, ward.rules.evaluation_simulations
     if max(play, judge) > SIMULATIONS_APART * min(play, judge):
-        yield Finding(
-            check="search_budget",
+        yield Ailment(
             level=Level.WARNING,
-            config=state.config,
             text=f"games are played with {play} simulations a move and judged with {judge}: "
             "who is stronger there need not be stronger here",
             advice="Bring simulations and evaluation_simulations in [learning] closer together.",

@@ -32,15 +32,24 @@ class Level(StrEnum):
         return list(Level).index(self)
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that the doctor says."""
+class Ailment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check sees: how grave, in a sentence, what to do, and the numbers behind it."""
 
-    check: str
     level: Level
     text: str
     advice: str = ""
-    config: str = ""  # empty: the whole run
     evidence: dict[str, Any] = {}
+
+
+class Finding(Ailment, frozen=True, kw_only=True):
+    """One thing that the doctor says."""
+
+    check: str
+    config: str = ""  # empty: the whole run
+
+    @classmethod
+    def of(cls, ailment: Ailment, *, check: str, config: str = "") -> Finding:
+        return cls(check=check, config=config, **msgspec.structs.asdict(ailment))
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):

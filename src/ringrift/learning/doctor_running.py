@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ringrift.learning.doctor_findings import Finding, Level, Ward
+from ringrift.learning.doctor_findings import Level, Ailment, Ward
 from ringrift.learning.gates import breaker_gate
 from ringrift.learning.records import ModelState
 from ringrift.learning.snapshot import EXTRA_STAGES, STAGES
@@ -19,7 +19,7 @@ WAITS_WARNING_S, WAITS_PROBLEM_S = 1200.0, 3600.0
 JOBS_LONG = 10.0  # a stage is late after so many times the length of one self-play job
 
 
-def breakers(state: ConfigState, ward: Ward) -> Iterator[Finding]:
+def breakers(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
     for stage in (*STAGES, *EXTRA_STAGES):
         failures = state.failures.get(stage)
         if failures is None or not failures.in_a_row:
@@ -28,17 +28,15 @@ def breakers(state: ConfigState, ward: Ward) -> Iterator[Finding]:
         grave = failures.in_a_row >= ward.rules.breaker_failures
         rests = "" if gate.until_s is None else f"; it rests for {gate.until_s - ward.now_s:.0f} s more"
         times = "once" if failures.in_a_row == 1 else f"{failures.in_a_row} times in a row"
-        yield Finding(
-            check="breakers",
+        yield Ailment(
             level=Level.PROBLEM if grave else Level.NOTICE,
-            config=state.config,
             text=f"{stage} of {state.config} failed {times}: {failures.error}{rests}",
             advice="`ringrift queue dead` shows the items; it tries again by itself.",
             evidence={"stage": stage, "in_a_row": failures.in_a_row},
         )
 
 
-def starving(state: ConfigState, ward: Ward) -> Iterator[Finding]:
+def starving(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
     """Work that is ordered and not taken, and stages that bring nothing although they could."""
     if not ward.is_running or state.config in ward.paused:
         return
@@ -50,7 +48,7 @@ def starving(state: ConfigState, ward: Ward) -> Iterator[Finding]:
     yield from _late(state, ward)
 
 
-def _late(state: ConfigState, ward: Ward) -> Iterator[Finding]:
+def _late(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
     """Stages without an open job that have brought nothing for long."""
     limit_s = max(WAITS_WARNING_S, JOBS_LONG * ward.rules.selfplay_job_s)
     newest = state.newest_model
@@ -68,21 +66,18 @@ def _late(state: ConfigState, ward: Ward) -> Iterator[Finding]:
             yield _starves(state, kind, late_s, f"{kind} has brought nothing and nothing of it is ordered")
 
 
-def _starves(state: ConfigState, kind: str, late_s: float, what: str) -> Finding:
-    return Finding(
-        check="starving",
+def _starves(state: ConfigState, kind: str, late_s: float, what: str) -> Ailment:
+    return Ailment(
         level=Level.PROBLEM if late_s > WAITS_PROBLEM_S else Level.WARNING,
-        config=state.config,
         text=f"{state.config} starves: {what}, for {late_s / 60:.0f} minutes",
         advice=f"`ringrift explain {state.config}` says why; add workers if all are busy.",
         evidence={"stage": kind, "waits_s": late_s},
     )
 
 
-def workers(ward: Ward) -> Iterator[Finding]:
+def workers(ward: Ward) -> Iterator[Ailment]:
     if ward.is_running and not ward.workers and ward.now_s - ward.started_s > 60:
-        yield Finding(
-            check="workers",
+        yield Ailment(
             level=Level.PROBLEM,
             text="the run is alive and no worker is",
             advice="`ringrift daemons` shows what ended them; starting the run again brings them back.",
@@ -91,16 +86,14 @@ def workers(ward: Ward) -> Iterator[Finding]:
         alive_s = worker.at_s - worker.started_s
         if alive_s > WORKER_IDLE_S and not worker.done and not worker.busy:
             failed = f" and failed {worker.failed} times" if worker.failed else ""
-            yield Finding(
-                check="workers",
+            yield Ailment(
                 level=Level.PROBLEM if worker.failed else Level.WARNING,
                 text=f"worker {worker.name} has finished nothing in {alive_s / 60:.0f} minutes{failed}",
                 advice=f"Look at its log on {worker.node}, and at what it may claim (kinds, capabilities).",
                 evidence={"worker": worker.name, "failed": worker.failed},
             )
         elif worker.failed > max(5, worker.done):
-            yield Finding(
-                check="workers",
+            yield Ailment(
                 level=Level.PROBLEM,
                 text=f"worker {worker.name} failed {worker.failed} jobs and finished {worker.done}",
                 advice=f"Look at its log on {worker.node}: memory, disk, or a broken installation.",
@@ -108,15 +101,14 @@ def workers(ward: Ward) -> Iterator[Finding]:
             )
 
 
-def disk(ward: Ward) -> Iterator[Finding]:
+def disk(ward: Ward) -> Iterator[Ailment]:
     free = ward.disk_free_bytes
     if free is None:
         return
     share = free / ward.disk_total_bytes if ward.disk_total_bytes else 1.0
     grave = free < DISK_PROBLEM_BYTES or share < DISK_PROBLEM_SHARE
     if grave or free < DISK_WARNING_BYTES or share < DISK_WARNING_SHARE:
-        yield Finding(
-            check="disk",
+        yield Ailment(
             level=Level.PROBLEM if grave else Level.WARNING,
             text=f"{free / GIB:.1f} GiB ({share:.0%}) are free where the data lie",
             advice="Make room, or move the data folder to a larger disk; a full disk stops the run.",
@@ -124,11 +116,10 @@ def disk(ward: Ward) -> Iterator[Finding]:
         )
 
 
-def clock(ward: Ward) -> Iterator[Finding]:
+def clock(ward: Ward) -> Iterator[Ailment]:
     if abs(ward.clock_jump_s) >= CLOCK_JUMP_S:
         where = "forward" if ward.clock_jump_s > 0 else "back"
-        yield Finding(
-            check="clock",
+        yield Ailment(
             level=Level.WARNING,
             text=f"the clock was set {where} by {abs(ward.clock_jump_s):.0f} s while the run lived",
             advice="Keep it in step (NTP): rests, leases shown and recalls by time go by it.",

@@ -100,26 +100,14 @@ async def async_task_context(
 def coordinate_task(
     task_type: TaskType | str,
     emit_events: bool = True,  # noqa: FBT001, FBT002 - as the documents call it
-    *,
-    check_limits: bool = False,
-    board_type: str = "",
-    num_players: int = 0,
-    **metadata: Any,
+    **options: Any,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make each call of a function a task."""
+    """Make each call of a function a task; *options* are those of `task_context`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def as_task(*args: P.args, **kwargs: P.kwargs) -> R:
-            with task_context(
-                task_type,
-                board_type=board_type,
-                num_players=num_players,
-                emit_events=emit_events,
-                check_limits=check_limits,
-                function=function.__name__,
-                **metadata,
-            ):
+            with task_context(task_type, emit_events=emit_events, function=function.__name__, **options):
                 return function(*args, **kwargs)
 
         return as_task
@@ -130,25 +118,15 @@ def coordinate_task(
 def coordinate_async_task(
     task_type: TaskType | str,
     emit_events: bool = True,  # noqa: FBT001, FBT002 - as the documents call it
-    *,
-    check_limits: bool = False,
-    board_type: str = "",
-    num_players: int = 0,
-    **metadata: Any,
+    **options: Any,
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
-    """Make each call of an asynchronous function a task."""
+    """Make each call of an asynchronous function a task; *options* are those of `async_task_context`."""
 
     def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         @functools.wraps(function)
         async def as_task(*args: P.args, **kwargs: P.kwargs) -> R:
             async with async_task_context(
-                task_type,
-                board_type=board_type,
-                num_players=num_players,
-                emit_events=emit_events,
-                check_limits=check_limits,
-                function=function.__name__,
-                **metadata,
+                task_type, emit_events=emit_events, function=function.__name__, **options
             ):
                 return await function(*args, **kwargs)
 
