@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ringrift.learning import doctor_data, doctor_learning, doctor_running
-from ringrift.learning.doctor_findings import Finding, Level, Ailment, Ward
+from ringrift.learning.doctor_findings import Ailment, Finding, Level, Ward
 from ringrift.learning.state import ConfigState
 
 Check = Callable[[ConfigState, Ward], Iterator[Ailment]]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from ringrift.learning.doctor_findings import Level, Ailment, Ward
+from ringrift.learning.doctor_findings import Ailment, Level, Ward
 from ringrift.learning.records import Shard, ShardState
 from ringrift.learning.state import ConfigState
 

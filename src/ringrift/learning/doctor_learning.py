@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringrift.learning.doctor_findings import Level, Ailment, Ward
+from ringrift.learning.doctor_findings import Ailment, Level, Ward
 from ringrift.learning.state import ConfigState
 
 HELD_GAMES_EXPECTED = 5.0

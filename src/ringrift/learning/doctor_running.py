@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ringrift.learning.doctor_findings import Level, Ailment, Ward
+from ringrift.learning.doctor_findings import Ailment, Level, Ward
 from ringrift.learning.gates import breaker_gate
 from ringrift.learning.records import ModelState
 from ringrift.learning.snapshot import EXTRA_STAGES, STAGES
