@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.nodes import DataNodes
-from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.plane import DataPlane
 from ringrift.data.sync.config import read_sync_config
 from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import SyncPicture, take_picture
 from ringrift.data.sync.plans import SyncPlan, Trip
 from ringrift.data.sync.routing import sources_of
 from ringrift.data.sync.trips import Courier, Pace, Tally
+from ringrift.data.waking import WakingDaemon
 from ringrift.engine.ports import WorkItem
 from ringrift.errors import ConfigError
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -124,7 +124,7 @@ def _fetches(picture: SyncPicture, files: Iterable[Artifact], why: str) -> list[
     ]
 
 
-class TrainingActivityDaemon(HandlerBase):
+class TrainingActivityDaemon(WakingDaemon):
     """Sees to it that trainings find their data where they run."""
 
     capability: ClassVar[str] = "training_staging"
@@ -141,9 +141,9 @@ class TrainingActivityDaemon(HandlerBase):
         if trigger not in (RUNNING, WAITING):
             raise ConfigError(f"trigger is {trigger!r}; it must be {RUNNING} or {WAITING}")
         name = "training_activity" if trigger == RUNNING else "training_data_sync"
-        super().__init__(name, cycle_interval=INTERVAL_S, router=router, runtime=runtime)
+        super().__init__(name, interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime)
         self.trigger = trigger
-        self._plane, self._news = plane, news or get_news_desk()
+        self._news = news or get_news_desk()
         self._heard: dict[str, StagingNeed] = {}
         self.staged_files = 0
         self.last_errors: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class TrainingActivityDaemon(HandlerBase):
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {"TRAINING_STARTED": self._on_training}
 
-    async def _on_training(self, event: RouterEvent) -> None:
+    def _on_training(self, event: RouterEvent) -> None:
         said = event.payload
         node, config = str(said["node_id"]), str(said["config_key"])
         self._news.training_began(node, self._runtime.now_s())
@@ -159,10 +159,10 @@ class TrainingActivityDaemon(HandlerBase):
             self._heard[node] = StagingNeed(node=node, config=config, why=f"{said['job_id']} began there")
             while len(self._heard) > _RECENT_MAX:
                 del self._heard[next(iter(self._heard))]
-            await self._cycle()
+            self.wake()
 
     async def _run_cycle(self) -> None:
-        plane = self._plane or await open_data_plane()
+        plane = await self._opened()
         config = read_sync_config(plane.settings.sync)
         picture = await take_picture(plane, config, news=self._news.news(plane.runtime))
         heard, self._heard = list(self._heard.values()), {}

@@ -14,6 +14,7 @@ from ringrift.data.sync.news import NewsDesk
 from ringrift.engine.leases import NamedLease
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
+from ringrift.events.routed_event import RouterEvent
 from ringrift.status import CoordinatorStatus
 from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
 
@@ -42,11 +43,11 @@ async def full(world, name, percent):
     await DiskStates(world.planes["a"].kv).tell(state)
 
 
-async def idle(daemon):
-    """A cycle that was under way when the event came looks once more at its end."""
-    async with asyncio.timeout(30):
-        while daemon._busy:
-            await asyncio.sleep(0)
+async def arrived(world, artifact, *holders):
+    """An event wakes the daemon; what it then does takes its time."""
+    async with asyncio.timeout(60):
+        while await world.holders(artifact) != set(holders):
+            await asyncio.sleep(0.01)
 
 
 # --- strategies ---------------------------------------------------------------------------------------
@@ -193,21 +194,16 @@ async def test_files_of_known_low_quality_stay_and_unknown_quality_is_not_low():
 
 async def test_backpressure_pauses_and_its_end_resumes():
     world = World(*nodes("a", "b"))
-    made = await world.make(b"one", "a", games=5)
     daemon = daemon_of(world)
+    pressure = {"level": "high", "reason": "queues are full"}
+    daemon._on_pressure(RouterEvent("BACKPRESSURE_ACTIVATED", pressure))
     await daemon.start()
-    await world.router.publish(
-        "BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "queues are full"}, source="t"
-    )
-    late = await world.make(b"two", "a", games=5)
-    await idle(daemon)
+    made = await world.make(b"one", "a", games=5)
     await daemon._cycle()
-    assert await world.holders(late) == {"a"}
+    assert await world.holders(made) == {"a"}
     assert daemon.counts.held_back == ("queues are full",)
     await world.router.publish("BACKPRESSURE_RELEASED", {}, source="t")
-    await idle(daemon)
-    assert await world.holders(late) == {"a", "b"}
-    assert await world.holders(made) == {"a", "b"}
+    await arrived(world, made, "a", "b")
     await daemon.stop()
     await world.router.stop()
 
@@ -217,10 +213,8 @@ async def test_events_make_it_look_at_once():
     daemon = daemon_of(world)
     await daemon.start()
     made = await world.make(b"one", "a", games=5)
-    payload = {"requester": "test", "data_type": "games"}
-    await world.router.publish("SYNC_REQUEST", payload, source="t")
-    await idle(daemon)
-    assert await world.holders(made) == {"a", "b"}
+    await world.router.publish("SYNC_REQUEST", {"requester": "test", "data_type": "games"}, source="t")
+    await arrived(world, made, "a", "b")
     await daemon.stop()
     await world.router.stop()
 

@@ -8,7 +8,7 @@ a time. What cannot go is named with its reason, and told to people when it last
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 import structlog
@@ -16,7 +16,7 @@ import structlog
 from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.freshness import FreshnessChecker
-from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.plane import DataPlane
 from ringrift.data.sync.announcing import Announcer, tell_cycle
 from ringrift.data.sync.capacity import tell_disk
 from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
@@ -30,9 +30,10 @@ from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import SyncPicture, take_picture
 from ringrift.data.sync.strategies import CyclePlan, plan_cycle
 from ringrift.data.sync.trips import Courier, Pace, Tally, TripEnd
+from ringrift.data.waking import WakingDaemon
 from ringrift.engine.leases import NamedLease
 from ringrift.errors import ConfigError, Conflict
-from ringrift.events.handlers import HandlerBase
+from ringrift.events.audit import ComponentWiring
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -43,6 +44,7 @@ log = structlog.get_logger()
 
 FRESHNESS_INTERVAL_S = 300.0
 _ALERT_EVERY_S = 3600.0
+_REASONS_MAX = 20
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ class _Wishes:
     reasons: list[str] = field(default_factory=list)
 
 
-class AutoSyncDaemon(HandlerBase):
+class AutoSyncDaemon(WakingDaemon):
     """Syncs by one strategy; "auto" chooses by what this node is."""
 
     capability: ClassVar[str] = "game_sync"
@@ -98,8 +100,8 @@ class AutoSyncDaemon(HandlerBase):
     ) -> None:
         self._strategy = None if strategy is None else _strategy_of(strategy)
         name = "auto_sync" if self._strategy in (None, SyncStrategy.AUTO) else f"auto_sync.{self._strategy}"
-        super().__init__(name, config, cycle_interval=INTERVAL_S_MIN, router=router, runtime=runtime)
-        self._plane, self._given_config = plane, config
+        super().__init__(name, interval_s=INTERVAL_S_MIN, plane=plane, router=router, runtime=runtime)
+        self._given_config = config
         self._news = news or get_news_desk()
         self._announcer = Announcer("auto_sync", router=router)
         self._wishes, self._paused, self._busy = _Wishes(), "", False
@@ -108,13 +110,8 @@ class AutoSyncDaemon(HandlerBase):
     # --- life -----------------------------------------------------------------------------------------
 
     async def _on_start(self) -> None:
-        plane = await self._open()
+        plane = await self._opened()
         self._cycle_interval = self._interval_s(self._config_of(plane))
-
-    async def _open(self) -> DataPlane:
-        if self._plane is None:
-            self._plane = await open_data_plane()
-        return self._plane
 
     def _config_of(self, plane: DataPlane) -> AutoSyncConfig:
         if self._given_config is None:
@@ -145,47 +142,36 @@ class AutoSyncDaemon(HandlerBase):
 
     # --- what it hears --------------------------------------------------------------------------------
 
-    async def _on_new_data(self, event: RouterEvent) -> None:
-        self._wishes.reasons.append(event.event_type)
-        await self._look_now()
+    def _on_new_data(self, event: RouterEvent) -> None:
+        if len(self._wishes.reasons) < _REASONS_MAX:
+            self._wishes.reasons.append(event.event_type)
+        self.wake()
 
-    async def _on_wish(self, event: RouterEvent) -> None:
+    def _on_wish(self, event: RouterEvent) -> None:
         self._wishes.at_once = True
-        self._wishes.reasons.append(event.event_type)
-        await self._look_now()
+        self._on_new_data(event)
 
-    async def _on_recovered(self, event: RouterEvent) -> None:
+    def _on_recovered(self, event: RouterEvent) -> None:
         self._news.came_back(str(event.payload["node_id"]))
-        await self._on_wish(event)
+        self._on_wish(event)
 
-    async def _on_training(self, event: RouterEvent) -> None:
-        self._news.training_began(str(event.payload.get("node_id") or ""), self._runtime.now_s())
-        await self._on_wish(event)
+    def _on_training(self, event: RouterEvent) -> None:
+        self._news.training_began(str(event.payload["node_id"]), self._runtime.now_s())
+        self._on_wish(event)
 
     def _on_pressure(self, event: RouterEvent) -> None:
         self._paused = str(event.payload.get("reason") or "backpressure")
 
-    async def _on_release(self, event: RouterEvent) -> None:
+    def _on_release(self, event: RouterEvent) -> None:
         self._paused = ""
-        await self._on_new_data(event)
-
-    async def _look_now(self) -> None:
-        """Look at once, unless a cycle is under way: it looks again at its end."""
-        if self._running and not self._busy:
-            await self._cycle()
+        self._on_new_data(event)
 
     # --- one cycle ------------------------------------------------------------------------------------
 
     async def _run_cycle(self) -> None:
-        if self._busy:
-            return
         self._busy = True
         try:
-            plane = await self._open()
-            for _ in range(2):  # once more for what was asked for meanwhile, and then at the next cycle
-                await self._sync_once(plane)
-                if not self._wishes.reasons:
-                    break
+            await self._sync_once(await self._opened())
         finally:
             self._busy, self.counts.phase = False, "idle"
 
@@ -198,6 +184,7 @@ class AutoSyncDaemon(HandlerBase):
         await Cataloguer(plane).catalogue()
         if not config.enabled or self._paused:
             counts.held_back = (self._paused or "sync is switched off",)
+            self._wishes.at_once |= wishes.at_once
             return
         lease = NamedLease(
             plane.kv, plane.runtime, f"sync_cycle:{plane.this.name}", holder=self._holder(plane)
@@ -207,6 +194,7 @@ class AutoSyncDaemon(HandlerBase):
                 await self._sync_alone(plane, config, wishes)
         except Conflict as taken:
             counts.held_back = (f"another process of this node syncs: {taken}",)
+            self._wishes.at_once |= wishes.at_once
 
     def _holder(self, plane: DataPlane) -> str:
         return f"{plane.runtime.hostname}:{plane.runtime.pid}:{self._name}"
@@ -292,6 +280,11 @@ class AutoSyncDaemon(HandlerBase):
             )
 
     # --- how it is ------------------------------------------------------------------------------------
+
+    def wiring(self) -> ComponentWiring:
+        asks = FreshnessChecker.emits if self._strategy is SyncStrategy.FRESHNESS else ()
+        found = super().wiring()
+        return replace(found, emits=(*found.emits, *asks))
 
     def get_progress(self) -> dict[str, Any]:
         counts = self.counts

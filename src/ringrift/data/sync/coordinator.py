@@ -27,6 +27,7 @@ from ringrift.data.sync.scheduler import (
     host_states,
     recommend,
 )
+from ringrift.data.transfer.service import TransferService
 from ringrift.engine.blocking import run_blocking
 from ringrift.errors import ConfigError
 from ringrift.events.routed_event import RouterEvent
@@ -134,7 +135,12 @@ class SyncCoordinator(WiredCoordinator):
     """Hears what concerns sync: about nodes for the router, requests for the facade."""
 
     capability: ClassVar[str] = "game_sync"
-    emits: ClassVar[tuple[str, ...]] = (*SyncFacade.emits, "SYNC_REQUEST", "SYNC_RETRY_REQUESTED")
+    emits: ClassVar[tuple[str, ...]] = (
+        *SyncFacade.emits,
+        *TransferService.emits,  # what it asks for goes through them
+        "SYNC_REQUEST",
+        "SYNC_RETRY_REQUESTED",
+    )
 
     def __init__(
         self,
@@ -356,11 +362,11 @@ def get_sync_coordinator() -> SyncCoordinator:
 
 
 def wire_sync_events(router: UnifiedEventRouter | None = None) -> SyncCoordinator:
-    """Subscribe this process's coordinator, or one of its own for *router*."""
-    scope = process_scope()
-    if router is not None and scope.peek(SyncCoordinator) is None:
-        scope.put(SyncCoordinator, SyncCoordinator(router=router, facade=SyncFacade(router=router)))
-    coordinator = get_sync_coordinator()
+    """Return this process's coordinator, subscribed; a *router* of its own gives a coordinator of its own."""
+    if router is None:
+        coordinator = get_sync_coordinator()
+    else:
+        coordinator = SyncCoordinator(router=router, facade=SyncFacade(router=router))
     coordinator.wire()
     return coordinator
 

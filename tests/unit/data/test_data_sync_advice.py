@@ -1,0 +1,334 @@
+"""Which host comes first, where data goes, and what the manifest says: the advice behind sync."""
+
+import asyncio
+
+import pytest
+from guards_world import World, nodes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.capacity import DiskState
+from ringrift.data.manifest import get_cluster_manifest, stale_data
+from ringrift.data.manifest_index import ManifestIndex, ManifestView
+from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.plane import get_data_plane
+from ringrift.data.sync import SyncAction, SyncPriority, SyncRouter, get_sync_recommendations
+from ringrift.data.sync.config import AutoSyncConfig
+from ringrift.data.sync.coordinator import SyncScheduler, execute_priority_sync, get_cluster_data_status
+from ringrift.data.sync.facade import SyncFacade
+from ringrift.data.sync.history import HostHistory, SyncRecord, judge_hosts
+from ringrift.data.sync.news import NewsDesk
+from ringrift.data.sync.picture import NodeNews, SyncPicture
+from ringrift.data.sync.router import plan_copies
+from ringrift.data.sync.routing import neighbour_score, source_score, sources_of, target_score
+from ringrift.data.sync.scheduler import cluster_status, host_states, recommend
+from ringrift.engine.opening import close_engine
+from ringrift.errors import ConfigError
+from ringrift.process import process_scope
+from ringrift.testing.simulation import ManualRuntime
+from ringrift.work.backpressure_levels import BackpressureLevel
+
+NOW_S = 1_000_000.0
+
+
+def card(number, *, games=0, created_s=NOW_S, config="hex8_2p", kind=ArtifactKind.GAMES, node="a", **fields):
+    digest = f"{number:064x}"
+    return Artifact(
+        digest=digest,
+        size=10,
+        games=games,
+        created_s=created_s,
+        config=config,
+        kind=kind,
+        node=node,
+        **fields,
+    )
+
+
+def picture_of(nodes_given, placed, *, this="a", **fields):
+    """*placed* are pairs of a file and the names of its holders."""
+    view = ManifestView(
+        {artifact.digest: artifact for artifact, _ in placed},
+        {
+            artifact.digest: {
+                name: Receipt(digest=artifact.digest, node=name, size=10, verified_s=NOW_S)
+                for name in holders
+            }
+            for artifact, holders in placed
+        },
+    )
+    return SyncPicture(view=view, nodes=DataNodes(this, nodes_given), now_s=NOW_S, **fields)
+
+
+def disk(node, percent):
+    return DiskState(
+        node=node,
+        used_percent=percent,
+        free_bytes=int(100 - percent),
+        total_bytes=100,
+        level="",
+        writes_blocked=False,
+        at_s=NOW_S,
+    )
+
+
+# --- hosts --------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_may_vanish_counts_three_times_and_failures_count_less():
+    given_nodes = [DataNode(name="v", ephemeral=True), *nodes("p", "q"), DataNode(name="a")]
+    placed = [(card(1, games=10), ["v"]), (card(2, games=10), ["p"]), (card(3, games=10), ["q"])]
+    history = {"q": HostHistory(failures_24h=1)}
+    scores = {each.host: each.score for each in host_states(picture_of(given_nodes, placed, history=history))}
+    assert scores == {"v": 30.0, "p": 15.0, "q": pytest.approx(12.0), "a": 0.0}
+
+
+def test_advice_follows_from_age_number_and_risk():
+    given_nodes = [
+        DataNode(name="a"),
+        DataNode(name="v", ephemeral=True),
+        *nodes("old", "stale", "many", "few", "safe"),
+    ]
+    placed = [
+        (card(1, games=1), ["v"]),
+        (card(2, games=1, created_s=NOW_S - 3700), ["old"]),
+        (card(3, games=1, created_s=NOW_S - 1900), ["stale"]),
+        (card(4, games=101), ["many"]),
+        (card(5, games=2), ["few"]),
+        (card(6, games=500, created_s=1.0), ["safe", "a"]),
+    ]
+    advice = {each.host: each for each in recommend(host_states(picture_of(given_nodes, placed)))}
+    assert {host: (each.action, each.priority) for host, each in advice.items()} == {
+        "v": (SyncAction.SYNC_NOW, SyncPriority.CRITICAL),
+        "old": (SyncAction.SYNC_NOW, SyncPriority.CRITICAL),
+        "stale": (SyncAction.SYNC_NOW, SyncPriority.HIGH),
+        "many": (SyncAction.SCHEDULE, SyncPriority.NORMAL),
+        "few": (SyncAction.SCHEDULE, SyncPriority.LOW),
+    }
+    assert list(advice)[:2] == ["old", "v"]
+    assert advice["many"].estimated_duration_seconds == pytest.approx(10.1)
+
+
+def test_under_pressure_what_can_wait_waits_and_what_is_at_risk_goes():
+    given_nodes = [DataNode(name="a"), DataNode(name="v", ephemeral=True), *nodes("b", "c", "d", "e")]
+    placed = [(card(1, games=5), ["v"]), *((card(n, games=5), [name]) for n, name in enumerate("bcde", 2))]
+    hosts = host_states(picture_of(given_nodes, placed))
+    slowed = recommend(hosts, pressure=BackpressureLevel.SOFT)
+    assert [(each.host, each.action) for each in slowed] == [
+        ("v", SyncAction.SYNC_NOW),
+        ("b", SyncAction.SKIP),
+    ]
+    assert [each.host for each in recommend(hosts, pressure=BackpressureLevel.CRITICAL)] == ["v"]
+    assert recommend(hosts, pressure=BackpressureLevel.STOP) == []
+
+
+def test_a_failed_sync_does_not_make_a_host_look_synced_and_failures_pass():
+    records = [
+        SyncRecord(host="b", started_s=0.0, completed_s=100.0, success=True, games=50),
+        SyncRecord(host="b", started_s=150.0, completed_s=200.0, success=False, error="broke"),
+    ]
+    now = judge_hosts(records, now_s=300.0)["b"]
+    assert (now.last_success_s, now.failures_24h, now.games_per_s) == (100.0, 1, 0.5)
+    later = judge_hosts(records, now_s=300.0 + 86_400.0)["b"]
+    assert later.failures_24h == 0
+
+
+@given(st.permutations([(1.0, True), (2.0, False), (3.0, True), (4.0, False)]))
+def test_the_order_of_records_does_not_matter(order):
+    records = [SyncRecord(host="b", started_s=0.0, completed_s=at, success=good) for at, good in order]
+    assert judge_hosts(records, now_s=5.0)["b"].last_success_s == 3.0
+
+
+def test_the_cluster_is_well_when_nothing_waits_and_worse_with_every_host_at_risk():
+    given_nodes = [DataNode(name="a"), *nodes("b")]
+    well = host_states(picture_of(given_nodes, [(card(1, games=9), ["a", "b"])]))
+    assert cluster_status(well, [], now_s=NOW_S).health_score == 100.0
+    badly = host_states(picture_of(given_nodes, [(card(1, games=9, created_s=1.0), ["a"])]))
+    status = cluster_status(badly, [], now_s=NOW_S)
+    assert (status.stale_hosts, status.critical_hosts, status.unsynced_games) == (["a"], ["a"], 9)
+    assert status.health_score == pytest.approx(35 - 10 - 15)
+
+
+async def test_advice_can_be_carried_out():
+    world = World(*nodes("a", "b"))
+    theirs = await world.make(b"one", "b", games=200)
+    news = NewsDesk()
+    facade = SyncFacade(world.planes["a"], router=world.router, config=AutoSyncConfig(), news=news)
+    scheduler = SyncScheduler(world.planes["a"], config=AutoSyncConfig(), facade=facade, news=news)
+    process_scope().put(SyncScheduler, scheduler)
+    (advice,) = await scheduler.recommendations()
+    assert (advice.host, advice.priority >= SyncPriority.HIGH) == ("b", True)
+    (response,) = await execute_priority_sync(advice)
+    assert response.success
+    assert await world.holders(theirs) == {"a", "b"}
+    assert await scheduler.recommendations() == []
+    assert await execute_priority_sync(max_syncs=3) == []
+    with pytest.raises(ConfigError, match="max_syncs"):
+        await execute_priority_sync(max_syncs=0)
+
+
+# --- where to and where from --------------------------------------------------------------------------
+
+
+def test_targets_that_train_come_first_and_those_that_may_vanish_last():
+    given_nodes = [
+        DataNode(name="a"),
+        DataNode(name="busy", training=True),
+        DataNode(name="trains", role="gpu_training"),
+        DataNode(name="plain"),
+        DataNode(name="spot", ephemeral=True),
+    ]
+    picture = picture_of(given_nodes, [], news=NodeNews(training=frozenset({"busy"})))
+    scores = {node.name: target_score(picture, node, "games").score for node in picture.nodes.others()}
+    assert scores == {"busy": 160, "trains": 110, "plain": 80, "spot": 65}
+    models = {node.name: target_score(picture, node, "models").score for node in picture.nodes.others()}
+    assert models["trains"] == models["plain"]
+
+
+def test_a_node_that_was_served_waits_its_turn():
+    given_nodes = [DataNode(name="a"), *nodes("b", "c")]
+    history = {"b": HostHistory(last_success_s=NOW_S - 1800.0)}
+    picture = picture_of(given_nodes, [], history=history)
+    assert target_score(picture, picture.nodes["b"], "games").score == 65
+    assert target_score(picture, picture.nodes["c"], "games").score == 80
+
+
+def test_disks_count():
+    picture = picture_of([*nodes("a", "b", "c")], [], disks={"b": disk("b", 20), "c": disk("c", 75)})
+    assert neighbour_score(picture, picture.nodes["b"]).score == 9
+    assert neighbour_score(picture, picture.nodes["c"]).score == 6.25
+    assert source_score(picture, picture.nodes["c"], "games").score == 110
+    assert "has room" in target_score(picture, picture.nodes["b"], "games").reason
+
+
+def test_the_source_of_the_same_provider_is_preferred():
+    given_nodes = [
+        DataNode(name="a", provider="vast"),
+        DataNode(name="far", provider="lambda"),
+        DataNode(name="near", provider="vast"),
+        DataNode(name="gone", provider="vast", status="offline"),
+    ]
+    made = card(1)
+    picture = picture_of(given_nodes, [(made, ["far", "near", "gone"])])
+    assert [node.name for node in sources_of(picture, made, picture.this)] == ["near", "far"]
+
+
+def test_copies_are_planned_by_quality_and_nodes_that_lack_are_said():
+    made = card(1, quality=1.0)
+    picture = picture_of([*nodes("a", "b")], [(made, ["a"])])
+    plan = plan_copies(picture, made.digest, min_copies=3)
+    assert ([each.node_id for each in plan.targets], plan.missing, plan.priority) == (["b"], 1, 80)
+    assert plan_copies(picture, made.digest, min_copies=2, quality=0.0).priority == 50
+    with pytest.raises(ConfigError, match="no file"):
+        plan_copies(picture, "0" * 64, min_copies=2)
+
+
+def test_news_have_an_end():
+    desk, runtime = NewsDesk(), ManualRuntime()
+    now_s = runtime.now_s()
+    desk.went_away("b", now_s)
+    desk.training_began("b", now_s)
+    assert desk.news(runtime).away == {"b"}
+    runtime.advance(901)
+    assert desk.news(runtime).away == frozenset()
+    runtime.advance(6 * 3600)
+    assert desk.news(runtime).training == frozenset()
+
+
+def test_when_every_way_failed_a_type_is_closed_for_a_while_and_recovery_reopens_only_that_node():
+    desk, runtime = NewsDesk(), ManualRuntime()
+    ways = [desk.way_failed("b", "games", way, runtime.now_s()) for way in ("http", "rsync", "base64")]
+    assert ways == ["rsync", "base64", ""]
+    for way in ("http", "rsync", "base64"):
+        desk.way_failed("c", "games", way, runtime.now_s())
+    picture = picture_of([*nodes("a", "b", "c")], [], news=desk.news(runtime))
+    shifted = SyncPicture(view=picture.view, nodes=picture.nodes, now_s=runtime.now_s(), news=picture.news)
+    assert "every way to it failed" in shifted.blocked(picture.nodes["b"], "games")
+    assert shifted.blocked(picture.nodes["b"], "models") == ""
+    desk.came_back("b")
+    assert set(desk.news(runtime).closed) == {("c", "games")}
+    runtime.advance(301)
+    assert desk.news(runtime).closed == {}
+
+
+async def test_the_router_understands_singular_and_plural_and_nothing_else():
+    router = SyncRouter(get_data_plane())
+    assert router.get_sync_targets("game") == router.get_sync_targets("games") == []
+    with pytest.raises(ConfigError, match="pictures"):
+        router.get_sync_targets("pictures")
+    assert router.get_s3_uri("games") is None
+    await close_engine()
+
+
+# --- the manifest -------------------------------------------------------------------------------------
+
+
+def test_data_of_the_only_node_is_not_stale():
+    picture = picture_of([DataNode(name="a")], [(card(1, games=5, created_s=1.0), ["a"])])
+    assert stale_data(picture.view, picture.nodes, now_s=NOW_S, max_age_hours=1) == []
+
+
+def test_stale_is_what_one_node_alone_holds_although_others_would_take_it():
+    placed = [
+        (card(1, games=5, created_s=NOW_S - 7200), ["b"]),
+        (card(2, games=6, created_s=NOW_S - 3700), ["b"]),
+        (card(3, games=7, created_s=NOW_S - 60), ["b"]),
+        (card(4, games=8, created_s=1.0), ["a", "b"]),
+        (card(5, created_s=1.0, kind=ArtifactKind.MODEL), ["a"]),
+    ]
+    given_nodes = [DataNode(name="a"), DataNode(name="b", receives=("games",))]
+    picture = picture_of(given_nodes, placed)
+    (found,) = stale_data(picture.view, picture.nodes, now_s=NOW_S, max_age_hours=1)
+    assert (found.node, found.games, found.data_type, found.age_hours) == ("b", 11, "games", 2.0)
+    assert len(found.digests) == 2
+
+
+async def test_a_followed_index_sees_every_change():
+    world = World(*nodes("a", "b"))
+    plane = world.planes["a"]
+    await world.make(b"one", "a")
+    index = ManifestIndex(plane.engine.kv._kv)  # without the other tasks that the world lets in
+    following = asyncio.create_task(index.follow())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    made = await world.make(b"two", "a", "b")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert sorted(index.view.holders(made.digest)) == ["a", "b"]
+    await plane.manifest.drop_copy(made.digest, "b")
+    await plane.manifest.drop_copy(made.digest, "a")
+    await plane.manifest.forget(made.digest)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert made.digest not in index.view.artifacts
+    assert index.view.holders(made.digest) == ()
+    fresh = await ManifestIndex(plane.kv).refresh()
+    assert fresh == index.view
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_the_manifest_of_this_process_answers_without_a_loop():
+    manifest = get_cluster_manifest()
+    digest = await get_data_plane().blobs.put_bytes(b"games")
+    made = card(1)
+    made = Artifact(digest=digest, size=5, kind=made.kind, games=3, config="hex8_2p", created_s=1.0)
+    assert manifest.register([made]) == 1
+    assert manifest.register([made]) == 0
+    this = get_data_plane().this.name
+    receipts = [Receipt(digest=digest, node=name, size=5, verified_s=2.0) for name in (this, "b", "c")]
+    assert not manifest.health_check().details["copies"]
+    manifest.add_receipts(receipts)
+    assert manifest.get_replication_count(digest) == 3
+    assert manifest.is_safe_to_delete(digest)
+    manifest.drop_copy(digest, "c")
+    assert not manifest.is_safe_to_delete(digest), "our own copy does not count for its own deletion"
+    assert manifest.get_node_inventory().games == 3
+    assert manifest.find_stale_data(max_age_hours=1) == []
+    assert manifest.get_under_replicated(3) == [made]
+    assert get_sync_recommendations() == []
+    assert get_cluster_data_status().total_hosts == 1
+    with pytest.raises(ConfigError, match="max_age_hours"):
+        manifest.find_stale_data(max_age_hours=-1)
+    await close_engine()
