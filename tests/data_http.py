@@ -18,12 +18,12 @@ from ringrift.runtime import SystemRuntime
 
 SECRET = "the secret of the tests"
 START_S = 60.0
-PROGRAM = "import asyncio; from ringrift.data.server import create_data_server as c; asyncio.run(c().run())"
+ENTRY_POINT = "ringrift.data.server:create_data_server"
 
 
 @dataclass
 class DataServerProcess:
-    """The data server of one data folder."""
+    """The data server of one data folder, run as its supervisor does."""
 
     root: Path
     name: str = THERE
@@ -43,14 +43,18 @@ class DataServerProcess:
             "RINGRIFT_DATA_SECRET": self.secret,
         }
         self.root.mkdir(parents=True, exist_ok=True)
+        self._beats, beat_fd = os.pipe()
         with (self.root / "data_server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM],
+                [sys.executable, "-m", "ringrift.daemons.child_main", str(beat_fd), ENTRY_POINT],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                pass_fds=(beat_fd,),
+                start_new_session=True,
             )
+        os.close(beat_fd)
         deadline = time.monotonic() + START_S
         while not address.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -62,12 +66,16 @@ class DataServerProcess:
     def kill(self):
         """As by the kernel, or by a person."""
         self.process.kill()
-        self.process.wait(10)
+        self._ended()
+
+    def _ended(self):
+        self.process.wait(20)
+        os.close(self._beats)
 
     def stop(self):
         if self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(20)
+            self._ended()
 
     def node(self, **fields):
         return DataNode(name=self.name, **({"ssh_host": "127.0.0.1", "data_port": self.port} | fields))
