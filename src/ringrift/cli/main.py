@@ -20,6 +20,7 @@ COMMANDS = {
     "report": Place("ringrift.cli.report:report", "The run so far as one file to keep or send."),
     "queue": Place("ringrift.cli.queue:queue", "The work that waits, runs and failed for good."),
     "tune": Place("ringrift.cli.tuning_command:tune", "Search for better parameters of training."),
+    "data": Place("ringrift.cli.data_commands:data", "Files and their copies: list, verify, sync, back up."),
     "daemons": Place("ringrift.cli.daemons:daemons", "Every daemon: its state, or why it cannot run."),
     "events": Place("ringrift.cli.events:events", "Watch events, check their wiring, repair."),
     "config": Place("ringrift.cli.config:config", "Every setting and where its value came from."),

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 LOGGING = "ringrift.cli.logs:log_to_stderr"
-ABOUT_CHARS_MAX = 100
+EXIT_INTERRUPTED = 130  # as shells tell it of a program that Ctrl-C ended
 
 
 def load(entry: str) -> Any:
@@ -70,7 +70,10 @@ class OnDemandGroup(click.Group):
         except click.ClickException as error:
             click.secho(f"ringrift: {_in_one_line(error)}", err=True, fg="red")
             raise SystemExit(error.exit_code) from None
-        except click.Abort:
+        except click.Abort as abort:
+            if isinstance(abort.__cause__, KeyboardInterrupt):
+                raise SystemExit(EXIT_INTERRUPTED) from None
+            click.echo("Nothing was changed.", err=True)  # a question was not answered with yes
             raise SystemExit(1) from None
         if not standalone_mode:
             return answer

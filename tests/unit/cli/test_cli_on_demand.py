@@ -125,3 +125,18 @@ def test_the_doctor_of_a_folder_without_a_run_says_so_and_knows_its_games(tmp_pa
     assert "Nothing wrong was found." in told.stdout
     refused = CliRunner().invoke(app, ["doctor", folder, "--quick", "--config", "nope"])
     assert (refused.exit_code, "'nope' is no config" in refused.stderr) == (2, True)
+
+
+def test_a_question_that_is_not_answered_with_yes_changes_nothing():
+    write_status(SampleRun(configs=("square8_2p",)))
+    done = CliRunner().invoke(app, ["events", "dlq", "drop", "all"], input="n\n")
+    assert (done.exit_code, "Nothing was changed." in done.stderr) == (1, True)
+
+
+def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):
+    def interrupt(_self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(COMMANDS["status"]), "command", interrupt)
+    done = CliRunner().invoke(app, ["status"])
+    assert (done.exit_code, done.stdout, done.stderr.strip()) == (130, "", "")
