@@ -125,6 +125,8 @@ def train_order(
         "hold_out": rules.hold_out,
         "patience": 0,
     }
+    if rules.weight_decay is not None:
+        params["weight_decay"] = rules.weight_decay
     inputs = {"samples.npz": samples.digest}
     if parent is not None:
         inputs |= model_files("parent", parent)

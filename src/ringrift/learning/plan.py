@@ -177,12 +177,14 @@ def _export(snapshot: Snapshot, made: ConfigPlan) -> None:
         # Games that keep coming would have it made again and again, and training would wait for ever.
         made.say("export", "the newest samples have yet to be trained on")
         return
-    base = rules.window_base or base_rows(state.config)
-    shards = shards_in_window(_fit_shards(state), state.rows, base=base, shards_max=WINDOW_SHARDS_MAX)
+    base, share = rules.window_base or base_rows(state.config), rules.window_share
+    shards = shards_in_window(
+        _fit_shards(state), state.rows, base=base, share=share, shards_max=WINDOW_SHARDS_MAX
+    )
     if not shards:
         made.say("export", "none of the checked games is fit to learn from; waits for others")
         return
-    rows = window_rows(state.rows, base=base)
+    rows = window_rows(state.rows, base=base, share=share)
     cut = f", from its newest {len(shards):,} shards" if len(shards) == WINDOW_SHARDS_MAX else ""
     made.want(
         "export",

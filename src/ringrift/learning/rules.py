@@ -49,9 +49,11 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     batch: Positive = 256
     learning_rate: Annotated[float, Meta(gt=0)] = 2e-3
     learning_rate_steps: Positive = 1_000  # after so many steps the rate falls with the root of the steps
+    weight_decay: Annotated[float, Meta(ge=0)] | None = None  # None: what the job does by itself
     value_mix: Annotated[float, Meta(ge=0, le=1)] = 0.8
     hold_out: Annotated[float, Meta(ge=0, le=0.5)] = 0.05
     window_base: Annotated[int, Meta(ge=0)] = 0  # rows; 0: by the board
+    window_share: Annotated[float, Meta(gt=0, le=1)] = 1.0  # of the window that is trained on, newest first
     bucket: BucketRules = BucketRules(chunk_steps=40_000, cap_steps=160_000, rows_first_min=4_000)
     evaluation_games: Positive = 64  # of one job that somebody asked for
     rating_games: Positive = 40

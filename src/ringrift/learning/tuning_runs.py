@@ -99,6 +99,8 @@ def tune_order(
     held = max(rules.hold_out, 0.05)
     in_use = rules if state is None else tuned_rules(state, rules)
     used: dict[str, Any] = {"lr": in_use.learning_rate, "batch": in_use.batch, "hold_out": held}
+    if in_use.weight_decay is not None:
+        used["weight_decay"] = in_use.weight_decay
     if kind is OptimizationType.NAS:  # the first is what the others have to beat
         used["presets"] = [in_use.preset, *(size for size in SIZES if _is_next(size, in_use.preset))]
     else:
@@ -132,4 +134,8 @@ def _with(rules: LearningRules, found: dict[str, Any]) -> LearningRules:
         changes["learning_rate"] = float(rate)
     if isinstance(batch := found.get("batch"), int) and batch >= 1:
         changes["batch"] = batch
+    if isinstance(decay := found.get("weight_decay"), int | float) and decay >= 0:
+        changes["weight_decay"] = float(decay)
+    if isinstance(share := found.get("window"), int | float) and 0 < share <= 1:
+        changes["window_share"] = float(share)
     return msgspec.structs.replace(rules, **changes)

@@ -25,25 +25,33 @@ def base_rows(config: str) -> int:
     return _BASE_ROWS.get(config.rsplit("_", 1)[0], _BASE_ROWS_OTHER)
 
 
-def window_rows(rows_total: int, *, base: int) -> int:
-    """Return how many of the newest rows are in the window: all of them up to *base*, a power law beyond."""
+def window_rows(rows_total: int, *, base: int, share: float = 1.0) -> int:
+    """Return how many of the newest rows are in the window: all of them up to *base*, a power law beyond.
+
+    Of a *share* below 1, the newest rows of that.
+    """
     if base <= 0:
         raise ConfigError(f"the window needs a base above 0, not {base}")
     if rows_total <= base:
-        return max(0, rows_total)
+        return max(0, round(rows_total * share))
     growth: float = (rows_total / base) ** EXPONENT
-    return min(rows_total, round(base * (1 + GROWTH * (growth - 1) / EXPONENT)))
+    return min(rows_total, round(share * base * (1 + GROWTH * (growth - 1) / EXPONENT)))
 
 
 def shards_in_window(
-    shards: Iterable[Shard], rows_total: int, *, base: int, shards_max: int | None = None
+    shards: Iterable[Shard],
+    rows_total: int,
+    *,
+    base: int,
+    share: float = 1.0,
+    shards_max: int | None = None,
 ) -> tuple[Shard, ...]:
     """Return the checked shards, newest first as given, that fill the window; the last may reach over.
 
     At most *shards_max* of them: the oldest of the window are then left out.
     """
     taken: list[Shard] = []
-    wanted, rows = window_rows(rows_total, base=base), 0
+    wanted, rows = window_rows(rows_total, base=base, share=share), 0
     for shard in shards:
         if rows >= wanted or len(taken) == shards_max:
             break

@@ -194,3 +194,20 @@ def test_rules_of_an_older_run_are_read():
         del note.details["rules"][name]
     story.write(note)
     assert rules_note(story.state, RULES, at_s=2.0) is not None
+
+
+def test_a_part_of_the_window_and_a_weight_decay_reach_the_jobs():
+    story, rules = Story(), with_rules(window_share=0.5, weight_decay=1e-5)
+    for _ in range(4):
+        story.play(rows=1000)
+    story.check()
+    export = next(
+        each for each in plan(Snapshot(story.state, rules, story.now_s)).wanted if each.kind == "export"
+    )
+    assert export.order.params["window_rows"] == 2000
+    assert len(export.order.params["shards"]) == 2
+    story.export()
+    train = next(
+        each for each in plan(Snapshot(story.state, rules, story.now_s)).wanted if each.kind == "train"
+    )
+    assert train.order.params["weight_decay"] == 1e-5

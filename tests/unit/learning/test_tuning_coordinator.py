@@ -113,6 +113,7 @@ def test_a_search_is_ordered_run_and_its_shown_improvement_changes_the_rules():
         assert {p["param_name"]: p["new_value"] for p in changed}["lr"] == 0.004
         rules = tuned_rules(world.run.story.state, RULES)
         assert (rules.learning_rate, rules.batch) == (0.004, 64)
+        assert (rules.weight_decay, rules.window_share) == (1e-5, 0.8)
         assert rules.bucket == RULES.bucket
 
     in_world(scenario)
