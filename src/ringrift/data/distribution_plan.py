@@ -9,6 +9,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.deletion_records import Tombstone
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.replication_plan import data_type_of
+from ringrift.data.transfer.archives import is_archive
 from ringrift.errors import ConfigError
 
 
@@ -184,6 +185,8 @@ def _standing(want: Want, scene: Scene) -> Standing:
 def _is_asked(node: DataNode, want: Want, known: Sequence[Artifact]) -> bool:
     if want.target:
         return node.name == want.target and node.active
+    if is_archive(node):
+        return False  # it keeps files and uses none
     if want.training_only and not node.training:
         return False
     return all(node.accepts(data_type_of(artifact.kind)) for artifact in known)

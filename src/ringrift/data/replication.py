@@ -185,6 +185,12 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         begun = sum(begun_s > hour_ago_s for begun_s in self._begun)
         return replace(snapshot, repairs_last_hour=begun, failed_share=failed)
 
+    async def repair_once(self) -> ReplicationPlan:
+        """Make the copies that are missing now; return what was planned."""
+        await self._run_cycle()
+        assert self.last_plan is not None
+        return self.last_plan
+
     async def _act(self, plane: DataPlane, found: ReplicationPlan) -> None:
         turns = asyncio.Semaphore(self.rules.parallel)
         async with asyncio.TaskGroup() as group:

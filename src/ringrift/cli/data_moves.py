@@ -1,0 +1,141 @@
+"""`ringrift data sync`, `backup` and `restore`: moving files, how far that is, and how long it will take."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.data_plane import move_with_bars
+from ringrift.cli.data_views import size_text
+from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.terminal import console
+from ringrift.cli.wording import count, duration
+from ringrift.data.artifacts import DATA_TYPES, kinds_of
+from ringrift.data.backup import ArchiveBackup, BackupReport, the_archive
+from ringrift.data.plane import DataPlane
+from ringrift.data.sync.facade import SyncFacade
+from ringrift.data.sync.requests import PRIORITIES, SyncRequest, SyncResponse
+from ringrift.errors import ConfigError
+
+EXIT_INCOMPLETE = 1
+FAILED_SHOWN = 20
+
+archive_name = click.argument(
+    "archive", required=False, default="", metavar="[ARCHIVE]", help="A node that is an archive."
+)
+data_type = click.option(
+    "--type", "data_type", type=click.Choice(list(DATA_TYPES)), default="all", help="Only these files."
+)
+
+
+@click.command("sync")
+@click.argument("targets", nargs=-1, metavar="[NODE]...", help="Nodes to bring files to; all, if none.")
+@data_type
+@click.option("--from", "source", default=None, metavar="NODE", help="Fetch what this node has.")
+@click.option("--exclude", multiple=True, metavar="NODE", help="Not this node; may be given again.")
+@click.option("--priority", type=click.Choice(PRIORITIES), default="normal", show_default=True)
+@click.option(
+    "--timeout", default=3600.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds."
+)
+@click.option("--limit-mbps", type=click.FloatRange(0, min_open=True), help="Most megabits a second.")
+@click.option("--confirm", is_flag=True, help="Have receivers confirm files that they had already.")
+@as_json
+@on_data_folder
+def sync(targets: tuple[str, ...], data_type: str, as_json: bool, **given: Any) -> None:
+    """Bring files to the nodes that should have them; only what receivers verified counts."""
+    with plain_errors():
+        request = SyncRequest(
+            data_type=data_type,
+            targets=list(targets) or None,
+            priority=given["priority"],
+            timeout_seconds=given["timeout"],
+            bandwidth_limit_mbps=given["limit_mbps"],
+            exclude_nodes=list(given["exclude"]),
+            require_confirmation=given["confirm"],
+            source_node=given["source"],
+        )
+        found = move_with_bars(lambda plane, _bars: SyncFacade(plane).sync(request), quiet=as_json)
+    if as_json:
+        print_json({**asdict(found), "backend_used": found.backend_used.value})
+    else:
+        _tell_sync(found)
+    if not found.success:
+        raise click.exceptions.Exit(EXIT_INCOMPLETE)
+
+
+def _tell_sync(found: SyncResponse) -> None:
+    word = "Done" if found.success else "Not complete"
+    moved = f"{size_text(found.bytes_transferred)} in {duration(found.duration_seconds)}"
+    console().print(f"{word}: {found.nodes_synced} nodes have everything, {moved}")
+    for error in found.errors[:FAILED_SHOWN]:
+        console().print(error, markup=False)
+
+
+@click.command("backup")
+@archive_name
+@data_type
+@click.option("--prepare", is_flag=True, help="Make an empty drive an archive first.")
+@as_json
+@on_data_folder
+def backup(archive: str, data_type: str, prepare: bool, as_json: bool) -> None:
+    """Bring this node's files that an archive lacks to it. Nothing there is ever deleted."""
+
+    async def work(plane: DataPlane, _bars: Any) -> BackupReport:
+        to = ArchiveBackup(plane, the_archive(plane, archive))
+        if prepare:
+            await to.prepare()
+        return await to.send(await to.lacking(kinds=kinds_of(data_type)))
+
+    with plain_errors():
+        found = move_with_bars(work, quiet=as_json)
+    _tell_report(found, "backed up to", as_json=as_json)
+
+
+@click.command("restore")
+@archive_name
+@click.option(
+    "--digest", "digests", multiple=True, metavar="DIGEST", help="Only this file; may be given again."
+)
+@data_type
+@click.option("--config", default="", metavar="CONFIG", help="Only files of this config.")
+@as_json
+@on_data_folder
+def restore(archive: str, digests: tuple[str, ...], data_type: str, config: str, as_json: bool) -> None:
+    """Bring files of an archive here and verify every byte, also of those that are here."""
+
+    async def work(plane: DataPlane, _bars: Any) -> BackupReport:
+        source = ArchiveBackup(plane, the_archive(plane, archive))
+        cards = await source.archived()
+        wanted = {text: [card for card in cards if card.artifact.digest.startswith(text)] for text in digests}
+        for text, found in wanted.items():
+            if len(found) != 1:
+                raise ConfigError(f"{len(found)} files of the archive begin with {text!r}")
+        chosen = [card for found in wanted.values() for card in found] if digests else cards
+        kinds = kinds_of(data_type)
+        fitting = [
+            card for card in chosen if card.artifact.kind in kinds and config in ("", card.artifact.config)
+        ]
+        return await source.restore(fitting)
+
+    with plain_errors():
+        found = move_with_bars(work, quiet=as_json)
+    _tell_report(found, "restored from", as_json=as_json)
+
+
+def _tell_report(found: BackupReport, verb: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(found))
+    else:
+        already = f"{count(found.already)} were there already"
+        console().print(
+            f"{count(found.files)} files, {count(found.games)} games, {size_text(found.bytes)} {verb} "
+            f"{found.archive}; {already}",
+            markup=False,
+        )
+        for digest, why in list(found.failed.items())[:FAILED_SHOWN]:
+            console().print(f"failed: {digest}: {why}", markup=False)
+    if found.failed:
+        raise click.exceptions.Exit(EXIT_INCOMPLETE)

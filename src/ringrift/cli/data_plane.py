@@ -1,0 +1,65 @@
+"""The data plane of the data folder that a command works on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from rich.progress import Progress
+
+from ringrift.cli.data_folder import opened_engine
+from ringrift.cli.data_progress import WatchedTransfers, bars
+from ringrift.data.artifacts import Artifact
+from ringrift.data.cataloguer import Cataloguer
+from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.engine.digests import is_digest
+from ringrift.errors import ConfigError
+
+T = TypeVar("T")
+
+DIGEST_CHARS_MIN = 4
+
+
+def ask_plane(question: Callable[[DataPlane], Awaitable[T]]) -> T:
+    """Open the data plane for one question; what jobs made meanwhile is in the manifest first."""
+
+    async def ask() -> T:
+        async with opened_engine():
+            plane = await open_data_plane()
+            await Cataloguer(plane).catalogue()
+            return await question(plane)
+
+    return asyncio.run(ask())
+
+
+def move_with_bars(work: Callable[[DataPlane, Progress], Awaitable[T]], *, quiet: bool) -> T:
+    """Open the data plane for work that moves files, and show how far it is."""
+
+    async def watched(shared: DataPlane) -> T:
+        with bars(quiet=quiet) as progress:
+            plane = DataPlane(
+                shared.engine,
+                shared.settings,
+                shared.runtime,
+                nodes=shared.nodes,
+                make_transfers=lambda _plane: WatchedTransfers(shared.transfers, progress),
+            )
+            return await work(plane, progress)
+
+    return ask_plane(watched)
+
+
+async def find_artifact(plane: DataPlane, text: str) -> Artifact:
+    """The artifact whose digest begins with *text*; `ConfigError` if there is none, or more than one."""
+    if is_digest(text):
+        found = [each for each in [await plane.manifest.artifact(text)] if each is not None]
+    elif len(text) < DIGEST_CHARS_MIN:
+        raise ConfigError(f"give at least {DIGEST_CHARS_MIN} characters of the digest")
+    else:
+        known = await plane.manifest.artifacts()
+        found = [each for each in known if each.digest.startswith(text) or each.name == text]
+    if len(found) != 1:
+        told = "no artifact is" if not found else f"{len(found)} artifacts are"
+        raise ConfigError(f"{told} called {text!r}; `ringrift data ls` lists them")
+    return found[0]

@@ -1,0 +1,166 @@
+"""What the data commands show, read off the manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ringrift.cli.wording import NOTHING, brief, clock, count
+from ringrift.data.artifacts import Artifact, kinds_of
+from ringrift.data.copies import CopyView, receipts_by_digest
+from ringrift.data.deletion import Deleter, Verdict
+from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.plane import DataPlane
+from ringrift.data.quarantine import Quarantine
+from ringrift.data.replication import ReplicationPlan, ReplicationRules, plan, take_snapshot
+from ringrift.data.retention import read_held
+
+LS_COLUMNS = ("digest", "kind", "config", "name", "size", "games", "made", "copies", "nodes")
+COPY_COLUMNS = ("node", "verified", "by", "counts")
+DECISIONS_SHOWN = 20
+
+
+def size_text(size: float) -> str:
+    """12 B, 3.4 MiB, 1.2 GiB."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    for unit in units[:-1]:
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} {units[-1]}"
+
+
+async def artifact_rows(plane: DataPlane, *, data_type: str, config: str, node: str) -> list[dict[str, Any]]:
+    """Artifacts, the oldest first."""
+    if node:
+        node = plane.nodes[node].name  # says which there are
+    receipts = receipts_by_digest(await plane.manifest.receipts())
+    stones = await DeletionRecords(plane.kv).tombstones()
+    marked = await Quarantine(plane).marked()
+    view, rows = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s()), []
+    for artifact in await plane.manifest.artifacts():
+        copies = view.of(receipts.get(artifact.digest, ()), stones.get(artifact.digest))
+        nodes = [*copies.nodes, *(receipt.node for receipt, _ in copies.discounted)]
+        if artifact.kind not in kinds_of(data_type) or config not in ("", artifact.config):
+            continue
+        if node and node not in nodes:
+            continue
+        found = {"copies": len(copies.counted), "nodes": nodes, "quarantined": artifact.digest in marked}
+        rows.append({**_card(artifact), **found})
+    return sorted(rows, key=lambda row: (row["created_s"], row["digest"]))
+
+
+def shown_row(row: dict[str, Any]) -> Sequence[str]:
+    return (
+        brief(row["digest"]),
+        row["kind"] + (" (quarantined)" if row["quarantined"] else ""),
+        row["config"] or NOTHING,
+        row["name"] or NOTHING,
+        size_text(row["size"]),
+        count(row["games"]) if row["games"] else NOTHING,
+        clock(row["created_s"], with_date=True) if row["created_s"] else NOTHING,
+        str(row["copies"]),
+        ", ".join(row["nodes"]) or NOTHING,
+    )
+
+
+async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, Any]:
+    """All that is known of one artifact."""
+    digest, deleter, records = artifact.digest, Deleter(plane), DeletionRecords(plane.kv)
+    tombstone, heir = await records.tombstone(digest), await records.heir(digest)
+    view = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s())
+    copies = view.of(await plane.manifest.copies(digest), tombstone)
+    held = await read_held(plane, await plane.manifest.artifacts())
+    verdict = Verdict(allowed=False, reason="this node has none")
+    if await plane.blobs.has(digest):
+        verdict = await deleter.examine(artifact, held_for=held.get(digest, ""))
+    judged = [(receipt, "") for receipt in copies.counted] + list(copies.discounted)
+    return {
+        "artifact": _card(artifact),
+        "copies": [
+            {
+                "node": receipt.node,
+                "verified_s": receipt.verified_s,
+                "verifier": receipt.verifier,
+                "counts": not why,
+                "why_not": why,
+            }
+            for receipt, why in judged
+        ],
+        "held_for": held.get(digest, ""),
+        "may_delete": verdict.allowed,
+        "why": verdict.reason,
+        "tombstone": None if tombstone is None else msgspec.to_builtins(tombstone),
+        "heir": None if heir is None else msgspec.to_builtins(heir),
+        "decisions": [
+            msgspec.to_builtins(each)
+            for each in await deleter.decisions.recent(digest=digest, limit=DECISIONS_SHOWN)
+        ],
+    }
+
+
+def copy_rows(copies: Sequence[dict[str, Any]]) -> list[Sequence[str]]:
+    return [
+        (
+            each["node"],
+            clock(each["verified_s"], with_date=True),
+            each["verifier"] or NOTHING,
+            "yes" if each["counts"] else f"no: {each['why_not']}",
+        )
+        for each in copies
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How copies stand."""
+
+    plan: ReplicationPlan
+    by_copies: dict[int, int]
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.plan
+        return {
+            "artifacts": found.total,
+            "by_copies": {str(copies): number for copies, number in sorted(self.by_copies.items())},
+            "without_copy": found.none,
+            "single_copy": found.single,
+            "under": found.under,
+            "score": found.score,
+            "verdict": found.verdict,
+            "alerts": [{"level": each.level, "message": each.message} for each in found.alerts],
+            "repairs": [
+                {
+                    "digest": each.artifact.digest,
+                    "source": each.source,
+                    "target": each.target,
+                    "priority": each.priority,
+                    "reason": each.reason,
+                }
+                for each in found.repairs
+            ],
+            "stuck": dict(found.stuck),
+        }
+
+
+async def read_replicas(plane: DataPlane) -> Replicas:
+    snapshot = await take_snapshot(plane)
+    counts = Counter(
+        len(
+            snapshot.view.of(
+                snapshot.receipts.get(each.digest, ()), snapshot.tombstones.get(each.digest)
+            ).counted
+        )
+        for each in snapshot.artifacts
+        if each.digest not in snapshot.heirs
+    )
+    return Replicas(plan(snapshot, ReplicationRules()), dict(counts))
+
+
+def _card(artifact: Artifact) -> dict[str, Any]:
+    card: dict[str, Any] = {name: getattr(artifact, name) for name in artifact.__struct_fields__}
+    return {**card, "kind": artifact.kind.value}

@@ -1,0 +1,203 @@
+"""`ringrift data`: what exists and where, reading it again, moving it, letting it go."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from run_folder import in_engine
+
+from ringrift.cli.data_progress import WatchedTransfers, bars
+from ringrift.cli.data_views import size_text
+from ringrift.cli.main import app
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.nodes import DataNode
+from ringrift.data.retention import pin
+from ringrift.data.transfer.contract import Moved, Progress, Terms
+from ringrift.process import process_scope
+from ringrift.runtime import system_runtime
+from ringrift.settings import get_settings
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def drive(tmp_path, monkeypatch):
+    """This node is `a`; `b` and `c` are others, and `usb` is a drive."""
+    path = tmp_path / "usb"
+    path.mkdir()
+    nodes = {"a": {}, "b": {}, "c": {}, "usb": {"drive_path": str(path)}}
+    monkeypatch.setenv("RINGRIFT_NODES", json.dumps(nodes))
+    monkeypatch.setenv("RINGRIFT_NODE_ID", "a")
+    return path
+
+
+def ringrift(*arguments, code=0):
+    process_scope().clear()  # every command is a process of its own
+    done = CliRunner().invoke(app, ["data", *arguments])
+    assert done.exit_code == code, done.output + done.stderr
+    return done
+
+
+def answer(*arguments, code=0):
+    return json.loads(ringrift(*arguments, "--json", code=code).stdout)
+
+
+def make(text, *holders, age_s=30 * DAY_S, **card):
+    """An artifact with that content here, and receipts of *holders*."""
+
+    async def write(engine):
+        now_s = system_runtime().now_s()
+        digest = await engine.blobs.put_bytes(text.encode())
+        given = {
+            "kind": ArtifactKind.GAMES,
+            "config": "hex8_2p",
+            "created_s": now_s - age_s,
+            "games": 5,
+            **card,
+        }
+        artifact = Artifact(digest=digest, size=len(text), name=f"{text}.shard.db", **given)
+        manifest = ManifestStore(engine.kv)
+        await manifest.register([artifact])
+        receipts = [Receipt(digest=digest, node=node, size=len(text), verified_s=now_s) for node in holders]
+        await manifest.add_receipts(receipts)
+        return artifact
+
+    return in_engine(write)
+
+
+def blob(artifact):
+    return get_settings().blob_dir / artifact.digest[:2] / artifact.digest
+
+
+def test_without_a_run_there_is_nothing_to_look_at(drive):
+    assert "there is no run" in ringrift("ls", code=2).stderr
+
+
+def test_ls_lists_artifacts_with_their_copies(drive):
+    games = make("games", "a", "b")
+    make("model", "a", kind=ArtifactKind.MODEL, games=0, config="square8_2p")
+    rows = answer("ls")
+    assert {row["name"]: (row["copies"], row["nodes"]) for row in rows} == {
+        "games.shard.db": (2, ["a", "b"]),
+        "model.shard.db": (1, ["a"]),
+    }
+    assert [row["digest"] for row in answer("ls", "--type", "games")] == [games.digest]
+    assert [row["digest"] for row in answer("ls", "--node", "b")] == [games.digest]
+    assert answer("ls", "--config", "none") == []
+    shown = ringrift("ls").stdout
+    assert "2 artifacts, 5 games, 10 B" in shown
+    assert "no node is called 'zz'" in ringrift("ls", "--node", "zz", code=2).stderr
+
+
+def test_show_says_what_holds_a_file_and_why_it_may_go(drive):
+    games = make("games", "a", "b", "c")
+    found = answer("show", games.digest[:8])
+    assert [each["node"] for each in found["copies"]] == ["a", "b", "c"]
+    assert (found["may_delete"], found["why"]) == (True, "2 verified copies stay: b, c")
+    in_engine(lambda engine: pin(engine.kv, games.digest, "for a paper"))
+    found = answer("show", games.digest)
+    assert (found["may_delete"], found["held_for"]) == (False, "pinned: for a paper")
+    assert "may its copy here go? no" in ringrift("show", games.digest).stdout
+    assert "no artifact is called" in ringrift("show", "ffff", code=2).stderr
+    assert "at least 4 characters" in ringrift("show", "f", code=2).stderr
+
+
+def test_verify_reads_every_byte_and_says_what_is_damaged(drive):
+    good, bad = make("good", "a"), make("bad!", "a")
+    assert answer("verify")["scrubbed"]["verified"] == 2
+    blob(bad).chmod(0o644)
+    blob(bad).write_bytes(b"bAd!")
+    assert "4 B read" in ringrift("verify", good.digest).stdout
+    found = answer("verify", code=1)
+    assert found["scrubbed"] == {"verified": 1, "bytes": 8, "damaged": [bad.digest], "missing": []}
+    assert not blob(bad).exists()
+    assert [row["copies"] for row in answer("ls") if row["digest"] == bad.digest] == [0]
+
+
+def test_replicas_counts_copies_and_plans_repairs(drive):
+    make("two", "a", "b", "c")
+    single = make("one", "a")
+    found = answer("replicas")
+    assert found["by_copies"] == {"1": 1, "3": 1}
+    assert [(each["digest"], each["source"], each["priority"]) for each in found["repairs"]] == [
+        (single.digest, "a", "high")
+    ]
+    shown = ringrift("replicas").stdout
+    assert "Copies to make" in shown
+    assert "1 below the minimum" in shown
+
+
+def test_gc_dry_run_deletes_nothing_and_gc_only_what_is_safe(drive):
+    safe, single = make("safe", "a", "b", "c"), make("single", "a", "b")
+    found = answer("gc", "--dry-run")
+    assert (found["files"], found["bytes"]) == (1, 4)
+    assert {row["name"]: row["goes"] for row in found["artifacts"]} == {
+        "safe.shard.db": True,
+        "single.shard.db": False,
+    }
+    assert blob(safe).exists()
+    assert "would be freed" in ringrift("gc", "--dry-run").stdout
+    shown = ringrift("gc").stdout
+    assert "2 verified copies stay: b, c" in shown
+    assert "1 verified copies would stay, 2 must" in shown
+    assert not blob(safe).exists()
+    assert blob(single).exists()
+    told = answer("show", safe.digest)
+    assert told["tombstone"]["nodes"]["a"]["by"] == "ringrift data gc"
+    assert "asked for by a person" in told["decisions"][-1]["reason"]
+    assert answer("gc")["files"] == 0
+    assert ringrift("gc", "--min-copies", "0", code=2)
+
+
+def test_backup_to_a_drive_and_restore_from_it(drive):
+    games = make("games", "a")
+    assert "no run" not in ringrift("backup", "usb", code=2).stderr, "an empty drive is not an archive yet"
+    found = answer("backup", "usb", "--prepare")
+    assert (found["files"], found["games"], found["failed"]) == (1, 5, {})
+    assert answer("backup")["files"] == 0
+    assert [row["nodes"] for row in answer("ls")] == [["a", "usb"]]
+    blob(games).unlink()
+    ringrift("verify", code=1)
+    assert answer("restore", "--digest", games.digest[:10])["files"] == 1
+    assert blob(games).read_bytes() == b"games"
+    assert "1 were there already" in ringrift("restore").stdout
+    assert "no archive is called 'b'" in ringrift("backup", "b", code=2).stderr
+
+
+def test_sync_says_what_could_not_be_reached(drive):
+    make("games", "a")
+    found = answer("sync", "b", "--timeout", "20", code=1)
+    assert found["success"] is False
+    assert found["errors"]
+    assert "Not complete" in ringrift("sync", "b", "--timeout", "20", code=1).stdout
+    assert "zz: no node is called that" in ringrift("sync", "zz", code=1).stdout
+
+
+async def test_bars_follow_a_transfer():
+    class Slow:
+        async def send(self, node, artifacts, *, priority, terms, limit_bytes_per_s):
+            await terms.on_progress(Progress(bytes_done=3, bytes_total=10, files_done=0, files_total=1))
+            return Moved()
+
+    heard = []
+
+    async def hear(told):
+        heard.append(told.bytes_done)
+
+    artifact = Artifact(digest="a" * 64, size=10)
+    with bars(quiet=True) as progress:
+        await WatchedTransfers(Slow(), progress).send(
+            DataNode(name="b"), [artifact], terms=Terms(on_progress=hear)
+        )
+        (task,) = progress.tasks
+    assert (task.description, task.completed, task.total) == ("to b", 3, 10)
+    assert heard == [3]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (2**50, "1024.0 TiB")],
+)
+def test_sizes_read_well(size, text):
+    assert size_text(size) == text
