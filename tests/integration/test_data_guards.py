@@ -1,0 +1,135 @@
+"""The guards with real processes, real files and a real data server."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_cluster import running_node
+from data_http import SECRET, DataServerProcess
+from ringrift.data.artifacts import Receipt
+from ringrift.data.copies import DAY_S
+from ringrift.data.deletion import Deleter, DeletionRules, tombstone_rows
+from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.nodes import DataNode
+from ringrift.data.replication import ReplicationRepairDaemon
+from ringrift.data.scrubbing import scrub
+from ringrift.data.secret import SECRET_FILE
+
+HERE = Path(__file__).parent
+OLD = DeletionRules(age_s_min=0.0)
+
+
+@pytest.fixture
+def server(tmp_path):
+    running = DataServerProcess(tmp_path / "stays", name="stays").start()
+    yield running
+    running.stop()
+
+
+def test_a_node_that_is_told_to_end_brings_out_what_only_it_has(tmp_path, server):
+    nodes = {
+        "vast-1": {"ephemeral": True},
+        "stays": {"ssh_host": "127.0.0.1", "data_port": server.port},
+    }
+    environment = {
+        **os.environ,
+        "RINGRIFT_DATA_DIR": str(tmp_path / "vast"),
+        "RINGRIFT_NODE_ID": "vast-1",
+        "RINGRIFT_NODES": json.dumps(nodes),
+        "RINGRIFT_DATA_SECRET": SECRET,
+    }
+    child = subprocess.Popen(
+        [sys.executable, str(HERE / "data_ephemeral_node.py"), "20"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        digests = json.loads(child.stdout.readline())
+        child.send_signal(signal.SIGTERM)
+        copies = json.loads(child.stdout.readline())
+        assert child.wait(60) == 0
+    finally:
+        child.kill()
+        child.stdout.close()
+    assert copies == {digest: ["stays", "vast-1"] for digest in digests}
+    for digest in digests:
+        assert (server.root / "blobs" / digest[:2] / digest).stat().st_size == 4000
+
+
+def share_secret(root):
+    """Let the node in *root* know what the data servers of the tests know."""
+    root.mkdir()
+    (root / SECRET_FILE).write_text(SECRET)
+    return root
+
+
+async def test_row_12_nothing_is_deleted_before_enough_nodes_verified_it(tmp_path):
+    """A copy that was only sent, only claimed, or damaged on the way does not let ours go."""
+    servers = [DataServerProcess(tmp_path / name, name=name).start() for name in ("b", "c")]
+    try:
+        async with running_node(
+            "a", share_secret(tmp_path / "a"), *(each.node() for each in servers)
+        ) as node:
+            plane = node.plane
+            games = await node.make(b"games" * 1000, games=50)
+            deleter = Deleter(plane, rules=OLD)
+            refused = await deleter.delete(games, why="gc", by="test")
+            assert refused.verdict.reason == "0 verified copies would stay, 2 must"
+            repair = ReplicationRepairDaemon(plane=plane, router=node.router, runtime=plane.runtime)
+            await repair.repair_once()
+            assert not (await deleter.examine(games)).allowed
+            await repair.repair_once()
+            assert await node.holders(games) == ["a", "b", "c"]
+            done = await deleter.delete(games, why="gc", by="test")
+            assert done.bytes_freed == 5000
+            assert await node.holders(games) == ["b", "c"]
+            for each in servers:
+                assert (each.root / "blobs" / games.digest[:2] / games.digest).read_bytes() == b"games" * 1000
+            rows = tombstone_rows(await DeletionRecords(plane.kv).tombstones())
+            assert [(row["node"], row["state"], row["by"]) for row in rows] == [("a", "deleted", "test")]
+    finally:
+        for each in servers:
+            await asyncio.to_thread(each.stop)
+
+
+async def test_row_12_a_damaged_copy_here_is_replaced_from_a_good_one(tmp_path):
+    server = DataServerProcess(tmp_path / "b", name="b").start()
+    try:
+        async with running_node("a", share_secret(tmp_path / "a"), server.node()) as node:
+            plane = node.plane
+            games = await node.make(b"games" * 1000, games=50)
+            repair = ReplicationRepairDaemon(plane=plane, router=node.router, runtime=plane.runtime)
+            await repair.repair_once()
+            path = await plane.blobs.path(games.digest)
+            path.chmod(0o644)
+            path.write_bytes(b"gAmes" * 1000)
+            assert (await scrub(plane, older_than_s=0.0)).damaged == (games.digest,)
+            assert await node.holders(games) == ["b"]
+            await repair.repair_once()
+            assert await node.holders(games) == ["a", "b"]
+            assert await node.read(games) == b"games" * 1000
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def test_row_22_games_that_are_nowhere_else_keep_a_node_from_counting_as_free(tmp_path):
+    """Old receipts and unknown nodes are no proof that the games are safe."""
+    others = (DataNode(name="b"), DataNode(name="c", ephemeral=True))
+    async with running_node("a", tmp_path / "a", *others) as node:
+        games = await node.make(b"games", games=50)
+        now_s = node.plane.runtime.now_s()
+        doubtful = [("b", now_s - 40 * DAY_S), ("c", now_s), ("unknown", now_s)]
+        for name, verified_s in doubtful:
+            receipt = Receipt(digest=games.digest, node=name, size=5, verified_s=verified_s)
+            await node.plane.manifest.add_receipts([receipt])
+        verdict = await Deleter(node.plane, rules=OLD).examine(games)
+        assert not verdict.allowed
+        for why in ("b: it was last read 40 days ago", "c: the node may vanish", "unknown: the config file"):
+            assert why in verdict.reason
