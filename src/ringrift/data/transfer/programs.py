@@ -71,15 +71,25 @@ class Programs:
         self.scratch, self._runtime = scratch, runtime
 
     async def run(
-        self, argv: Sequence[str], *, quiet_s: float, stdin: Path | None = None, hear: Hear | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        quiet_s: float,
+        stdin: Path | None = None,
+        hear: Hear | None = None,
+        stays: bool = False,
     ) -> Outcome:
-        """Run to the end; *hear* gets the output piece by piece, else it is collected within a bound."""
+        """Run to the end; *hear* gets the output piece by piece, else it is collected within a bound.
+
+        What the program started ends with it, unless it *stays* in the background after a good end.
+        """
         async with self.scratch.file() as complaints:
             command = Command(argv=argv, env=_plain_language(), input=stdin, output=complaints, piped=True)
             try:
                 child = await self._runtime.spawn(command)
             except FileNotFoundError:
                 raise ConfigError(f"{argv[0]} is not installed on this machine") from None
+            code: int | None = None
             try:
                 output = await _listen(child, argv[0], quiet_s, hear)
                 async with asyncio.timeout(quiet_s):
@@ -87,7 +97,7 @@ class Programs:
             except TimeoutError:
                 raise TransferFailed(f"{argv[0]} was silent for {quiet_s:g} s and was ended") from None
             finally:
-                await _end(child)
+                await _end(child, kill=not (stays and code == 0))
             return Outcome(code, output, await asyncio.to_thread(_tail, complaints))
 
 
@@ -106,9 +116,10 @@ async def _listen(child: Child, name: str, quiet_s: float, hear: Hear | None) ->
             raise TransferFailed(f"{name} said more than {OUTPUT_BYTES_MAX >> 20} MiB")
 
 
-async def _end(child: Child) -> None:
+async def _end(child: Child, *, kill: bool) -> None:
     """Leave nothing of it: the group is killed, which is harmless if it ended by itself."""
-    child.signal_group(signal.SIGKILL)
+    if kill:
+        child.signal_group(signal.SIGKILL)
     child.stop_reading()
     with suppress(TimeoutError):  # a child stuck in the kernel is left to init
         async with asyncio.timeout(_REAP_S):

@@ -147,7 +147,7 @@ class Ssh:
             if await self._is_connected(line):
                 outcome = Outcome(0, b"", "")
             else:
-                outcome = await self._programs.run(probe, quiet_s=self._connect_s + _ALIVE_S)
+                outcome = await self._programs.run(probe, quiet_s=self._connect_s + _ALIVE_S, stays=True)
             if outcome.code == 0:
                 self._lines[node.name] = (line, self._runtime.monotonic_s())
                 log.info("ssh.connected", node=node.name, address=address)

@@ -1,0 +1,111 @@
+"""Opening archives: what a user hears who lacks the client, the bucket, the drive or the right words."""
+
+import subprocess
+import sys
+
+import pytest
+
+from data_transports import s3_bench
+from ringrift.data.archive_format import MARKER, check_marker
+from ringrift.data.archive_objects import DriveObjects
+from ringrift.data.nodes import DataNode, read_nodes
+from ringrift.data.transfer.archives import open_archive
+from ringrift.data.transfer.contract import Terms, TransferFailed
+from ringrift.errors import ConfigError, Corrupt, SchemaTooNew
+from ringrift.runtime import SystemRuntime
+
+BUCKET = DataNode(name="archive", s3_url="s3://bucket/prefix")
+
+
+def test_without_the_client_a_bucket_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "ringrift.data.transfer.s3", raising=False)
+    with pytest.raises(ConfigError, match=r"'archive' has an s3_url.*pip install 'ringrift\[s3\]'"):
+        open_archive(BUCKET, SystemRuntime())
+
+
+def test_the_client_is_loaded_only_for_a_bucket():
+    program = (
+        "import sys, ringrift.data.backup, ringrift.data.transfer.assembling;"
+        "sys.exit(any(name.split('.')[0] in ('obstore', 'boto3') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("url", ["bucket/prefix", "https://bucket", "s3:///prefix", "s3://"])
+def test_an_address_that_is_no_bucket_is_refused(url):
+    with pytest.raises(ConfigError, match="s3://BUCKET/PREFIX"):
+        open_archive(DataNode(name="archive", s3_url=url), SystemRuntime())
+
+
+def test_a_node_that_is_no_archive_is_refused():
+    with pytest.raises(ConfigError, match="neither s3_url nor drive_path"):
+        open_archive(DataNode(name="gpu-1"), SystemRuntime())
+
+
+def test_archives_are_nodes_of_the_config_file():
+    table = {
+        "archive": {"s3_url": "s3://games/ringrift", "s3_endpoint": "http://minio:9000", "role": "archive"}
+    }
+    assert read_nodes("here", table)["archive"].s3_endpoint == "http://minio:9000"
+
+
+async def test_a_bucket_that_does_not_exist_is_told(s3_bucket, tmp_path):
+    bench = s3_bench(s3_bucket, tmp_path)
+    nowhere = DataNode(name="there", s3_url="s3://no-such-bucket-of-ours/x", s3_endpoint=s3_bucket.server.url)
+    with pytest.raises(TransferFailed, match="'no-such-bucket-of-ours' does not exist"):
+        await bench.transport.send(nowhere, [bench.here.put(b"x")], Terms())
+
+
+async def test_an_archive_of_a_newer_version_is_left_alone(s3_bucket, tmp_path):
+    bench = s3_bench(s3_bucket, tmp_path)
+    bench.there.objects.write(MARKER, b'{"format": 99}')
+    with pytest.raises(SchemaTooNew, match="format 99"):
+        await bench.transport.send(bench.node, [bench.here.put(b"x")], Terms())
+    assert bench.there.objects.names() == [MARKER]
+
+
+def test_a_marker_that_is_no_marker_is_told():
+    with pytest.raises(Corrupt):
+        check_marker("s3://x", b"<html>")
+
+
+async def test_a_drive_is_prepared_once_and_only_a_folder_can_be_one(tmp_path):
+    drive = DriveObjects(tmp_path / "drive", SystemRuntime().new_id)
+    with pytest.raises(ConfigError, match="is not a folder"):
+        await drive.prepare()
+    (tmp_path / "drive").mkdir()
+    assert await drive.prepare()
+    assert not await drive.prepare()
+    await drive.ready(to_write=True)
+
+
+async def test_a_drive_creates_once_and_leaves_no_unfinished_file(tmp_path):
+    drive = DriveObjects(tmp_path, SystemRuntime().new_id)
+    assert await drive.create("parts/ab/x", b"first")
+    assert not await drive.create("parts/ab/x", b"second")
+    assert await drive.read("parts/ab/x") == b"first"
+    await drive.replace("parts/ab/x", b"third")
+    assert await drive.read("parts/ab/x", offset=2) == b"ird"
+    assert await drive.keys("parts/") == ["parts/ab/x"]
+    assert await drive.size("parts/ab/y") is None
+    assert [path.name for path in (tmp_path / "parts" / "ab").iterdir()] == ["x"]
+
+
+async def test_row_27_a_full_drive_is_told_and_nothing_unfinished_stays(tmp_path):
+    """A limit on the size of files stands for the full drive: the kernel refuses the write."""
+    program = f"""
+import asyncio, resource, signal
+from pathlib import Path
+from ringrift.data.archive_objects import DriveObjects
+from ringrift.errors import StorageFull
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+drive = DriveObjects(Path({str(tmp_path)!r}), lambda: "id")
+try:
+    asyncio.run(drive.create("parts/ab/x", bytes(2000)))
+except StorageFull:
+    raise SystemExit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 7
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
