@@ -98,10 +98,17 @@ def http_bench(tmp_path):
     return TransportBench(http_transport(here, runtime), server.node(), here, there, gone, [stop])
 
 
+@dataclass
+class Cut:
+    """The last bytes that a connection carries."""
+
+    piece: bytes
+
+
 class BadLine:
     """A proxy on loopback. *damage* decides, for each piece of bytes in either direction, what comes out.
 
-    It gets the bytes and returns those to pass on, or None to reset the connection.
+    It gets the bytes and returns those to pass on, None to reset the connection, or a `Cut` to do both.
     """
 
     def __init__(self, port, damage):
@@ -137,6 +144,10 @@ class BadLine:
         try:
             while piece := await reader.read(1 << 16):
                 piece = self._damage(piece)
+                if isinstance(piece, Cut):
+                    writer.write(piece.piece)
+                    await writer.drain()
+                    piece = None
                 if piece is None:
                     for end in both:
                         end.transport.abort()

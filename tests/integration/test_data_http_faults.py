@@ -1,0 +1,279 @@
+"""Transfers over HTTP while things break: nothing wrong becomes visible, everything arrives in the end."""
+
+import asyncio
+import hashlib
+import os
+import random
+import resource
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from data_http import SECRET, BadLine, Cut, DataServerProcess, flipped, http_transport
+from data_transports import HERE, THERE, Store
+from ringrift.data.artifacts import Artifact
+from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
+from ringrift.errors import StorageFull
+from ringrift.runtime import SystemRuntime
+
+TRANSFERS = int(os.environ.get("RINGRIFT_TEST_TRANSFERS", "16"))
+ATTEMPTS = 12
+SENDER = Path(__file__).with_name("data_http_sender.py")
+
+
+@pytest.fixture
+def server(tmp_path):
+    process = DataServerProcess(tmp_path / THERE).start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def here(tmp_path):
+    return Store(tmp_path / HERE, SystemRuntime())
+
+
+@pytest.fixture
+def there(server):
+    return Store(server.root, SystemRuntime())
+
+
+def assert_nothing_wrong_is_visible(store):
+    for digest in store.folder.digests():
+        content = store.folder.place(digest).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == digest
+
+
+class Slow:
+    """Gives things time to break."""
+
+    bytes_per_s = 20.0 * CHUNK_BYTES
+
+    async def spend(self, count):
+        await asyncio.sleep(count / self.bytes_per_s)
+
+
+# --- each kind of fault at random -----------------------------------------------------------------------
+
+
+class Faults:
+    """Decides, by a seed, what happens to the bytes on the line. Counts what it did."""
+
+    def __init__(self, rng, kind):
+        self._rng, self.kind, self.done = rng, kind, 0
+        self._next = rng.randrange(1, 40)
+
+    def __call__(self, piece):
+        self._next -= 1
+        if self._next > 0 or self.kind in ("none", "kill") or self.done >= 4:
+            return piece
+        self._next = self._rng.randrange(1, 60)
+        self.done += 1
+        if self.kind == "flip":
+            return flipped(piece, self._rng)
+        if self.kind == "truncate":
+            return Cut(piece[: self._rng.randrange(len(piece))])
+        return None
+
+
+async def deliver(transport, node, cards, terms, receipts):
+    """Send until everything is there; return how many attempts it took."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            moved = await transport.send(node, cards, terms)
+        except (TransferFailed, StorageFull):
+            await asyncio.sleep(0.2)
+            continue
+        receipts.update(receipt.digest for receipt in moved.receipts)
+        if len(moved.receipts) + len(moved.already_there) == len(cards):
+            return attempt
+    return pytest.fail(f"not delivered in {ATTEMPTS} attempts")
+
+
+class KillOnce:
+    """Kills the receiver when a transfer has come so far, and starts it again."""
+
+    def __init__(self, server, at):
+        self._server, self._at, self.done = server, at, 0
+
+    async def __call__(self, progress):
+        if not self.done and progress.bytes_done >= self._at * progress.bytes_total:
+            self.done = 1
+            self._server.kill()
+            await asyncio.to_thread(self._server.start)
+
+
+def random_files(rng, store):
+    sizes = [rng.randrange(0, 200_000) for _ in range(rng.randrange(1, 12))]
+    if rng.random() < 0.6:
+        sizes.append(rng.randrange(CHUNK_BYTES + 1, 4 * CHUNK_BYTES))
+    return [store.put(rng.randbytes(16 + size)) for size in sizes]
+
+
+async def test_faults_at_random_corrupt_nothing_and_lose_nothing(server, here, there):
+    rng = random.Random(7)
+    receipts, met = Counter(), Counter()
+    for _ in range(TRANSFERS):
+        kind = rng.choice(["flip", "flip", "truncate", "reset", "kill", "none"])
+        cards = random_files(rng, here)
+        faults = Faults(rng, kind)
+        kill = KillOnce(server, rng.random() if kind == "kill" else 2.0)
+        async with BadLine(server.port, faults) as line:
+            terms = Terms(timeout_s=1.0, on_progress=kill)
+            await deliver(http_transport(here), server.node(data_port=line.port), cards, terms, receipts)
+        met[kind] += faults.done + kill.done
+        assert_nothing_wrong_is_visible(there)
+        assert all(there.read(card) == here.read(card) for card in cards)
+    assert max(receipts.values()) == 1, "a file is counted once"
+    assert all(met[kind] for kind in ("flip", "truncate", "reset", "kill")), f"faults that were met: {met}"
+
+
+@pytest.mark.parametrize("kind", ["flip", "truncate", "reset"])
+async def test_fetching_over_a_bad_line_brings_the_right_bytes(server, here, there, kind):
+    rng = random.Random(3)
+    cards = [there.put(os.urandom(size)) for size in (10, 100_000, 3 * CHUNK_BYTES + 5)]
+    faults = Faults(rng, kind)
+    async with BadLine(server.port, faults) as line:
+        for _ in range(ATTEMPTS):
+            try:
+                node = server.node(data_port=line.port)
+                moved = await http_transport(here).fetch(node, cards, Terms(timeout_s=2.0))
+            except TransferFailed:
+                continue
+            assert_nothing_wrong_is_visible(here)
+            if not moved.failed:
+                break
+    assert faults.done
+    assert all(here.read(card) == there.read(card) for card in cards)
+
+
+async def test_a_line_that_resets_every_two_chunks_still_brings_a_large_file(server, here, there):
+    card = here.put(os.urandom(12 * CHUNK_BYTES))
+    passed = 0
+
+    def reset_often(piece):
+        nonlocal passed
+        passed += len(piece)
+        if passed > 2.5 * CHUNK_BYTES:
+            passed = 0
+            return None
+        return piece
+
+    async with BadLine(server.port, reset_often) as line:
+        transport = http_transport(here)
+        receipts = Counter()
+        await deliver(transport, server.node(data_port=line.port), [card], Terms(timeout_s=10), receipts)
+    assert there.read(card) == here.read(card)
+
+
+# --- either side is killed ------------------------------------------------------------------------------
+
+
+async def test_a_receiver_that_is_killed_goes_on_from_its_verified_chunks(server, here, there):
+    card = here.put(os.urandom(8 * CHUNK_BYTES))
+    killed = False
+
+    async def kill_once(progress):
+        nonlocal killed
+        if progress.bytes_done >= 3 * CHUNK_BYTES and not killed:
+            killed = True
+            server.kill()
+            await asyncio.to_thread(server.start)
+
+    moved = await http_transport(here).send(server.node(), [card], Terms(pace=Slow(), on_progress=kill_once))
+    assert killed
+    assert moved.failed == ()
+    assert there.read(card) == here.read(card)
+    assert moved.bytes_sent < 14 * CHUNK_BYTES, "what had arrived did not go again"
+
+
+async def test_a_sender_that_is_killed_leaves_what_the_next_one_continues(server, here, there):
+    card = here.put(os.urandom(6 * CHUNK_BYTES))
+    argv = [sys.executable, str(SENDER), str(here.root), str(server.port), card.digest, str(card.size)]
+    sender = subprocess.Popen([*argv, str(CHUNK_BYTES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    sender.stdin.write(SECRET.encode() + b"\n")
+    sender.stdin.flush()
+    line = await asyncio.to_thread(sender.stdout.readline)
+    assert line == b"under way\n"
+    sender.kill()
+    await asyncio.to_thread(sender.communicate)
+    assert there.read(card) is None
+    moved = await http_transport(here).send(server.node(), [card], Terms())
+    assert [receipt.digest for receipt in moved.receipts] == [card.digest]
+    assert moved.bytes_sent < card.size
+    assert there.read(card) == here.read(card)
+
+
+# --- what broke in practice -----------------------------------------------------------------------------
+
+
+async def test_row_09_a_transfer_broken_a_hundred_times_never_publishes_wrong_bytes(server, here, there):
+    """955 MB once arrived corrupted after a hundred restarts, and the program said that all was well."""
+    card = here.put(os.urandom(10 * CHUNK_BYTES + 123))
+    rng, breaks = random.Random(9), 0
+
+    def often(piece):
+        nonlocal breaks
+        if breaks < 100 and rng.random() < 0.2:
+            breaks += 1
+            return rng.choice([None, flipped(piece, rng), Cut(piece[: len(piece) // 2])])
+        return piece
+
+    async with BadLine(server.port, often) as line:
+        node = server.node(data_port=line.port)
+        for _ in range(200):
+            try:
+                moved = await http_transport(here).send(node, [card], Terms(timeout_s=1.0))
+            except TransferFailed:
+                continue
+            assert_nothing_wrong_is_visible(there)
+            if moved.receipts or moved.already_there:
+                break
+    assert breaks > 20
+    assert there.read(card) == here.read(card)
+
+
+async def test_row_15_memory_does_not_grow_with_the_file(server, here, there):
+    content = Path(here.root / "sparse")
+    content.parent.mkdir(parents=True, exist_ok=True)
+    with content.open("wb") as file:
+        file.truncate(80 * CHUNK_BYTES)
+    with content.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    place = here.folder.place(digest)
+    place.parent.mkdir(parents=True)
+    content.rename(place)
+    moved = await http_transport(here).send(
+        server.node(), [Artifact(digest=digest, size=80 * CHUNK_BYTES)], Terms()
+    )
+    assert len(moved.receipts) == 1
+    status = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    peak = next(line for line in status if line.startswith("VmHWM"))
+    assert int(peak.split()[1]) < 90_000, "less than 90 MB for a file of 168 MB"
+
+
+async def test_row_17_success_is_what_the_receiver_verified(server, here, there):
+    cards = [here.put(os.urandom(1000)) for _ in range(5)]
+    there.put(b"other bytes", digest=cards[0].digest)
+    moved = await http_transport(here).send(server.node(), cards, Terms())
+    assert {receipt.node for receipt in moved.receipts} == {THERE}
+    assert {receipt.digest for receipt in moved.receipts} == {card.digest for card in cards}
+    assert all(there.read(card) == here.read(card) for card in cards)
+
+
+async def test_row_27_a_disk_that_fills_in_the_middle_loses_nothing_and_goes_on(server, here, there):
+    """The limit on the size of a file fails a write as a full disk does."""
+    large, small = here.put(os.urandom(6 * CHUNK_BYTES)), here.put(os.urandom(1000))
+    _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (3 * CHUNK_BYTES, hard))
+    moved = await http_transport(here).send(server.node(), [large, small], Terms(timeout_s=20))
+    assert [digest for digest, why in moved.failed if "no space left" in why] == [large.digest]
+    assert there.read(large) is None
+    assert there.read(small) == here.read(small)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    moved = await http_transport(here).send(server.node(), [large, small], Terms())
+    assert [receipt.digest for receipt in moved.receipts] == [large.digest]
+    assert there.read(large) == here.read(large)
