@@ -151,6 +151,9 @@ _PRESENT: dict[str, Alias] = {
     ),
     "unified_registry": Alias("component_health", ("ringrift.health.coordinators", *_CONTRACTS)),
     "utils": Alias("component_health", ("ringrift.health.history",)),
+    "sync_integrity": Alias(
+        "data_integrity", ("ringrift.data.integrity_checks", "ringrift.data.database_copies")
+    ),
     "npz_validation": Alias("dataset_export", ("ringrift.data.dataset_checks",)),
     # how it begins and ends
     "coordination_bootstrap": Alias("bootstrap", _BOOTSTRAP),
@@ -184,7 +187,7 @@ _BY_CAPABILITY: dict[str, str] = {
     "cache_coordination": "cache_coordination_orchestrator",
     "capacity_provisioning": "auto_scaler",
     "consolidation": "data_consolidation_daemon",
-    "data_integrity": "data_cleanup_daemon orphan_detection_daemon sync_integrity",
+    "data_integrity": "data_cleanup_daemon orphan_detection_daemon",
     "data_quality": "quality_monitor_daemon",
     "dataset_export": "auto_export_daemon",
     "delivery": "delivery_ledger delivery_retry_queue",
@@ -199,7 +202,7 @@ _BY_CAPABILITY: dict[str, str] = {
     "housekeeping": "disk_space_manager_daemon maintenance_daemon",
     "idle_shutdown": "unified_idle_shutdown_daemon",
     "leadership": "leadership_coordinator leader_election",
-    "locks": "distributed_lock sync_mutex",
+    "locks": "distributed_lock",
     "membership": "p2p_auto_deployer p2p_backend p2p_integration state_manager",
     "model_lifecycle": "model_lifecycle_coordinator",
     "node_health": "health_check_orchestrator host_health_policy node_status node_availability_cache "
@@ -221,7 +224,8 @@ _BY_CAPABILITY: dict[str, str] = {
     "training_staging": "training_activity_daemon",
     "training_trigger": "training_coordinator training_trigger_daemon async_training_bridge",
     "transactions": "transaction_isolation",
-    "transfer": "bandwidth_manager cluster_transport sync_bandwidth sync_durability transfer_verification",
+    "transfer": "bandwidth_manager cluster_transport sync_bandwidth sync_durability sync_mutex "
+    "transfer_verification",
     "trend_analysis": "metrics_analysis_orchestrator model_performance_watchdog",
     "tuning": "optimization_coordinator",
     "utilization": "adaptive_resource_manager cluster_watchdog_daemon idle_resource_daemon "
@@ -272,6 +276,7 @@ _OTHER_PACKAGES: dict[str, Alias] = {
 _OLD_NAMES: dict[str, dict[str, str]] = {
     "base_handler": {"BaseEventHandler": "ringrift.events.handlers:HandlerBase"},
     "event_subscription_mixin": {"EventSubscriptionMixin": "ringrift.events.handlers:HandlerBase"},
+    "sync_safety": {"check_sqlite_integrity": "ringrift.data.integrity_checks:check_sqlite_integrity"},
     "system_health_monitor": {"SystemHealthMonitor": "ringrift.health.system:SystemHealthMonitor"},
 }
 

@@ -89,7 +89,7 @@ _HOMES: dict[Part, dict[str, str]] = {
         "training_staging": "ringrift.data.staging",
         "game_sync": "ringrift.data.sync",
         "housekeeping": "ringrift.resources.disk",
-        "transfer": "ringrift.data.transfer",
+        "transfer": "ringrift.data.transfers",
         "transactions": "ringrift.data.transactions",
         "freshness": "ringrift.data.freshness",
         "ephemeral_guard": "ringrift.data.ephemeral",
