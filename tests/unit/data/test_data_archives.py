@@ -44,9 +44,7 @@ def test_a_node_that_is_no_archive_is_refused():
 
 
 def test_archives_are_nodes_of_the_config_file():
-    table = {
-        "archive": {"s3_url": "s3://games/ringrift", "s3_endpoint": "http://minio:9000", "role": "archive"}
-    }
+    table = {"archive": {"s3_url": "s3://games/ringrift", "s3_endpoint": "http://minio:9000"}}
     assert read_nodes("here", table)["archive"].s3_endpoint == "http://minio:9000"
 
 
