@@ -24,9 +24,10 @@ def curve_svg(curve: Sequence[Curve], *, title: str) -> str:
     room = max((high - low) * 0.06, 1.0)
     low, high = low - room, high + room
     first, span = curve[0].at_s, (curve[-1].at_s - curve[0].at_s) or 1.0
+    begin = LEFT if len(curve) > 1 else (LEFT + WIDTH - RIGHT) / 2  # one alone stands in the middle
 
     def x(at_s: float) -> float:
-        return LEFT + (at_s - first) / span * (WIDTH - LEFT - RIGHT)
+        return begin + (at_s - first) / span * (WIDTH - LEFT - RIGHT)
 
     def y(rating: float) -> float:
         return TOP + (high - rating) / (high - low) * (HEIGHT - TOP - BOTTOM)
@@ -45,6 +46,8 @@ def curve_svg(curve: Sequence[Curve], *, title: str) -> str:
         for later_s in round_times(span if len(curve) > 1 else 0.0)
     ]
     dots = [
+        f'<line x1="{x(p.at_s):.1f}" x2="{x(p.at_s):.1f}" y1="{y(p.low):.1f}" y2="{y(p.high):.1f}" '
+        f'stroke="#0b7a6b" stroke-opacity=".5" />'
         f'<circle cx="{x(p.at_s):.1f}" cy="{y(p.rating):.1f}" r="4" fill="#0b7a6b">'
         f"<title>{brief(p.model)}: {p.rating:.0f} ({p.low:.0f} to {p.high:.0f}), {count(p.rows)} rows, "
         f"{clock(p.at_s, with_date=True)}</title></circle>"

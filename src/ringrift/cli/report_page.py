@@ -19,9 +19,11 @@ body{color:#18212d;background:#fff}h1{font-size:26px;margin-bottom:4px}
 h2{margin-top:44px;font-size:20px;border-bottom:1px solid #dde3ea;padding-bottom:6px}
 table{border-collapse:collapse;width:100%;margin:12px 0;font-variant-numeric:tabular-nums}
 td,th{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid #e8ecf1;vertical-align:top}
+td{overflow-wrap:anywhere}td:first-child{min-width:5.5em}.scroll{overflow-x:auto}
 th{font-size:13px;color:#566273}.muted{color:#566273}code{font-size:13px}svg{width:100%;height:auto}
 @media(prefers-color-scheme:dark){body{background:#0c1015;color:#e7edf4}td,th,h2{border-color:#252e39}th,.muted{color:#9aa8b8}}
 """
+FRESH_S = 15.0  # the control process tells its status every second
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -116,17 +118,29 @@ def _tables(chapter: Chapter) -> list[tuple[str, Table]]:
 
 
 def _opening(run: RunStatus, now_s: float) -> str:
-    told = f"{run.state} on {run.node} with {run.workers} workers"
-    for_long = duration(run.at_s - run.started_s)
-    return f"Written {clock(now_s, with_date=True)}. The run is {told}, for {for_long}."
+    for_long, seen = duration(run.at_s - run.started_s), clock(run.at_s, with_date=True)
+    told = f"The run on {run.node} is {run.state} with {run.workers} workers, since {for_long}"
+    if run.state == "stopped" or now_s - run.at_s > FRESH_S:
+        told = f"The run on {run.node} was last seen at {seen}, {for_long} after its start"
+    return f"Written {clock(now_s, with_date=True)}. {told}."
 
 
 def _evidence(evidence: dict[str, Any]) -> str:
-    told = [
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in evidence.items()
-    ]
-    return ", ".join(told) or NOTHING
+    """In words: `untrained: games 160, score 0.8; floor: games 128`."""
+    plain = {name: value for name, value in evidence.items() if not isinstance(value, dict)}
+    parts = [_listed(plain)] if plain else []
+    parts += [f"{name}: {_listed(of)}" for name, of in evidence.items() if isinstance(of, dict)]
+    return "; ".join(parts).replace("_", " ") or NOTHING
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in values.items() if value not in ([], ()))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "/".join(_value(each) for each in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _html_table(table: Table) -> str:
@@ -135,7 +149,8 @@ def _html_table(table: Table) -> str:
         return "<p class=muted>None yet.</p>"
     head = "".join(f"<th>{escape(column)}</th>" for column in columns) if any(columns) else ""
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+    head = f"<thead><tr>{head}</tr></thead>" if head else ""
+    return f"<div class=scroll><table>{head}<tbody>{body}</tbody></table></div>"
 
 
 def _markdown_table(table: Table) -> str:

@@ -371,3 +371,13 @@ def test_the_report_has_a_table_of_costs(tmp_path):
         (row,) = [line for line in report.splitlines() if line.startswith(f"| {what} |")]
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert all(cell != "-" for cell in cells)
+
+
+def test_evidence_is_told_in_words(tmp_path):
+    write_status(TWO)
+    evidence = {"untrained": {"games": 160, "pairs": [4, 0, 24], "places": [], "llr": 6.45123}, "by": "test"}
+    write_models("square8_2p", evidence=evidence)
+    ringrift("report", "square8_2p", "--out", str(tmp_path / "run.html"))
+    text = (tmp_path / "run.html").read_text()
+    assert "by test; untrained: games 160, pairs 4/0/24, llr 6.451" in text
+    assert "last seen at" in text  # this run is over
