@@ -21,8 +21,8 @@ from ringrift.data.backup_daemons import (
     ArchiveImportDaemon,
     ConsolidationOfArchives,
     DriveBackupDaemon,
-    ModelBackupDaemon,
     NodeBackupDaemon,
+    S3BackupDaemon,
 )
 from ringrift.data.backup_plan import BackupRules
 from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Tombstone
@@ -104,7 +104,7 @@ async def test_row_12_a_backup_never_mirrors_deletions(s3_bucket, bucket_there, 
             await node.plane.manifest.drop_copy(card.digest, "gpu-1")
         for _ in range(2):
             await DriveBackupDaemon(plane=node.plane, router=node.router)._run_cycle()
-            await ModelBackupDaemon(plane=node.plane, router=node.router)._run_cycle()
+            await S3BackupDaemon(plane=node.plane, router=node.router)._run_cycle()
             await ConsolidationOfArchives(plane=node.plane, router=node.router)._run_cycle()
         assert set(before) <= set(bucket_there.objects.names())
         assert [bucket_there.read(card) for card in cards] == [f"games {n}".encode() for n in range(4)]
@@ -142,7 +142,7 @@ async def test_row_18_a_failed_batch_is_tried_again_also_after_a_restart(s3_buck
             model = await node.make(b"weights", kind=ArtifactKind.MODEL)
             champion = {"config": "hex8_2p", "model": model.digest}
             await node.plane.kv.put("learning/champion/hex8_2p", json.dumps(champion).encode())
-            daemon = ModelBackupDaemon(plane=node.plane, rules=AT_ONCE, router=node.router)
+            daemon = S3BackupDaemon(plane=node.plane, rules=AT_ONCE, router=node.router)
             await daemon._on_promoted(promotion_of(model))
             for _ in range(3):
                 await one_round(daemon)
@@ -153,7 +153,7 @@ async def test_row_18_a_failed_batch_is_tried_again_also_after_a_restart(s3_buck
             assert node.heard("S3_BACKUP_COMPLETED") == []
         line.cut = False
         async with running_node("gpu-1", tmp_path / "data", archive) as node:
-            daemon = ModelBackupDaemon(plane=node.plane, rules=AT_ONCE, router=node.router)
+            daemon = S3BackupDaemon(plane=node.plane, rules=AT_ONCE, router=node.router)
             await one_round(daemon)
             assert bucket_there.read(model) == b"weights"
             assert (daemon.lacking, daemon.waiting) == ({"archive": 0}, {})
@@ -182,7 +182,7 @@ async def test_promotions_that_follow_each_other_go_together(s3_bucket, bucket_t
     archive = s3_bucket.node()
     rules = BackupRules(gather_s=3600.0, gather_max=3)
     async with running_node("gpu-1", tmp_path / "data", archive) as node:
-        daemon = ModelBackupDaemon(plane=node.plane, rules=rules, router=node.router)
+        daemon = S3BackupDaemon(plane=node.plane, rules=rules, router=node.router)
         models = [await node.make(f"weights {n}".encode(), kind=ArtifactKind.MODEL) for n in range(3)]
         for model in models[:2]:
             await daemon._on_promoted(promotion_of(model))
@@ -198,7 +198,7 @@ async def test_games_that_are_no_champions_stay_out_of_the_model_backup(s3_bucke
     async with running_node("gpu-1", tmp_path / "data", s3_bucket.node()) as node:
         await node.make(b"games")
         await node.make(b"a model that was never promoted", kind=ArtifactKind.MODEL)
-        await one_round(ModelBackupDaemon(plane=node.plane, rules=AT_ONCE, router=node.router))
+        await one_round(S3BackupDaemon(plane=node.plane, rules=AT_ONCE, router=node.router))
         assert bucket_there.objects.names() == []
 
 

@@ -9,8 +9,8 @@ from ringrift.data.backup_daemons import (
     ArchiveImportDaemon,
     ConsolidationOfArchives,
     DriveBackupDaemon,
-    ModelBackupDaemon,
     NodeBackupDaemon,
+    S3BackupDaemon,
 )
 from ringrift.data.backup_plan import BackupRules
 from ringrift.data.backup_service import ArchiveBackup, BackupReport, archives, the_archive
@@ -25,8 +25,8 @@ __all__ = [
     "BackupRules",
     "ConsolidationOfArchives",
     "DriveBackupDaemon",
-    "ModelBackupDaemon",
     "NodeBackupDaemon",
+    "S3BackupDaemon",
     "archives",
     "create_archive_backup",
     "create_archive_import",
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _BY_TARGET_AND_SCOPE: dict[tuple[str, str], type[ArchiveDaemon]] = {
-    ("s3", "models"): ModelBackupDaemon,
+    ("s3", "models"): S3BackupDaemon,
     ("s3", "node"): NodeBackupDaemon,
     ("s3", "consolidated"): ConsolidationOfArchives,
     ("drive", ""): DriveBackupDaemon,

@@ -21,7 +21,7 @@ from ringrift.data.distribution import digest_in
 from ringrift.data.moves import arrived, copy_artifacts
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
-from ringrift.data.retention import read_needs
+from ringrift.data.retention import read_champions
 from ringrift.data.waking import WakingDaemon
 from ringrift.errors import Unavailable
 from ringrift.events.routed_event import RouterEvent
@@ -132,7 +132,7 @@ class ArchiveDaemon(WakingDaemon):
         return own
 
 
-class ModelBackupDaemon(ArchiveDaemon):
+class S3BackupDaemon(ArchiveDaemon):
     """S3_BACKUP: champions, soon after their promotion."""
 
     daemon, interval_s = "s3_backup", 30.0
@@ -154,7 +154,7 @@ class ModelBackupDaemon(ArchiveDaemon):
         if 0 < len(self._promoted) < self.rules.gather_max and waited_s < self.rules.gather_s:
             return
         promoted, begun_s = list(self._promoted), self._runtime.monotonic_s()
-        champions = (await read_needs(backup.plane.kv, backup.plane.queue)).champions
+        champions = await read_champions(backup.plane.kv)
         report = await self._send_lacking(backup, only={*champions, *promoted})
         for digest in promoted:
             if digest not in report.failed:

@@ -53,13 +53,19 @@ class Needs:
     windows: Mapping[str, frozenset[str]]  # config: inputs of its last export
 
 
-async def read_needs(kv: KeyValue, queue: WorkQueue) -> Needs:
-    """Look at pins, champions and work."""
-    pins = {entry.key.removeprefix(PINS): entry.value.decode() for entry in await kv.entries(PINS)}
+async def read_champions(kv: KeyValue) -> dict[str, str]:
+    """Return the models that play, and their cards, each with its config."""
     champions: dict[str, str] = {}
     for entry in await kv.entries(CHAMPIONS):
         champion = msgspec.json.decode(entry.value, type=_Champion)
         champions |= {digest: champion.config for digest in (champion.model, champion.card) if digest}
+    return champions
+
+
+async def read_needs(kv: KeyValue, queue: WorkQueue) -> Needs:
+    """Look at pins, champions and work."""
+    pins = {entry.key.removeprefix(PINS): entry.value.decode() for entry in await kv.entries(PINS)}
+    champions = await read_champions(kv)
     waiting = [*await queue.ready(limit=_PAGE), *await queue.claimed(limit=_PAGE)]
     opened = {
         digest: item.kind
