@@ -8,6 +8,7 @@ from guards_world import World, nodes
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.capacity import DiskState, DiskStates
 from ringrift.data.decisions import DecisionLog
+from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
 from ringrift.data.nodes import DataNode
 from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncStrategy, create_sync_daemon
 from ringrift.data.sync.news import NewsDesk
@@ -333,3 +334,45 @@ async def test_a_file_is_registered_once_however_often_and_wherever_its_end_is_r
     assert [each.digest for each in await world.planes["a"].manifest.artifacts()] == [digest]
     copies = [receipt.node for receipt in await world.planes["a"].manifest.copies(digest)]
     assert copies == ["a"], "only who has the file says so"
+
+
+# --- what was deleted ---------------------------------------------------------------------------------
+
+
+async def give_up(world, artifact, node, state=GivingUp.DELETED):
+    gone = GivenUp(
+        state=state, at_s=world.runtime.now_s(), reason="room", by="disk", copies_left=2, bytes=artifact.size
+    )
+    records = DeletionRecords(world.planes["a"].kv)
+    await records.write(Tombstone(digest=artifact.digest, nodes={node: gone}), revision=None)
+
+
+async def test_what_a_node_deleted_does_not_come_back_by_itself():
+    world = World(*nodes("a", "b", "c"))
+    made = await world.make(b"one", "a", node="a", games=5)
+    await give_up(world, made, "b")
+    for strategy in ("hybrid", "broadcast", "planned"):
+        await daemon_of(world, strategy=strategy, copies_min=3)._run_cycle()
+    assert await world.holders(made) == {"a", "c"}
+    for strategy in ("pull", "gossip"):
+        await daemon_of(world, "b", strategy=strategy)._run_cycle()
+    assert await world.holders(made) == {"a", "c"}
+
+
+async def test_a_copy_that_is_being_given_up_is_no_copy():
+    world = World(DataNode(name="a", ephemeral=True), *nodes("b", "c"))
+    made = await world.make(b"one", "a", "b", games=5)
+    await give_up(world, made, "b", GivingUp.DELETING)
+    await daemon_of(world)._run_cycle()
+    assert "c" in await world.holders(made), "b was the only node that stays, and its copy goes"
+
+
+async def test_files_that_live_on_in_a_larger_one_stay_where_they_are():
+    world = World(*nodes("a", "b"))
+    small = await world.make(b"small", "a", node="a", games=5)
+    large = await world.make(b"large", "a", node="a", games=50)
+    heir = Heir(digest=small.digest, heir=large.digest, reason="merged", at_s=1.0)
+    await DeletionRecords(world.planes["a"].kv).name_heir(heir)
+    await daemon_of(world)._run_cycle()
+    assert await world.holders(small) == {"a"}
+    assert await world.holders(large) == {"a", "b"}

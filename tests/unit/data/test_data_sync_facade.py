@@ -389,3 +389,20 @@ async def test_health_follows_the_share_of_failed_requests():
 
 def test_there_is_one_facade():
     assert SyncFacade.get_instance() is get_sync_facade()
+
+
+async def test_a_node_that_files_only_came_from_is_not_counted_as_synced():
+    world = world_of(*nodes("a", "b", "c"))
+    await world.make(b"one", "b", games=3)
+    response = await facade_of(world).sync("games", targets=["c"])
+    assert response.details["nodes"] == ["c"]
+    assert response.nodes_synced == 1
+
+
+async def test_this_node_may_be_a_target_too():
+    world = world_of(*nodes("a", "b"))
+    made = await world.make(b"one", "b", games=3)
+    response = await facade_of(world).sync("games", targets=["a"])
+    assert response.success
+    assert response.details["nodes"] == ["a"]
+    assert await world.holders(made) == {"a", "b"}

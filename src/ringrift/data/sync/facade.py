@@ -179,14 +179,14 @@ class SyncFacade:
         """A host that was not served in time was not synced; its history must say so."""
         courier, started_s = Courier(plane), plane.runtime.now_s() - run.request.timeout_seconds
         for trip in (*run.plan.fetches, *run.plan.sends):
-            if trip.node not in run.tally.complete:
+            if not run.tally.trips.get((trip.node, trip.fetch)):
                 end = TripEnd(trip=Trip(node=trip.node, artifacts=()), errors=("timed out",))
                 await courier.note(end, _pace_of(run.request), started_s)
 
     # --- answers --------------------------------------------------------------------------------------
 
     def _response(self, plane: DataPlane, run: _Run) -> SyncResponse:
-        plan, tally = run.plan, run.tally
+        plan, tally, synced = run.plan, run.tally, _synced(run, plane.this.name)
         errors = (
             [*plan.refused, *plan.blocked] if not run.errors or run.done else [*run.errors, *plan.refused]
         )
@@ -194,13 +194,13 @@ class SyncFacade:
         return SyncResponse(
             success=success,
             backend_used=run.backend,
-            nodes_synced=len(tally.complete),
+            nodes_synced=len(synced),
             bytes_transferred=tally.bytes_sent,
             duration_seconds=plane.runtime.monotonic_s() - run.started_s,
             errors=errors[:_ERRORS_MAX],
             details={
-                "nodes": sorted(tally.complete),
-                "up_to_date": sorted(set(plan.up_to_date) - tally.complete),
+                "nodes": sorted(synced),
+                "up_to_date": sorted(set(plan.up_to_date) - synced),
                 "files_moved": tally.files,
                 "digests_moved": sorted({digest for _, digest in tally.moved})[:_DIGESTS_SHOWN],
                 "files_confirmed": len(tally.receipts) - tally.files,
@@ -247,6 +247,19 @@ class SyncFacade:
         if share > 0.2:
             return HealthCheckResult(True, CoordinatorStatus.DEGRADED, told, details)
         return HealthCheckResult(True, CoordinatorStatus.RUNNING, "", details)
+
+
+def _synced(run: _Run, this: str) -> set[str]:
+    """The nodes that were served: receivers, or the source if all that was asked for was to fetch.
+
+    A node that files only passed through on their way here was not asked about.
+    """
+    served, sources = set(run.tally.complete(fetched=False)), run.tally.complete(fetched=True)
+    if run.request.source_node is not None:
+        return served | sources
+    if this in run.request.explicit_targets and sources:
+        served.add(this)
+    return served
 
 
 def _nodes_of(plan: SyncPlan) -> Sequence[str]:

@@ -173,12 +173,27 @@ def _ephemeral(cycle: _Cycle) -> CyclePlan:
     at_risk = [each for each in files if keepers.isdisjoint(picture.view.holders(each.digest))]
     at_risk.sort(key=lambda each: (-each.created_s, each.digest))
     plan = SyncPlan(
-        sends=_sends(picture, targets[:1], at_risk, "this node may vanish")
-        + _sends(picture, targets[1:], _but(files, at_risk), "a second copy of what was saved"),
+        sends=_first_takers(picture, targets, at_risk)
+        + _sends(picture, targets, _but(files, at_risk), "a second copy of what was saved"),
         width=picture.config.concurrent_nodes,
     )
     return CyclePlan(
         strategy=cycle.strategy, plan=plan, priority="critical" if at_risk else "high", held_back=tuple(low)
+    )
+
+
+def _first_takers(
+    picture: SyncPicture, targets: Sequence[DataNode], files: Iterable[Artifact]
+) -> tuple[Trip, ...]:
+    """Each file once, to the first node that takes it: a second copy comes after everything has one."""
+    by_node: dict[str, list[Artifact]] = {}
+    for artifact in files:
+        taker = next((node for node in targets if _send(picture, node, [artifact], "") is not None), None)
+        if taker is not None:
+            by_node.setdefault(taker.name, []).append(artifact)
+    return tuple(
+        Trip(node=name, artifacts=tuple(found), reason="this node may vanish")
+        for name, found in by_node.items()
     )
 
 

@@ -54,7 +54,7 @@ class Tally:
     moved: set[tuple[str, str]] = field(default_factory=set)
     bytes_sent: int = 0
     games: dict[str, int] = field(default_factory=dict)  # by digest, of what moved
-    complete: set[str] = field(default_factory=set)  # nodes whose last trip was complete
+    trips: dict[tuple[str, bool], bool] = field(default_factory=dict)  # by (node, fetched): complete at last
 
     def add(self, end: TripEnd, bytes_sent: int) -> None:
         """Take in what is known of a trip so far; *bytes_sent* are those since the last time."""
@@ -64,7 +64,11 @@ class Tally:
         self.moved |= {(receipt.node, receipt.digest) for receipt in end.moved}
         now = {receipt.digest for receipt in end.moved}
         self.games |= {each.digest: games_in([each]) for each in end.trip.artifacts if each.digest in now}
-        (self.complete.add if end.complete else self.complete.discard)(end.trip.node)
+        self.trips[end.trip.node, end.trip.fetch] = end.complete
+
+    def complete(self, *, fetched: bool) -> frozenset[str]:
+        """Nodes that everything went to, or came from."""
+        return frozenset(node for (node, fetch), done in self.trips.items() if done and fetch is fetched)
 
     @property
     def confirmed(self) -> frozenset[tuple[str, str]]:
