@@ -19,10 +19,11 @@ body{color:#18212d;background:#fff}h1{font-size:26px;margin-bottom:4px}
 h2{margin-top:44px;font-size:20px;border-bottom:1px solid #dde3ea;padding-bottom:6px}
 table{border-collapse:collapse;width:100%;margin:12px 0;font-variant-numeric:tabular-nums}
 td,th{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid #e8ecf1;vertical-align:top}
-td{overflow-wrap:anywhere}td:first-child{min-width:5.5em}.scroll{overflow-x:auto}
+.long{overflow-wrap:anywhere}td:first-child{min-width:5.5em}.scroll{overflow-x:auto}
 th{font-size:13px;color:#566273}.muted{color:#566273}code{font-size:13px}svg{width:100%;height:auto}
 @media(prefers-color-scheme:dark){body{background:#0c1015;color:#e7edf4}td,th,h2{border-color:#252e39}th,.muted{color:#9aa8b8}}
 """
+WORD_CHARS_MAX = 40
 FRESH_S = 15.0  # the control process tells its status every second
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -148,9 +149,15 @@ def _html_table(table: Table) -> str:
     if not rows:
         return "<p class=muted>None yet.</p>"
     head = "".join(f"<th>{escape(column)}</th>" for column in columns) if any(columns) else ""
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
     head = f"<thead><tr>{head}</tr></thead>" if head else ""
     return f"<div class=scroll><table>{head}<tbody>{body}</tbody></table></div>"
+
+
+def _html_cell(text: str) -> str:
+    """A word as long as a digest may be broken; others make the table scroll."""
+    long = any(len(word) > WORD_CHARS_MAX for word in text.split())
+    return f"<td{' class=long' if long else ''}>{escape(text)}</td>"
 
 
 def _markdown_table(table: Table) -> str:
