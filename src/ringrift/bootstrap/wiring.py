@@ -21,6 +21,7 @@ from ringrift.bootstrap.registry import COORDINATOR_REGISTRY, InitPattern
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.running import takes_keyword
+from ringrift.data.transfer.service import TransferService
 from ringrift.errors import ConfigError
 from ringrift.events.audit import AuditReport, ComponentWiring, Wiring, audit
 from ringrift.events.dead_letters import DeadLetterQueue
@@ -44,6 +45,8 @@ SENT_BY: dict[str, ComponentWiring] = {
         ComponentWiring("event_router", "event_bus", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
         ComponentWiring("handler_resilience", "event_handlers", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
         ComponentWiring("daemon_manager", "supervisor", emits=DaemonManager.emits),
+        ComponentWiring("transfers", TransferService.capability, emits=TransferService.emits),
+        ComponentWiring("sync_mutex", "transfer", emits=("LOCK_TIMEOUT",)),
         ComponentWiring(
             "worker",
             "work_supply",
