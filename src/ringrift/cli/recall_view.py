@@ -58,8 +58,11 @@ def print_effect(effect: RecallEffect) -> None:
         say(f"  The promotion of {brief(model)} stands on games among them.", markup=False)
     if effect.champion_is == "recalled":
         say("  The champion is recalled: its predecessor takes its place.")
+    elif effect.champion_is and effect.successor is None:
+        say(f"  The champion {HOW[effect.champion_is]}; it stays, for there is none before it without them.")
     elif effect.champion_is:
-        say(f"  The champion {HOW[effect.champion_is]}; it stays until games speak against it.")
+        then = f"{brief(effect.successor)} takes its place (unless recalled_models is list)"
+        say(f"  The champion {HOW[effect.champion_is]}: {then}.", markup=False)
     say("")
 
 

@@ -66,6 +66,7 @@ class RecallEffect(msgspec.Struct, frozen=True, kw_only=True):
     promotions: tuple[str, ...]  # models whose promotion stands on games that leave
     champion: str | None
     champion_is: str  # how the champion is touched; empty if it is not
+    successor: str | None  # who takes its place then; None: nobody is there who is not touched
     rows_trusted: int  # of the config, at this moment
 
     @property
@@ -95,8 +96,16 @@ def recall_effect(state: ConfigState, recall: Recalled) -> RecallEffect:
         promotions=tuple(_shaken_promotions(state, matches)),
         champion=state.champion,
         champion_is=champion_is,
+        successor=_successor(state, champion_is, models),
         rows_trusted=state.rows,
     )
+
+
+def _successor(state: ConfigState, champion_is: str, touched: Iterable[TouchedModel]) -> str | None:
+    if not champion_is:
+        return None
+    without = () if champion_is == "recalled" else {each.model for each in touched} | tainted_models(state)
+    return previous_champion(state, without=without)
 
 
 def touched_models(state: ConfigState, recall: Recalled, covered: dict[str, int]) -> list[TouchedModel]:

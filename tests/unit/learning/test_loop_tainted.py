@@ -10,7 +10,7 @@ from learning_story import RULES, Story, artifact
 from ringrift.learning.facts import Promoted, Recalled, Rejected, RolledBack
 from ringrift.learning.orders import export_order
 from ringrift.learning.plan import plan, training_parent
-from ringrift.learning.recall import TAINTED_REASON, tainted_models
+from ringrift.learning.recall import TAINTED_REASON, recall_effect, tainted_models
 from ringrift.learning.records import ModelState
 from ringrift.learning.replay import replay
 from ringrift.learning.snapshot import Snapshot
@@ -69,6 +69,16 @@ def test_the_champion_goes_back_to_the_last_one_without_recalled_games():
     assert training_parent(line.state, RULES).digest == first, "nothing learns on from them either"
     odd = [each.what for each in replay(line.state.config, line.facts, RULES)]
     assert f"rolledback {third[:12]}" not in odd, "the decision follows from the facts"
+
+
+def test_who_would_take_the_place_is_told_before():
+    line = Line()
+    first, _ = line.crown("good"), line.crown("bad")
+    asked = Recalled(at_s=line.now_s, recall_id="x", reason="", worker="bad")
+    effect = recall_effect(line.state, asked)
+    assert (effect.champion_is, effect.successor) == ("trained", first)
+    everybody = msgspec.structs.replace(asked, worker=None, from_s=0.0)
+    assert recall_effect(line.state, everybody).successor is None
 
 
 def test_it_only_lists_them_if_that_is_set():
