@@ -12,11 +12,11 @@ import msgspec
 from ringrift.cli.wording import NOTHING, brief, clock, count
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.copies import CopyView, receipts_by_digest
-from ringrift.data.deletion import Deleter, Verdict
+from ringrift.data.deletion import Deleter, DeletionVerdict
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
-from ringrift.data.replication import ReplicationPlan, ReplicationRules, plan, take_snapshot
+from ringrift.data.replication import RepairPlan, ReplicationRules, plan, take_snapshot
 from ringrift.data.retention import read_held
 
 LS_COLUMNS = ("digest", "kind", "config", "name", "size", "games", "made", "copies", "nodes")
@@ -75,7 +75,7 @@ async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, A
     view = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s())
     copies = view.of(await plane.manifest.copies(digest), tombstone)
     held = await read_held(plane, await plane.manifest.artifacts())
-    verdict = Verdict(allowed=False, reason="this node has none")
+    verdict = DeletionVerdict(allowed=False, reason="this node has none")
     if await plane.blobs.has(digest):
         verdict = await deleter.examine(artifact, held_for=held.get(digest, ""))
     judged = [(receipt, "") for receipt in copies.counted] + list(copies.discounted)
@@ -119,7 +119,7 @@ def copy_rows(copies: Sequence[dict[str, Any]]) -> list[Sequence[str]]:
 class Replicas:
     """How copies stand."""
 
-    plan: ReplicationPlan
+    plan: RepairPlan
     by_copies: dict[int, int]
 
     def as_json(self) -> dict[str, Any]:

@@ -31,10 +31,10 @@ from ringrift.runtime import Runtime
 from ringrift.work.job_orders import INPUTS, OUT, JobArtifact, JobOrder, read_order, read_report
 
 __all__ = [
-    "Batch",
     "ConsolidationDaemon",
     "ConsolidationRules",
     "DataConsolidationDaemon",
+    "ShardBatch",
     "consolidation_order",
     "create_consolidation_daemon",
     "plan",
@@ -71,7 +71,7 @@ class ConsolidationRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ShardBatch:
     """Shards that belong together."""
 
     config: str
@@ -90,7 +90,7 @@ class Batch:
 
 def plan(
     shards: Iterable[Artifact], rules: ConsolidationRules, *, nodes_able: int, resting: Collection[str] = ()
-) -> list[Batch]:
+) -> list[ShardBatch]:
     """Put small shards of one config together, the oldest first.
 
     With fewer nodes than the result needs copies the sources could never go: merging would only cost disk.
@@ -112,11 +112,11 @@ def plan(
         if config in resting or len(taken) < rules.shards_min or games < rules.games_min:
             continue
         told = f"{len(taken)} shards of {games} games, each below {rules.small_games}"
-        batches.append(Batch(config=config, shards=tuple(taken), reason=told))
+        batches.append(ShardBatch(config=config, shards=tuple(taken), reason=told))
     return batches
 
 
-def consolidation_order(batch: Batch) -> JobOrder:
+def consolidation_order(batch: ShardBatch) -> JobOrder:
     """The job that merges a batch."""
     inputs = {f"{number:04d}.shard.db": shard.digest for number, shard in enumerate(batch.shards)}
     params = {

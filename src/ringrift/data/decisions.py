@@ -19,7 +19,7 @@ DECISIONS_MAX = 10_000
 _TRIM_EVERY = 500
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DataDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One decision."""
 
     at_s: float
@@ -40,8 +40,8 @@ class DecisionLog:
 
     async def record(
         self, part: str, action: str, reason: str, *, digest: str = "", **facts: Any
-    ) -> Decision:
-        decision = Decision(
+    ) -> DataDecision:
+        decision = DataDecision(
             at_s=self._runtime.now_s(),
             node=self._node,
             part=part,
@@ -57,9 +57,11 @@ class DecisionLog:
             await self._trim()
         return decision
 
-    async def recent(self, *, part: str = "", digest: str = "", limit: int = 100) -> list[Decision]:
+    async def recent(self, *, part: str = "", digest: str = "", limit: int = 100) -> list[DataDecision]:
         """The newest decisions, newest last."""
-        found = [msgspec.json.decode(entry.value, type=Decision) for entry in await self._kv.entries(PREFIX)]
+        found = [
+            msgspec.json.decode(entry.value, type=DataDecision) for entry in await self._kv.entries(PREFIX)
+        ]
         fitting = [each for each in found if part in ("", each.part) and digest in ("", each.digest)]
         return fitting[-limit:]
 

@@ -52,7 +52,7 @@ class DeletionRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class DeletionVerdict:
     """Whether a copy may go, and why."""
 
     allowed: bool
@@ -77,25 +77,27 @@ def may_delete(
     node: str,
     held_for: str = "",
     inheritance: Inheritance | None = None,
-) -> Verdict:
+) -> DeletionVerdict:
     """Decide about *node*'s copy. *held_for* names what still needs it, if anything does."""
     left = copies.besides(node)
     if held_for:
-        return Verdict(allowed=False, reason=f"it is needed: {held_for}", copies_left=left)
+        return DeletionVerdict(allowed=False, reason=f"it is needed: {held_for}", copies_left=left)
     age_s = now_s - artifact.created_s
     if artifact.created_s > 0 and age_s < rules.age_s_min:
         told = f"it was made {max(0.0, age_s):.0f} s ago, less than {rules.age_s_min:.0f} s"
-        return Verdict(allowed=False, reason=told, copies_left=left)
+        return DeletionVerdict(allowed=False, reason=told, copies_left=left)
     if left >= rules.copies_min:
         where = ", ".join(name for name in copies.nodes if name != node)
-        return Verdict(allowed=True, reason=f"{left} verified copies stay: {where}", copies_left=left)
+        return DeletionVerdict(allowed=True, reason=f"{left} verified copies stay: {where}", copies_left=left)
     if inheritance is not None and len(inheritance.copies.counted) >= rules.copies_min:
         count = len(inheritance.copies.counted)
         told = f"all of it is in {inheritance.heir[:12]}, which has {count} verified copies"
-        return Verdict(allowed=True, reason=told, copies_left=left)
+        return DeletionVerdict(allowed=True, reason=told, copies_left=left)
     missing = f"{left} verified copies would stay, {rules.copies_min} must"
     doubts = "; ".join(f"{receipt.node}: {why}" for receipt, why in copies.discounted if receipt.node != node)
-    return Verdict(allowed=False, reason=f"{missing} ({doubts})" if doubts else missing, copies_left=left)
+    return DeletionVerdict(
+        allowed=False, reason=f"{missing} ({doubts})" if doubts else missing, copies_left=left
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,7 @@ class Deleted:
     """What became of one wish to delete."""
 
     digest: str
-    verdict: Verdict
+    verdict: DeletionVerdict
     bytes_freed: int = 0
 
 
@@ -120,7 +122,7 @@ class Deleter:
 
     async def examine(
         self, artifact: Artifact, *, held_for: str = "", rules: DeletionRules | None = None
-    ) -> Verdict:
+    ) -> DeletionVerdict:
         """Say whether this node's copy may go, without touching it."""
         return (await self._examine(artifact, held_for, rules or self.rules))[0]
 
@@ -162,7 +164,7 @@ class Deleter:
 
     async def _examine(
         self, artifact: Artifact, held_for: str, rules: DeletionRules
-    ) -> tuple[Verdict, Tombstone | None, int | None]:
+    ) -> tuple[DeletionVerdict, Tombstone | None, int | None]:
         # The tombstone is read before the receipts: whoever gives up a copy after this changes its revision.
         tombstone, revision = await self._records.tombstone_at(artifact.digest)
         view = self._view(rules)
@@ -188,7 +190,7 @@ class Deleter:
         return Inheritance(heir=heir.heir, copies=copies)
 
     def _condemned(
-        self, artifact: Artifact, tombstone: Tombstone | None, verdict: Verdict, reason: str, by: str
+        self, artifact: Artifact, tombstone: Tombstone | None, verdict: DeletionVerdict, reason: str, by: str
     ) -> Tombstone:
         entry = GivenUp(
             state=GivingUp.DELETING,
@@ -210,7 +212,7 @@ class Deleter:
         own = None if tombstone is None else tombstone.nodes.get(self._node)
         if own is None or own.state is not GivingUp.DELETING:
             return Deleted(
-                digest=digest, verdict=Verdict(allowed=False, reason="the decision was taken back")
+                digest=digest, verdict=DeletionVerdict(allowed=False, reason="the decision was taken back")
             )
         if not verdict.allowed and await self._plane.blobs.has(digest):
             await self._take_back(digest)

@@ -19,9 +19,9 @@ from ringrift.data.capacity import DiskStates
 from ringrift.data.copies import receipts_by_digest
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.distribution_plan import (
-    Delivery,
     DistributionRules,
-    Scene,
+    DistributionScene,
+    NodeDelivery,
     Standing,
     Want,
     plan,
@@ -44,8 +44,8 @@ from ringrift.runtime import Runtime
 __all__ = [
     "DistributionDaemon",
     "DistributionRules",
+    "ModelWish",
     "UnifiedDistributionDaemon",
-    "Wish",
     "create_distribution_daemon",
     "digest_in",
 ]
@@ -59,7 +59,7 @@ _BLOB = "blob:"
 _REMEMBERED_MAX = 1_000
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ModelWish(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody asked for a model to be on nodes."""
 
     digest: str
@@ -133,7 +133,7 @@ class DistributionDaemon(WakingDaemon):
         if digest is None or "models" not in self.kinds:
             return
         plane = await self._opened()
-        wish = Wish(
+        wish = ModelWish(
             digest=digest,
             config=str(payload.get("config_key") or ""),
             required=int(payload.get("required_nodes") or self.rules.nodes_evaluation),
@@ -171,13 +171,13 @@ class DistributionDaemon(WakingDaemon):
             await self._tell(plane, standing)
         self._forget(standings)
 
-    def _wishes(self, plane: DataPlane) -> KvRecords[Wish]:
-        return KvRecords(plane.kv, WISHES, Wish)
+    def _wishes(self, plane: DataPlane) -> KvRecords[ModelWish]:
+        return KvRecords(plane.kv, WISHES, ModelWish)
 
-    async def _scene(self, plane: DataPlane) -> Scene:
+    async def _scene(self, plane: DataPlane) -> DistributionScene:
         now_s = self._runtime.monotonic_s()
         resting = frozenset(key for key, tries in self._tries.items() if tries.next_s > now_s)
-        return Scene(
+        return DistributionScene(
             artifacts={each.digest: each for each in await plane.manifest.artifacts()},
             receipts=receipts_by_digest(await plane.manifest.receipts()),
             nodes=plane.nodes,
@@ -187,7 +187,7 @@ class DistributionDaemon(WakingDaemon):
             resting=resting,
         )
 
-    async def _wants(self, plane: DataPlane, scene: Scene) -> list[Want]:
+    async def _wants(self, plane: DataPlane, scene: DistributionScene) -> list[Want]:
         wants: list[Want] = []
         if "models" in self.kinds:
             champions: dict[str, tuple[str, ...]] = {}
@@ -208,7 +208,9 @@ class DistributionDaemon(WakingDaemon):
                 for delivery in standing.deliveries:
                     group.create_task(self._deliver_in_turn(plane, delivery, turns))
 
-    async def _deliver_in_turn(self, plane: DataPlane, delivery: Delivery, turns: asyncio.Semaphore) -> None:
+    async def _deliver_in_turn(
+        self, plane: DataPlane, delivery: NodeDelivery, turns: asyncio.Semaphore
+    ) -> None:
         async with turns:
             error = await self._try(plane, delivery)
         key = (delivery.want.name, delivery.target)
@@ -220,7 +222,7 @@ class DistributionDaemon(WakingDaemon):
         tries.next_s = self._runtime.monotonic_s() + self.rules.wait_s(tries.failures)
         log.warning("distribution.failed", node=delivery.target, error=error, failures=tries.failures)
 
-    async def _try(self, plane: DataPlane, delivery: Delivery) -> str:
+    async def _try(self, plane: DataPlane, delivery: NodeDelivery) -> str:
         try:
             moved = await copy_artifacts(
                 plane,
@@ -323,7 +325,7 @@ def digest_in(payload: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _want(wish: Wish, scene: Scene) -> Want:
+def _want(wish: ModelWish, scene: DistributionScene) -> Want:
     model = scene.artifacts.get(wish.digest)
     digests = (wish.digest,) if model is None else with_card(model, scene.artifacts.values())
     return Want(

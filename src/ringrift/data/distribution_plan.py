@@ -55,7 +55,7 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class DistributionScene:
     """What is known at one moment."""
 
     artifacts: Mapping[str, Artifact]
@@ -77,7 +77,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class NodeDelivery:
     """Files that one node still lacks."""
 
     want: Want
@@ -94,7 +94,7 @@ class Standing:
     confirmed: tuple[str, ...]  # nodes that have all of it
     missing: tuple[str, ...]
     required: int  # no more than there are nodes
-    deliveries: tuple[Delivery, ...] = ()
+    deliveries: tuple[NodeDelivery, ...] = ()
     unknown: tuple[str, ...] = ()  # files that no node has
 
     @property
@@ -102,13 +102,13 @@ class Standing:
         return len(self.confirmed) >= self.required
 
 
-def plan(wants: Iterable[Want], scene: Scene) -> list[Standing]:
+def plan(wants: Iterable[Want], scene: DistributionScene) -> list[Standing]:
     """Say for each want who has it and who is to get it."""
     return [_standing(want, scene) for want in wants]
 
 
 def wants_of_champions(
-    champions: Mapping[str, tuple[str, ...]], scene: Scene, rules: DistributionRules
+    champions: Mapping[str, tuple[str, ...]], scene: DistributionScene, rules: DistributionRules
 ) -> list[Want]:
     """Champions belong on every node that plays."""
     return [
@@ -126,7 +126,7 @@ def wants_of_champions(
     ]
 
 
-def wants_of_samples(scene: Scene, rules: DistributionRules) -> list[Want]:
+def wants_of_samples(scene: DistributionScene, rules: DistributionRules) -> list[Want]:
     """The newest sample file of each config belongs on the nodes that train."""
     newest: dict[str, Artifact] = {}
     for artifact in scene.artifacts.values():
@@ -159,7 +159,7 @@ def with_card(model: Artifact, artifacts: Iterable[Artifact]) -> tuple[str, ...]
     return (model.digest, *cards[:1])
 
 
-def _standing(want: Want, scene: Scene) -> Standing:
+def _standing(want: Want, scene: DistributionScene) -> Standing:
     known = [scene.artifacts[digest] for digest in want.digests if digest in scene.artifacts]
     has = [scene.confirmed(digest) for digest in want.digests]
     complete = frozenset.intersection(*has)
@@ -192,19 +192,21 @@ def _is_asked(node: DataNode, want: Want, known: Sequence[Artifact]) -> bool:
     return all(node.accepts(data_type_of(artifact.kind)) for artifact in known)
 
 
-def _shares(node: DataNode, holders: frozenset[str], scene: Scene) -> bool:
+def _shares(node: DataNode, holders: frozenset[str], scene: DistributionScene) -> bool:
     """Whether the node sees the disk of one that has it."""
     return bool(node.nfs) and any(
         name in scene.nodes and scene.nodes[name].nfs == node.nfs for name in holders
     )
 
 
-def _can_take(node: DataNode, scene: Scene) -> bool:
+def _can_take(node: DataNode, scene: DistributionScene) -> bool:
     full = scene.disk_percent.get(node.name, 0.0) >= node.disk_max_percent
     return node.name not in scene.away and not full
 
 
-def _delivery(want: Want, node: DataNode, known: Sequence[Artifact], scene: Scene) -> Delivery | None:
+def _delivery(
+    want: Want, node: DataNode, known: Sequence[Artifact], scene: DistributionScene
+) -> NodeDelivery | None:
     lacking = tuple(each for each in known if node.name not in scene.confirmed(each.digest))
     holders = frozenset.intersection(*(scene.confirmed(each.digest) for each in lacking)) - scene.away
     usable = sorted(name for name in holders if name in scene.nodes and scene.nodes[name].active)
@@ -212,4 +214,4 @@ def _delivery(want: Want, node: DataNode, known: Sequence[Artifact], scene: Scen
         return None
     this = scene.nodes.this.name
     source = this if this in usable else usable[0]
-    return Delivery(want=want, source=source, target=node.name, artifacts=lacking)
+    return NodeDelivery(want=want, source=source, target=node.name, artifacts=lacking)

@@ -23,11 +23,11 @@ from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.moves import arrived, copy_artifacts
 from ringrift.data.plane import DataPlane
 from ringrift.data.replication_plan import (
-    Alert,
+    CopiesSnapshot,
     Repair,
-    ReplicationPlan,
+    RepairPlan,
+    ReplicationAlert,
     ReplicationRules,
-    Snapshot,
     plan,
 )
 from ringrift.data.waking import WakingDaemon
@@ -40,13 +40,13 @@ from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
 __all__ = [
-    "Alert",
+    "CopiesSnapshot",
     "Repair",
+    "RepairPlan",
+    "ReplicationAlert",
     "ReplicationMonitorDaemon",
-    "ReplicationPlan",
     "ReplicationRepairDaemon",
     "ReplicationRules",
-    "Snapshot",
     "create_replication_daemon",
     "plan",
     "take_snapshot",
@@ -61,11 +61,11 @@ ALERT_AGAIN_S = 3_600.0
 _OUTCOMES_MAX = 200
 
 
-async def take_snapshot(plane: DataPlane, away: frozenset[str] = frozenset()) -> Snapshot:
+async def take_snapshot(plane: DataPlane, away: frozenset[str] = frozenset()) -> CopiesSnapshot:
     """Read what the plan looks at."""
     records = DeletionRecords(plane.kv)
     claims = await plane.kv.entries(CLAIMS)
-    return Snapshot(
+    return CopiesSnapshot(
         artifacts=await plane.manifest.artifacts(),
         receipts=receipts_by_digest(await plane.manifest.receipts()),
         view=CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s(), away=away),
@@ -95,7 +95,7 @@ class _ReplicationDaemon(WakingDaemon):
         super().__init__(name, interval_s=interval_s, plane=plane, router=router, runtime=runtime)
         self.rules = rules or ReplicationRules()
         self.away = AwayNodes(self._runtime)
-        self.last_plan: ReplicationPlan | None = None
+        self.last_plan: RepairPlan | None = None
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {"HOST_OFFLINE": self._on_offline, "HOST_ONLINE": self.away.on_online}
@@ -110,12 +110,12 @@ class _ReplicationDaemon(WakingDaemon):
         self.last_plan = plan(snapshot, self.rules)
         await self._act(plane, self.last_plan)
 
-    def _complete(self, snapshot: Snapshot) -> Snapshot:
+    def _complete(self, snapshot: CopiesSnapshot) -> CopiesSnapshot:
         """Add what only this daemon remembers."""
         return snapshot
 
     @abstractmethod
-    async def _act(self, plane: DataPlane, found: ReplicationPlan) -> None: ...
+    async def _act(self, plane: DataPlane, found: RepairPlan) -> None: ...
 
     def health_check(self) -> HealthCheckResult:
         health, found = super().health_check(), self.last_plan
@@ -137,10 +137,10 @@ class ReplicationMonitorDaemon(_ReplicationDaemon):
         self._under_since: dict[str, float] = {}
         self._told: dict[str, tuple[int, float]] = {}
 
-    def _complete(self, snapshot: Snapshot) -> Snapshot:
+    def _complete(self, snapshot: CopiesSnapshot) -> CopiesSnapshot:
         return replace(snapshot, under_since_s=dict(self._under_since))
 
-    async def _act(self, plane: DataPlane, found: ReplicationPlan) -> None:
+    async def _act(self, plane: DataPlane, found: RepairPlan) -> None:
         now_s = plane.runtime.now_s()
         self._under_since = {digest: self._under_since.get(digest, now_s) for digest in found.under_now}
         for alert in found.alerts:
@@ -149,7 +149,7 @@ class ReplicationMonitorDaemon(_ReplicationDaemon):
         current = {alert.kind for alert in found.alerts}
         self._told = {kind: told for kind, told in self._told.items() if kind in current}
 
-    def _is_news(self, alert: Alert, now_s: float) -> bool:
+    def _is_news(self, alert: ReplicationAlert, now_s: float) -> bool:
         """Said again when it got worse, or an hour later."""
         count, said_s = self._told.get(alert.kind, (-1, float("-inf")))
         if alert.artifacts <= count and now_s - said_s < ALERT_AGAIN_S:
@@ -157,7 +157,7 @@ class ReplicationMonitorDaemon(_ReplicationDaemon):
         self._told[alert.kind] = (alert.artifacts, now_s)
         return True
 
-    async def _tell(self, plane: DataPlane, alert: Alert) -> None:
+    async def _tell(self, plane: DataPlane, alert: ReplicationAlert) -> None:
         log.warning("replication.alert", kind=alert.kind, level=alert.level, message=alert.message)
         payload = {
             "level": alert.level,
@@ -179,19 +179,19 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         self._begun: deque[float] = deque(maxlen=self.rules.repairs_per_hour)
         self._outcomes: deque[bool] = deque(maxlen=_OUTCOMES_MAX)
 
-    def _complete(self, snapshot: Snapshot) -> Snapshot:
+    def _complete(self, snapshot: CopiesSnapshot) -> CopiesSnapshot:
         hour_ago_s = self._runtime.monotonic_s() - 3_600.0
         failed = self._outcomes.count(False) / len(self._outcomes) if self._outcomes else 0.0
         begun = sum(begun_s > hour_ago_s for begun_s in self._begun)
         return replace(snapshot, repairs_last_hour=begun, failed_share=failed)
 
-    async def repair_once(self) -> ReplicationPlan:
+    async def repair_once(self) -> RepairPlan:
         """Make the copies that are missing now; return what was planned."""
         await self._run_cycle()
         assert self.last_plan is not None
         return self.last_plan
 
-    async def _act(self, plane: DataPlane, found: ReplicationPlan) -> None:
+    async def _act(self, plane: DataPlane, found: RepairPlan) -> None:
         turns = asyncio.Semaphore(self.rules.parallel)
         async with asyncio.TaskGroup() as group:
             for repair in found.repairs:

@@ -43,7 +43,7 @@ class ReplicationRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class CopiesSnapshot:
     """What is known at one moment."""
 
     artifacts: Sequence[Artifact]
@@ -72,7 +72,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class ReplicationAlert:
     """Something that a person should know."""
 
     level: str
@@ -83,7 +83,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationPlan:
+class RepairPlan:
     """How copies stand, and what to do."""
 
     total: int = 0
@@ -94,7 +94,7 @@ class ReplicationPlan:
     score: float = 100.0
     emergency: bool = False
     repairs: tuple[Repair, ...] = ()
-    alerts: tuple[Alert, ...] = ()
+    alerts: tuple[ReplicationAlert, ...] = ()
     stuck: Mapping[str, str] = field(default_factory=dict)  # cannot be repaired, and why
     under_now: frozenset[str] = frozenset()
 
@@ -125,7 +125,7 @@ def data_type_of(kind: ArtifactKind) -> str:
     return _TYPE_OF.get(kind, "games")
 
 
-def plan(snapshot: Snapshot, rules: ReplicationRules) -> ReplicationPlan:
+def plan(snapshot: CopiesSnapshot, rules: ReplicationRules) -> RepairPlan:
     """Decide what to copy. Artifacts with the fewest copies come first."""
     standings = [_standing(artifact, snapshot, rules) for artifact in _kept(snapshot)]
     under = [each for each in standings if each.count < each.wanted_min]
@@ -140,7 +140,7 @@ def plan(snapshot: Snapshot, rules: ReplicationRules) -> ReplicationPlan:
         rules.batch if emergency else min(rules.batch, rules.repairs_per_hour - snapshot.repairs_last_hour)
     )
     repairs, stuck = _repairs(short, snapshot, max(0, allowed))
-    return ReplicationPlan(
+    return RepairPlan(
         total=len(standings),
         none=none,
         single=single,
@@ -170,11 +170,11 @@ def holders(nodes: Iterable[DataNode], kind: ArtifactKind) -> list[DataNode]:
     return able
 
 
-def _kept(snapshot: Snapshot) -> list[Artifact]:
+def _kept(snapshot: CopiesSnapshot) -> list[Artifact]:
     return [artifact for artifact in snapshot.artifacts if artifact.digest not in snapshot.heirs]
 
 
-def _standing(artifact: Artifact, snapshot: Snapshot, rules: ReplicationRules) -> _Standing:
+def _standing(artifact: Artifact, snapshot: CopiesSnapshot, rules: ReplicationRules) -> _Standing:
     receipts = snapshot.receipts.get(artifact.digest, ())
     copies = snapshot.view.of(receipts, snapshot.tombstones.get(artifact.digest))
     # A machine alone keeps what it has; nobody is alarmed because there is no second one.
@@ -183,7 +183,7 @@ def _standing(artifact: Artifact, snapshot: Snapshot, rules: ReplicationRules) -
 
 
 def _repairs(
-    short: Sequence[_Standing], snapshot: Snapshot, allowed: int
+    short: Sequence[_Standing], snapshot: CopiesSnapshot, allowed: int
 ) -> tuple[list[Repair], dict[str, str]]:
     repairs: list[Repair] = []
     stuck: dict[str, str] = {}
@@ -216,7 +216,7 @@ def _repair(each: _Standing, source: str, target: str) -> Repair:
     )
 
 
-def _source(copies: Copies, snapshot: Snapshot) -> str | None:
+def _source(copies: Copies, snapshot: CopiesSnapshot) -> str | None:
     """This node if it has it: that takes one transfer instead of two."""
     reachable = [
         name for name in copies.sources if name in snapshot.view.nodes and name not in snapshot.view.away
@@ -224,13 +224,13 @@ def _source(copies: Copies, snapshot: Snapshot) -> str | None:
     return snapshot.this if snapshot.this in reachable else next(iter(reachable), None)
 
 
-def _target(each: _Standing, snapshot: Snapshot) -> str | None:
+def _target(each: _Standing, snapshot: CopiesSnapshot) -> str | None:
     able = [node for node in snapshot.view.nodes.all() if not _refusal(node, each, snapshot)]
     best = max(able, key=lambda node: (_target_score(node, snapshot), node.name), default=None)
     return None if best is None else best.name
 
 
-def _refusal(node: DataNode, each: _Standing, snapshot: Snapshot) -> str:
+def _refusal(node: DataNode, each: _Standing, snapshot: CopiesSnapshot) -> str:
     """Why a node cannot take a copy that counts; empty if it can."""
     if node.name in each.copies.nodes:
         return "has it"
@@ -250,11 +250,11 @@ def _refusal(node: DataNode, each: _Standing, snapshot: Snapshot) -> str:
     return ""
 
 
-def _why_no_target(each: _Standing, snapshot: Snapshot) -> str:
+def _why_no_target(each: _Standing, snapshot: CopiesSnapshot) -> str:
     return ", ".join(f"{node.name} {_refusal(node, each, snapshot)}" for node in snapshot.view.nodes.all())
 
 
-def _target_score(node: DataNode, snapshot: Snapshot) -> float:
+def _target_score(node: DataNode, snapshot: CopiesSnapshot) -> float:
     score = 50.0 + (20.0 if node.training else 0.0) - (30.0 if node.role == "coordinator" else 0.0)
     percent = snapshot.disk_percent.get(node.name)
     if percent is None:
@@ -270,22 +270,28 @@ def _score(total: int, *, none: int, single: int, under: int, failed: float) -> 
 
 
 def _alerts(
-    snapshot: Snapshot, rules: ReplicationRules, under: Sequence[_Standing], *, none: int, single: int
-) -> Iterable[Alert]:
+    snapshot: CopiesSnapshot, rules: ReplicationRules, under: Sequence[_Standing], *, none: int, single: int
+) -> Iterable[ReplicationAlert]:
     if none:
         lost = [each for each in under if not each.count]
         last = sorted({name for each in lost for name in each.copies.sources})
         told = f"{none} artifacts have no verified copy that counts"
-        yield Alert(level=LEVEL_CRITICAL, kind="zero_copy", message=told, artifacts=none, nodes=tuple(last))
+        yield ReplicationAlert(
+            level=LEVEL_CRITICAL, kind="zero_copy", message=told, artifacts=none, nodes=tuple(last)
+        )
     if single >= rules.single_alert:
         where = Counter(name for each in under if each.count == 1 for name in each.copies.nodes)
         told = f"{single} artifacts have a single verified copy"
         nodes = tuple(name for name, _ in where.most_common(10))
-        yield Alert(level=LEVEL_WARNING, kind="single_copy", message=told, artifacts=single, nodes=nodes)
+        yield ReplicationAlert(
+            level=LEVEL_WARNING, kind="single_copy", message=told, artifacts=single, nodes=nodes
+        )
     oldest_s = snapshot.view.now_s - rules.under_alert_s
     late = [
         each for each in under if snapshot.under_since_s.get(each.artifact.digest, oldest_s + 1) <= oldest_s
     ]
     if late:
         told = f"{len(late)} artifacts have had too few copies for {rules.under_alert_s / 60:.0f} minutes"
-        yield Alert(level=LEVEL_WARNING, kind="under_replicated", message=told, artifacts=len(late))
+        yield ReplicationAlert(
+            level=LEVEL_WARNING, kind="under_replicated", message=told, artifacts=len(late)
+        )

@@ -22,7 +22,7 @@ from ringrift.data.replication import (
     create_replication_daemon,
     take_snapshot,
 )
-from ringrift.data.replication_plan import Snapshot, plan
+from ringrift.data.replication_plan import CopiesSnapshot, plan
 from ringrift.errors import ConfigError
 
 NOW_S = 1_000_000_000.0
@@ -42,7 +42,7 @@ def snapshot(placed, *, known=FOUR, this="a", away=frozenset(), kind=ArtifactKin
         for each, names in zip(artifacts, placed, strict=True)
     }
     view = CopyView(nodes=DataNodes(this, known), now_s=NOW_S, away=away)
-    return Snapshot(artifacts=artifacts, receipts=receipts, view=view, this=this, **given)
+    return CopiesSnapshot(artifacts=artifacts, receipts=receipts, view=view, this=this, **given)
 
 
 def ways(found):
