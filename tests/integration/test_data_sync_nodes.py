@@ -1,0 +1,118 @@
+"""Sync between real nodes: data servers in processes of their own, sshd, rsync, an engine for this node."""
+
+import asyncio
+
+import pytest
+
+from data_cluster import running_node
+from data_http import SECRET, DataServerProcess
+from data_transports import Store
+from ringrift.data.secret import SECRET_FILE
+from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncFacade
+from ringrift.data.sync.news import NewsDesk
+from ringrift.runtime import SystemRuntime
+
+CONFIG = AutoSyncConfig(games_min=1, disk_percent_max=100.0)  # the disk under the test must not matter
+
+
+@pytest.fixture
+def there(tmp_path):
+    server = DataServerProcess(tmp_path / "there").start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def here_root(tmp_path):
+    root = tmp_path / "here"
+    root.mkdir()
+    (root / SECRET_FILE).write_text(SECRET)
+    return root
+
+
+def facade_of(node):
+    return SyncFacade(node.plane, router=node.router, config=CONFIG, news=NewsDesk())
+
+
+async def test_games_reach_two_nodes_by_two_ways_and_are_counted_once(tmp_path, here_root, there, ssh_server):
+    runtime = SystemRuntime()
+    by_http, by_ssh = Store(tmp_path / "there", runtime), Store(tmp_path / "yonder", runtime)
+    yonder = ssh_server.node("yonder", by_ssh.root)
+    async with running_node("here", here_root, there.node(), yonder) as here:
+        cards = [await here.make(f"game {number}".encode() * 1000, games=10) for number in range(5)]
+        response = await facade_of(here).sync("games", timeout_seconds=120)
+        assert response.errors == []
+        assert response.success
+        assert response.details["nodes"] == ["there", "yonder"]
+        assert (response.details["files_moved"], response.details["games_synced"]) == (10, 50)
+        for card in cards:
+            content = await here.read(card)
+            assert by_http.read(card) == by_ssh.read(card) == content
+            assert await here.holders(card) == ["here", "there", "yonder"]
+        again = await facade_of(here).sync("games", require_confirmation=True, timeout_seconds=120)
+        assert again.success
+        assert (again.bytes_transferred, again.details["files_confirmed"]) == (0, 10)
+
+
+async def test_row_09_a_file_that_was_damaged_at_the_receiver_is_not_confirmed_by_hearsay(
+    tmp_path, here_root, there
+):
+    """What receivers hold is read, not assumed: a truncated copy is replaced when somebody asks."""
+    store = Store(tmp_path / "there", SystemRuntime())
+    async with running_node("here", here_root, there.node()) as here:
+        card = await here.make(b"a long game " * 100_000, games=10)
+        facade = facade_of(here)
+        assert (await facade.sync("games")).success
+        place = store.folder.place(card.digest)
+        place.chmod(0o600)
+        place.write_bytes(place.read_bytes()[:1000])
+        silent = await facade.sync("games")
+        assert silent.details["files_moved"] == 0
+        asked = await facade.sync("games", require_confirmation=True)
+        assert asked.success
+        assert asked.details["files_moved"] == 1
+        assert store.read(card) == await here.read(card)
+
+
+async def test_a_node_that_was_killed_gets_its_data_when_it_is_back(tmp_path, here_root, there):
+    store = Store(tmp_path / "there", SystemRuntime())
+    async with running_node("here", here_root, there.node()) as here:
+        card = await here.make(b"game", games=10)
+        daemon = AutoSyncDaemon(
+            config=CONFIG, plane=here.plane, router=here.router, runtime=SystemRuntime(), news=NewsDesk()
+        )
+        await asyncio.to_thread(there.kill)
+        await daemon._run_cycle()
+        assert daemon.counts.failures == 1
+        assert here.heard("DATA_SYNC_COMPLETED") == []
+        assert here.heard("DATA_SYNC_FAILED")
+        await asyncio.to_thread(there.start)
+        async with asyncio.timeout(300):
+            while store.read(card) is None:  # the breaker may hold the node back for a while
+                await daemon._run_cycle()
+                await asyncio.sleep(0.5)
+        assert await here.holders(card) == ["here", "there"]
+        (told,) = here.heard("DATA_SYNC_COMPLETED")
+        assert told["games_synced"] == 10
+
+
+async def test_data_of_another_node_is_fetched_from_it(tmp_path, here_root, there):
+    theirs = Store(tmp_path / "there", SystemRuntime())
+    async with running_node("here", here_root, there.node()) as here:
+        card = await here.make(b"found over there", games=7)
+        theirs.put(b"found over there")
+        plane = here.plane
+        copies = await plane.manifest.copies(card.digest)
+        await plane.manifest.add_receipts(
+            [
+                type(copies[0])(
+                    digest=card.digest, node="there", size=card.size, verified_s=plane.runtime.now_s()
+                )
+            ]
+        )
+        await plane.blobs.delete(card.digest)
+        await plane.manifest.drop_copy(card.digest, "here")
+        response = await facade_of(here).trigger_priority_sync("orphan_games_recovery", "there", "hex8_2p")
+        assert response.success
+        assert await here.read(card) == b"found over there"
+        assert here.heard("ORPHAN_GAMES_REGISTERED")[0]["games_recovered"] == 7
