@@ -50,8 +50,8 @@ class _Owned:
 class TransactionLog:
     """The transactions that one process owns, and those of others that lost their owner."""
 
-    def __init__(self, kv: KeyValue, runtime: Runtime | None = None) -> None:
-        self._kv, self._runtime = kv, runtime or system_runtime()
+    def __init__(self, kv: KeyValue, runtime: Runtime | None = None, *, lease: LeaseConfig = LEASE) -> None:
+        self._kv, self._runtime, self._lease_config = kv, runtime or system_runtime(), lease
         self._records = KvRecords(kv, PREFIX, TransactionRecord)
         self._claims = KvRecords(kv, PATHS, _PathClaim)
         self._owned: dict[str, _Owned] = {}
@@ -66,7 +66,7 @@ class TransactionLog:
         """Begin a transaction; return its id. It is this process's for as long as it lives."""
         now_s, name = self._runtime.now_s(), self._runtime.new_id()
         holder = f"{self._runtime.hostname}:{self._runtime.pid}:{name}"
-        lease = NamedLease(self._kv, self._runtime, _lease(name), holder=holder, config=LEASE)
+        lease = NamedLease(self._kv, self._runtime, _lease(name), holder=holder, config=self._lease_config)
         await lease.acquire(wait_s=0.0)
         record = TransactionRecord(
             transaction_id=name,
@@ -161,7 +161,9 @@ class TransactionLog:
             if await lease_holder(self._kv, _lease(name)) is not None:
                 continue  # its owner lives
             holder = f"{self._runtime.hostname}:{self._runtime.pid}:recovery"
-            lease = NamedLease(self._kv, self._runtime, _lease(name), holder=holder, config=LEASE)
+            lease = NamedLease(
+                self._kv, self._runtime, _lease(name), holder=holder, config=self._lease_config
+            )
             if await lease.try_acquire():
                 ended.append(await self._recover(name))
                 await lease.release()

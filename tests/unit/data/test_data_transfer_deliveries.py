@@ -13,6 +13,7 @@ from ringrift.data.delivery_ledger import DeliveryLedger, DeliveryStatus, retry_
 from ringrift.data.delivery_retries import RetryQueue
 from ringrift.data.transfer.durability import SyncDeadLetterQueue, SyncWAL, WalFull
 from ringrift.data.transfer.refusals import NodeUnreachable
+from ringrift.data.transfer.upkeep import TransferUpkeep
 from ringrift.engine.opening import close_engine, memory_engine
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.testing.simulation import SimulatedRuntime, simulate
@@ -334,3 +335,19 @@ def resend(world):
         return not moved.failed
 
     return handler
+
+
+def test_upkeep_sends_again_what_is_due_and_tells_what_is_held():
+    async def scenario(world):
+        card = await world.make("games")
+        world.http.faults, world.rsync.faults = ["down"], ["down"]
+        with pytest.raises(NodeUnreachable):
+            await world.transfers.send("there", [card])
+        upkeep = TransferUpkeep(world.transfers, world.runtime, this="here")
+        assert (await upkeep.run()).delivered == 0
+        assert card.digest in await world.transfers.holdings.of("here")
+        await world.runtime.sleep(31)
+        assert (await upkeep.run()).delivered == 1
+        assert await world.copies(card) == ["there"]
+
+    in_transfer_world(scenario)

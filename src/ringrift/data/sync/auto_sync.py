@@ -30,6 +30,7 @@ from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import SyncPicture, take_picture
 from ringrift.data.sync.strategies import CyclePlan, plan_cycle
 from ringrift.data.sync.trips import Courier, Pace, Tally, TripEnd
+from ringrift.data.transfer.upkeep import TransferUpkeep, upkeep_of
 from ringrift.data.waking import WakingDaemon
 from ringrift.engine.leases import NamedLease
 from ringrift.errors import ConfigError, Conflict
@@ -106,6 +107,7 @@ class AutoSyncDaemon(WakingDaemon):
         self._announcer = Announcer("auto_sync", router=router)
         self._wishes, self._paused, self._busy = _Wishes(), "", False
         self.counts = SyncCounts()
+        self._upkeep: TransferUpkeep | None = None
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -201,6 +203,10 @@ class AutoSyncDaemon(WakingDaemon):
 
     async def _sync_alone(self, plane: DataPlane, config: AutoSyncConfig, wishes: _Wishes) -> None:
         counts = self.counts
+        counts.phase = "retry"
+        self._upkeep = self._upkeep or upkeep_of(plane)
+        if self._upkeep is not None:
+            await self._upkeep.run()
         counts.phase = "plan"
         picture = await take_picture(plane, config, news=self._news.news(plane.runtime))
         strategy = self._strategy or config.strategy
