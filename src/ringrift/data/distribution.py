@@ -32,7 +32,7 @@ from ringrift.data.distribution_plan import (
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.moves import arrived, copy_artifacts
 from ringrift.data.plane import DataPlane
-from ringrift.data.retention import read_needs
+from ringrift.data.retention import read_champions
 from ringrift.data.waking import WakingDaemon
 from ringrift.engine.digests import is_digest
 from ringrift.errors import RingRiftError
@@ -191,7 +191,7 @@ class DistributionDaemon(WakingDaemon):
         wants: list[Want] = []
         if "models" in self.kinds:
             champions: dict[str, tuple[str, ...]] = {}
-            for digest, config in (await read_needs(plane.kv, plane.queue)).champions.items():
+            for digest, config in (await read_champions(plane.kv)).items():
                 champions[config] = (*champions.get(config, ()), digest)
             wants += wants_of_champions(champions, scene, self.rules)
             wants += [_want(wish, scene) for wish in await self._wishes(plane).all()]

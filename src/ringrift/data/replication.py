@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -58,6 +58,7 @@ PART = "replication"
 CLAIMS = "data/repairs/"
 MONITOR_S, REPAIR_S = 300.0, 60.0
 ALERT_AGAIN_S = 3_600.0
+TRIP_FILES, TRIP_BYTES = 100, 64 << 20
 _OUTCOMES_MAX = 200
 
 
@@ -194,14 +195,15 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
     async def _act(self, plane: DataPlane, found: RepairPlan) -> None:
         turns = asyncio.Semaphore(self.rules.parallel)
         async with asyncio.TaskGroup() as group:
-            for repair in found.repairs:
-                group.create_task(self._repair_in_turn(plane, repair, turns))
+            for trip in _trips(found.repairs):
+                group.create_task(self._repair_in_turn(plane, trip, turns))
 
-    async def _repair_in_turn(self, plane: DataPlane, repair: Repair, turns: asyncio.Semaphore) -> None:
+    async def _repair_in_turn(self, plane: DataPlane, trip: list[Repair], turns: asyncio.Semaphore) -> None:
         async with turns:
-            if await self._claim(plane, repair):
-                self._begun.append(self._runtime.monotonic_s())
-                await self._repair(plane, repair)
+            claimed = [repair for repair in trip if await self._claim(plane, repair)]
+            if claimed:
+                self._begun.extend([self._runtime.monotonic_s()] * len(claimed))
+                await self._repair(plane, claimed)
 
     async def _claim(self, plane: DataPlane, repair: Repair) -> bool:
         """One repairer at a time, and not again before the cooldown is over."""
@@ -213,26 +215,35 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             return False
         return True
 
-    async def _repair(self, plane: DataPlane, repair: Repair) -> None:
-        digest, begun_s, error = repair.artifact.digest, self._runtime.monotonic_s(), ""
+    async def _repair(self, plane: DataPlane, trip: list[Repair]) -> None:
+        """Make the copies of one trip; each is told by its own receipt."""
+        begun_s = self._runtime.monotonic_s()
+        errors = await self._errors_of(plane, trip)
+        seconds = self._runtime.monotonic_s() - begun_s
+        for repair in trip:
+            digest = repair.artifact.digest
+            error = errors.get(digest, "")
+            self._outcomes.append(not error)
+            await self._tell(plane, repair, error, seconds=seconds)
+            if not error and repair.priority != "low":
+                await plane.kv.delete(CLAIMS + digest)  # it may need another copy at once
+
+    async def _errors_of(self, plane: DataPlane, trip: list[Repair]) -> dict[str, str]:
+        """Carry a trip out; return why files did not arrive."""
+        digests = [repair.artifact.digest for repair in trip]
         try:
             moved = await copy_artifacts(
                 plane,
-                [repair.artifact],
-                source=repair.source,
-                target=repair.target,
-                priority=repair.priority,
+                [repair.artifact for repair in trip],
+                source=trip[0].source,
+                target=trip[0].target,
+                priority=trip[0].priority,
                 timeout_s=self.rules.repair_timeout_s,
             )
         except RingRiftError as fault:
-            error = str(fault)
-        else:
-            if digest not in arrived(moved):
-                error = dict(moved.failed).get(digest, "no receipt came back")
-        self._outcomes.append(not error)
-        await self._tell(plane, repair, error, seconds=self._runtime.monotonic_s() - begun_s)
-        if not error and repair.priority != "low":
-            await plane.kv.delete(CLAIMS + digest)  # it may need another copy at once
+            return dict.fromkeys(digests, str(fault))
+        here, failed = arrived(moved), dict(moved.failed)
+        return {each: failed.get(each, "no receipt came back") for each in digests if each not in here}
 
     async def _tell(self, plane: DataPlane, repair: Repair, error: str, *, seconds: float) -> None:
         digest = repair.artifact.digest
@@ -262,6 +273,20 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             "emergency": found.emergency if found else False,
             "stuck": dict(list(found.stuck.items())[:20]) if found else {},
         }
+
+
+def _trips(repairs: Iterable[Repair]) -> list[list[Repair]]:
+    """What goes the same way goes together, in portions small enough to lose little to a broken line."""
+    trips: list[list[Repair]] = []
+    latest: dict[tuple[str, str, str], list[Repair]] = {}
+    for repair in repairs:
+        way = (repair.source, repair.target, repair.priority)
+        trip = latest.get(way)
+        if trip is None or len(trip) == TRIP_FILES or sum(r.artifact.size for r in trip) > TRIP_BYTES:
+            trip = latest[way] = []
+            trips.append(trip)
+        trip.append(repair)
+    return trips
 
 
 def create_replication_daemon(

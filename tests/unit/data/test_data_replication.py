@@ -155,6 +155,17 @@ async def test_repairs_end_with_receipts_and_are_told():
     assert daemon.last_plan.under == 0
 
 
+async def test_many_small_files_travel_together():
+    world = World(*nodes("a", "b"))
+    games = [await world.make(f"games {number}".encode(), "a") for number in range(250)]
+    daemon = ReplicationRepairDaemon(plane=world.planes["a"], router=world.router, runtime=world.runtime)
+    await daemon.repair_once()
+    assert sorted(len(digests) for _, _, digests in world.transfers) == [50, 100, 100]
+    assert len(world.heard("REPAIR_COMPLETED")) == 250
+    for each in games:
+        assert await world.holders(each) == {"a", "b"}
+
+
 async def test_two_other_nodes_are_served_by_passing_through():
     world = World(DataNode(name="a", receives=("models",)), *nodes("b", "c"))
     games = await world.make(b"games", "b")
