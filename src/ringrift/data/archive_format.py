@@ -84,7 +84,7 @@ class ArchiveMarker(msgspec.Struct, frozen=True, kw_only=True):
     """The first object of an archive."""
 
     format: int = FORMAT
-    about: str = "An archive of RingRift. See docs/data-transfer.md; delete nothing by hand."
+    about: str = "An archive of RingRift. See docs/data-ssh-and-archives.md; delete nothing by hand."
 
 
 def card_key(digest: str) -> str:

@@ -35,7 +35,7 @@ class SshStores:
     ) -> ReceiveReply:
         """Raises `TransferFailed` if there is no answer, `StorageFull` if there is no room there."""
         node = line.node
-        words = [node.python, "-m", MODULE, action, "--data-dir", data_folder(node)]
+        words = [node.python.removeprefix(_HOME), "-m", MODULE, action, "--data-dir", data_folder(node)]
         words += ["--node", node.name, "--peer", self.this, "--by", by]
         async with self._scratch.file(msgspec.json.encode(request)) as asked:
             outcome = await self.ssh.run(line, words, quiet_s=quiet_s, stdin=asked)
