@@ -116,8 +116,8 @@ def random_files(rng, store):
 async def test_faults_at_random_corrupt_nothing_and_lose_nothing(server, here, there):
     rng = random.Random(7)
     receipts, met = Counter(), Counter()
-    for _ in range(TRANSFERS):
-        kind = rng.choice(["flip", "flip", "truncate", "reset", "kill", "none"])
+    for number in range(TRANSFERS):
+        kind = ("flip", "truncate", "reset", "kill", "flip", "none")[number % 6]
         cards = random_files(rng, here)
         faults = Faults(rng, kind)
         kill = KillOnce(server, rng.random() if kind == "kill" else 2.0)

@@ -65,6 +65,9 @@ class Crew(Generic[P]):
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self.size, len(self.pieces))):
                     group.create_task(self._worker(pool))
+        except BaseExceptionGroup as group:
+            # What a caller's own pace or watcher raised reaches the caller as it was.
+            raise group.exceptions[0] from None
         finally:
             # A thread that still waits for the network wakes when its connection ends.
             for line in self._lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class Sending(Work):
     def __init__(self, intake: Intake, tally: Tally, terms: Terms) -> None:
         super().__init__(intake, tally, terms)
         self._sources: dict[str, ChunkedFile] = {}
+        self._opening = threading.Lock()
         self._buffers = SpareBuffers()
 
     def close(self) -> None:
@@ -55,7 +57,7 @@ class Sending(Work):
     # --- large files ----------------------------------------------------------------------------------
 
     async def move_segment(self, piece: Segment, desk: Desk) -> None:
-        source = self._source(piece.of.artifact)
+        source = await desk.off_loop(self._source, piece.of.artifact)
         hashes = await desk.off_loop(self._hashes, source, piece.positions)
         asked = ChunkRange(piece.of.file, piece.positions.start, b"".join(hashes))
         answer: Positions = await desk.off_loop(desk.line.ask, "missing", asked, Positions)
@@ -84,12 +86,12 @@ class Sending(Work):
         return await desk.off_loop(desk.line.ask, "seal", large.file, Taken)
 
     def _source(self, artifact: Artifact) -> ChunkedFile:
-        source = self._sources.get(artifact.digest)
-        if source is None:
-            with told_in_our_words(self._path(artifact)):
+        with self._opening, told_in_our_words(self._path(artifact)):
+            source = self._sources.get(artifact.digest)
+            if source is None:
                 source = ChunkedFile(self._path(artifact), artifact.digest, self.intake.index)
-            self._sources[artifact.digest] = source
-        return source
+                self._sources[artifact.digest] = source
+            return source
 
     def _hashes(self, source: ChunkedFile, positions: Sequence[int]) -> list[bytes]:
         with self._buffers.borrow() as buffer, told_in_our_words(self.intake.folder.folder):
