@@ -9,19 +9,29 @@ import sys
 from pathlib import Path
 
 import pytest
+from worker_orders import worker_bench
 
 from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
-from ringrift.data.artifacts import Receipt
+from ringrift.data.artifacts import ArtifactKind, Receipt
+from ringrift.data.cataloguer import Cataloguer
+from ringrift.data.consolidation import ConsolidationDaemon, ConsolidationRules
 from ringrift.data.copies import DAY_S
 from ringrift.data.deletion import Deleter, DeletionRules, tombstone_rows
 from ringrift.data.deletion_records import DeletionRecords
-from ringrift.data.nodes import DataNode
+from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.plane import DataPlane
 from ringrift.data.replication import ReplicationRepairDaemon
 from ringrift.data.scrubbing import scrub
 from ringrift.data.secret import SECRET_FILE
+from ringrift.engine.ports import WorkState
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.jobs.shards.reader import open_shard
+from ringrift.runtime import SystemRuntime
+from ringrift.settings import load_settings
 
 HERE = Path(__file__).parent
+CONFIG = "connect_four_2p"
 OLD = DeletionRules(age_s_min=0.0)
 
 
@@ -117,6 +127,64 @@ async def test_row_12_a_damaged_copy_here_is_replaced_from_a_good_one(tmp_path):
             assert await node.read(games) == b"games" * 1000
     finally:
         await asyncio.to_thread(server.stop)
+
+
+class LaterRuntime(SystemRuntime):
+    """The same machine, eight days later."""
+
+    def now_s(self):
+        return super().now_s() + 8 * DAY_S
+
+
+@pytest.mark.timeout(400)
+async def test_row_21_shards_that_a_worker_played_are_merged_by_a_worker_game_by_game(tmp_path):
+    selfplay = {
+        "config": CONFIG,
+        "out": "{out}",
+        "simulations": 4,
+        "slots": 8,
+        "games": 12,
+        "games_per_shard": 2,
+    }
+    nodes = DataNodes("a", (DataNode(name="a"), DataNode(name="b")))
+    async with worker_bench(tmp_path) as bench:
+        runtime = LaterRuntime()
+        settings = load_settings({"RINGRIFT_DATA_DIR": str(tmp_path / "data")}).settings
+        plane = DataPlane(bench.engine, settings, runtime, nodes=nodes)
+        worker = bench.start_worker()
+        await bench.until_state(await bench.order("selfplay", selfplay), WorkState.DONE)
+        await Cataloguer(plane).catalogue()
+        small = [each for each in await plane.manifest.artifacts() if each.kind is ArtifactKind.GAMES]
+        assert len(small) == 6
+        router = UnifiedEventRouter(enable_cross_process_polling=False)
+        rules = ConsolidationRules(games_min=2, shards_min=2)
+        daemon = ConsolidationDaemon(plane=plane, rules=rules, router=router, runtime=runtime)
+        await plane.manifest.add_receipts([at_node(each, "a", runtime) for each in small])
+        await daemon._run_cycle()
+        (item,) = [*await bench.engine.queue.ready(), *await bench.engine.queue.claimed()]
+        done = await bench.until_state(item.id, WorkState.DONE)
+        await daemon._run_cycle()
+        (merged,) = [each["digest"] for each in done.result["artifacts"]]
+        heirs = await DeletionRecords(plane.kv).heirs()
+        assert {each.heir for each in heirs.values()} == {merged}
+        assert set(heirs) == {each.digest for each in small}
+        games = [game for each in small for game in await games_in(plane, each.digest)]
+        assert len(set(games)) == 12
+        assert sorted(await games_in(plane, merged)) == sorted(games)
+        assert all([await plane.blobs.has(each.digest) for each in small]), (
+            "no second copy of the merged shard"
+        )
+        await bench.stop_worker(worker)
+        await router.stop()
+
+
+def at_node(artifact, node, runtime):
+    return Receipt(digest=artifact.digest, node=node, size=artifact.size, verified_s=runtime.now_s())
+
+
+async def games_in(plane, digest):
+    with open_shard(await plane.blobs.path(digest)) as shard:
+        return [(each.game_id, each.fingerprint, each.total_moves) for each in shard.summaries()]
 
 
 async def test_row_22_games_that_are_nowhere_else_keep_a_node_from_counting_as_free(tmp_path):
