@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ringrift.errors import ConfigError
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.evaluation_results import GauntletResult, OpponentResult, gauntlet_result
@@ -22,9 +20,9 @@ from ringrift.learning.facts import Noted
 from ringrift.learning.ratings_service import EloRating, EloService, get_elo_service
 from ringrift.learning.ratings_watch import ToldRatings, look
 from ringrift.learning.signals_face import heard_by
-from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.signals_source import Situations
+from ringrift.learning.situation_daemons import AskedDaemon
 from ringrift.learning.wanted import TOPIC, WISHES_MAX, WantedGames, wanted_games, wish_details
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -46,7 +44,7 @@ OPPONENTS_DEFAULT = ("random", "mcts:32")
 MISSING_MAX = 100
 
 
-class EvaluationDaemon(HandlerBase):
+class EvaluationDaemon(AskedDaemon):
     """A view of the evaluations of the run, with a door for requests."""
 
     capability: ClassVar[str] = "evaluation"
@@ -65,19 +63,11 @@ class EvaluationDaemon(HandlerBase):
         situations: Situations | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        super().__init__("evaluation", cycle_interval=interval_s, router=router, runtime=runtime)
-        self.router = router or get_router()
-        self._situations = situations or get_situations()
+        super().__init__(
+            "evaluation", interval_s=interval_s, router=router, runtime=runtime, situations=situations
+        )
         self._told: dict[str, ToldRatings] = {}
         self._missing: OrderedDict[str, str] = OrderedDict()  # model path: on too few nodes, why
-
-    async def _on_start(self) -> None:
-        """The one that runs is the one that others in this process ask."""
-        process_scope().put(type(self), self)
-
-    async def _on_stop(self) -> None:
-        if process_scope().peek(type(self)) is self:
-            process_scope().drop(type(self))
 
     # --- requests ---------------------------------------------------------------------------------------
 

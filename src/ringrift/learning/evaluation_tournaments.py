@@ -12,19 +12,17 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts import Noted
 from ringrift.learning.orders import RATING
 from ringrift.learning.ratings import ANCHORS, is_baseline, rate
-from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.signals_source import Situations
+from ringrift.learning.situation_daemons import AskedDaemon
 from ringrift.learning.state import ConfigState
 from ringrift.learning.tournaments import STAGE as TOURNAMENT
 from ringrift.learning.wanted import TOPIC, wanted_games, wish_details
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -79,7 +77,7 @@ def _due(state: ConfigState, now_s: float, every_s: float) -> bool:
     return now_s - last_s >= every_s
 
 
-class TournamentDaemon(HandlerBase):
+class TournamentDaemon(AskedDaemon):
     """Asks for rating games when they are due. The plan orders them when no candidate waits."""
 
     capability: ClassVar[str] = "evaluation"
@@ -93,19 +91,11 @@ class TournamentDaemon(HandlerBase):
         rules: TournamentRules | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        super().__init__("tournament_daemon", cycle_interval=interval_s, router=router, runtime=runtime)
-        self.router = router or get_router()
-        self._situations = situations or get_situations()
+        super().__init__(
+            "tournament_daemon", interval_s=interval_s, router=router, runtime=runtime, situations=situations
+        )
         self.rules = rules or TournamentRules()
         self.wishes = 0
-
-    async def _on_start(self) -> None:
-        """The one that runs is the one that others in this process ask."""
-        process_scope().put(type(self), self)
-
-    async def _on_stop(self) -> None:
-        if process_scope().peek(type(self)) is self:
-            process_scope().drop(type(self))
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {"MODEL_PROMOTED": self._on_promoted}

@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.signals_source import Situations
+from ringrift.learning.situation_daemons import SituationDaemon
 from ringrift.learning.state import ConfigState
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
@@ -43,7 +42,7 @@ def architecture_scores(state: ConfigState) -> dict[str, float]:
     return {}
 
 
-class ArchitectureFeedback(HandlerBase):
+class ArchitectureFeedback(SituationDaemon):
     """Tells the weights when what is known of the sizes changes."""
 
     capability: ClassVar[str] = "training_feedback"
@@ -57,9 +56,13 @@ class ArchitectureFeedback(HandlerBase):
         situations: Situations | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        super().__init__("architecture_feedback", cycle_interval=interval_s, router=router, runtime=runtime)
-        self.router = router or get_router()
-        self._situations = situations or get_situations()
+        super().__init__(
+            "architecture_feedback",
+            interval_s=interval_s,
+            router=router,
+            runtime=runtime,
+            situations=situations,
+        )
         self._told: dict[str, dict[str, float]] = {}
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:

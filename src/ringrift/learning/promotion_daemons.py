@@ -16,9 +16,7 @@ import structlog
 
 from ringrift.engine.opening import get_engine
 from ringrift.errors import Corrupt
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
@@ -28,10 +26,10 @@ from ringrift.learning.models_publication import ChampionFiles
 from ringrift.learning.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
 from ringrift.learning.recall import previous_champion
 from ringrift.learning.signals_face import heard_by
-from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.signals_source import Situations
+from ringrift.learning.situation_daemons import AskedDaemon
 from ringrift.learning.state import ConfigState
 from ringrift.learning.wanted import RECHECK_TOPIC, recheck_count, rechecked_since
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -48,7 +46,7 @@ _SHOWN_ONLY = frozenset({"LOW_QUALITY_DATA_WARNING"})  # of the data, which says
 LOOKS_MAX = 3
 
 
-class PromotionDaemon(HandlerBase):
+class PromotionDaemon(AskedDaemon):
     """The face of promotion and rollback."""
 
     capability: ClassVar[str] = "promotion"
@@ -62,19 +60,9 @@ class PromotionDaemon(HandlerBase):
         situations: Situations | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(name, cycle_interval=INTERVAL_S, router=router, runtime=runtime)
-        self.router = router or get_router()
-        self._situations = situations or get_situations()
+        super().__init__(name, interval_s=INTERVAL_S, router=router, runtime=runtime, situations=situations)
         self._cooldown_s = float((settings or {}).get("cooldown_s", COOLDOWN_S))
         self._news: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, the last bad news
-
-    async def _on_start(self) -> None:
-        """The one that runs is the one that others in this process ask."""
-        process_scope().put(type(self), self)
-
-    async def _on_stop(self) -> None:
-        if process_scope().peek(type(self)) is self:
-            process_scope().drop(type(self))
 
     # --- what it knows ------------------------------------------------------------------------------------
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.quality_scores import QualityState, QualityView, quality_of, refuse_shard
 from ringrift.learning.quality_watch import QualityWatch
 from ringrift.learning.signals_face import heard_by
-from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.signals_source import Situations
+from ringrift.learning.situation_daemons import SituationDaemon
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
 INTERVAL_S = 15.0
 
 
-class QualityMonitorDaemon(HandlerBase):
+class QualityMonitorDaemon(SituationDaemon):
     """Scores are read from the run's state; this daemon keeps only what it has said."""
 
     capability: ClassVar[str] = "data_quality"
@@ -47,9 +46,9 @@ class QualityMonitorDaemon(HandlerBase):
         situations: Situations | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        super().__init__("quality_monitor", cycle_interval=interval_s, router=router, runtime=runtime)
-        self.router = router or get_router()
-        self._situations = situations or get_situations()
+        super().__init__(
+            "quality_monitor", interval_s=interval_s, router=router, runtime=runtime, situations=situations
+        )
         self._watch = QualityWatch()
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:

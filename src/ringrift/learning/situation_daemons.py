@@ -1,4 +1,4 @@
-"""The base of daemons that look at each config now and then, and at once when it was evaluated."""
+"""Bases of daemons that look at the configs of the run in this process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.signals_source import Situation, Situations, get_situations
+from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 
 
-class EvaluationWatcher(HandlerBase):
-    """Looks at a config; what it makes of it is `_look`."""
+class SituationDaemon(HandlerBase):
+    """Looks at the configs of the run."""
 
     def __init__(
         self,
@@ -30,6 +31,21 @@ class EvaluationWatcher(HandlerBase):
         super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
         self.router = router or get_router()
         self._situations = situations or get_situations()
+
+
+class AskedDaemon(SituationDaemon):
+    """One that others in its process ask: the one that runs is the one they find."""
+
+    async def _on_start(self) -> None:
+        process_scope().put(type(self), self)
+
+    async def _on_stop(self) -> None:
+        if process_scope().peek(type(self)) is self:
+            process_scope().drop(type(self))
+
+
+class EvaluationWatcher(SituationDaemon):
+    """Looks at each config now and then, and at once when it was evaluated; what for is `_look`."""
 
     @abstractmethod
     async def _look(self, situation: Situation) -> None: ...
