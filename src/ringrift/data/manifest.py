@@ -25,7 +25,7 @@ __all__ = [
     "ManifestIndex",
     "ManifestStore",
     "ManifestView",
-    "NodeInventory",
+    "NodeHoldings",
     "StaleData",
     "get_cluster_manifest",
     "reset_cluster_manifest",
@@ -53,7 +53,7 @@ class StaleData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInventory:
+class NodeHoldings:
     """What one node holds."""
 
     node: str
@@ -168,13 +168,13 @@ class ClusterManifest:
             each for each in view.of_kinds(kinds_of(data_type)) if len(view.holders(each.digest)) < copies
         ]
 
-    def get_node_inventory(self, node: str | None = None) -> NodeInventory:
+    def get_node_inventory(self, node: str | None = None) -> NodeHoldings:
         name = node or self.plane.this.name
         files = self.view().held_by(name)
         kinds: dict[str, int] = defaultdict(int)
         for each in files:
             kinds[each.kind.value] += 1
-        return NodeInventory(
+        return NodeHoldings(
             node=name,
             files=len(files),
             games=games_in(files),

@@ -33,8 +33,11 @@ from ringrift.status import HealthCheckResult
 __all__ = [
     "DatabaseSyncManager",
     "EloSyncManager",
+    "RatingRecordSync",
     "RatingSyncDaemon",
+    "RecordSync",
     "RecordTable",
+    "RegistryRecordSync",
     "RegistrySyncManager",
     "create_rating_sync",
     "merge_database",
@@ -71,7 +74,7 @@ class RecordSyncCounts:
         return 1.0 - self.failures / self.rounds if self.rounds else 1.0
 
 
-class DatabaseSyncManager:
+class RecordSync:
     """Keeps one database of records the same on all nodes. Subclasses name its tables."""
 
     name: ClassVar[str] = ""
@@ -212,18 +215,24 @@ class DatabaseSyncManager:
         return HealthCheckResult.ok("", **details)
 
 
-class EloSyncManager(DatabaseSyncManager):
+class RatingRecordSync(RecordSync):
     """Matches that were played; ratings follow from them and are never copied themselves."""
 
     name = "ratings"
     tables = (RecordTable(table="matches", key=("match_id",)),)
 
 
-class RegistrySyncManager(DatabaseSyncManager):
+class RegistryRecordSync(RecordSync):
     """What is known of models."""
 
     name = "registry"
     tables = (RecordTable(table="models", key=("model_id",), age="updated_at"),)
+
+
+# Their names in the documents.
+DatabaseSyncManager = RecordSync
+EloSyncManager = RatingRecordSync
+RegistrySyncManager = RegistryRecordSync
 
 
 class RatingSyncDaemon(HandlerBase):
@@ -235,7 +244,7 @@ class RatingSyncDaemon(HandlerBase):
         self,
         *,
         plane: DataPlane | None = None,
-        managers: Sequence[DatabaseSyncManager] | None = None,
+        managers: Sequence[RecordSync] | None = None,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
@@ -250,10 +259,10 @@ class RatingSyncDaemon(HandlerBase):
         for manager in await self._all():
             await manager.sync()
 
-    async def _all(self) -> tuple[DatabaseSyncManager, ...]:
+    async def _all(self) -> tuple[RecordSync, ...]:
         if self._managers is None:
             plane = self._plane or await open_data_plane()
-            self._managers = (EloSyncManager(plane), RegistrySyncManager(plane))
+            self._managers = (RatingRecordSync(plane), RegistryRecordSync(plane))
         return self._managers
 
     def health_check(self) -> HealthCheckResult:

@@ -19,7 +19,7 @@ from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import SyncPicture, take_picture
 from ringrift.data.sync.plans import SyncPlan, Trip
 from ringrift.data.sync.routing import sources_of
-from ringrift.data.sync.trips import Courier, Pace, Tally
+from ringrift.data.sync.trips import Courier, SyncPace, SyncTally
 from ringrift.data.waking import WakingDaemon
 from ringrift.engine.ports import WorkItem
 from ringrift.errors import ConfigError
@@ -170,8 +170,8 @@ class TrainingActivityDaemon(WakingDaemon):
         self.last_errors = plan.blocked
         if plan.is_empty:
             return
-        tally = Tally()
-        ends = await Courier(plane).carry_out(plan, Pace(priority="high"), tally)
+        tally = SyncTally()
+        ends = await Courier(plane).carry_out(plan, SyncPace(priority="high"), tally)
         self.staged_files += tally.files
         self.last_errors = (*plan.blocked, *(error for end in ends for error in end.errors))
         decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.deletion_records import DeletionRecords
-from ringrift.data.records import EloSyncManager, RatingSyncDaemon, RegistrySyncManager
+from ringrift.data.records import RatingRecordSync, RatingSyncDaemon, RegistryRecordSync
 from ringrift.data.records_merge import RecordTable, merge_database, take_snapshot
 from ringrift.errors import ConfigError, Corrupt
 
@@ -130,8 +130,8 @@ def test_row_10_a_snapshot_taken_while_others_write_is_whole(tmp_path):
 
 async def test_two_nodes_end_up_with_the_same_records(tmp_path):
     world = World(*nodes("a", "b"))
-    mine = RegistrySyncManager(world.planes["a"], db_path=tmp_path / "a" / "registry.db")
-    theirs = RegistrySyncManager(world.planes["b"], db_path=tmp_path / "b" / "registry.db")
+    mine = RegistryRecordSync(world.planes["a"], db_path=tmp_path / "a" / "registry.db")
+    theirs = RegistryRecordSync(world.planes["b"], db_path=tmp_path / "b" / "registry.db")
     write_models(mine.db_path, [("m1", 1500.0, 1.0), ("m2", 1510.0, 9.0)])
     write_models(theirs.db_path, [("m2", 1400.0, 2.0), ("m3", 1600.0, 1.0)])
     await mine.sync()
@@ -161,8 +161,8 @@ async def test_a_node_without_the_database_gets_one(tmp_path):
         database.execute("CREATE TABLE matches (match_id TEXT PRIMARY KEY, winner TEXT)")
         database.execute("INSERT INTO matches VALUES ('m', 'x')")
     database.close()
-    await EloSyncManager(world.planes["a"], db_path=tmp_path / "a.db").sync()
-    await EloSyncManager(world.planes["b"], db_path=tmp_path / "new" / "b.db").sync()
+    await RatingRecordSync(world.planes["a"], db_path=tmp_path / "a.db").sync()
+    await RatingRecordSync(world.planes["b"], db_path=tmp_path / "new" / "b.db").sync()
     assert rows_of(tmp_path / "new" / "b.db", "matches") == [("m", "x")]
 
 
@@ -170,9 +170,9 @@ async def test_a_node_that_does_not_answer_is_a_failed_round_and_stops_no_other(
     world = World(*nodes("a", "b", "c"))
     for name in ("b", "c"):
         write_models(tmp_path / f"{name}.db", [(name, 1.0, 1.0)])
-        await RegistrySyncManager(world.planes[name], db_path=tmp_path / f"{name}.db").publish()
+        await RegistryRecordSync(world.planes[name], db_path=tmp_path / f"{name}.db").publish()
     world.down = {"b"}
-    manager = RegistrySyncManager(world.planes["a"], db_path=tmp_path / "a.db")
+    manager = RegistryRecordSync(world.planes["a"], db_path=tmp_path / "a.db")
     await RatingSyncDaemon(plane=world.planes["a"], managers=[manager], runtime=world.runtime)._run_cycle()
     assert rows_of(tmp_path / "a.db") == [("c", 1.0, 1.0)]
     assert manager.counts.failures == 1

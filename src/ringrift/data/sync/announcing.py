@@ -12,13 +12,13 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.sync.constants import SyncStrategy
 from ringrift.data.sync.requests import SyncRequest, SyncResponse
 from ringrift.data.sync.strategies import CyclePlan
-from ringrift.data.sync.trips import Tally, TripEnd
+from ringrift.data.sync.trips import SyncTally, TripEnd
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PrioritySync:
     """A priority sync and what came of it."""
 
     reason: str
@@ -28,7 +28,7 @@ class Outcome:
     response: SyncResponse
 
 
-class Announcer:
+class SyncAnnouncer:
     """Publishes under the name of one component."""
 
     def __init__(self, source: str, *, router: UnifiedEventRouter | None = None) -> None:
@@ -77,7 +77,7 @@ class Announcer:
         }
         await self.publish("DATA_SYNC_COMPLETED", payload)
 
-    async def priority(self, outcome: Outcome) -> None:
+    async def priority(self, outcome: PrioritySync) -> None:
         response = outcome.response
         payload: dict[str, Any] = {"config_key": outcome.config_key, "source_node": outcome.node}
         if response.success:
@@ -86,7 +86,7 @@ class Announcer:
         else:
             await self.publish("PRIORITY_SYNC_FAILED", {**payload, "errors": list(response.errors)})
 
-    async def orphans(self, outcome: Outcome) -> None:
+    async def orphans(self, outcome: PrioritySync) -> None:
         """Files that nobody else had are in safety; they are counted by their receipts."""
         payload = {
             "node_id": outcome.node,
@@ -98,7 +98,7 @@ class Announcer:
 
 
 async def tell_cycle(
-    announcer: Announcer, plane: DataPlane, cycle: CyclePlan, ends: Sequence[TripEnd], tally: Tally
+    announcer: SyncAnnouncer, plane: DataPlane, cycle: CyclePlan, ends: Sequence[TripEnd], tally: SyncTally
 ) -> None:
     """Tell what a cycle brought where. A cycle that failed in part did bring the rest."""
     errors = [error for end in ends for error in end.errors]
@@ -129,7 +129,7 @@ async def tell_cycle(
     await _tell_landed(announcer, plane, ends)
 
 
-async def _tell_landed(announcer: Announcer, plane: DataPlane, ends: Sequence[TripEnd]) -> None:
+async def _tell_landed(announcer: SyncAnnouncer, plane: DataPlane, ends: Sequence[TripEnd]) -> None:
     """Games that came to this node are new here."""
     landed: Counter[str] = Counter()
     for end in ends:

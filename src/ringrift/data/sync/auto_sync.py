@@ -17,7 +17,7 @@ from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.freshness import FreshnessChecker
 from ringrift.data.plane import DataPlane
-from ringrift.data.sync.announcing import Announcer, tell_cycle
+from ringrift.data.sync.announcing import SyncAnnouncer, tell_cycle
 from ringrift.data.sync.capacity import tell_disk
 from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
 from ringrift.data.sync.constants import (
@@ -29,7 +29,7 @@ from ringrift.data.sync.constants import (
 from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import SyncPicture, take_picture
 from ringrift.data.sync.strategies import CyclePlan, plan_cycle
-from ringrift.data.sync.trips import Courier, Pace, Tally, TripEnd
+from ringrift.data.sync.trips import Courier, SyncPace, SyncTally, TripEnd
 from ringrift.data.transfer.upkeep import TransferUpkeep, upkeep_of
 from ringrift.data.waking import WakingDaemon
 from ringrift.engine.leases import NamedLease
@@ -104,7 +104,7 @@ class AutoSyncDaemon(WakingDaemon):
         super().__init__(name, interval_s=INTERVAL_S_MIN, plane=plane, router=router, runtime=runtime)
         self._given_config = config
         self._news = news or get_news_desk()
-        self._announcer = Announcer("auto_sync", router=router)
+        self._announcer = SyncAnnouncer("auto_sync", router=router)
         self._wishes, self._paused, self._busy = _Wishes(), "", False
         self.counts = SyncCounts()
         self._upkeep: TransferUpkeep | None = None
@@ -219,8 +219,8 @@ class AutoSyncDaemon(WakingDaemon):
             return
         counts.phase = "transfer"
         await self._announcer.cycle_started(plane, cycle, reasons=wishes.reasons)
-        tally = Tally()
-        pace = Pace(priority=cycle.priority, bytes_per_s=_bytes_per_s(config), data_type="all")
+        tally = SyncTally()
+        pace = SyncPace(priority=cycle.priority, bytes_per_s=_bytes_per_s(config), data_type="all")
         ends = await Courier(plane).carry_out(cycle.plan, pace, tally)
         await self._record(plane, cycle, ends)
         await self._count(plane, cycle, ends, tally)
@@ -239,7 +239,7 @@ class AutoSyncDaemon(WakingDaemon):
                 errors=list(end.errors[:3]),
             )
 
-    async def _count(self, plane: DataPlane, cycle: CyclePlan, ends: list[TripEnd], tally: Tally) -> None:
+    async def _count(self, plane: DataPlane, cycle: CyclePlan, ends: list[TripEnd], tally: SyncTally) -> None:
         counts, now_s = self.counts, plane.runtime.now_s()
         errors = [error for end in ends for error in end.errors]
         counts.files += tally.files

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
-from ringrift.data.sync.announcing import Announcer
+from ringrift.data.sync.announcing import SyncAnnouncer
 from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
 from ringrift.data.sync.constants import SyncAction, SyncPriority
 from ringrift.data.sync.facade import ORPHAN_RECOVERY, SyncFacade, get_sync_facade
@@ -154,7 +154,7 @@ class SyncCoordinator(WiredCoordinator):
         super().__init__("sync_coordinator", router=router)
         self._facade, self._sync_router = facade, sync_router
         self._scheduler, self._plane = scheduler, plane
-        self._announcer = Announcer("sync_router", router=router)
+        self._announcer = SyncAnnouncer("sync_router", router=router)
         self.failures_in_a_row = 0
         self.last_failure = ""
 

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.data.plane import DataPlane, open_data_plane
-from ringrift.data.sync.announcing import Announcer, Outcome
+from ringrift.data.sync.announcing import PrioritySync, SyncAnnouncer
 from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
 from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import take_picture
-from ringrift.data.sync.plans import SyncPlan, Trip, Wish, plan_request
+from ringrift.data.sync.plans import RequestLeft, SyncPlan, Trip, plan_request
 from ringrift.data.sync.requests import SyncBackend, SyncRequest, SyncResponse, read_request
-from ringrift.data.sync.trips import Courier, Pace, Tally, TripEnd
+from ringrift.data.sync.trips import Courier, SyncPace, SyncTally, TripEnd
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
@@ -60,7 +60,7 @@ class _Run:
 
     request: SyncRequest
     started_s: float
-    tally: Tally = field(default_factory=Tally)
+    tally: SyncTally = field(default_factory=SyncTally)
     plan: SyncPlan = field(default_factory=SyncPlan)
     errors: list[str] = field(default_factory=list)
     backend: SyncBackend = SyncBackend.AUTO_SYNC
@@ -90,7 +90,7 @@ class SyncFacade:
     ) -> None:
         self._plane, self._config = plane, config
         self._news = news or get_news_desk()
-        self._announcer = Announcer("sync_facade", router=router)
+        self._announcer = SyncAnnouncer("sync_facade", router=router)
         self._total, self._errors, self._bytes = 0, 0, 0
         self._by_backend: Counter[str] = Counter()
         self._recent: deque[bool] = deque(maxlen=_REMEMBERED)
@@ -132,7 +132,7 @@ class SyncFacade:
                 source_node=None if source_node == plane.this.name else source_node,
             )
         )
-        outcome = Outcome(
+        outcome = PrioritySync(
             reason=reason,
             node=source_node,
             config_key=config_key or "",
@@ -162,8 +162,8 @@ class SyncFacade:
 
     async def _attempt(self, plane: DataPlane, run: _Run, backend: SyncBackend) -> list[TripEnd]:
         picture = await take_picture(plane, self._config_of(plane), news=self._news.news(plane.runtime))
-        wish = Wish(request=run.request, confirmed=run.tally.confirmed)
-        run.plan = plan_request(picture, wish, backend)
+        left = RequestLeft(request=run.request, confirmed=run.tally.confirmed)
+        run.plan = plan_request(picture, left, backend)
         if run.plan.is_empty:
             return []
         await self._announcer.started(plane, run.request, _nodes_of(run.plan))
@@ -266,8 +266,8 @@ def _nodes_of(plan: SyncPlan) -> Sequence[str]:
     return list(dict.fromkeys(trip.node for trip in (*plan.fetches, *plan.sends)))
 
 
-def _pace_of(request: SyncRequest) -> Pace:
-    return Pace(priority=request.priority, bytes_per_s=request.bytes_per_s, data_type=request.data_type)
+def _pace_of(request: SyncRequest) -> SyncPace:
+    return SyncPace(priority=request.priority, bytes_per_s=request.bytes_per_s, data_type=request.data_type)
 
 
 def _split(config_key: str | None) -> tuple[str | None, int | None]:

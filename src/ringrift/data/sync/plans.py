@@ -48,8 +48,8 @@ class SyncPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """A request together with what was confirmed in earlier attempts of it."""
+class RequestLeft:
+    """A request and what is left of it after what was confirmed in earlier attempts."""
 
     request: SyncRequest
     confirmed: frozenset[tuple[str, str]] = field(default_factory=frozenset)  # (node, digest)
@@ -61,9 +61,9 @@ class Wish:
         return [each for each in artifacts if (node, each.digest) not in self.confirmed]
 
 
-def plan_request(picture: SyncPicture, wish: Wish, backend: SyncBackend) -> SyncPlan:
+def plan_request(picture: SyncPicture, left: RequestLeft, backend: SyncBackend) -> SyncPlan:
     """Decide what *backend* would do now."""
-    request, here = wish.request, picture.this.name
+    request, here = left.request, picture.this.name
     wanted = [each for each in picture.view.artifacts.values() if request.wants(each)]
     wanted.sort(key=lambda each: (each.created_s, each.digest))
     if request.source_node is not None and request.source_node != here:
@@ -71,7 +71,7 @@ def plan_request(picture: SyncPicture, wish: Wish, backend: SyncBackend) -> Sync
     targets, refused, blocked = _targets(picture, request)
     shape = _SHAPES[backend]
     chosen = shape.choose(picture, request, [node for node in targets if node.name != here])
-    plan = _plan_to(picture, wish, wanted, chosen, shape)
+    plan = _plan_to(picture, left, wanted, chosen, shape)
     if here in request.explicit_targets:
         plan = _with_fetches(plan, _fetches(picture, picture.view.missing_at(here, wanted), picture.this))
     notes = list(plan.notes)
@@ -170,7 +170,7 @@ _SHAPES = {
 
 def _plan_to(
     picture: SyncPicture,
-    wish: Wish,
+    left: RequestLeft,
     wanted: Sequence[Artifact],
     targets: Sequence[DataNode],
     shape: _Shape,
@@ -180,20 +180,22 @@ def _plan_to(
     absent = [each for each in wanted if not view.is_at(each.digest, here)]
     fetches: list[Trip] = []
     if shape.relays and targets:
-        asked = [each for each in absent if any(wish.open_at(picture, n.name, [each]) for n in targets)]
+        asked = [each for each in absent if any(left.open_at(picture, n.name, [each]) for n in targets)]
         fetches = _fetches(picture, asked, picture.this)
         held += [each for trip in fetches for each in trip.artifacts]
     held.sort(key=lambda each: (each.created_s, each.digest), reverse=shape.newest_first)
     sends, up_to_date = [], []
     for node in targets:
-        fits = picture.takes if wish.request.explicit_targets else picture.wants
+        fits = picture.takes if left.request.explicit_targets else picture.wants
         takes = [each for each in held if fits(node, each)]
-        if files := wish.open_at(picture, node.name, takes):
+        if files := left.open_at(picture, node.name, takes):
             sends.append(Trip(node=node.name, artifacts=tuple(files), reason="asked for"))
         else:
             up_to_date.append(node.name)
-    left = len(absent) - sum(len(trip.artifacts) for trip in fetches)
-    notes = [f"{left} matching files are on other nodes only and did not go from here"] if left else []
+    elsewhere = len(absent) - sum(len(trip.artifacts) for trip in fetches)
+    notes = (
+        [f"{elsewhere} matching files are on other nodes only and did not go from here"] if elsewhere else []
+    )
     return SyncPlan(
         fetches=tuple(fetches), sends=tuple(sends), up_to_date=tuple(up_to_date), notes=tuple(notes)
     )

@@ -47,7 +47,7 @@ class TripEnd:
 
 
 @dataclass(slots=True)
-class Tally:
+class SyncTally:
     """What a request has brought about so far, over all its attempts. A receipt counts once."""
 
     receipts: dict[tuple[str, str], Receipt] = field(default_factory=dict)  # by (node, digest)
@@ -80,7 +80,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class SyncPace:
     """How fast and how urgently a plan is carried out."""
 
     priority: str = "normal"
@@ -95,7 +95,7 @@ class Courier:
         self._plane = plane
         self.history = SyncHistory(plane.kv, plane.runtime)
 
-    async def carry_out(self, plan: SyncPlan, pace: Pace, tally: Tally) -> list[TripEnd]:
+    async def carry_out(self, plan: SyncPlan, pace: SyncPace, tally: SyncTally) -> list[TripEnd]:
         """Fetch, then send; *tally* grows with every trip, also when the caller's time runs out."""
         fetched = await self._all(plan.fetches, plan.width, pace, tally)
         lacking = _not_arrived(fetched)
@@ -103,7 +103,9 @@ class Courier:
         sent = await self._all([trip for trip in sends if trip.artifacts], plan.width, pace, tally)
         return [*fetched, *sent]
 
-    async def _all(self, trips: Sequence[Trip], width: int, pace: Pace, tally: Tally) -> list[TripEnd]:
+    async def _all(
+        self, trips: Sequence[Trip], width: int, pace: SyncPace, tally: SyncTally
+    ) -> list[TripEnd]:
         if not trips:
             return []
         side_by_side = min(width, len(trips))
@@ -122,7 +124,7 @@ class Courier:
             raise errors.exceptions[0] from None
         return ends
 
-    async def _one(self, trip: Trip, pace: Pace, bytes_per_s: float | None, tally: Tally) -> TripEnd:
+    async def _one(self, trip: Trip, pace: SyncPace, bytes_per_s: float | None, tally: SyncTally) -> TripEnd:
         started_s = self._plane.runtime.now_s()
         end = TripEnd(trip=trip)
         for start in range(0, len(trip.artifacts), FILES_PER_TRIP):
@@ -137,7 +139,7 @@ class Courier:
         return end
 
     async def _batch(
-        self, end: TripEnd, batch: Sequence[Artifact], pace: Pace, bytes_per_s: float | None
+        self, end: TripEnd, batch: Sequence[Artifact], pace: SyncPace, bytes_per_s: float | None
     ) -> TripEnd:
         trip, transfers = end.trip, self._plane.transfers
         move = transfers.fetch if trip.fetch else transfers.send
@@ -150,7 +152,7 @@ class Courier:
             return replace(end, errors=told, unreachable=True)
         return _grown(end, batch, moved, receiver=self._plane.this.name if trip.fetch else trip.node)
 
-    async def note(self, end: TripEnd, pace: Pace, started_s: float) -> None:
+    async def note(self, end: TripEnd, pace: SyncPace, started_s: float) -> None:
         """Keep what became of a trip."""
         record = SyncRecord(
             host=end.trip.node,
