@@ -44,6 +44,7 @@ WANTED = {  # rsync's time over ours
     "small, unchanged": 1 / 1.2,
 }
 MEMORY_MB_MAX = 100.0
+ROUNDS = 3
 
 
 class Source:
@@ -201,7 +202,7 @@ Times = dict[str, dict[str, float]]
 def run(quick: bool) -> dict[str, Any]:
     large_bytes, small_count = (64 << 20, 100) if quick else (1 << 30, 1000)
     memory_bytes = (256 << 20) if quick else 5 << 30
-    rounds = 1 if quick else 3
+    rounds = 1 if quick else ROUNDS
     with tempfile.TemporaryDirectory(prefix="ringrift-bench-") as folder, ExitStack() as stack:
         root = Path(folder)
         source = Source(root, large_bytes=large_bytes, small_count=small_count)
