@@ -235,7 +235,7 @@ async def test_shards_that_fail_the_check_complete_with_the_reason(tmp_path):
         assert done.result["status"] == "data_refused"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_a_foreign_trainer_takes_the_place_of_ours(tmp_path):
     """From games to a model by another program, stopped half-way, and evaluated by our own job."""
     trainer = Path(__file__).parents[2] / "examples" / "foreign_trainer" / "my_trainer.py"
