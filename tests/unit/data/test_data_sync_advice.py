@@ -14,8 +14,8 @@ from ringrift.data.manifest_index import ManifestIndex, ManifestView
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import get_data_plane
 from ringrift.data.sync import SyncAction, SyncPriority, SyncRouter, get_sync_recommendations
+from ringrift.data.sync.advice import SyncScheduler, execute_priority_sync, get_cluster_data_status
 from ringrift.data.sync.config import AutoSyncConfig
-from ringrift.data.sync.coordinator import SyncScheduler, execute_priority_sync, get_cluster_data_status
 from ringrift.data.sync.facade import SyncFacade
 from ringrift.data.sync.history import HostHistory, SyncRecord, judge_hosts
 from ringrift.data.sync.news import NewsDesk

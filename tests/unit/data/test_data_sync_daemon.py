@@ -184,7 +184,7 @@ async def test_a_few_games_wait_for_more_but_not_for_ever_and_not_when_asked():
     assert await world.holders(late) == {"a", "b"}
 
 
-async def test_files_of_known_low_quality_stay_and_unknown_quality_is_not_low():
+async def test_row_28_files_of_known_low_quality_stay_and_unknown_quality_is_not_low():
     world = World(*nodes("a", "b"))
     bad = await world.make(b"bad", "a", games=5, quality=0.2)
     unknown = await world.make(b"unknown", "a", games=5)

@@ -9,8 +9,9 @@ from ringrift.data.freshness import FreshnessChecker, FreshnessConfig, judge_fre
 from ringrift.data.nodes import DataNode
 from ringrift.data.staging import RUNNING, WAITING, TrainingActivityDaemon, node_of
 from ringrift.data.sync import SyncFacade, SyncRouter
+from ringrift.data.sync.advice import SyncScheduler
 from ringrift.data.sync.config import AutoSyncConfig
-from ringrift.data.sync.coordinator import SyncCoordinator, SyncScheduler
+from ringrift.data.sync.coordinator import SyncCoordinator
 from ringrift.data.sync.news import NewsDesk
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.testing.simulation import ManualRuntime
