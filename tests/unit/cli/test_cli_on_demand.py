@@ -12,7 +12,7 @@ from ringrift.cli.main import COMMANDS, app
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import SampleRun
 
-SLOW_TO_LOAD = ("asyncio", "structlog", "rich.traceback", "starlette", "typer", "pydantic", "opentelemetry")
+SLOW_TO_LOAD = ("asyncio", "psutil", "structlog", "starlette", "opentelemetry")
 
 
 def loaded_by(*arguments):
