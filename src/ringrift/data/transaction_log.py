@@ -26,9 +26,8 @@ from ringrift.data.transaction_records import (
     TransactionState,
 )
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder
-from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import system_runtime
 
 log = structlog.get_logger()
 
@@ -50,8 +49,8 @@ class _Owned:
 class TransactionLog:
     """The transactions that one process owns, and those of others that lost their owner."""
 
-    def __init__(self, kv: KeyValue, runtime: Runtime | None = None, *, lease: LeaseConfig = LEASE) -> None:
-        self._kv, self._runtime, self._lease_config = kv, runtime or system_runtime(), lease
+    def __init__(self, kv: KeyValue, runtime: Runtime | None = None) -> None:
+        self._kv, self._runtime = kv, runtime or system_runtime()
         self._records = KvRecords(kv, PREFIX, TransactionRecord)
         self._claims = KvRecords(kv, PATHS, _PathClaim)
         self._owned: dict[str, _Owned] = {}
@@ -66,7 +65,7 @@ class TransactionLog:
         """Begin a transaction; return its id. It is this process's for as long as it lives."""
         now_s, name = self._runtime.now_s(), self._runtime.new_id()
         holder = f"{self._runtime.hostname}:{self._runtime.pid}:{name}"
-        lease = NamedLease(self._kv, self._runtime, _lease(name), holder=holder, config=self._lease_config)
+        lease = NamedLease(self._kv, self._runtime, _lease(name), holder=holder, config=LEASE)
         await lease.acquire(wait_s=0.0)
         record = TransactionRecord(
             transaction_id=name,
@@ -161,9 +160,7 @@ class TransactionLog:
             if await lease_holder(self._kv, _lease(name)) is not None:
                 continue  # its owner lives
             holder = f"{self._runtime.hostname}:{self._runtime.pid}:recovery"
-            lease = NamedLease(
-                self._kv, self._runtime, _lease(name), holder=holder, config=self._lease_config
-            )
+            lease = NamedLease(self._kv, self._runtime, _lease(name), holder=holder, config=LEASE)
             if await lease.try_acquire():
                 ended.append(await self._recover(name))
                 await lease.release()
