@@ -26,8 +26,9 @@ from ringrift.data.transaction_records import (
     TransactionState,
 )
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder
+from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
-from ringrift.runtime import system_runtime
+from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
 
