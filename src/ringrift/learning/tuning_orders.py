@@ -6,6 +6,7 @@ follows the search and writes what it showed into the facts.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from ringrift.learning.tuning_runs import OptimizationRun, OptimizationType, tun
 from ringrift.learning.tuning_store import TuningStore
 from ringrift.runtime import Runtime
 
+NAME_DIGITS = 10
 PRIORITY = 80  # above self-play, which always waits in line, and below all else that the loop needs
 
 
@@ -43,7 +45,7 @@ async def order_search(
     if order is None:
         raise Conflict(f"{search.config} has no samples to train on yet")
     run = OptimizationRun(
-        run_id=search.run_id or f"tune.{search.kind}.{runtime.new_id()}",
+        run_id=search.run_id or _new_name(search.kind, runtime),
         optimization_type=search.kind,
         config_key=search.config,
         reason=search.reason or "asked for",
@@ -61,3 +63,9 @@ async def order_search(
     )
     await engine.queue.add([item])
     return run
+
+
+def _new_name(kind: OptimizationType, runtime: Runtime) -> str:
+    """Short enough to be typed, and never one that was given before: an item of that name would be over."""
+    digest = hashlib.sha256(runtime.new_id().encode()).hexdigest()
+    return f"tune.{kind}.{digest[:NAME_DIGITS]}"
