@@ -14,6 +14,7 @@ GENERATED = "# Generated from "
 
 # The documents' public names stay as they are at the surface; inside, names say what a thing is.
 PUBLIC_NAMES = {
+    "BandwidthManager",
     "DaemonManager",
     "HealthCheckHelper",
     "SingletonMixin",
