@@ -30,7 +30,7 @@ from ringrift.work.worker_records import RunningRecord
 LOSSES_SHOWN = 200
 DECISIONS_SHOWN = 50
 # Of several jobs under way, the one furthest along is what the config is doing.
-_FURTHEST = ("evaluate", "train", "export", "validate", "selfplay")
+_FURTHEST = ("evaluate", "train", "export", "validate", "selfplay", "tournament", "diagnose")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
