@@ -1,4 +1,7 @@
-"""A sender in a process of its own: `ROOT PORT DIGEST SIZE BYTES_PER_S`. Says "under way" after a chunk."""
+"""A sender in a process of its own: `ROOT PORT DIGEST SIZE BYTES_PER_S`.
+
+Says "under way" after a chunk and goes no further, so that whoever kills it never comes too late.
+"""
 
 import asyncio
 import sys
@@ -25,6 +28,7 @@ class Slow:
 async def watch(progress):
     if progress.bytes_done >= CHUNK_BYTES:
         print("under way", flush=True)
+        await asyncio.Event().wait()
 
 
 async def main(root, port, digest, size, bytes_per_s):

@@ -4,6 +4,7 @@ import asyncio
 import random
 import subprocess
 import sys
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -60,8 +61,9 @@ async def test_row_09_a_killed_receiver_costs_time_only(name, own_ssh_server, tm
     async def kill(progress):
         if progress.bytes_done and not killed:
             for child in psutil.Process(own_ssh_server.process.pid).children(recursive=True):
-                child.kill()
-                killed.append(child.pid)
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+                    killed.append(child.pid)
 
     terms = Terms(pace=Slow(), on_progress=kill, timeout_s=30.0)
     try:

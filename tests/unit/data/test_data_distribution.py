@@ -132,7 +132,7 @@ async def test_an_event_wakes_and_whoever_told_it_does_not_wait_for_transfers():
     promoted = {"config_key": "hex8_2p", "model_id": model.digest, "model_path": f"blob:{model.digest}"}
     await world.router.publish("MODEL_PROMOTED", {**promoted, "elo": 1600.0}, "test")
     assert await world.holders(model) == {"a"}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await world.holders(model) != {"a", "b"}:
             await asyncio.sleep(0.01)
     await daemon.stop()
