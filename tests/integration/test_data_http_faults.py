@@ -122,7 +122,7 @@ async def test_faults_at_random_corrupt_nothing_and_lose_nothing(server, here, t
         faults = Faults(rng, kind)
         kill = KillOnce(server, rng.random() if kind == "kill" else 2.0)
         async with BadLine(server.port, faults) as line:
-            terms = Terms(timeout_s=1.0, on_progress=kill)
+            terms = Terms(timeout_s=5.0, on_progress=kill)
             await deliver(http_transport(here), server.node(data_port=line.port), cards, terms, receipts)
         met[kind] += faults.done + kill.done
         assert_nothing_wrong_is_visible(there)
@@ -140,7 +140,7 @@ async def test_fetching_over_a_bad_line_brings_the_right_bytes(server, here, the
         for _ in range(ATTEMPTS):
             try:
                 node = server.node(data_port=line.port)
-                moved = await http_transport(here).fetch(node, cards, Terms(timeout_s=2.0))
+                moved = await http_transport(here).fetch(node, cards, Terms(timeout_s=5.0))
             except TransferFailed:
                 continue
             assert_nothing_wrong_is_visible(here)
