@@ -23,10 +23,10 @@ COMMANDS = {
     "data": Place("ringrift.cli.data_commands:data", "Files and their copies: list, verify, sync, back up."),
     "daemons": Place("ringrift.cli.daemons:daemons", "Every daemon: its state, or why it cannot run."),
     "events": Place("ringrift.cli.events:events", "Watch events, check their wiring, repair."),
-    "config": Place("ringrift.cli.config:config", "Every setting and where its value came from."),
-    "game": Place("ringrift.cli.game:game", "Rules of the games: counts, records, positions."),
-    "job": Place("ringrift.cli.job:job", "Run one job, such as selfplay or train, by hand."),
-    "play": Place("ringrift.cli.job:play", "Play against a model or a baseline at the terminal."),
+    "config": Place("ringrift.cli.config:config", "Every setting and where its value came from.", logs=False),
+    "game": Place("ringrift.cli.game:game", "Rules of the games: counts, records, positions.", logs=False),
+    "job": Place("ringrift.cli.job:job", "Run one job, such as selfplay or train, by hand.", logs=False),
+    "play": Place("ringrift.cli.job:play", "Play against a model or a baseline at the terminal.", logs=False),
 }
 
 
