@@ -14,7 +14,7 @@ SECRET_LETTERS_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """How to read one type of value, and what to tell a person about it."""
 
     allowed: str
@@ -141,25 +141,27 @@ def _parse_prices(value: Any) -> dict[str, float]:
     }
 
 
-BOOL = Kind("true or false", _parse_bool)
-TABLE = Kind("a table", _parse_table)
-PRICES = Kind("a table of names of nodes with the price of an hour", _parse_prices)
-JOBS = Kind("a table per kind of job, such as [jobs.train]", _parse_jobs)
-SECRET = Kind(f"a text of at least {SECRET_LETTERS_MIN} letters", _parse_secret)
-PATH = Kind("a file path", _parse_path)
-PORT = Kind("a port number from 0 (any free port) to 65535", _parse_port)
-NAME = Kind("1 to 100 letters, digits, '.', '_' or '-'", _parse_name)
-HOST = Kind("a host name or IP address", _parse_host)
-SECONDS = Kind(
+BOOL = ValueKind("true or false", _parse_bool)
+TABLE = ValueKind("a table", _parse_table)
+PRICES = ValueKind("a table of names of nodes with the price of an hour", _parse_prices)
+JOBS = ValueKind("a table per kind of job, such as [jobs.train]", _parse_jobs)
+SECRET = ValueKind(f"a text of at least {SECRET_LETTERS_MIN} letters", _parse_secret)
+PATH = ValueKind("a file path", _parse_path)
+PORT = ValueKind("a port number from 0 (any free port) to 65535", _parse_port)
+NAME = ValueKind("1 to 100 letters, digits, '.', '_' or '-'", _parse_name)
+HOST = ValueKind("a host name or IP address", _parse_host)
+SECONDS = ValueKind(
     "a number of seconds above 0, at most 604800",
     lambda v: _parse_number(v, above=0.0, up_to=604_800.0),
 )
-SECONDS_OR_ZERO = Kind(
+SECONDS_OR_ZERO = ValueKind(
     "a number of seconds from 0 to 604800",
     lambda v: _parse_number(v, above=-1e-9, up_to=604_800.0),
 )
-HOURS = Kind("a number of hours above 0, at most 8760", lambda v: _parse_number(v, above=0.0, up_to=8760.0))
-COUNT = Kind(
+HOURS = ValueKind(
+    "a number of hours above 0, at most 8760", lambda v: _parse_number(v, above=0.0, up_to=8760.0)
+)
+COUNT = ValueKind(
     "a whole number from 1 to 100000000",
     lambda v: int(_parse_number(v, above=0.5, up_to=1e8)) if float(v) == int(float(v)) else int("x"),
 )

@@ -32,8 +32,8 @@ from ringrift.setting_kinds import (
     SECRET,
     TABLE,
     JobSettings,
-    Kind,
     Secret,
+    ValueKind,
 )
 
 CONFIG_FILE = "ringrift.toml"
@@ -49,7 +49,7 @@ class Source(StrEnum):
     DERIVED = "derived"  # a default that follows from another setting
 
 
-def _setting(variable: str, kind: Kind, default: Any, about: str) -> Any:
+def _setting(variable: str, kind: ValueKind, default: Any, about: str) -> Any:
     facts = {"variable": variable, "kind": kind, "about": about, "default": default}
     return field(default_factory=lambda: default, metadata=facts)
 
@@ -231,7 +231,7 @@ def _look_up(
     table: Mapping[str, Any],
     path: Path | None,
 ) -> tuple[Any, Source]:
-    kind: Kind = metadata["kind"]
+    kind: ValueKind = metadata["kind"]
     variable = metadata["variable"]
     if variable in env:
         return _parse(kind, env[variable], variable), Source.ENVIRONMENT
@@ -240,7 +240,7 @@ def _look_up(
     return default, Source.DEFAULT
 
 
-def _parse(kind: Kind, value: Any, place: str) -> Any:
+def _parse(kind: ValueKind, value: Any, place: str) -> Any:
     try:
         return kind.parse(value)
     except (ValueError, TypeError, KeyError, OverflowError):

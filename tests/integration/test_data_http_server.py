@@ -17,7 +17,7 @@ from ringrift.data.secret import SECRET_FILE, data_secret
 from ringrift.data.server import ADDRESS_FILE
 from ringrift.data.transfer.chunks import hash_of
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
-from ringrift.data.transfer.http_line import Line, LineBroken, ServerTime
+from ringrift.data.transfer.http_line import HttpLine, LineBroken, ServerTime
 from ringrift.data.transfer.messages import (
     CHUNKS_AT_ONCE,
     ChunkRange,
@@ -69,7 +69,7 @@ def line(server):
 
 def open_line(server, *, secret=SECRET, runtime=None):
     runtime = runtime or SystemRuntime()
-    return Line(
+    return HttpLine(
         socket.create_connection(("127.0.0.1", server.port), timeout=30),
         host="127.0.0.1",
         signer=Signer(secret.encode()),

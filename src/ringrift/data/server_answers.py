@@ -55,7 +55,7 @@ class FilePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """A head and what follows it."""
 
     head: bytes
@@ -67,7 +67,7 @@ class Answers:
 
     def __init__(self, intake: Intake, buffers: Buffers) -> None:
         self._intake, self._buffers = intake, buffers
-        self._verbs: Mapping[str, Callable[[bytes, Payload], Answer]] = {
+        self._verbs: Mapping[str, Callable[[bytes, Payload], ServerAnswer]] = {
             "hello": self._hello,
             "held": self._held,
             "batch": self._batch,
@@ -79,26 +79,26 @@ class Answers:
             "fetch_chunks": self._fetch_chunks,
         }
 
-    def answer(self, verb: str, head: bytes, payload: Payload) -> Answer:
+    def answer(self, verb: str, head: bytes, payload: Payload) -> ServerAnswer:
         """Do what is asked; `ConfigError` for an unknown verb or a wrong head."""
         known = self._verbs.get(verb)
         if known is None:
             raise ConfigError(f"no verb is called {verb[:40]!r}")
         return known(head, payload)
 
-    def _hello(self, _head: bytes, _payload: Payload) -> Answer:
-        return Answer(encode(Hello(self._intake.node)))
+    def _hello(self, _head: bytes, _payload: Payload) -> ServerAnswer:
+        return ServerAnswer(encode(Hello(self._intake.node)))
 
     # --- files that come ------------------------------------------------------------------------------
 
-    def _held(self, head: bytes, _payload: Payload) -> Answer:
+    def _held(self, head: bytes, _payload: Payload) -> ServerAnswer:
         files = decode(head, Files).files
         _check_count(len(files), ASKED_AT_ONCE)
         receipts = {file.digest: self._intake.held(file.digest, file.size) for file in files}
         self._intake.check_room(sum(file.size for file in files if receipts[file.digest] is None))
-        return Answer(encode(Taken(receipts=tuple(r for r in receipts.values() if r is not None))))
+        return ServerAnswer(encode(Taken(receipts=tuple(r for r in receipts.values() if r is not None))))
 
-    def _batch(self, head: bytes, payload: Payload) -> Answer:
+    def _batch(self, head: bytes, payload: Payload) -> ServerAnswer:
         files = decode(head, Files).files
         _check_small(files)
         with self._intake.batch(VERIFIER) as batch, self._buffers.borrow() as buffer:
@@ -107,16 +107,16 @@ class Answers:
                 piece = buffer[: file.size]
                 payload.read_into(piece)
                 batch.add(file.digest, piece)
-            return Answer(encode(batch.seal()))
+            return ServerAnswer(encode(batch.seal()))
 
-    def _missing(self, head: bytes, _payload: Payload) -> Answer:
+    def _missing(self, head: bytes, _payload: Payload) -> ServerAnswer:
         asked = decode(head, ChunkRange)
         hashes = split_hashes(asked.hashes)
         _check_positions(asked.file, (asked.first, asked.first + max(0, len(hashes) - 1)))
         incoming = self._intake.incoming(asked.file.digest, asked.file.size)
-        return Answer(encode(Positions(asked.file, tuple(incoming.missing(asked.first, hashes)))))
+        return ServerAnswer(encode(Positions(asked.file, tuple(incoming.missing(asked.first, hashes)))))
 
-    def _chunks(self, head: bytes, payload: Payload) -> Answer:
+    def _chunks(self, head: bytes, payload: Payload) -> ServerAnswer:
         sent = decode(head, Chunks)
         hashes = split_hashes(sent.hashes)
         _check_positions(sent.file, sent.positions)
@@ -132,38 +132,38 @@ class Answers:
                     incoming.write(position, expected, piece)
                 except DigestMismatch:
                     wrong.append(position)
-        return Answer(encode(Positions(sent.file, tuple(wrong))))
+        return ServerAnswer(encode(Positions(sent.file, tuple(wrong))))
 
-    def _seal(self, head: bytes, _payload: Payload) -> Answer:
+    def _seal(self, head: bytes, _payload: Payload) -> ServerAnswer:
         file = decode(head, File)
         if (held := self._intake.held(file.digest, file.size)) is not None:
-            return Answer(encode(Taken(receipts=(held,))))
+            return ServerAnswer(encode(Taken(receipts=(held,))))
         incoming = self._intake.incoming(file.digest, file.size)
         try:
             receipt = self._intake.seal(incoming, VERIFIER)
         except DigestMismatch as error:
             wrong = frozenset({file.digest})
-            return Answer(encode(Taken(failed=((file.digest, error.found),), corrupted=wrong)))
-        return Answer(encode(Taken(receipts=(receipt,))))
+            return ServerAnswer(encode(Taken(failed=((file.digest, error.found),), corrupted=wrong)))
+        return ServerAnswer(encode(Taken(receipts=(receipt,))))
 
     # --- files that go --------------------------------------------------------------------------------
 
-    def _fetch_batch(self, head: bytes, _payload: Payload) -> Answer:
+    def _fetch_batch(self, head: bytes, _payload: Payload) -> ServerAnswer:
         files = decode(head, Files).files
         _check_small(files)
         there = [file for file in files if self._size(file.digest) == file.size]
         parts = tuple(FilePart(self._intake.folder.place(file.digest), 0, file.size) for file in there)
-        return Answer(encode(Files(tuple(there))), parts)
+        return ServerAnswer(encode(Files(tuple(there))), parts)
 
-    def _fetch_hashes(self, head: bytes, _payload: Payload) -> Answer:
+    def _fetch_hashes(self, head: bytes, _payload: Payload) -> ServerAnswer:
         asked = decode(head, Positions)
-        return Answer(encode(self._hashed(asked)))
+        return ServerAnswer(encode(self._hashed(asked)))
 
-    def _fetch_chunks(self, head: bytes, _payload: Payload) -> Answer:
+    def _fetch_chunks(self, head: bytes, _payload: Payload) -> ServerAnswer:
         chunks = self._hashed(decode(head, Positions))
         path, size = self._intake.folder.place(chunks.file.digest), chunks.file.size
         parts = tuple(FilePart(path, p * CHUNK_BYTES, chunk_length(size, p)) for p in chunks.positions)
-        return Answer(encode(chunks), parts)
+        return ServerAnswer(encode(chunks), parts)
 
     def _hashed(self, asked: Positions) -> Chunks:
         """The asked chunks with their hashes; none if the file is not here."""

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 import structlog
 
-from ringrift.data.server_answers import Answer, Answers
+from ringrift.data.server_answers import Answers, ServerAnswer
 from ringrift.data.transfer.incoming import ChunksLacking
 from ringrift.data.transfer.messages import (
     HEAD_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
     PREFIX,
-    Refusal,
+    ServerRefusal,
     encode,
 )
 from ringrift.data.transfer.signing import (
@@ -204,9 +204,9 @@ class _Conversation(BaseHTTPRequestHandler):
         self.server.refused[reason] += 1
         log.info("data_server.refused", peer=self.client_address[0], reason=reason, what=what)
         server_s = self.server.once_only.server_s()
-        self._send(status, nonce, Answer(encode(Refusal(reason, what, retry_after_s, server_s))))
+        self._send(status, nonce, ServerAnswer(encode(ServerRefusal(reason, what, retry_after_s, server_s))))
 
-    def _send(self, status: int, nonce: str, answer: Answer) -> None:
+    def _send(self, status: int, nonce: str, answer: ServerAnswer) -> None:
         length = len(answer.head) + sum(part.length for part in answer.parts)
         signature = self.server.signer.response_signature(
             nonce=nonce, status=status, head=answer.head, content_length=length

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.transfer.chunks import chunk_count
-from ringrift.data.transfer.http_pieces import Segment, SmallFiles, cut
+from ringrift.data.transfer.http_pieces import ChunkSegment, SmallFiles, cut
 from ringrift.data.transfer.messages import BATCH_BYTES_MAX, CHUNKS_AT_ONCE, FILES_AT_ONCE
 from ringrift.data.transfer.receiving import SMALL_BYTES_MAX
 
@@ -15,7 +15,7 @@ def test_every_byte_is_in_exactly_one_request_and_no_request_is_too_large(sizes)
     cards = [Artifact(digest=f"{n:064x}", size=size) for n, size in enumerate(sizes)]
     pieces = cut(cards)
     small = [piece for piece in pieces if isinstance(piece, SmallFiles)]
-    segments = [piece for piece in pieces if isinstance(piece, Segment)]
+    segments = [piece for piece in pieces if isinstance(piece, ChunkSegment)]
     assert [card for piece in small for card in piece.artifacts] == [
         card for card in cards if card.size <= SMALL_BYTES_MAX
     ]

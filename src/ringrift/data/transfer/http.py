@@ -17,9 +17,9 @@ from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
 from ringrift.data.transfer.http_crew import PAUSE_S, TRIES, Crew
 from ringrift.data.transfer.http_fetching import Fetching
-from ringrift.data.transfer.http_line import Line, LineBroken, ServerTime, Unreachable, connect
+from ringrift.data.transfer.http_line import HttpLine, LineBroken, ServerTime, Unreachable, connect
 from ringrift.data.transfer.http_sending import Sending
-from ringrift.data.transfer.http_tally import Tally
+from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.http_work import Work
 from ringrift.data.transfer.messages import ASKED_AT_ONCE, File, Files, Hello
 from ringrift.data.transfer.receiving import Intake, Taken
@@ -46,21 +46,21 @@ class HttpTransport:
         return node.data_port > 0 and bool(node.addresses)
 
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
-        tally = Tally(artifacts, terms, self._runtime)
+        tally = TransferTally(artifacts, terms, self._runtime)
         await asyncio.to_thread(self._check_here, tally)
         open_line = self._opener(node, terms)
         await self._ask_what_is_held(tally, open_line)
         return await self._work(Sending(self._intake, tally, terms), open_line)
 
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
-        tally = Tally(artifacts, terms, self._runtime)
+        tally = TransferTally(artifacts, terms, self._runtime)
         open_line = self._opener(node, terms)
         await asyncio.to_thread(self._check_held_here, tally)
         if tally.open_files():
             await self._first_word(_hello, open_line)
         return await self._work(Fetching(self._intake, tally, terms), open_line)
 
-    async def _work(self, work: Work, open_line: Callable[[], Line]) -> Moved:
+    async def _work(self, work: Work, open_line: Callable[[], HttpLine]) -> Moved:
         crew = Crew(
             open_line=open_line,
             act=work.act,
@@ -76,14 +76,14 @@ class HttpTransport:
         await work.tally.tell()
         return work.tally.moved()
 
-    def _opener(self, node: DataNode, terms: Terms) -> Callable[[], Line]:
+    def _opener(self, node: DataNode, terms: Terms) -> Callable[[], HttpLine]:
         if not self.reaches(node):
             raise TransferFailed(f"{node.name} has no data server in its entry", retry_after_s=300.0)
         server_time = ServerTime(self._runtime)
 
-        def open_line() -> Line:
+        def open_line() -> HttpLine:
             sock, host = connect(node.addresses, node.data_port, timeout_s=terms.timeout_s)
-            return Line(
+            return HttpLine(
                 sock,
                 host=host,
                 signer=self._signer,
@@ -96,25 +96,25 @@ class HttpTransport:
 
     # --- what is where --------------------------------------------------------------------------------
 
-    def _check_here(self, tally: Tally) -> None:
+    def _check_here(self, tally: TransferTally) -> None:
         for artifact in tally.artifacts.values():
             if self._intake.held(artifact.digest, artifact.size) is None:
                 tally.fail(artifact.digest, "it is not whole in this node's store")
 
-    def _check_held_here(self, tally: Tally) -> None:
+    def _check_held_here(self, tally: TransferTally) -> None:
         held = (self._intake.held(file.digest, file.size) for file in tally.artifacts.values())
         tally.already_there(receipt for receipt in held if receipt is not None)
         if missing := sum(artifact.size for artifact in tally.open_files()):
             self._intake.check_room(missing)
 
-    async def _ask_what_is_held(self, tally: Tally, open_line: Callable[[], Line]) -> None:
+    async def _ask_what_is_held(self, tally: TransferTally, open_line: Callable[[], HttpLine]) -> None:
         files = [File(artifact.digest, artifact.size) for artifact in tally.open_files()]
         for start in range(0, len(files), ASKED_AT_ONCE):
             asked = Files(tuple(files[start : start + ASKED_AT_ONCE]))
             taken = await self._first_word(partial(_held, asked), open_line)
             tally.already_there(taken.receipts)
 
-    async def _first_word(self, say: Callable[[Line], T], open_line: Callable[[], Line]) -> T:
+    async def _first_word(self, say: Callable[[HttpLine], T], open_line: Callable[[], HttpLine]) -> T:
         """Ask over a connection of its own; `TransferFailed` if the node cannot be reached."""
 
         def once() -> T:
@@ -135,9 +135,9 @@ class HttpTransport:
         raise TransferFailed(why, retry_after_s=5.0)
 
 
-def _held(asked: Files, line: Line) -> Taken:
+def _held(asked: Files, line: HttpLine) -> Taken:
     return line.ask("held", asked, Taken)
 
 
-def _hello(line: Line) -> Hello:
+def _hello(line: HttpLine) -> Hello:
     return line.ask("hello", Files(()), Hello)

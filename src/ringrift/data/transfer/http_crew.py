@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
-from ringrift.data.transfer.http_line import Line, LineBroken
+from ringrift.data.transfer.http_line import HttpLine, LineBroken
 from ringrift.data.transfer.signing import NotSigned
 from ringrift.errors import RingRiftError
 from ringrift.runtime import Runtime
@@ -26,20 +26,20 @@ TRIES = 4  # without getting any further
 PAUSE_S = 0.1  # before the second try; each later one waits twice as long
 
 
-class Piece(Protocol):
+class CrewPiece(Protocol):
     """Some work that one request does."""
 
     tries: int
 
 
-P = TypeVar("P", bound=Piece)
+P = TypeVar("P", bound=CrewPiece)
 
 
 @dataclass(slots=True)
 class Desk:
     """What a worker works with: its connection and the threads for whatever blocks."""
 
-    line: Line
+    line: HttpLine
     pool: ThreadPoolExecutor
 
     async def off_loop(self, work: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
@@ -50,13 +50,13 @@ class Desk:
 class Crew(Generic[P]):
     """Workers that share the pieces of one call."""
 
-    open_line: Callable[[], Line]
+    open_line: Callable[[], HttpLine]
     act: Callable[[P, Desk], Awaitable[None]]
     give_up: Callable[[P, RingRiftError], None]
     runtime: Runtime
     size: int
     pieces: deque[P] = field(default_factory=deque)
-    _lines: list[Line] = field(default_factory=list)
+    _lines: list[HttpLine] = field(default_factory=list)
 
     async def work(self) -> None:
         """Do all pieces, and those that are added meanwhile."""

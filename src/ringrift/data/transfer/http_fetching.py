@@ -5,8 +5,8 @@ from __future__ import annotations
 from ringrift.data.transfer.chunks import SpareBuffers, chunk_length
 from ringrift.data.transfer.contract import Terms
 from ringrift.data.transfer.http_crew import Desk
-from ringrift.data.transfer.http_pieces import LargeFile, Segment, SmallFiles
-from ringrift.data.transfer.http_tally import Tally
+from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, SmallFiles
+from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.http_work import CameWrong, Work
 from ringrift.data.transfer.incoming import Incoming
 from ringrift.data.transfer.messages import Chunks, Files, Positions, split_hashes
@@ -19,7 +19,7 @@ VERIFIER = "http"
 class Fetching(Work):
     """Does the pieces of one call to `fetch`."""
 
-    def __init__(self, intake: Intake, tally: Tally, terms: Terms) -> None:
+    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms) -> None:
         super().__init__(intake, tally, terms)
         self._incoming: dict[str, Incoming] = {}
         self._buffers = SpareBuffers()
@@ -50,7 +50,7 @@ class Fetching(Work):
 
     # --- large files ----------------------------------------------------------------------------------
 
-    async def move_segment(self, piece: Segment, desk: Desk) -> None:
+    async def move_segment(self, piece: ChunkSegment, desk: Desk) -> None:
         large = piece.of
         asked = Positions(large.file, tuple(piece.positions))
         listed: Chunks = await desk.off_loop(desk.line.ask, "fetch_hashes", asked, Chunks)

@@ -11,7 +11,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from ringrift.data.transfer.incoming import ChunksLacking
-from ringrift.data.transfer.messages import HEAD_BYTES_MAX, PREFIX, Refusal, decode, encode
+from ringrift.data.transfer.messages import HEAD_BYTES_MAX, PREFIX, ServerRefusal, decode, encode
 from ringrift.data.transfer.signing import HEAD, SIGNATURE, NotSigned, Signer, Words
 from ringrift.errors import StorageFull, Unavailable
 from ringrift.runtime import Runtime
@@ -47,7 +47,7 @@ class ServerTime:
         self._offset_s = server_s - self._runtime.now_s()
 
 
-class Line:
+class HttpLine:
     """Used by one thread at a time; `abort` may come from any."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Line:
             content_length=length,
         )
         if response.status != http.client.OK:
-            refusal = decode(bytes(head), Refusal)
+            refusal = decode(bytes(head), ServerRefusal)
             if refusal.reason == "stale":
                 self._server_time.learn(refusal.server_s)
             _raise(refusal)
@@ -174,7 +174,7 @@ def _told_as_broken() -> Iterator[None]:
         raise LineBroken(f"the connection broke ({type(error).__name__}: {error})") from error
 
 
-def _raise(refusal: Refusal) -> None:
+def _raise(refusal: ServerRefusal) -> None:
     what, retry_after_s = refusal.what, refusal.retry_after_s
     if refusal.reason == "stale":
         raise ClockDiffers(what)

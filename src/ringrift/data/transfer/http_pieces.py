@@ -41,15 +41,15 @@ class LargeFile:
     def file(self) -> File:
         return File(self.artifact.digest, self.artifact.size)
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[ChunkSegment]:
         count = chunk_count(self.artifact.size)
         firsts = range(0, count, CHUNKS_AT_ONCE)
         self.segments_left = len(firsts)
-        return [Segment(self, range(first, min(first + CHUNKS_AT_ONCE, count))) for first in firsts]
+        return [ChunkSegment(self, range(first, min(first + CHUNKS_AT_ONCE, count))) for first in firsts]
 
 
 @dataclass(slots=True)
-class Segment:
+class ChunkSegment:
     """Some neighbouring chunks of a large file."""
 
     of: LargeFile
@@ -64,10 +64,10 @@ class Segment:
         self.missing = count
 
 
-def cut(artifacts: Iterable[Artifact]) -> list[SmallFiles | Segment]:
+def cut(artifacts: Iterable[Artifact]) -> list[SmallFiles | ChunkSegment]:
     """All requests for these files: large files first, as they take longest."""
     small: list[Artifact] = []
-    pieces: list[SmallFiles | Segment] = []
+    pieces: list[SmallFiles | ChunkSegment] = []
     for artifact in artifacts:
         if artifact.size > SMALL_BYTES_MAX:
             pieces += LargeFile(artifact).segments()
@@ -76,8 +76,8 @@ def cut(artifacts: Iterable[Artifact]) -> list[SmallFiles | Segment]:
     return pieces + _batches(small)
 
 
-def _batches(small: Sequence[Artifact]) -> list[SmallFiles | Segment]:
-    batches: list[SmallFiles | Segment] = []
+def _batches(small: Sequence[Artifact]) -> list[SmallFiles | ChunkSegment]:
+    batches: list[SmallFiles | ChunkSegment] = []
     waiting: list[Artifact] = []
     size = 0
     for artifact in small:

@@ -10,8 +10,8 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.transfer.chunks import ChunkedFile, SpareBuffers
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms
 from ringrift.data.transfer.http_crew import Desk
-from ringrift.data.transfer.http_pieces import LargeFile, Segment, SmallFiles
-from ringrift.data.transfer.http_tally import Tally
+from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, SmallFiles
+from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.http_work import CameWrong, Work
 from ringrift.data.transfer.messages import ChunkRange, Chunks, Files, Positions, encode
 from ringrift.data.transfer.receiving import Intake, Taken
@@ -23,7 +23,7 @@ _STRIDE_BYTES = 1 << 20  # of small files between two looks at the pace
 class Sending(Work):
     """Does the pieces of one call to `send`."""
 
-    def __init__(self, intake: Intake, tally: Tally, terms: Terms) -> None:
+    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms) -> None:
         super().__init__(intake, tally, terms)
         self._sources: dict[str, ChunkedFile] = {}
         self._opening = threading.Lock()
@@ -56,7 +56,7 @@ class Sending(Work):
 
     # --- large files ----------------------------------------------------------------------------------
 
-    async def move_segment(self, piece: Segment, desk: Desk) -> None:
+    async def move_segment(self, piece: ChunkSegment, desk: Desk) -> None:
         source = await desk.off_loop(self._source, piece.of.artifact)
         hashes = await desk.off_loop(self._hashes, source, piece.positions)
         asked = ChunkRange(piece.of.file, piece.positions.start, b"".join(hashes))

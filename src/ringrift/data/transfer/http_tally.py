@@ -13,7 +13,7 @@ from ringrift.runtime import Runtime
 _PROGRESS_S = 0.1
 
 
-class Tally:
+class TransferTally:
     """What one call has brought about so far, told to whoever watches."""
 
     def __init__(self, artifacts: Iterable[Artifact], terms: Terms, runtime: Runtime) -> None:

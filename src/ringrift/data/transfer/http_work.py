@@ -8,8 +8,8 @@ from collections import deque
 from ringrift.data.transfer.contract import Terms
 from ringrift.data.transfer.http_crew import TRIES, Desk
 from ringrift.data.transfer.http_line import LineBroken
-from ringrift.data.transfer.http_pieces import LargeFile, Segment, SmallFiles, cut
-from ringrift.data.transfer.http_tally import Tally
+from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, SmallFiles, cut
+from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.incoming import ChunksLacking
 from ringrift.data.transfer.receiving import Intake, Taken
 from ringrift.errors import RingRiftError
@@ -22,16 +22,16 @@ class CameWrong(LineBroken):
 class Work(ABC):
     """The pieces of one call, and how each is done."""
 
-    def __init__(self, intake: Intake, tally: Tally, terms: Terms) -> None:
+    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms) -> None:
         self.intake, self.tally, self.terms = intake, tally, terms
-        self.pieces: deque[SmallFiles | Segment] = deque(cut(tally.open_files()))
+        self.pieces: deque[SmallFiles | ChunkSegment] = deque(cut(tally.open_files()))
 
     @abstractmethod
     async def move_small(self, piece: SmallFiles, desk: Desk) -> Taken:
         """Move small files in one request."""
 
     @abstractmethod
-    async def move_segment(self, piece: Segment, desk: Desk) -> None:
+    async def move_segment(self, piece: ChunkSegment, desk: Desk) -> None:
         """Move those chunks of a segment that the receiver lacks."""
 
     @abstractmethod
@@ -42,7 +42,7 @@ class Work(ABC):
     def close(self) -> None:
         """Let go of what is open."""
 
-    async def act(self, piece: SmallFiles | Segment, desk: Desk) -> None:
+    async def act(self, piece: SmallFiles | ChunkSegment, desk: Desk) -> None:
         if isinstance(piece, SmallFiles):
             if piece.artifacts:
                 await self._move_small(piece, desk)
@@ -54,8 +54,8 @@ class Work(ABC):
         if piece.of.segments_left == 0:
             await self._seal(piece.of, desk)
 
-    def give_up(self, piece: SmallFiles | Segment, why: RingRiftError) -> None:
-        if isinstance(piece, Segment):
+    def give_up(self, piece: SmallFiles | ChunkSegment, why: RingRiftError) -> None:
+        if isinstance(piece, ChunkSegment):
             piece.of.lost = True
             self.tally.fail(piece.of.artifact.digest, why, corrupted=isinstance(why, CameWrong))
             return

@@ -77,7 +77,7 @@ class Hello(msgspec.Struct, frozen=True):
     node: str
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class ServerRefusal(msgspec.Struct, frozen=True):
     """Why a request was not done. *server_s* is the server's time."""
 
     reason: str
