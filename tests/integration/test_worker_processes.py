@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from held_job import STEPS, held_command
 from worker_orders import is_alive, use_command, worker_bench
 
+from held_job import STEPS, held_command
 from ringrift.engine.ports import WorkState
 from ringrift.jobs.shards.reader import open_shard
 from ringrift.work.worker_records import live_workers, running_jobs
