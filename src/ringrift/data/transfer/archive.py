@@ -159,7 +159,7 @@ class ArchiveTransport:
                 way.call.fail({card.digest: f"the archive lost {part.key}"}, corrupted=[card.digest])
                 return
             await way.spend(len(content))
-            landed = await self._land(known, part, begin + skip, content)
+            landed = await way.call.shown_while(self._land(known, part, begin + skip, content))
             if landed.failed:
                 break
             await way.call.reached(card.digest, start)

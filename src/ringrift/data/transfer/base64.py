@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.receive_main import ReceiveReply, ReceiveRequest, WirePiece
-from ringrift.data.transfer.calls import TransferCall
+from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferFailed
 from ringrift.data.transfer.landing import Landed, Landing
 from ringrift.data.transfer.ssh import SshLine
@@ -48,7 +48,10 @@ class Base64Transport:
             await terms.pace.spend(sum(len(piece.data) for piece in pieces))
             try:
                 line = await self._stores.ssh.line(node)
-                reply = await self._ask(line, "take", ReceiveRequest(pieces=tuple(pieces)), terms)
+                # The last part of a file has the receiver read the whole of it.
+                reading_s = sum(piece.size for piece in pieces) / READ_BYTES_PER_S
+                request = ReceiveRequest(pieces=tuple(pieces))
+                reply = await call.shown_while(self._ask(line, "take", request, terms, reading_s=reading_s))
             except TransferFailed as error:
                 if not course.may_connect_again():
                     call.fail_rest(error)
@@ -80,14 +83,17 @@ class Base64Transport:
             received = sum(len(piece.data) for piece in reply.pieces)
             call.bytes_sent += received
             await terms.pace.spend(received)
-            landed = await asyncio.to_thread(self._take, reply.pieces)
+            landed = await call.shown_while(asyncio.to_thread(self._take, reply.pieces))
             call.arrived(landed.receipts)
             course.go_on(call, landed.offsets, landed.failed, landed.corrupted)
             await call.show(in_flight=sum(course.offset(digest) for digest in call.open))
         return call.moved()
 
-    async def _ask(self, line: SshLine, action: str, request: ReceiveRequest, terms: Terms) -> ReceiveReply:
-        return await self._stores.ask(line, action, request, by=NAME, quiet_s=terms.timeout_s)
+    async def _ask(
+        self, line: SshLine, action: str, request: ReceiveRequest, terms: Terms, *, reading_s: float = 0.0
+    ) -> ReceiveReply:
+        quiet_s = terms.timeout_s + reading_s
+        return await self._stores.ask(line, action, request, by=NAME, quiet_s=quiet_s)
 
     def _next_pieces(self, call: TransferCall, course: _Course) -> list[WirePiece]:
         """Read the next parts of open files, 2 MB together. Files that are not here are closed."""

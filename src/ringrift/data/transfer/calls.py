@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.transfer.contract import Moved, Progress, Terms
 from ringrift.errors import Unavailable
 
+T = TypeVar("T")
+
 BATCH_FILES_MAX = 2_000
 BATCH_BYTES_MAX = 2 << 30
+READ_BYTES_PER_S = 20e6  # of a slow disk that a receiver hashes a file from
+_STILL_HERE_S = 5.0
 
 
 class TransferCall:
@@ -84,6 +90,17 @@ class TransferCall:
                 files_total=self._files_total,
             )
         )
+
+    async def shown_while(self, work: Awaitable[T]) -> T:
+        """Wait for work that moves no bytes, such as hashing a large file, and let who watches know."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=_STILL_HERE_S))[0]:
+                await self.show()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        return task.result()
 
     def moved(self) -> Moved:
         return Moved(

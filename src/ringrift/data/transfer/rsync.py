@@ -16,7 +16,7 @@ import structlog
 from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.receive_main import BLOBS, ReceiveRequest
-from ringrift.data.transfer.calls import TransferCall
+from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
 from ringrift.data.transfer.landing import Landing, rsync_place
 from ringrift.data.transfer.programs import Outcome, Programs
@@ -59,7 +59,9 @@ class RsyncTransport:
             try:
                 outcome = await self._copy(line, paths, ends, call)
                 seal = ReceiveRequest(sizes={card.digest: card.size for card in batch})
-                reply = await self._stores.ask(line, "seal", seal, by=NAME, quiet_s=quiet_s)
+                reading_s = sum(card.size for card in batch) / READ_BYTES_PER_S
+                asking = self._stores.ask(line, "seal", seal, by=NAME, quiet_s=quiet_s + reading_s)
+                reply = await call.shown_while(asking)
             except TransferFailed as error:
                 call.fail_rest(error)
                 break
@@ -84,7 +86,7 @@ class RsyncTransport:
                 call.fail_rest(error)
                 break
             sizes = {card.digest: card.size for card in batch}
-            landed = await asyncio.to_thread(self._landing.seal, folder, sizes)
+            landed = await call.shown_while(asyncio.to_thread(self._landing.seal, folder, sizes))
             call.arrived(landed.receipts)
             self._note_failures(call, landed.failed, landed.corrupted, outcome, node.name)
             await call.show()

@@ -1,0 +1,103 @@
+"""The bookkeeping of one call to a transport."""
+
+import asyncio
+
+import pytest
+
+from data_transports import artifact
+from ringrift.data.artifacts import Receipt
+from ringrift.data.transfer import calls
+from ringrift.data.transfer.calls import TransferCall
+from ringrift.data.transfer.contract import Terms, TransferFailed
+
+CARDS = [artifact(text) for text in (b"one", b"two!", b"three")]
+
+
+def receipt(card):
+    return Receipt(digest=card.digest, node="there", size=card.size, verified_s=0.0)
+
+
+def call_with(seen):
+    async def watch(progress):
+        seen.append((progress.bytes_done, progress.files_done))
+
+    return TransferCall([*CARDS, CARDS[0]], Terms(on_progress=watch))
+
+
+async def test_each_file_is_closed_once_by_a_receipt_or_a_reason():
+    seen = []
+    call = call_with(seen)
+    call.found([receipt(CARDS[0])])
+    call.arrived([receipt(CARDS[0]), receipt(CARDS[1])])
+    call.fail(
+        {CARDS[1].digest: "late", CARDS[2].digest: "wrong"}, corrupted=[CARDS[1].digest, CARDS[2].digest]
+    )
+    moved = call.moved()
+    assert moved.already_there == (receipt(CARDS[0]),)
+    assert moved.receipts == (receipt(CARDS[1]),)
+    assert moved.failed == ((CARDS[2].digest, "wrong"),)
+    assert moved.corrupted == {CARDS[2].digest}
+    assert call.open == {}
+
+
+async def test_a_broken_line_is_an_error_only_if_nothing_came_of_the_call():
+    call = call_with([])
+    with pytest.raises(TransferFailed):
+        call.fail_rest(TransferFailed("gone"))
+    call.arrived([receipt(CARDS[0])])
+    call.fail_rest(TransferFailed("gone"))
+    assert dict(call.moved().failed) == {card.digest: "gone" for card in CARDS[1:]}
+
+
+async def test_progress_never_goes_back():
+    seen = []
+    call = call_with(seen)
+    await call.reached(CARDS[2].digest, 5)
+    await call.reached(CARDS[2].digest, 1)
+    call.arrived([receipt(CARDS[0])])
+    await call.show()
+    assert seen == [(5, 0), (5, 0), (5, 1)]
+
+
+async def test_who_watches_hears_of_long_work_that_moves_no_bytes(monkeypatch):
+    monkeypatch.setattr(calls, "_STILL_HERE_S", 0.001)
+    seen, enough = [], asyncio.Event()
+
+    async def watch(_progress):
+        seen.append(1)
+        if len(seen) == 3:
+            enough.set()
+
+    call = TransferCall(CARDS, Terms(on_progress=watch))
+
+    async def long_work():
+        await enough.wait()
+        return "done"
+
+    assert await call.shown_while(long_work()) == "done"
+    assert len(seen) >= 3
+
+
+async def test_cancelled_work_is_not_left_behind():
+    ended = asyncio.Event()
+
+    async def forever():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    waiting = asyncio.ensure_future(TransferCall(CARDS, Terms()).shown_while(forever()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended.is_set()
+
+
+async def test_batches_are_bounded_in_files_and_bytes(monkeypatch):
+    monkeypatch.setattr(calls, "BATCH_FILES_MAX", 2)
+    assert [len(batch) for batch in call_with([]).batches()] == [2, 1]
+    monkeypatch.setattr(calls, "BATCH_BYTES_MAX", 4)
+    assert [len(batch) for batch in call_with([]).batches()] == [1, 1, 1]
