@@ -25,7 +25,7 @@ from ringrift.data.transaction_records import (
     TransactionRecord,
     TransactionState,
 )
-from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder
+from ringrift.engine.leases import LeaseConfig, NamedLease
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
 from ringrift.runtime import Runtime, system_runtime
@@ -158,11 +158,9 @@ class TransactionLog:
             name = record.transaction_id
             if record.state.is_final or name in self._owned:
                 continue
-            if await lease_holder(self._kv, _lease(name)) is not None:
-                continue  # its owner lives
             holder = f"{self._runtime.hostname}:{self._runtime.pid}:recovery"
             lease = NamedLease(self._kv, self._runtime, _lease(name), holder=holder, config=LEASE)
-            if await lease.try_acquire():
+            if await lease.try_acquire():  # one that lives has its lease
                 ended.append(await self._recover(name))
                 await lease.release()
         return ended

@@ -76,7 +76,7 @@ def test_files_that_cannot_go_are_named_and_the_others_arrive():
     in_transfer_world(scenario)
 
 
-@pytest.mark.parametrize("fault", ["down", "silent", "lie", "flip"])
+@pytest.mark.parametrize("fault", ["down", "silent", "lie", "elsewhere", "flip"])
 def test_a_way_that_fails_hands_over_to_the_next(fault):
     async def scenario(world):
         card = await world.make("games")
@@ -88,7 +88,7 @@ def test_a_way_that_fails_hands_over_to_the_next(fault):
     in_transfer_world(scenario)
 
 
-@pytest.mark.parametrize("fault", ["silent", "lie", "flip"])
+@pytest.mark.parametrize("fault", ["silent", "lie", "elsewhere", "flip"])
 def test_without_a_right_receipt_nothing_counts_as_moved(fault):
     async def scenario(world):
         card = await world.make("games")

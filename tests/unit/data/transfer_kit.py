@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
+
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes
@@ -21,8 +23,8 @@ class LocalTransport:
     """Copies between the blob stores of nodes in this process, chunk by chunk.
 
     *faults* are taken one per call: "down" refuses, "hang" stops without an end, "flip" spoils the bytes,
-    "silent" says nothing of the files it took, "lie" gives a receipt with the wrong size, and an exception
-    is raised.
+    "silent" says nothing of the files it took, "lie" gives a receipt with the wrong size, "elsewhere" one
+    of another node, and an exception is raised.
     """
 
     def __init__(self, name, world, *, reaches=lambda node: True, chunk_s=0.0):
@@ -80,7 +82,7 @@ class Moving:
             await upload.write(bytes(len(chunk)) if fault == "flip" else chunk)
             self._done += len(chunk)
             await self._tell()
-        if fault in ("silent", "lie"):
+        if fault in ("silent", "lie", "elsewhere"):
             self._receipts.append(receipt)
             return
         try:
@@ -105,6 +107,8 @@ class Moving:
                 Receipt(digest=r.digest, node=r.node, size=r.size - 1, verified_s=r.verified_s)
                 for r in receipts
             ]
+        if fault == "elsewhere":
+            receipts = [msgspec.structs.replace(receipt, node="nowhere") for receipt in receipts]
         return Moved(
             receipts=tuple(receipts),
             already_there=tuple(self._there),
