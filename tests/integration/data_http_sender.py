@@ -1,16 +1,17 @@
-"""A sender in a process of its own: `ROOT PORT DIGEST SIZE BYTES_PER_S`.
+"""A sender in a process of its own: `ROOT PORT BYTES_PER_S`, then the secret and the files on its input.
 
-Says "under way" after a chunk and goes no further, so that whoever kills it never comes too late.
+It says "under way" when the first bytes have gone.
 """
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.chunks import ChunkIndex
-from ringrift.data.transfer.contract import CHUNK_BYTES, Terms
+from ringrift.data.transfer.contract import Terms
 from ringrift.data.transfer.http import HttpTransport
 from ringrift.data.transfer.receiving import Intake
 from ringrift.engine.sqlite.blob_folder import BlobFolder
@@ -26,20 +27,20 @@ class Slow:
 
 
 async def watch(progress):
-    if progress.bytes_done >= CHUNK_BYTES:
+    if progress.bytes_done:
         print("under way", flush=True)
-        await asyncio.Event().wait()
 
 
-async def main(root, port, digest, size, bytes_per_s):
+async def main(root, port, bytes_per_s):
     runtime = SystemRuntime()
     folder = BlobFolder(Path(root) / "blobs", runtime.new_id)
     index = ChunkIndex(folder.folder / "chunks.db")
     intake = Intake(folder, index, node="here", now_s=runtime.now_s)
-    transport = HttpTransport(intake, secret=sys.stdin.readline().strip().encode(), runtime=runtime)
+    secret, files = sys.stdin.readline().strip(), json.loads(sys.stdin.readline())
+    transport = HttpTransport(intake, secret=secret.encode(), runtime=runtime)
     node = DataNode(name="there", ssh_host="127.0.0.1", data_port=int(port))
     terms = Terms(pace=Slow(float(bytes_per_s)), on_progress=watch)
-    await transport.send(node, [Artifact(digest=digest, size=int(size))], terms)
+    await transport.send(node, [Artifact(digest=digest, size=size) for digest, size in files], terms)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import random
 import resource
@@ -59,6 +60,9 @@ class Slow:
 # --- each kind of fault at random -----------------------------------------------------------------------
 
 
+LINE_FAULTS = ("flip", "truncate", "reset")
+
+
 class Faults:
     """Decides, by a seed, what happens to the bytes on the line. Counts what it did."""
 
@@ -68,7 +72,7 @@ class Faults:
 
     def __call__(self, piece):
         self._next -= 1
-        if self._next > 0 or self.kind in ("none", "kill") or self.done >= 4:
+        if self._next > 0 or self.kind not in LINE_FAULTS or self.done >= 4:
             return piece
         self._next = self._rng.randrange(1, 60)
         self.done += 1
@@ -93,7 +97,7 @@ async def deliver(transport, node, cards, terms, receipts):
     return pytest.fail(f"not delivered in {ATTEMPTS} attempts")
 
 
-class KillOnce:
+class ReceiverKilled:
     """Kills the receiver when a transfer has come so far, and starts it again."""
 
     def __init__(self, server, at):
@@ -106,6 +110,50 @@ class KillOnce:
             await asyncio.to_thread(self._server.start)
 
 
+class JumpingClock(SystemRuntime):
+    """Jumps, by days and both ways, while files are sent."""
+
+    def __init__(self, rng):
+        super().__init__()
+        self._rng, self._off_s, self.done = rng, 0.0, 0
+
+    def now_s(self):
+        return super().now_s() + self._off_s
+
+    async def __call__(self, progress):
+        self.done += 1
+        self._off_s = self._rng.uniform(-300_000, 300_000)
+
+
+async def nobody_watches(progress):
+    pass
+
+
+async def sender_is_killed(here, port, cards):
+    """Begin to send in another process and kill it; return whether it was under way."""
+    argv = [sys.executable, str(SENDER), str(here.root), str(port), str(CHUNK_BYTES)]
+    sender = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    files = json.dumps([[card.digest, card.size] for card in cards])
+    sender.stdin.write(f"{SECRET}\n{files}\n".encode())
+    sender.stdin.flush()
+    said = await asyncio.to_thread(sender.stdout.readline)
+    sender.kill()
+    await asyncio.to_thread(sender.communicate)
+    return said == b"under way\n"
+
+
+async def disk_fills(server, here, cards):
+    """Let one attempt meet a disk without room, as the limit on the size of files makes it."""
+    _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (max(c.size for c in cards) // 2, hard))
+    try:
+        moved = await http_transport(here).send(server.node(), cards, Terms(timeout_s=20.0))
+    finally:
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    assert not any(receipt.size == max(c.size for c in cards) for receipt in moved.receipts)
+    return moved
+
+
 def random_files(rng, store):
     sizes = [rng.randrange(0, 200_000) for _ in range(rng.randrange(1, 12))]
     if rng.random() < 0.6:
@@ -113,22 +161,33 @@ def random_files(rng, store):
     return [store.put(rng.randbytes(16 + size)) for size in sizes]
 
 
+KINDS = ("flip", "truncate", "reset", "receiver killed", "sender killed", "full", "clock", "none")
+
+
 async def test_faults_at_random_corrupt_nothing_and_lose_nothing(server, here, there):
     rng = random.Random(7)
     receipts, met = Counter(), Counter()
     for number in range(TRANSFERS):
-        kind = ("flip", "truncate", "reset", "kill", "flip", "none")[number % 6]
+        kind = KINDS[number % len(KINDS)]
         cards = random_files(rng, here)
-        faults = Faults(rng, kind)
-        kill = KillOnce(server, rng.random() if kind == "kill" else 2.0)
+        faults, clock = Faults(rng, kind), JumpingClock(rng)
+        killed = ReceiverKilled(server, rng.random())
+        watch = {"receiver killed": killed, "clock": clock}.get(kind, nobody_watches)
+        if kind == "sender killed":
+            met[kind] += await sender_is_killed(here, server.port, cards)
+        if kind == "full":
+            moved = await disk_fills(server, here, cards)
+            receipts.update(receipt.digest for receipt in moved.receipts)
+            met[kind] += bool(moved.failed)
         async with BadLine(server.port, faults) as line:
-            terms = Terms(timeout_s=5.0, on_progress=kill)
-            await deliver(http_transport(here), server.node(data_port=line.port), cards, terms, receipts)
-        met[kind] += faults.done + kill.done
-        assert_nothing_wrong_is_visible(there)
+            transport = http_transport(here, clock if kind == "clock" else None)
+            terms = Terms(timeout_s=5.0, on_progress=watch)
+            await deliver(transport, server.node(data_port=line.port), cards, terms, receipts)
+        met[kind] += faults.done + killed.done + clock.done
         assert all(there.read(card) == here.read(card) for card in cards)
+    assert_nothing_wrong_is_visible(there)
     assert max(receipts.values()) == 1, "a file is counted once"
-    assert all(met[kind] for kind in ("flip", "truncate", "reset", "kill")), f"faults that were met: {met}"
+    assert all(met[kind] for kind in KINDS if kind != "none"), f"faults that were met: {met}"
 
 
 @pytest.mark.parametrize("kind", ["flip", "truncate", "reset"])
@@ -192,14 +251,11 @@ async def test_a_receiver_that_is_killed_goes_on_from_its_verified_chunks(server
 
 async def test_a_sender_that_is_killed_leaves_what_the_next_one_continues(server, here, there):
     card = here.put(os.urandom(6 * CHUNK_BYTES))
-    argv = [sys.executable, str(SENDER), str(here.root), str(server.port), card.digest, str(card.size)]
-    sender = subprocess.Popen([*argv, str(CHUNK_BYTES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    sender.stdin.write(SECRET.encode() + b"\n")
-    sender.stdin.flush()
-    line = await asyncio.to_thread(sender.stdout.readline)
-    assert line == b"under way\n"
-    sender.kill()
-    await asyncio.to_thread(sender.communicate)
+    assert await sender_is_killed(here, server.port, [card])
+    parts = there.folder.incoming / f"{card.digest}.parts"
+    async with asyncio.timeout(60):  # what the kernel took from the sender arrives after its death
+        while not parts.exists() or parts.stat().st_blocks * 512 < CHUNK_BYTES:
+            await asyncio.sleep(0.05)
     assert there.read(card) is None
     moved = await http_transport(here).send(server.node(), [card], Terms())
     assert [receipt.digest for receipt in moved.receipts] == [card.digest]
