@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.data.artifacts import Artifact
 from ringrift.data.kv_records import KvRecords
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
@@ -103,6 +104,17 @@ def verified(delivery: DeliveryRecord, checksum: str, *, method: str, now_s: flo
     )
 
 
+def begun(found: DeliveryRecord | None, fresh: DeliveryRecord) -> DeliveryRecord | None:
+    """The delivery as an attempt begins that is not one of the retry queue; None if it goes on already."""
+    if found is None or found.status is DeliveryStatus.VERIFIED or found.checksum != fresh.checksum:
+        return fresh
+    if found.status is DeliveryStatus.TRANSFERRING:
+        return None
+    if found.is_given_up:
+        return fresh  # somebody asks anew: the count begins anew
+    return retried(found, now_s=fresh.updated_at)
+
+
 def retried(delivery: DeliveryRecord, *, now_s: float) -> DeliveryRecord:
     """The delivery as its next attempt begins."""
     return msgspec.structs.replace(
@@ -128,9 +140,18 @@ class DeliveryLedger:
         self, data_type: str, data_path: str, target_node: str, *, checksum: str = "", size: int = 0
     ) -> str:
         """Note that an attempt begins; return the id of the delivery, which is the same for every attempt."""
-        now_s, name = self._runtime.now_s(), delivery_id(data_path, target_node)
-        fresh = DeliveryRecord(
-            delivery_id=name,
+        fresh = self._fresh(data_type, data_path, target_node, checksum=checksum, size=size)
+        name = fresh.delivery_id
+        if not await self._records.create(name, fresh, ttl_s=KEPT_S):
+            await self._records.change(name, lambda found: begun(found, fresh), ttl_s=KEPT_S)
+        return name
+
+    def _fresh(
+        self, data_type: str, data_path: str, target_node: str, *, checksum: str, size: int
+    ) -> DeliveryRecord:
+        now_s = self._runtime.now_s()
+        return DeliveryRecord(
+            delivery_id=delivery_id(data_path, target_node),
             data_type=data_type,
             data_path=data_path,
             target_node=target_node,
@@ -140,18 +161,6 @@ class DeliveryLedger:
             created_at=now_s,
             updated_at=now_s,
         )
-
-        def step(found: DeliveryRecord | None) -> DeliveryRecord | None:
-            if found is None or found.status is DeliveryStatus.VERIFIED or found.checksum != checksum:
-                return fresh
-            if found.status is DeliveryStatus.TRANSFERRING:
-                return None  # the retry queue, or another process, began this attempt
-            if found.is_given_up:
-                return fresh  # somebody asks anew: the count begins anew
-            return retried(found, now_s=now_s)
-
-        await self._records.change(name, step, ttl_s=KEPT_S)
-        return name
 
     async def record_transferred(self, name: str, *, method: str = "") -> DeliveryRecord:
         """Note that the bytes went; the target has not yet said that they are right."""
@@ -177,14 +186,18 @@ class DeliveryLedger:
 
         return await self._change(name, step)
 
-    async def end(
-        self, target_node: str, data_path: str, *, error: str = "", method: str = ""
-    ) -> DeliveryRecord:
-        """Note how an attempt ended: without an error, the target has verified the file."""
-        name = delivery_id(data_path, target_node)
-        if error:
-            return await self.record_failed(name, error)
-        return await self.record_verified(name, data_path, method=method)
+    async def end(self, artifact: Artifact, target_node: str, *, error: str = "", method: str = "") -> None:
+        """Note how an attempt ended, begun or not: without an error, the target has verified the file."""
+        now_s, digest = self._runtime.now_s(), artifact.digest
+        fresh = self._fresh(artifact.kind.value, digest, target_node, checksum=digest, size=artifact.size)
+
+        def step(found: DeliveryRecord | None) -> DeliveryRecord | None:
+            now = begun(found, fresh) or found or fresh
+            if not error:
+                return verified(now, digest, method=method, now_s=now_s)
+            return failed(now, error, now_s=now_s)
+
+        await self._records.change(fresh.delivery_id, step, ttl_s=KEPT_S)
 
     async def begin_retry(self, name: str) -> DeliveryRecord | None:
         """Take a delivery that is due; None if it is not, or another took it."""

@@ -19,7 +19,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 TRIES_MAX = 50
-AT_ONCE_MAX = 64
+AT_ONCE_MAX = 500
 
 
 class KvRecords(Generic[T]):

@@ -22,9 +22,9 @@ from ringrift.data.transfer.contract import (
     CHUNK_BYTES,
     Moved,
     Pace,
-    Progress,
     Terms,
     TransferFailed,
+    TransferProgress,
     Transport,
 )
 from ringrift.data.transfer.durability import (
@@ -69,7 +69,6 @@ __all__ = [
     "Moved",
     "NodeUnreachable",
     "Pace",
-    "Progress",
     "SyncDeadLetterQueue",
     "SyncMutex",
     "SyncStallHandler",
@@ -81,6 +80,7 @@ __all__ = [
     "TransferGates",
     "TransferHealth",
     "TransferPriority",
+    "TransferProgress",
     "TransferRefused",
     "TransferService",
     "TransferVerifier",

@@ -8,7 +8,7 @@ import msgspec
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Progress, TransferFailed
+from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, TransferFailed, TransferProgress
 from ringrift.data.transfer.service import TransferService
 from ringrift.engine.opening import memory_engine
 from ringrift.errors import Corrupt
@@ -95,7 +95,9 @@ class Moving:
 
     async def _tell(self):
         await self._terms.on_progress(
-            Progress(bytes_done=self._done, bytes_total=self._total, files_done=self._files, files_total=0)
+            TransferProgress(
+                bytes_done=self._done, bytes_total=self._total, files_done=self._files, files_total=0
+            )
         )
 
     def result(self, fault):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.nodes import DataNode
-from ringrift.data.transfer.contract import Moved, Pace, Progress, Terms, Transport
+from ringrift.data.transfer.contract import Moved, Pace, Terms, TransferProgress, Transport
 from ringrift.data.transfer.priorities import TransferPriority
 from ringrift.errors import ConfigError, Corrupt
 
@@ -54,7 +54,7 @@ class MoveOrder:
         return self._terms.timeout_s
 
     @property
-    def on_progress(self) -> Callable[[Progress], Awaitable[None]]:
+    def on_progress(self) -> Callable[[TransferProgress], Awaitable[None]]:
         return self._terms.on_progress
 
 
@@ -79,7 +79,7 @@ class CallTally:
         failed: Mapping[str, str],
         *,
         receiver: str,
-        on_progress: Callable[[Progress], Awaitable[None]],
+        on_progress: Callable[[TransferProgress], Awaitable[None]],
     ) -> None:
         self.cards = list(cards)
         self.receiver = receiver
@@ -164,12 +164,12 @@ class CallTally:
             if digest not in self.open:
                 yield End(digest, self._failed.get(digest, ""), self._methods.get(digest, ""))
 
-    async def show(self, progress: Progress, *, before: tuple[int, int]) -> None:
+    async def show(self, progress: TransferProgress, *, before: tuple[int, int]) -> None:
         """Tell the caller how far the whole call is; it never goes back, though a transport may."""
         self._bytes_shown = max(self._bytes_shown, min(self.bytes_total, before[0] + progress.bytes_done))
         self._files_shown = max(self._files_shown, min(len(self._known), before[1] + progress.files_done))
         await self._on_progress(
-            Progress(
+            TransferProgress(
                 bytes_done=self._bytes_shown,
                 bytes_total=self.bytes_total,
                 files_done=self._files_shown,
@@ -221,7 +221,7 @@ class Attempt:
         ends_s, before, seen = now_s() + left_s, self.tally.settled(), -1
         limit = asyncio.timeout_at(min(ends_s, now_s() + self._stall_s))
 
-        async def on_progress(progress: Progress) -> None:
+        async def on_progress(progress: TransferProgress) -> None:
             nonlocal seen
             if progress.bytes_done + progress.files_done > seen and not limit.expired():
                 self.progressed = self.progressed or seen >= 0 or progress.bytes_done > 0

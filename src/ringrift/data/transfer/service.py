@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.delivery_ledger import DeliveryLedger
 from ringrift.data.kv_records import each
 from ringrift.data.manifest_store import ManifestStore
@@ -36,6 +36,7 @@ from ringrift.runtime import Runtime
 log = structlog.get_logger()
 
 NAME = "transfer"
+DELIVERIES_OPENED_MAX = 100
 _BYTES_PER_MB = 1_000_000
 
 
@@ -299,12 +300,19 @@ class TransferService:
 
     async def _keep_receipts(self, tally: CallTally) -> None:
         """Write what arrived into the manifest: the card first, so that no copy is of something unknown."""
-        new = tally.take_receipts()
-        await each(new, lambda receipt: self._manifest.register([tally.card(receipt.digest)]))
+        new, unknown = tally.take_receipts(), list[Artifact]()
+
+        async def look(receipt: Receipt) -> None:
+            if await self._manifest.artifact(receipt.digest) is None:
+                unknown.append(tally.card(receipt.digest))
+
+        await each(new, look)
+        await each(unknown, lambda card: self._manifest.register([card]))
         await each(new, lambda receipt: self._manifest.add_receipts([receipt]))
 
     async def _open_deliveries(self, way: Way, node: DataNode, tally: CallTally) -> None:
-        if way is Way.SEND:
+        # Of a long list only the ends are written down: one write a file instead of two.
+        if way is Way.SEND and len(tally.cards) <= DELIVERIES_OPENED_MAX:
             await each(
                 tally.cards,
                 lambda card: self.ledger.record_delivery_started(
@@ -317,7 +325,9 @@ class TransferService:
             tally.give_up("the transfer was broken off")
             await each(
                 list(tally.ends()),
-                lambda end: self.ledger.end(node.name, end.digest, error=end.error, method=end.method),
+                lambda end: self.ledger.end(
+                    tally.card(end.digest), node.name, error=end.error, method=end.method
+                ),
             )
 
     async def _announce(self, node: DataNode, tally: CallTally) -> None:
