@@ -283,6 +283,10 @@ _OLD_NAMES: dict[str, dict[str, str]] = {
 
 # Names of a path that live beside the home of its capability.
 _NAMES_ELSEWHERE: dict[str, dict[str, str]] = {
+    "cluster_transport": {
+        "ClusterTransport": "ringrift.data.transfer.service:TransferService",
+        "get_cluster_transport": "ringrift.data.plane:get_cluster_transport",
+    },
     "sync_bloom_filter": {"BloomFilter": "ringrift.data.transfer.bloom:BloomFilter"},
     "sync_stall_handler": {"SyncStallHandler": "ringrift.data.transfer.stalls:SyncStallHandler"},
     "sync_router": {"ScoredNode": "ringrift.data.sync.routing:ScoredNode"},

@@ -23,7 +23,7 @@ class Part(StrEnum):
     RESOURCES = "the resources"
 
 
-BUILT_PARTS = frozenset({Part.FOUNDATION, Part.JOBS, Part.LOOP})
+BUILT_PARTS = frozenset({Part.FOUNDATION, Part.JOBS, Part.LOOP, Part.DATA})
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,16 +86,16 @@ def test_every_listed_name_of_every_alias_exists():
 
 def test_a_planned_module_says_what_it_comes_with():
     with pytest.raises(
-        ImportError, match=r"capability not built yet: game_sync \(comes with the data plane\)"
+        ImportError, match=r"capability not built yet: idle_shutdown \(comes with the cluster\)"
     ):
-        importlib.import_module("app.coordination.sync_facade")
+        importlib.import_module("app.coordination.unified_idle_shutdown_daemon")
     with pytest.raises(NotBuilt):
-        importlib.import_module("app.coordination.sync_facade")
+        importlib.import_module("app.coordination.unified_idle_shutdown_daemon")
 
 
 def test_a_planned_name_of_the_package_says_what_it_comes_with():
-    with pytest.raises(ImportError, match="capability not built yet: game_sync"):
-        exec("from app.coordination import get_sync_facade", {})
+    with pytest.raises(ImportError, match="capability not built yet: locks"):
+        exec("from app.coordination import training_lock", {})
 
 
 def test_a_typo_gets_a_suggestion():

@@ -19,7 +19,7 @@ from typing import Any
 from ringrift.bootstrap.initialiser import BootstrapOptions, Initialiser, load_entry_point
 from ringrift.bootstrap.registry import COORDINATOR_REGISTRY, InitPattern
 from ringrift.daemons.manager import DaemonManager
-from ringrift.daemons.registry import product_registry
+from ringrift.daemons.registry import Isolation, product_registry
 from ringrift.daemons.running import takes_keyword
 from ringrift.data.transfer.service import TransferService
 from ringrift.errors import ConfigError
@@ -137,8 +137,8 @@ def _wire_coordinators(book: _Book) -> None:
 def _wire_daemons(book: _Book, parts: Mapping[str, Any]) -> None:
     offered = {"router": book.router, "bus": book.router, "runtime": system_runtime(), **parts}
     for spec in product_registry():
-        if spec.unavailable_reason:
-            continue
+        if spec.unavailable_reason or spec.isolation is Isolation.PROCESS:
+            continue  # one with a process of its own is not made here: it would open its files and ports
         factory = load_entry_point(spec.entry_point)
         if hasattr(factory, "wiring") or inspect.isfunction(factory):
             with_settings = {**offered, "settings": dict(spec.settings)}

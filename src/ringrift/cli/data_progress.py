@@ -20,8 +20,7 @@ from rich.progress import (
 from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import Transfers
-from ringrift.data.transfer.contract import Moved, Terms
-from ringrift.data.transfer.contract import Progress as TransferProgress
+from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 
 
 @contextmanager

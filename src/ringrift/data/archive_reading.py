@@ -22,7 +22,7 @@ class ReadBack:
 
 
 async def _nobody_looks(_done: int) -> None:
-    """Progress that nobody asked for."""
+    """TransferProgress that nobody asked for."""
 
 
 async def read_back(

@@ -25,13 +25,13 @@ from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
 from ringrift.data.transfer.archives import is_archive, open_archive
-from ringrift.data.transfer.contract import Moved, Progress, Terms
+from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.errors import ConfigError, Corrupt
 
 log = structlog.get_logger()
 
 PART = "backup"
-OnProgress = Callable[[Progress], Awaitable[None]]
+OnProgress = Callable[[TransferProgress], Awaitable[None]]
 _REREAD = "read again"
 
 

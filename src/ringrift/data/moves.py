@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.plane import DataPlane
-from ringrift.data.transfer.contract import Moved, Progress, Terms, TransferFailed
+from ringrift.data.transfer.contract import Moved, Terms, TransferFailed, TransferProgress
 
-OnProgress = Callable[[Progress], Awaitable[None]]
+OnProgress = Callable[[TransferProgress], Awaitable[None]]
 
 
 async def copy_artifacts(

@@ -102,6 +102,11 @@ def get_data_plane() -> DataPlane:
     return plane
 
 
+def get_cluster_transport() -> Transfers:
+    """Return what moves files between this process's node and the others, by the healthiest way."""
+    return get_data_plane().transfers
+
+
 async def open_data_plane() -> DataPlane:
     """Return this process's data plane without holding up the event loop."""
     await get_engine()

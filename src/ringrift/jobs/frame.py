@@ -21,7 +21,7 @@ from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.jobs.exit_codes import ExitCode, exit_code_of
 from ringrift.jobs.params import P, params_as_json, parse_params
 from ringrift.jobs.progress import PROTOCOL, Reporter
-from ringrift.jobs.sealing import Artifact, storage_errors
+from ringrift.jobs.sealing import SealedFile, storage_errors
 from ringrift.jobs.stopping import StopNow, StopRequest, stop_on_signals
 from ringrift.runtime import Runtime, SystemRuntime
 
@@ -41,7 +41,7 @@ class Job:
 
     def __init__(self, kind: str, *, runtime: Runtime, reporter: Reporter, stop: StopRequest) -> None:
         self.kind, self.runtime, self.stop = kind, runtime, stop
-        self.artifacts: list[Artifact] = []
+        self.artifacts: list[SealedFile] = []
         self.stage, self.progress = reporter.stage, reporter.progress
         self._say = reporter.say
 
@@ -50,7 +50,7 @@ class Job:
         if self.stop.requested:
             raise StopNow
 
-    def sealed(self, artifact: Artifact) -> None:
+    def sealed(self, artifact: SealedFile) -> None:
         """Announce a sealed file; it is listed again in the result."""
         self.artifacts.append(artifact)
         self._say("artifact", artifact.as_json())
@@ -109,7 +109,7 @@ def _run(spec: JobSpec[P], job: Job, params: P, reporter: Reporter) -> int:
     return int(outcome.code)
 
 
-def _refuse(reporter: Reporter, error: RingRiftError, artifacts: Sequence[Artifact] = ()) -> int:
+def _refuse(reporter: Reporter, error: RingRiftError, artifacts: Sequence[SealedFile] = ()) -> int:
     code = exit_code_of(error)
     log.error("job.refused", error=type(error).__name__, what=str(error), exit_code=int(code))
     fields = {"error": str(error), "error_type": type(error).__name__}
@@ -120,7 +120,7 @@ def _refuse(reporter: Reporter, error: RingRiftError, artifacts: Sequence[Artifa
 
 
 def _say_result(
-    reporter: Reporter, code: ExitCode, fields: Mapping[str, Any], artifacts: Sequence[Artifact]
+    reporter: Reporter, code: ExitCode, fields: Mapping[str, Any], artifacts: Sequence[SealedFile]
 ) -> None:
     said = {"status": code.status, "exit_code": int(code)}
     reporter.say("result", {**said, **fields, "artifacts": [each.as_json() for each in artifacts]})

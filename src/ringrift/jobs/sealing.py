@@ -31,7 +31,7 @@ _PRIMARY_CODE = 0xFF  # of SQLite's codes; the bits above it say more
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
+class SealedFile:
     """A sealed file and what is in it."""
 
     path: Path
@@ -50,9 +50,9 @@ class Artifact:
         }
 
 
-def describe(path: Path, kind: str, **counts: Any) -> Artifact:
+def describe(path: Path, kind: str, **counts: Any) -> SealedFile:
     """The artifact that a sealed file is."""
-    return Artifact(path, kind, file_sha256(path), path.stat().st_size, counts)
+    return SealedFile(path, kind, file_sha256(path), path.stat().st_size, counts)
 
 
 def file_sha256(path: Path) -> str:

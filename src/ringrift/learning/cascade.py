@@ -18,7 +18,7 @@ from ringrift.work.scheduling_budget import board_and_players
 TOPIC = "warm_start"
 
 
-class WarmStart(msgspec.Struct, frozen=True, kw_only=True):
+class CascadeStart(msgspec.Struct, frozen=True, kw_only=True):
     """A model of another config to begin with."""
 
     config: str
@@ -26,7 +26,7 @@ class WarmStart(msgspec.Struct, frozen=True, kw_only=True):
     card: str
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class CascadeSource(msgspec.Struct, frozen=True, kw_only=True):
     """The config that is followed, as far as it has come."""
 
     config: str
@@ -44,16 +44,16 @@ def source_name(config: str, rules: CascadeRules) -> str | None:
     return rules.sources.get(config, fewer)
 
 
-def source_of(state: ConfigState, curve: tuple[Curve, ...]) -> Source:
+def source_of(state: ConfigState, curve: tuple[Curve, ...]) -> CascadeSource:
     if state.champion is None:
-        return Source(config=state.config)
+        return CascadeSource(config=state.config)
     rating = next((point.rating for point in reversed(curve) if point.model == state.champion), None)
     card = state.models[state.champion].card
-    return Source(config=state.config, champion=state.champion, card=card, rating=rating)
+    return CascadeSource(config=state.config, champion=state.champion, card=card, rating=rating)
 
 
 def decided_by_cascade(
-    state: ConfigState, source: Source | None, rules: CascadeRules, now_s: float
+    state: ConfigState, source: CascadeSource | None, rules: CascadeRules, now_s: float
 ) -> list[AnyFact]:
     """What follows for a config without a network from how far its *source* has come."""
     if source is None or state.models or state.newest_note(TOPIC) is not None or state.open_of("train"):
@@ -62,7 +62,7 @@ def decided_by_cascade(
     waits = block is not None and block.holds(now_s)
     if source.champion is not None and (source.rating or 0.0) >= rules.rating:
         text = f"the first network begins with the champion of {source.config}, rated {source.rating:.0f}"
-        found = WarmStart(config=source.config, model=source.champion, card=source.card)
+        found = CascadeStart(config=source.config, model=source.champion, card=source.card)
         note = Noted(at_s=now_s, topic=TOPIC, text=text, details=msgspec.to_builtins(found))
         over = Blocked(at_s=now_s, stage="train", reason=f"{source.config} is strong enough", until_s=now_s)
         return [note, over] if waits else [note]
@@ -76,7 +76,7 @@ def decided_by_cascade(
     return [Blocked(at_s=now_s, stage="train", reason=reason, until_s=until_s)]
 
 
-def warm_start(state: ConfigState) -> WarmStart | None:
+def warm_start(state: ConfigState) -> CascadeStart | None:
     """What the first network begins with; None: nothing."""
     note = state.newest_note(TOPIC)
-    return None if note is None else msgspec.convert(note.details, WarmStart)
+    return None if note is None else msgspec.convert(note.details, CascadeStart)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ringrift.learning.cascade import WarmStart
+from ringrift.learning.cascade import CascadeStart
 from ringrift.learning.records import Model, Samples, Shard, ShardState
 from ringrift.learning.results import WEIGHTS_SUFFIX
 from ringrift.learning.results_matches import player_text
@@ -134,7 +134,7 @@ def train_order(
     return JobOrder(config=state.config, params=params, inputs=inputs, purpose=purpose)
 
 
-def begun_with(order: JobOrder, warm: WarmStart) -> JobOrder:
+def begun_with(order: JobOrder, warm: CascadeStart) -> JobOrder:
     """The training of a new network that begins with what fits of another config's."""
     files = {f"warm{WEIGHTS_SUFFIX}": warm.model, "warm.json": warm.card}
     params = {**order.params, "warm_start": f"{INPUTS}/warm{WEIGHTS_SUFFIX}"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ringrift.learning import promotion
-from ringrift.learning.cascade import WarmStart, warm_start
+from ringrift.learning.cascade import CascadeStart, warm_start
 from ringrift.learning.diagnoses import plan_diagnosis
 from ringrift.learning.facts import PRICE_TOPIC, Archived, Noted
 from ringrift.learning.gates import Gate, stage_gate
@@ -234,7 +234,7 @@ def _train(snapshot: Snapshot, made: ConfigPlan) -> None:
     made.want("train", order if warm is None else begun_with(order, warm), reason)
 
 
-def _beginning(parent: Model | None, warm: WarmStart | None, rules: LearningRules) -> str:
+def _beginning(parent: Model | None, warm: CascadeStart | None, rules: LearningRules) -> str:
     if parent is not None:
         return f"from model {parent.number} ({parent.digest[:12]})"
     if warm is not None:

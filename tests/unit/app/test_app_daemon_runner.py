@@ -25,5 +25,5 @@ async def test_a_runner_runs_its_daemon_until_it_is_cancelled():
 
 
 def test_a_daemon_that_is_not_built_says_so_before_it_runs():
-    with pytest.raises(ConfigError, match="auto_sync cannot run: capability not built yet: game_sync"):
-        get_runner(DaemonType.AUTO_SYNC)
+    with pytest.raises(ConfigError, match="vast_idle cannot run: capability not built yet: idle_shutdown"):
+        get_runner(DaemonType.VAST_IDLE)

@@ -27,7 +27,7 @@ def test_leaving_out_what_cannot_run_does_not_change_how_many_there_are(data):
     able = sum(not spec.unavailable_reason for spec in product_registry())
     assert 0 < able < 89
     assert f"{able} of 89 can run" in shown.stdout
-    assert "auto_sync" not in shown.stdout
+    assert "vast_idle" not in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode
 from ringrift.data.retention import pin
-from ringrift.data.transfer.contract import Moved, Progress, Terms
+from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
@@ -177,7 +177,9 @@ def test_sync_says_what_could_not_be_reached(drive):
 async def test_bars_follow_a_transfer():
     class Slow:
         async def send(self, node, artifacts, *, priority, terms, limit_bytes_per_s):
-            await terms.on_progress(Progress(bytes_done=3, bytes_total=10, files_done=0, files_total=1))
+            await terms.on_progress(
+                TransferProgress(bytes_done=3, bytes_total=10, files_done=0, files_total=1)
+            )
             return Moved()
 
     heard = []

@@ -305,7 +305,7 @@ def test_09_every_call_of_the_documents_exists_and_answers() -> None:
         assert manager.get_degraded_daemons() == []
         assert manager.get_recent_restarts() == {}
         assert manager.can_restart(MINE) == (True, "")
-        assert not manager.can_restart(DaemonType.AUTO_SYNC)[0]
+        assert not manager.can_restart(DaemonType.VAST_IDLE)[0]
         assert manager.health_check().healthy
         await manager.shutdown()
         assert not manager.health_check().healthy

@@ -72,10 +72,10 @@ def test_a_dead_subscription_is_a_fault_when_its_emitter_is_built():
 
 
 def test_a_dead_subscription_waits_for_an_emitter_that_is_not_built():
-    entry = judge("REPLICATION_ALERT", subscribes=["REPLICATION_ALERT"])
+    entry = judge("BUDGET_ALERT", subscribes=["BUDGET_ALERT"])
     assert entry.state is WiringState.DEAD_SUBSCRIPTION
     assert entry.accepted
-    assert entry.reason == "capability not built yet: replication (comes with the data plane)"
+    assert entry.reason == "capability not built yet: capacity_provisioning (comes with the cluster)"
 
 
 @pytest.mark.parametrize(

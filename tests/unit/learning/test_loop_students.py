@@ -7,7 +7,7 @@ from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.learning.announcing import Silent
-from ringrift.learning.cascade import Source, decided_by_cascade, warm_start
+from ringrift.learning.cascade import CascadeSource, decided_by_cascade, warm_start
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts import Blocked, JobIssued, Noted
 from ringrift.learning.judging import open_candidate
@@ -122,7 +122,7 @@ def test_what_is_in_training_is_a_model_in_training():
 # --- beginning with another config's champion ---------------------------------------------------------
 
 CASCADE = CascadeRules(enabled=True, rating=1500.0, wait_s=600.0)
-STRONG = Source(config="square8_2p", champion="c" * 64, card="d" * 64, rating=1600.0)
+STRONG = CascadeSource(config="square8_2p", champion="c" * 64, card="d" * 64, rating=1600.0)
 
 
 def fresh(config="square8_3p"):
@@ -145,7 +145,7 @@ def test_a_config_waits_for_its_source_and_no_longer_than_it_may():
 
 def test_a_strong_source_is_what_the_first_training_begins_with():
     story = fresh()
-    story.write(decided_by_cascade(story.state, Source(config="square8_2p"), CASCADE, story.now_s)[0])
+    story.write(decided_by_cascade(story.state, CascadeSource(config="square8_2p"), CASCADE, story.now_s)[0])
     for fact in decided_by_cascade(story.state, STRONG, CASCADE, story.now_s + 1):
         story.write(fact)
     story.now_s += 1

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ringrift.data.artifacts import Artifact, Receipt
-from ringrift.data.transfer.contract import Moved, Progress, Terms
+from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.errors import Unavailable
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class TransferCall:
         # A file that begins anew takes nothing back from who watches.
         self._shown = max(self._shown, min(self._bytes_total, self._bytes_closed + in_flight))
         await self.terms.on_progress(
-            Progress(
+            TransferProgress(
                 bytes_done=self._shown,
                 bytes_total=self._bytes_total,
                 files_done=self._files_total - len(self.open),

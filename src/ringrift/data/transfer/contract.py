@@ -47,7 +47,7 @@ class Unpaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class TransferProgress:
     """How far one call has come."""
 
     bytes_done: int
@@ -56,8 +56,8 @@ class Progress:
     files_total: int
 
 
-async def _nobody_looks(progress: Progress) -> None:
-    """Progress that nobody asked for."""
+async def _nobody_looks(progress: TransferProgress) -> None:
+    """TransferProgress that nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Terms:
 
     pace: Pace = field(default_factory=Unpaced)
     timeout_s: float = 600.0  # without any progress, not in all
-    on_progress: Callable[[Progress], Awaitable[None]] = _nobody_looks
+    on_progress: Callable[[TransferProgress], Awaitable[None]] = _nobody_looks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

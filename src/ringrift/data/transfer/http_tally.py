@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ringrift.data.artifacts import Artifact, Receipt
-from ringrift.data.transfer.contract import Moved, Progress, Terms
+from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.data.transfer.receiving import Taken
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.runtime import Runtime
@@ -63,7 +63,7 @@ class TransferTally:
     async def tell(self) -> None:
         total = sum(artifact.size for artifact in self.artifacts.values())
         await self._terms.on_progress(
-            Progress(
+            TransferProgress(
                 bytes_done=min(self._bytes_done, total),
                 bytes_total=total,
                 files_done=len(self._receipts) + len(self._already),

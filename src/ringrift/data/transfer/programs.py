@@ -53,7 +53,7 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramEnd:
     """How a program ended and what it said."""
 
     code: int
@@ -78,7 +78,7 @@ class Programs:
         stdin: Path | None = None,
         hear: Hear | None = None,
         stays: bool = False,
-    ) -> Outcome:
+    ) -> ProgramEnd:
         """Run to the end; *hear* gets the output piece by piece, else it is collected within a bound.
 
         What the program started ends with it, unless it *stays* in the background after a good end.
@@ -98,7 +98,7 @@ class Programs:
                 raise TransferFailed(f"{argv[0]} was silent for {quiet_s:g} s and was ended") from None
             finally:
                 await _end(child, kill=not (stays and code == 0))
-            return Outcome(code, output, await asyncio.to_thread(_tail, complaints))
+            return ProgramEnd(code, output, await asyncio.to_thread(_tail, complaints))
 
 
 async def _listen(child: Child, name: str, quiet_s: float, hear: Hear | None) -> bytes:

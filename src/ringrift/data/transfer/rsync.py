@@ -19,7 +19,7 @@ from ringrift.data.receive_main import BLOBS, ReceiveRequest
 from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
 from ringrift.data.transfer.landing import Landing, rsync_place
-from ringrift.data.transfer.programs import Outcome, Programs
+from ringrift.data.transfer.programs import ProgramEnd, Programs
 from ringrift.data.transfer.ssh import SSH_FAILED, SshLine
 from ringrift.data.transfer.ssh_store import SshStores, data_folder, has_ssh
 from ringrift.errors import StorageFull
@@ -94,7 +94,7 @@ class RsyncTransport:
 
     async def _copy(
         self, line: SshLine, paths: Sequence[str], ends: Sequence[str], call: TransferCall
-    ) -> Outcome:
+    ) -> ProgramEnd:
         """Run rsync for these files. A line that broke shows in the outcome; some may have arrived."""
         meter = _Meter(call)
         names = b"".join(path.encode() + b"\0" for path in paths)
@@ -122,7 +122,7 @@ class RsyncTransport:
         call: TransferCall,
         failed: dict[str, str],
         corrupted: set[str] | frozenset[str],
-        outcome: Outcome,
+        outcome: ProgramEnd,
         node: str,
     ) -> None:
         if _FULL in outcome.complaint and failed:

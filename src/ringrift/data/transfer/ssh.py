@@ -18,7 +18,7 @@ import structlog
 
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.contract import TransferFailed
-from ringrift.data.transfer.programs import Hear, Outcome, Programs
+from ringrift.data.transfer.programs import Hear, ProgramEnd, Programs
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime
 
@@ -105,7 +105,7 @@ class Ssh:
         quiet_s: float,
         stdin: Path | None = None,
         hear: Hear | None = None,
-    ) -> Outcome:
+    ) -> ProgramEnd:
         """Run a command there. A line that breaks is forgotten, and the next call connects anew."""
         outcome = await self._programs.run(line.command(words), quiet_s=quiet_s, stdin=stdin, hear=hear)
         if outcome.code == SSH_FAILED:
@@ -145,7 +145,7 @@ class Ssh:
             words = () if self._control_dir is not None else ("true",)
             probe = ["ssh", *ways, *line.options, "--", line.target, *words]
             if await self._is_connected(line):
-                outcome = Outcome(0, b"", "")
+                outcome = ProgramEnd(0, b"", "")
             else:
                 outcome = await self._programs.run(probe, quiet_s=self._connect_s + _ALIVE_S, stays=True)
             if outcome.code == 0:

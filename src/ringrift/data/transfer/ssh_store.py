@@ -7,7 +7,7 @@ import msgspec
 from ringrift.data.nodes import DataNode
 from ringrift.data.receive_main import FULL, MODULE, REFUSED, ReceiveReply, ReceiveRequest
 from ringrift.data.transfer.contract import TransferFailed
-from ringrift.data.transfer.programs import Outcome, Scratch
+from ringrift.data.transfer.programs import ProgramEnd, Scratch
 from ringrift.data.transfer.ssh import Ssh, SshLine
 from ringrift.errors import StorageFull
 
@@ -42,7 +42,7 @@ class SshStores:
         return _answer(node, outcome)
 
 
-def _answer(node: DataNode, outcome: Outcome) -> ReceiveReply:
+def _answer(node: DataNode, outcome: ProgramEnd) -> ReceiveReply:
     if outcome.code == FULL:
         raise StorageFull(f"{node.name}: {outcome.complaint}", retry_after_s=60.0)
     if outcome.code == REFUSED:

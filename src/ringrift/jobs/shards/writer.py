@@ -16,7 +16,7 @@ import structlog
 
 from ringrift.errors import Corrupt
 from ringrift.games.contract import Game
-from ringrift.jobs.sealing import Artifact, describe, sealing, storage_errors, sync_folder
+from ringrift.jobs.sealing import SealedFile, describe, sealing, storage_errors, sync_folder
 from ringrift.jobs.shards.encoding import game_row, move_rows, player_rows
 from ringrift.jobs.shards.reader import ShardReader, open_shard
 from ringrift.jobs.shards.records import PlayedGame, StoredGame, describe_moves
@@ -60,7 +60,7 @@ class ShardWriter:
         gathered = ShardReader(self._db, self.open_path).games()
         yield from (found for found in gathered if isinstance(found, StoredGame))
 
-    def add(self, played: PlayedGame) -> Artifact | None:
+    def add(self, played: PlayedGame) -> SealedFile | None:
         """Commit one game; returns the shard if this one filled it."""
         moves = describe_moves(self._game, played.actions)
         with storage_errors(self.open_path), self._db:
@@ -75,14 +75,14 @@ class ShardWriter:
         count: int = self._db.execute("SELECT count(*) FROM games").fetchone()[0]
         return count
 
-    def sealed_before(self) -> Iterator[Artifact]:
+    def sealed_before(self) -> Iterator[SealedFile]:
         """The shards that earlier runs of the same games sealed."""
         for path in self.sealed:
             with open_shard(path) as shard:
                 facts = shard.metadata
             yield describe(path, "shard", **{name: int(facts[name]) for name in COUNTS})
 
-    def seal(self) -> Artifact | None:
+    def seal(self) -> SealedFile | None:
         """Seal the gathered games, if there are any."""
         if not self.gathered:
             return None
