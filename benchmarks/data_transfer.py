@@ -44,7 +44,8 @@ WANTED = {  # rsync's time over ours
     "small, unchanged": 1 / 1.2,
 }
 MEMORY_MB_MAX = 100.0
-ROUNDS = 3
+FULL = (1 << 30, 1000, 5 << 30, 3)  # bytes of the large file, small files, bytes of the huge file, rounds
+QUICK = (64 << 20, 100, 256 << 20, 1)
 
 
 class Source:
@@ -200,9 +201,7 @@ Times = dict[str, dict[str, float]]
 
 
 def run(quick: bool) -> dict[str, Any]:
-    large_bytes, small_count = (64 << 20, 100) if quick else (1 << 30, 1000)
-    memory_bytes = (256 << 20) if quick else 5 << 30
-    rounds = 1 if quick else ROUNDS
+    large_bytes, small_count, memory_bytes, rounds = QUICK if quick else FULL
     with tempfile.TemporaryDirectory(prefix="ringrift-bench-") as folder, ExitStack() as stack:
         root = Path(folder)
         source = Source(root, large_bytes=large_bytes, small_count=small_count)
@@ -268,8 +267,15 @@ def environment(data: Path, node: str) -> dict[str, str]:
 
 @contextmanager
 def child(argv: list[str], env: dict[str, str]) -> Iterator[Any]:
+    # A session of its own, as sshd's are: on a busy machine the scheduler shares by sessions.
     process = subprocess.Popen(
-        argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        argv,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
     )
     try:
         yield process

@@ -228,6 +228,16 @@ async def test_a_line_that_resets_every_two_chunks_still_brings_a_large_file(ser
     assert there.read(card) == here.read(card)
 
 
+async def test_a_damaged_file_that_lends_its_chunks_costs_time_only(server, here, there):
+    old = os.urandom(3 * CHUNK_BYTES)
+    first, second = here.put(old), here.put(old[:-1] + b"!")
+    await http_transport(here).send(server.node(), [first], Terms())
+    there.damage(first)
+    moved = await http_transport(here).send(server.node(), [second], Terms())
+    assert moved.failed == ()
+    assert there.read(second) == here.read(second)
+
+
 # --- either side is killed ------------------------------------------------------------------------------
 
 

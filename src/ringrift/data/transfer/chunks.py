@@ -8,6 +8,7 @@ one that is busy or has no room costs time, not the transfer.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import queue
@@ -28,6 +29,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 HASH_BYTES = 32
+_NOT_INSIDE_THE_KERNEL = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 _BUSY_S = 5.0
 _LISTS_MAX = 64  # in memory
 _ASKED_AT_ONCE = 500  # SQLite takes a bounded number of parameters
@@ -56,6 +58,22 @@ def read_chunk(descriptor: int, position: int, into: memoryview) -> memoryview:
             break
         done += count
     return into[:done]
+
+
+def copy_bytes(source: int, start: int, target: int, place: int, count: int) -> bool:
+    """Copy between two open files, inside the kernel where it can; False if the source ends before."""
+    done = 0
+    while done < count:
+        try:
+            copied = os.copy_file_range(source, target, count - done, start + done, place + done)
+        except OSError as error:
+            if error.errno not in _NOT_INSIDE_THE_KERNEL:
+                raise
+            copied = os.pwrite(target, os.pread(source, count - done, start + done), place + done)
+        if not copied:
+            return False
+        done += copied
+    return True
 
 
 def hash_of(content: bytes | bytearray | memoryview) -> bytes:

@@ -1,8 +1,9 @@
 """One large file on its way in: chunks in any order, from several threads.
 
-A chunk is written only after its hash was right. The file is read back from its start as it grows, so that
-its digest is known soon after the last chunk. There is no record of progress that could be wrong: what an
-earlier attempt left is hashed again before it counts.
+A chunk that came is written only after its hash was right. The file is read back from its start as it grows,
+so that its digest is known soon after the last chunk. There is no record of progress that could be wrong:
+what an earlier attempt left is hashed again before it counts. Chunks that another file here has are copied
+inside the kernel and count on the digest of the whole; if that is wrong, they are looked at one by one.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from typing import NoReturn
 
 import structlog
 
-from ringrift.data.transfer.chunks import ChunkIndex, chunk_count, chunk_length, hash_of, read_chunk
+from ringrift.data.transfer.chunks import (
+    ChunkIndex,
+    chunk_count,
+    chunk_length,
+    copy_bytes,
+    hash_of,
+    read_chunk,
+)
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.engine.digests import mismatch
 from ringrift.engine.sqlite.blob_folder import BlobFolder
@@ -46,7 +55,8 @@ class Incoming:
     def __init__(self, folder: BlobFolder, index: ChunkIndex, digest: str, size: int) -> None:
         self.digest, self.size = digest, size
         self._folder, self._index = folder, index
-        self._hashes: list[bytes | None] = [None] * chunk_count(size)  # of the chunks verified by this object
+        self._hashes: list[bytes | None] = [None] * chunk_count(size)  # of the chunks that are here
+        self._copied: dict[int, str] = {}  # those that were taken from other blobs, unhashed
         self._changing = threading.Condition()
         self._state, self._writers, self._touched = _State.OPEN, 0, True
         self._reading_back = threading.Lock()
@@ -77,17 +87,15 @@ class Incoming:
     def missing(self, first: int, hashes: Sequence[bytes]) -> list[int]:
         """Return the positions, of *hashes* from *first* on, that must be sent.
 
-        The others are here: from an earlier attempt, or copied now from another file. Either way they were
-        hashed.
+        The others are here: from an earlier attempt, or copied now from another file.
         """
         wanted = {first + offset: expected for offset, expected in enumerate(hashes)}
         with self._writing() as may_write:
             wanted = {p: expected for p, expected in wanted.items() if self._known(p) != expected}
             if may_write and wanted:
-                buffer = memoryview(bytearray(CHUNK_BYTES))
                 if self._continued:
-                    self._count_what_is_here(wanted, buffer)
-                self._copy_from_other_files(wanted, buffer)
+                    self._count_what_is_here(wanted)
+                self._copy_from_other_files(wanted)
         self._advance(_READ_BACK_AT_ONCE)
         return sorted(wanted)
 
@@ -113,14 +121,22 @@ class Incoming:
                 raise ChunksLacking(f"{self.digest[:12]} lacks chunks", retry_after_s=0.0)
             with told_in_our_words(self._opened.path), self._opened.file:
                 self._read_back_up_to(len(self._hashes))
-                found = self._whole.hexdigest()
-                if found != self.digest:
-                    self._opened.path.unlink(missing_ok=True)
-                    error = mismatch(self._opened.path, self.digest, found)
-                    raise DigestMismatch(error.path, found=error.found, advice=error.advice)
+                if (found := self._whole.hexdigest()) != self.digest:
+                    self._refuse(found)
                 self._folder.publish({self.digest: self._opened.path})
             self._state = _State.SEALED
         self._index.keep(self.digest, b"".join(known for known in self._hashes if known is not None))
+
+    def _refuse(self, found: str) -> NoReturn:
+        """Drop a file that is not what its name says, or only what was copied wrong into it."""
+        if blobs := self._wrong_copies():
+            for blob in blobs:
+                log.warning("transfer.damaged_copy", digest=blob, found_in=self.digest)
+                self._index.forget(blob)
+            raise ChunksLacking(f"{self.digest[:12]} took wrong chunks from another file", retry_after_s=0.0)
+        self._opened.path.unlink(missing_ok=True)
+        error = mismatch(self._opened.path, self.digest, found)
+        raise DigestMismatch(error.path, found=error.found, advice=error.advice)
 
     def let_go(self) -> None:
         """Close the file; what came stays, to be continued."""
@@ -147,6 +163,7 @@ class Incoming:
             )
 
     def _put(self, position: int, expected: bytes, payload: memoryview) -> None:
+        self._copied.pop(position, None)
         with told_in_our_words(self._opened.path):
             done, start = 0, position * CHUNK_BYTES
             while done < len(payload):
@@ -159,16 +176,17 @@ class Incoming:
             if position < self._read_back:  # another list of chunks: what was read back is no longer there
                 self._whole, self._read_back = hashlib.sha256(), 0
 
-    def _count_what_is_here(self, wanted: dict[int, bytes], buffer: memoryview) -> None:
+    def _count_what_is_here(self, wanted: dict[int, bytes]) -> None:
+        buffer = memoryview(bytearray(CHUNK_BYTES))
         for position, expected in list(wanted.items()):
-            if self._is_hole(position):
-                continue
-            piece = buffer[: chunk_length(self.size, position)]
-            with told_in_our_words(self._opened.path):
-                here = hash_of(read_chunk(self._descriptor, position, piece))
-            if here == expected:
+            if not self._is_hole(position) and self._hash_here(position, buffer) == expected:
                 self._count(position, expected)
                 del wanted[position]
+
+    def _hash_here(self, position: int, buffer: memoryview) -> bytes:
+        with told_in_our_words(self._opened.path):
+            piece = buffer[: chunk_length(self.size, position)]
+            return hash_of(read_chunk(self._descriptor, position, piece))
 
     def _is_hole(self, position: int) -> bool:
         start = position * CHUNK_BYTES
@@ -179,32 +197,38 @@ class Incoming:
         except OSError:  # there is no data behind this place
             return True
 
-    def _copy_from_other_files(self, wanted: dict[int, bytes], buffer: memoryview) -> None:
+    def _copy_from_other_files(self, wanted: dict[int, bytes]) -> None:
         elsewhere = self._index.find(list(wanted.values()))
         by_blob: dict[str, list[tuple[int, int]]] = {}
         for position, expected in wanted.items():
             if (place := elsewhere.get(expected)) is not None:
                 by_blob.setdefault(place[0], []).append((position, place[1]))
         for blob, pairs in by_blob.items():
-            if not self._copy_from(blob, pairs, wanted, buffer):
+            if not self._copy_from(blob, pairs, wanted):
                 log.info("transfer.chunks_not_where_listed", blob=blob)
                 self._index.forget(blob)
 
-    def _copy_from(
-        self, blob: str, pairs: Sequence[tuple[int, int]], wanted: dict[int, bytes], buffer: memoryview
-    ) -> bool:
-        """Copy (position here, position there); whether the other file was as listed."""
+    def _copy_from(self, blob: str, pairs: Sequence[tuple[int, int]], wanted: dict[int, bytes]) -> bool:
+        """Copy (position here, position there); whether the other file was long enough."""
         try:
             source = self._folder.place(blob).open("rb", buffering=0)
         except FileNotFoundError:
             return False
-        with source:
+        with source, told_in_our_words(self._opened.path):
             for here, there in pairs:
-                piece = read_chunk(source.fileno(), there, buffer[: chunk_length(self.size, here)])
-                if len(piece) != chunk_length(self.size, here) or hash_of(piece) != wanted[here]:
+                length = chunk_length(self.size, here)
+                start, target = there * CHUNK_BYTES, here * CHUNK_BYTES
+                if not copy_bytes(source.fileno(), start, self._descriptor, target, length):
                     return False
-                self._put(here, wanted.pop(here), piece)
+                self._copied[here] = blob
+                self._count(here, wanted.pop(here))
         return True
+
+    def _wrong_copies(self) -> set[str]:
+        """The blobs from which wrong chunks were copied."""
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        wrong = [p for p in self._copied if self._hash_here(p, buffer) != self._hashes[p]]
+        return {self._copied[position] for position in wrong}
 
     # --- reading back ---------------------------------------------------------------------------------
 
