@@ -3,8 +3,10 @@
 import asyncio
 import hashlib
 import http.client
+import json
 import os
 import random
+import signal
 import socket
 import stat
 import time
@@ -13,8 +15,10 @@ import pytest
 
 from data_http import SECRET, DataServerProcess, http_transport
 from data_transports import HERE, THERE, Store, artifact
+from ringrift.daemons.manager import get_daemon_manager
+from ringrift.daemons.types import DaemonType
 from ringrift.data.secret import SECRET_FILE, data_secret
-from ringrift.data.server import ADDRESS_FILE
+from ringrift.data.server import ADDRESS_FILE, data_server
 from ringrift.data.transfer.chunks import hash_of
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
 from ringrift.data.transfer.http_line import HttpLine, LineBroken, ServerTime
@@ -30,7 +34,7 @@ from ringrift.data.transfer.messages import (
 )
 from ringrift.data.transfer.receiving import Taken
 from ringrift.data.transfer.signing import NotSigned, Signer, Words
-from ringrift.errors import StorageFull
+from ringrift.errors import StorageFull, Unavailable
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 
@@ -336,6 +340,35 @@ def test_it_ends_when_asked_and_says_where_it_listens_only_until_then(own_server
     with pytest.raises(LineBroken):
         line.ask("hello", Files(()), Hello)
     line.close()
+
+
+async def address_of_another(path, pid):
+    async with asyncio.timeout(60):
+        while True:
+            if path.exists() and (said := json.loads(path.read_text()))["pid"] != pid:
+                return said
+            await asyncio.sleep(0.05)
+
+
+async def test_its_supervisor_starts_it_again_after_kill_9(tmp_path, monkeypatch):
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("RINGRIFT_DATA_PORT", "0")
+    manager = get_daemon_manager()
+    await manager.start(DaemonType.EVENT_ROUTER)
+    assert await manager.start(DaemonType.DATA_SERVER)
+    first = await address_of_another(tmp_path / ADDRESS_FILE, 0)
+    os.kill(first["pid"], signal.SIGKILL)
+    second = await address_of_another(tmp_path / ADDRESS_FILE, first["pid"])
+    socket.create_connection(("127.0.0.1", second["port"]), timeout=30).close()
+    await manager.shutdown()
+    assert not (tmp_path / ADDRESS_FILE).exists()
+
+
+async def test_a_port_that_is_taken_is_told(server, tmp_path):
+    environment = {"RINGRIFT_DATA_DIR": str(tmp_path), "RINGRIFT_DATA_PORT": str(server.port)}
+    second = data_server(load_settings(environment).settings, SystemRuntime())
+    with pytest.raises(Unavailable, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        await second.run()
 
 
 async def test_the_overlay_address_is_tried_first_and_the_plain_one_after_it(server, here):

@@ -22,6 +22,7 @@ from ringrift.data.server_http import DataHttpServer
 from ringrift.data.transfer.receiving import Intake, open_intake
 from ringrift.data.transfer.signing import OnceOnly, Signer
 from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.errors import Unavailable
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 
@@ -52,8 +53,7 @@ class DataServer:
 
     async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
         """Listen, look after the folder, and end cleanly when cancelled."""
-        with told_in_our_words(self._address_file):
-            server = await asyncio.to_thread(self._listen)
+        server = await asyncio.to_thread(self._listen)
         thread = threading.Thread(target=server.serve_forever, name="ringrift-data-server", daemon=True)
         thread.start()
         log.info("data_server.listening", host=self._address[0], port=self.port, node=self._intake.node)
@@ -67,19 +67,27 @@ class DataServer:
             await asyncio.shield(asyncio.to_thread(self._end, server, thread))
 
     def _listen(self) -> DataHttpServer:
-        server = DataHttpServer(
-            self._address,
-            answers=Answers(self._intake, Buffers()),
-            signer=Signer(self._secret),
-            once_only=OnceOnly(now_s=self._runtime.now_s, monotonic_s=self._runtime.monotonic_s),
-        )
+        host, port = self._address
+        try:
+            server = DataHttpServer(
+                self._address,
+                answers=Answers(self._intake, Buffers()),
+                signer=Signer(self._secret),
+                once_only=OnceOnly(now_s=self._runtime.now_s, monotonic_s=self._runtime.monotonic_s),
+            )
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise Unavailable(f"cannot listen on {host}:{port}: {why}", retry_after_s=30.0) from error
         self.port = int(server.server_address[1])
-        said = msgspec.json.encode(ServerAddress(self._address[0], self.port, os.getpid()))
-        making = self._address_file.with_suffix(f".{os.getpid()}")
-        self._address_file.parent.mkdir(parents=True, exist_ok=True)
-        making.write_bytes(said)
-        os.replace(making, self._address_file)
+        self._say_where(ServerAddress(host, self.port, os.getpid()))
         return server
+
+    def _say_where(self, address: ServerAddress) -> None:
+        making = self._address_file.with_suffix(f".{os.getpid()}")
+        with told_in_our_words(self._address_file):
+            self._address_file.parent.mkdir(parents=True, exist_ok=True)
+            making.write_bytes(msgspec.json.encode(address))
+            os.replace(making, self._address_file)
 
     def _look_after_the_folder(self) -> None:
         """Let go of what nobody continues, remove old leftovers and the lists of files that are gone."""
