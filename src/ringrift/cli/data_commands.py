@@ -178,7 +178,7 @@ async def _verified(
 ) -> tuple[Scrubbed, Orphans]:
     orphans = Orphans() if texts else await register_orphans(plane, young_s=0.0)
     wanted = frozenset([(await find_artifact(plane, text)).digest for text in texts]) if texts else None
-    own = [each for each in await plane.manifest.receipts() if each.node == plane.this.name]
+    own = (await plane.view()).receipts_at(plane.this.name).values()
     due = [each for each in own if wanted is None or each.digest in wanted]
     task = progress.add_task("reading", total=sum(each.size for each in due), files=f"of {len(due)} files")
     found = await scrub(

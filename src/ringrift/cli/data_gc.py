@@ -77,9 +77,10 @@ async def _collect(
     deleter = Deleter(plane, rules=rules)
     if not dry_run:
         await deleter.finish()
-    artifacts = await plane.manifest.artifacts()
+    manifest = await plane.view()
+    artifacts = manifest.cards
     held = await read_held(plane, artifacts)
-    here = {each.digest for each in await plane.manifest.receipts() if each.node == plane.this.name}
+    here = manifest.receipts_at(plane.this.name)
     wanted = [
         each
         for each in artifacts

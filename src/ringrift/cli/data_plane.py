@@ -57,7 +57,7 @@ async def find_artifact(plane: DataPlane, text: str) -> Artifact:
     elif len(text) < DIGEST_CHARS_MIN:
         raise ConfigError(f"give at least {DIGEST_CHARS_MIN} characters of the digest")
     else:
-        known = await plane.manifest.artifacts()
+        known = (await plane.view()).cards
         found = [each for each in known if each.digest.startswith(text) or each.name == text]
     if len(found) != 1:
         told = "no artifact is" if not found else f"{len(found)} artifacts are"

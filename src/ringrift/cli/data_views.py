@@ -11,7 +11,7 @@ import msgspec
 
 from ringrift.cli.wording import NOTHING, brief, clock, count
 from ringrift.data.artifacts import Artifact, kinds_of
-from ringrift.data.copies import CopyView, receipts_by_digest
+from ringrift.data.copies import CopyView
 from ringrift.data.deletion import Deleter, DeletionVerdict
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.plane import DataPlane
@@ -38,11 +38,12 @@ async def artifact_rows(plane: DataPlane, *, data_type: str, config: str, node: 
     """Artifacts, the oldest first."""
     if node:
         node = plane.nodes[node].name  # says which there are
-    receipts = receipts_by_digest(await plane.manifest.receipts())
+    manifest = await plane.view()
+    receipts = manifest.receipts
     stones = await DeletionRecords(plane.kv).tombstones()
     marked = await Quarantine(plane).marked()
     view, rows = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s()), []
-    for artifact in await plane.manifest.artifacts():
+    for artifact in manifest.cards:
         copies = view.of(receipts.get(artifact.digest, ()), stones.get(artifact.digest))
         nodes = [*copies.nodes, *(receipt.node for receipt, _ in copies.discounted)]
         if artifact.kind not in kinds_of(data_type) or config not in ("", artifact.config):
@@ -74,7 +75,7 @@ async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, A
     tombstone, heir = await records.tombstone(digest), await records.heir(digest)
     view = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s())
     copies = view.of(await plane.manifest.copies(digest), tombstone)
-    held = await read_held(plane, await plane.manifest.artifacts())
+    held = await read_held(plane, (await plane.view()).cards)
     verdict = DeletionVerdict(allowed=False, reason="this node has none")
     if await plane.blobs.has(digest):
         verdict = await deleter.examine(artifact, held_for=held.get(digest, ""))

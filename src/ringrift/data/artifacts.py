@@ -31,7 +31,7 @@ DATA_TYPES: dict[str, frozenset[ArtifactKind]] = {
 _SINGULAR = {"game": "games", "model": "models", "checkpoint": "models"}
 
 
-class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The card of one sealed file. Two cards of one digest say the same; the first one stays."""
 
     digest: str
@@ -51,7 +51,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ConfigError(f"artifact {self.digest[:12]} has the size {self.size}")
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node read the whole file and its hash was right. Nothing less counts as a copy."""
 
     digest: str

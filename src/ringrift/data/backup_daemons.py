@@ -15,7 +15,7 @@ import structlog
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup_plan import BackupRules, Failures, plan_import
 from ringrift.data.backup_service import ArchiveBackup, BackupReport, archives
-from ringrift.data.copies import CopyView, receipts_by_digest
+from ringrift.data.copies import CopyView
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.distribution import digest_in
 from ringrift.data.moves import arrived, copy_artifacts
@@ -228,7 +228,7 @@ class DriveBackupDaemon(ArchiveDaemon):
     async def _from_others(self, backup: ArchiveBackup) -> tuple[int, int]:
         """Bring what only other nodes have through this one, a batch per node and round."""
         plane = backup.plane
-        copies = receipts_by_digest(await plane.manifest.receipts())
+        copies = (await plane.view()).receipts
         view = CopyView(nodes=plane.nodes, now_s=self._runtime.now_s())
         others = {node.name for node in plane.nodes.others()} - {backup.archive.name}
         by_source: dict[str, list[Artifact]] = {}
@@ -262,9 +262,7 @@ class ArchiveImportDaemon(ArchiveDaemon):
     async def _serve(self, backup: ArchiveBackup) -> None:
         plane, this = backup.plane, backup.plane.this.name
         archived = {card.artifact.digest: card for card in await backup.archived()}
-        known = {card.digest: card for card in await plane.manifest.artifacts()}
-        here = [receipt.digest for receipt in await plane.manifest.receipts() if receipt.node == this]
-        held = {digest: known[digest] for digest in here if digest in known}
+        held = {card.digest: card for card in (await plane.view()).held_by(this)}
         tombstones = await DeletionRecords(plane.kv).tombstones()
         chosen = plan_import(
             [card.artifact for card in archived.values()],

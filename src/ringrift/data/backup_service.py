@@ -18,7 +18,6 @@ from ringrift.data.archive_objects import DriveObjects
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.backup_index import ArchiveIndex, merged, same_content
 from ringrift.data.backup_plan import BackupRules, plan_backup, plan_reverification
-from ringrift.data.copies import receipts_by_digest
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.nodes import DataNode
@@ -96,10 +95,10 @@ class ArchiveBackup:
         resting: Collection[str] = (),
     ) -> list[Artifact]:
         """What the archive lacks of this node's files, or of those of *holders*."""
-        manifest = self.plane.manifest
+        manifest = await self.plane.view()
         return plan_backup(
-            await manifest.artifacts(),
-            receipts_by_digest(await manifest.receipts()),
+            manifest.cards,
+            manifest.receipts,
             archive=self.archive.name,
             holders=holders or (self.plane.this.name,),
             only=only,
@@ -179,7 +178,7 @@ class ArchiveBackup:
 
     async def push_inventory(self) -> int:
         """Tell the archive which of its files this node put there or has; return how many it lists."""
-        receipts = receipts_by_digest(await self.plane.manifest.receipts())
+        receipts = (await self.plane.view()).receipts
         both = {self.archive.name, self.plane.this.name}
         held = [digest for digest, found in receipts.items() if both <= {each.node for each in found}]
         inventory = await self.index.grow_inventory(
@@ -208,7 +207,7 @@ class ArchiveBackup:
 
     async def _tell_cluster(self, cards: Sequence[ArchiveCard]) -> None:
         manifest = self.plane.manifest
-        told = {receipt.digest for receipt in await manifest.receipts() if receipt.node == self.archive.name}
+        told = (await self.plane.view()).receipts_at(self.archive.name)
         new = [card for card in cards if card.artifact.digest not in told]
         await manifest.register([card.artifact for card in new])
         await manifest.add_receipts([card.receipt(self.archive.name, card.verified_by) for card in new])
@@ -217,7 +216,7 @@ class ArchiveBackup:
         """Read archived files again, by default those not read for long; mend them from our copies."""
         manifest, now_s = self.plane.manifest, self.plane.runtime.now_s()
         if digests is None:
-            copies = receipts_by_digest(await manifest.receipts())
+            copies = (await self.plane.view()).receipts
             digests = plan_reverification(copies, archive=self.archive.name, now_s=now_s, rules=self.rules)
         report = BackupReport(archive=self.archive.name)
         for digest in digests:

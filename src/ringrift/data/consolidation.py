@@ -191,11 +191,10 @@ class ConsolidationDaemon(WakingDaemon):
 
     async def _cold_shards(self, plane: DataPlane) -> list[Artifact]:
         """Shards of this node that nothing needs under their own name, and that live on nowhere else yet."""
-        artifacts = await plane.manifest.artifacts()
-        held = await read_held(plane, artifacts)
-        here = {each.digest for each in await plane.manifest.receipts() if each.node == plane.this.name}
+        manifest = await plane.view()
+        held, here = await read_held(plane, manifest.cards), manifest.receipts_at(plane.this.name)
         left_out = {*held, *await DeletionRecords(plane.kv).heirs(), *await Quarantine(plane).marked()}
-        return [each for each in artifacts if each.digest in here and each.digest not in left_out]
+        return [each for each in manifest.cards if each.digest in here and each.digest not in left_out]
 
     # --- taking results in ----------------------------------------------------------------------------
 
@@ -268,7 +267,7 @@ class ConsolidationDaemon(WakingDaemon):
 
     async def _release_sources(self, plane: DataPlane) -> None:
         deleter = Deleter(plane, rules=DeletionRules(copies_min=self.rules.copies_min, age_s_min=0.0))
-        artifacts = {each.digest: each for each in await plane.manifest.artifacts()}
+        artifacts = (await plane.view()).artifacts
         held = await read_held(plane, artifacts.values())
         for digest, heir in (await DeletionRecords(plane.kv).heirs()).items():
             artifact = artifacts.get(digest)

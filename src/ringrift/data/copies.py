@@ -6,7 +6,7 @@ from. A copy counts if a node that stays read all of it not too long ago and has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ringrift.data.artifacts import Receipt
@@ -102,10 +102,3 @@ class CopyView:
             return ""
         first = shares.setdefault(share, receipt.node)
         return "" if first == receipt.node else f"it is the same file as {first}'s"
-
-
-def receipts_by_digest(receipts: Iterable[Receipt]) -> Mapping[str, list[Receipt]]:
-    found: dict[str, list[Receipt]] = {}
-    for receipt in receipts:
-        found.setdefault(receipt.digest, []).append(receipt)
-    return found

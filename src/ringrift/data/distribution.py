@@ -16,7 +16,6 @@ import structlog
 
 from ringrift.data.away import AwayNodes
 from ringrift.data.capacity import DiskStates
-from ringrift.data.copies import receipts_by_digest
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.distribution_plan import (
     DistributionRules,
@@ -177,9 +176,10 @@ class DistributionDaemon(WakingDaemon):
     async def _scene(self, plane: DataPlane) -> DistributionScene:
         now_s = self._runtime.monotonic_s()
         resting = frozenset(key for key, tries in self._tries.items() if tries.next_s > now_s)
+        manifest = await plane.view()
         return DistributionScene(
-            artifacts={each.digest: each for each in await plane.manifest.artifacts()},
-            receipts=receipts_by_digest(await plane.manifest.receipts()),
+            artifacts=manifest.artifacts,
+            receipts=manifest.receipts,
             nodes=plane.nodes,
             tombstones=await DeletionRecords(plane.kv).tombstones(),
             away=self.away.now(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.copies import CopyView, receipts_by_digest
+from ringrift.data.copies import CopyView
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.manifest_index import games_in
 from ringrift.data.moves import arrived, copy_artifacts
@@ -40,10 +40,11 @@ async def at_risk(plane: DataPlane, host: str) -> list[Artifact]:
     """What *host* has and no node that stays has; games first, then the most games a byte."""
     records = DeletionRecords(plane.kv)
     stones, heirs = await records.tombstones(), await records.heirs()
-    receipts = receipts_by_digest(await plane.manifest.receipts())
+    manifest = await plane.view()
+    receipts = manifest.receipts
     view = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s())
     risky = []
-    for artifact in await plane.manifest.artifacts():
+    for artifact in manifest.cards:
         held = receipts.get(artifact.digest, ())
         if artifact.digest in heirs or all(receipt.node != host for receipt in held):
             continue

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ringrift.data.artifacts import Artifact, kinds_of
-from ringrift.data.manifest_index import ManifestIndex, games_in
+from ringrift.data.manifest_index import games_in
 from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.engine.blocking import run_blocking
 from ringrift.errors import ConfigError
@@ -131,7 +131,7 @@ class FreshnessChecker:
     async def watch(self) -> dict[str, FreshnessResult]:
         """Look at every config of which there is data anywhere; ask for a sync where it is old here."""
         plane = await self._open()
-        view = await ManifestIndex(plane.kv).refresh()
+        view = await plane.view()
         found = {}
         for config_key in sorted({each.config for each in view.artifacts.values() if each.config}):
             found[config_key] = result = await self.check(config_key)
@@ -168,7 +168,7 @@ class FreshnessChecker:
             await runtime.sleep(min(self.config.poll_s, self.config.sync_timeout_seconds - waited_s))
 
     async def _look(self, plane: DataPlane, config_key: str) -> FreshnessResult:
-        view = await ManifestIndex(plane.kv).refresh()
+        view = await plane.view()
         held = [each for each in view.held_by(plane.this.name) if each.config == config_key]
         return judge_freshness(held, self.config, now_s=plane.runtime.now_s())
 

@@ -183,7 +183,7 @@ class DataCleanupDaemon(WakingDaemon):
     async def _run_cycle(self) -> None:
         plane = await self._opened()
         quarantine, deleter = Quarantine(plane), Deleter(plane)
-        artifacts = await plane.manifest.artifacts()
+        artifacts = (await plane.view()).cards
         marked, held = await quarantine.marked(), await read_held(plane, artifacts)
         for artifact in artifacts:
             why, worst = poor_quality(artifact, self.rules)

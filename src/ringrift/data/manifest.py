@@ -123,7 +123,7 @@ class ClusterManifest:
         return get_cluster_manifest()
 
     def view(self) -> ManifestView:
-        return run_blocking(ManifestIndex(self.plane.kv).refresh())
+        return run_blocking(self.plane.view())
 
     def find_stale_data(self, max_age_hours: float = 1.0, data_type: str = "all") -> list[StaleData]:
         """Return what only one node holds although it is older than that and others would take it."""

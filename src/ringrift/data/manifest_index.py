@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
-from contextlib import aclosing
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.manifest_store import ARTIFACTS, LOCATIONS, read_entry
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.ports import Change, KeyValue
+from ringrift.runtime import Runtime
+
+PAGE = 1_000  # changes that are taken in at a time: a few milliseconds of the event loop
+REREAD_S = 6 * 3_600.0  # deletions that lie longer back may be forgotten by the store
+
+
+class ReceiptsByDigest(Mapping[str, tuple[Receipt, ...]]):
+    """The receipts of each file, made when they are asked for."""
+
+    def __init__(self, copies: Mapping[str, Mapping[str, Receipt]]) -> None:
+        self._copies = copies
+
+    def __getitem__(self, digest: str) -> tuple[Receipt, ...]:
+        return tuple(self._copies[digest].values())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._copies)
+
+    def __len__(self) -> int:
+        return len(self._copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +46,24 @@ class ManifestView:
         found = (each for each in self.artifacts.values() if each.kind in wanted)
         return sorted(found, key=lambda each: (each.created_s, each.digest))
 
+    @property
+    def cards(self) -> list[Artifact]:
+        return list(self.artifacts.values())
+
+    @property
+    def receipts(self) -> ReceiptsByDigest:
+        """Every receipt, also of files without a card."""
+        return ReceiptsByDigest(self.copies)
+
+    def receipts_at(self, node: str) -> dict[str, Receipt]:
+        """The receipts of one node, by digest."""
+        return {digest: places[node] for digest, places in self.copies.items() if node in places}
+
     def holders(self, digest: str) -> tuple[str, ...]:
-        return tuple(self.copies.get(digest, {}))
+        return tuple(self.copies.get(digest, ())) if digest in self.artifacts else ()
 
     def is_at(self, digest: str, node: str) -> bool:
-        return node in self.copies.get(digest, {})
+        return digest in self.artifacts and node in self.copies.get(digest, ())
 
     def held_by(self, node: str) -> list[Artifact]:
         return [each for each in self.artifacts.values() if self.is_at(each.digest, node)]
@@ -54,65 +88,82 @@ def games_in(artifacts: Iterable[Artifact]) -> int:
 
 
 class ManifestIndex:
-    """Keeps the picture: read anew with `refresh`, or change by change while `follow` runs."""
+    """Keeps the picture between looks: each `refresh` reads only what changed since the last.
 
-    def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
-        self._artifacts: dict[str, Artifact] = {}
-        self._copies: dict[str, dict[str, Receipt]] = {}
-        self._revision = 0
-        self._following = False
+    May be shared by tasks and event loops. What it gives out never changes under its reader.
+    """
 
-    @property
-    def view(self) -> ManifestView:
-        """The picture as it is known now; it does not change under its reader."""
-        copies = {
-            digest: dict(places) for digest, places in self._copies.items() if digest in self._artifacts
-        }
-        return ManifestView(dict(self._artifacts), copies)
+    def __init__(self, kv: KeyValue, runtime: Runtime) -> None:
+        self._kv, self._runtime = kv, runtime
+        self._lock = threading.Lock()
+        self._known, self._read_s = _Known(), runtime.now_s()
 
     async def refresh(self) -> ManifestView:
-        """Read all of it, unless every change is followed anyway."""
-        if not self._following:
-            await self._read_all()
-        return self.view
+        """Return the manifest as it is now."""
+        now_s = self._runtime.now_s()
+        with self._lock:
+            if abs(now_s - self._read_s) > REREAD_S:
+                self._known = _Known()
+            self._read_s, known = now_s, self._known
+        for prefix in (ARTIFACTS, LOCATIONS):
+            await self._catch_up(known, prefix)
+        with self._lock:
+            return known.view()
 
-    async def follow(self) -> None:
-        """Apply changes as they come, until cancelled."""
-        await self._read_all()
-        self._following = True
-        try:
-            async with asyncio.TaskGroup() as group:
-                for prefix in (ARTIFACTS, LOCATIONS):
-                    group.create_task(self._apply_changes(prefix))
-        finally:
-            self._following = False
+    async def _catch_up(self, known: _Known, prefix: str) -> None:
+        complete = False
+        while not complete:
+            page = await self._kv.changes(prefix, after=known.revisions[prefix], limit=PAGE)
+            complete = page.complete
+            with self._lock:
+                done = known.revisions[prefix]  # others may have been faster
+                for change in page.changes:
+                    if change.revision > done:
+                        known.apply(change)
+                known.revisions[prefix] = max(done, page.revision)
 
-    async def _read_all(self) -> None:
-        cards, places = await self._kv.entries(ARTIFACTS), await self._kv.entries(LOCATIONS)
-        self._artifacts, self._copies = {}, {}
-        for entry in (*cards, *places):
-            self._apply(entry.key, entry.value)
-        self._revision = max((entry.revision for entry in (*cards, *places)), default=0)
 
-    async def _apply_changes(self, prefix: str) -> None:
-        async with aclosing(self._kv.watch(prefix, after=self._revision)) as changes:
-            async for change in changes:
-                self._apply(change.key, change.value)
+class _Known:
+    """All cards and receipts, in little memory: names and digests that repeat are kept once."""
 
-    def _apply(self, key: str, value: bytes | None) -> None:
-        if key.startswith(ARTIFACTS):
-            digest = key.removeprefix(ARTIFACTS)
-            if value is None:
-                self._artifacts.pop(digest, None)
-            else:
-                self._artifacts[digest] = read_entry(key, value, Artifact)
-            return
-        digest, _, node = key.removeprefix(LOCATIONS).partition("/")
-        places = self._copies.setdefault(digest, {})
-        if value is None:
-            places.pop(node, None)
+    def __init__(self) -> None:
+        self._artifacts: dict[str, Artifact] = {}
+        self._copies: dict[str, Mapping[str, Receipt]] = {}  # the inner ones are replaced, never changed
+        self._strings: dict[str, str] = {}
+        self._view: ManifestView | None = None
+        self.revisions = {ARTIFACTS: 0, LOCATIONS: 0}
+
+    def view(self) -> ManifestView:
+        if self._view is None:
+            self._view = ManifestView(dict(self._artifacts), dict(self._copies))
+        return self._view
+
+    def apply(self, change: Change) -> None:
+        self._view = None
+        if change.key.startswith(ARTIFACTS):
+            self._apply_card(change, change.key.removeprefix(ARTIFACTS))
         else:
-            places[node] = read_entry(key, value, Receipt)
-        if not places:
-            del self._copies[digest]
+            self._apply_receipt(change, *change.key.removeprefix(LOCATIONS).split("/", 1))
+
+    def _apply_card(self, change: Change, digest: str) -> None:
+        if change.value is None:
+            self._artifacts.pop(digest, None)
+            return
+        card = read_entry(change.key, change.value, Artifact)
+        self._artifacts[digest] = replace(card, config=self._once(card.config), node=self._once(card.node))
+
+    def _apply_receipt(self, change: Change, digest: str, node: str) -> None:
+        places = {name: each for name, each in self._copies.get(digest, {}).items() if name != node}
+        if change.value is not None:
+            receipt = read_entry(change.key, change.value, Receipt)
+            card = self._artifacts.get(digest)
+            name, verifier = self._once(node), self._once(receipt.verifier)
+            digest = digest if card is None else card.digest
+            places[name] = replace(receipt, digest=digest, node=name, verifier=verifier)
+        if places:
+            self._copies[digest] = places
+        else:
+            self._copies.pop(digest, None)
+
+    def _once(self, text: str) -> str:
+        return self._strings.setdefault(text, text)

@@ -36,8 +36,8 @@ async def register_orphans(plane: DataPlane, *, young_s: float = YOUNG_S) -> Orp
     """Register sealed files of this node that have no card or no receipt, after reading all of each."""
     await Deleter(plane).finish()  # what was being deleted is no orphan
     stones = await DeletionRecords(plane.kv).tombstones()
-    known = {each.digest for each in await plane.manifest.artifacts()}
-    here = {each.digest for each in await plane.manifest.receipts() if each.node == plane.this.name}
+    manifest = await plane.view()
+    known, here = manifest.artifacts, manifest.receipts_at(plane.this.name)
     found, registered, refused = [], [], []
     for digest in await plane.blobs.digests():
         if digest in known and digest in here:

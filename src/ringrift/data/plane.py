@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.manifest_index import ManifestIndex, ManifestView
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
 from ringrift.data.transfer.assembling import assemble_transfers
@@ -65,6 +66,7 @@ class DataPlane:
         self.queue: WorkQueue = engine.queue
         self.blobs: Blobs = engine.blobs if blobs is None else blobs
         self.manifest = ManifestStore(engine.kv)
+        self._index = ManifestIndex(engine.kv, runtime)
         self._make_transfers = make_transfers
         self._transfers: Transfers | None = None
 
@@ -72,6 +74,10 @@ class DataPlane:
     def this(self) -> DataNode:
         """The node that this process runs on."""
         return self.nodes.this
+
+    async def view(self) -> ManifestView:
+        """Return the manifest as it is now. All who look share one picture and read only what changed."""
+        return await self._index.refresh()
 
     @property
     def transfers(self) -> Transfers:

@@ -20,7 +20,7 @@ import structlog
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.deletion_records import DeletionRecords, Heir
 from ringrift.data.kv_records import KvRecords
-from ringrift.data.manifest_index import ManifestIndex, ManifestView
+from ringrift.data.manifest_index import ManifestView
 from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.data.records_merge import Merged, RecordTable, count_records, merge_database, take_snapshot
 from ringrift.data.transfer.contract import TransferFailed
@@ -105,7 +105,7 @@ class RecordSync:
         """Merge what others published, then publish what is known here. A node that fails stops no other."""
         plane, total, errors = self._plane, Merged(), []
         self.counts.rounds += 1
-        view = await ManifestIndex(plane.kv).refresh()
+        view = await plane.view()
         for snapshot in self.newest(view):
             try:
                 total += await self._take_over(view, snapshot)
@@ -141,7 +141,7 @@ class RecordSync:
         now_s = plane.runtime.now_s()
         former = [
             each
-            for each in (await ManifestIndex(plane.kv).refresh()).held_by(plane.this.name)
+            for each in (await plane.view()).held_by(plane.this.name)
             if each.name == self._card_name and each.node == plane.this.name and each.digest != digest
         ]
         card = Artifact(

@@ -17,7 +17,7 @@ import structlog
 
 from ringrift.data.away import AwayNodes
 from ringrift.data.capacity import DiskStates
-from ringrift.data.copies import CopyView, receipts_by_digest
+from ringrift.data.copies import CopyView
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.moves import arrived, copy_artifacts
@@ -66,9 +66,10 @@ async def take_snapshot(plane: DataPlane, away: frozenset[str] = frozenset()) ->
     """Read what the plan looks at."""
     records = DeletionRecords(plane.kv)
     claims = await plane.kv.entries(CLAIMS)
+    manifest = await plane.view()
     return CopiesSnapshot(
-        artifacts=await plane.manifest.artifacts(),
-        receipts=receipts_by_digest(await plane.manifest.receipts()),
+        artifacts=manifest.cards,
+        receipts=manifest.receipts,
         view=CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s(), away=away),
         this=plane.this.name,
         tombstones=await records.tombstones(),

@@ -62,7 +62,7 @@ async def scrub(
 
 
 async def _due(plane: DataPlane, older_than_s: float, digests: frozenset[str] | None) -> list[Receipt]:
-    own = [each for each in await plane.manifest.receipts() if each.node == plane.this.name]
+    own = (await plane.view()).receipts_at(plane.this.name).values()
     now_s = plane.runtime.now_s()
     if digests is not None:
         due = [each for each in own if each.digest in digests]

@@ -283,6 +283,15 @@ class Change:
     revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class ChangePage:
+    """Changes in the order of their revisions; there is no other up to *revision*."""
+
+    changes: tuple[Change, ...]
+    revision: int
+    complete: bool  # nothing had changed after it when it was read
+
+
 class KeyValue(Protocol):
     """Small values with compare-and-swap. Revisions are engine-wide and never repeat."""
 
@@ -312,6 +321,13 @@ class KeyValue(Protocol):
         """Yield the changes after revision *after* (None: from now on), expiry included.
 
         A key that changes several times before it is read may be reported once, with its last change.
+        """
+        ...
+
+    async def changes(self, prefix: str = "", *, after: int, limit: int = 1_000) -> ChangePage:
+        """Return what changed after revision *after* without waiting; from 0 on, everything there is.
+
+        Deletions are remembered for a day; whoever looks less often begins again at 0.
         """
         ...
 

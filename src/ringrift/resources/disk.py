@@ -18,7 +18,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.capacity import DiskState, DiskStates
-from ringrift.data.copies import CopyView, receipts_by_digest
+from ringrift.data.copies import CopyView
 from ringrift.data.deletion import Deleter, DeletionRules
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.moves import copy_artifacts
@@ -178,7 +178,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         deleter = Deleter(plane, rules=rules)
         await deleter.finish()
         freed = Freed()
-        artifacts = await plane.manifest.artifacts()
+        artifacts = (await plane.view()).cards
         held = await read_held(plane, artifacts)
         for artifact in await self._in_order(plane, artifacts):
             if freed.bytes >= wanted:
@@ -192,7 +192,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
 
     async def _in_order(self, plane: DataPlane, artifacts: list[Artifact]) -> list[Artifact]:
         """What this node has, the least needed first."""
-        receipts = receipts_by_digest(await plane.manifest.receipts())
+        receipts = (await plane.view()).receipts
         heirs, poor = await DeletionRecords(plane.kv).heirs(), await Quarantine(plane).marked()
         view, now_s = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s()), plane.runtime.now_s()
 

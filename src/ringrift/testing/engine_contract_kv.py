@@ -156,6 +156,26 @@ class KeyValueContract:
             revision = await writer.put("x/a", b"2")
             assert await waiting == Change(key="x/a", value=b"2", revision=revision)
 
+    async def test_changes_come_in_pages_without_waiting(self, bench: EngineBench) -> None:
+        reader, writer = (await bench.open()).kv, (await bench.open()).kv
+        for number in range(5):
+            await writer.put(f"x/{number}", b"1")
+            await writer.put(f"y/{number}", b"1")
+        seen, after, complete = list[Change](), 0, False
+        while not complete:
+            page = await reader.changes("x/", after=after, limit=2)
+            seen += page.changes
+            after, complete = page.revision, page.complete
+        assert [change.key for change in seen] == [f"x/{number}" for number in range(5)]
+        await writer.put("x/1", b"2")
+        await writer.delete("x/3")
+        page = await reader.changes("x/", after=after)
+        assert [(change.key, change.value) for change in page.changes] == [("x/1", b"2"), ("x/3", None)]
+        await writer.put("y/1", b"2")
+        page = await reader.changes("x/", after=page.revision)
+        assert page.changes == ()
+        assert page.complete
+
     async def test_a_watch_from_now_on_sees_nothing_older(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         await kv.put("a", b"old")

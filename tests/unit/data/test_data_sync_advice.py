@@ -1,6 +1,7 @@
 """Which host comes first, where data goes, and what the manifest says: the advice behind sync."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from guards_world import World, nodes
@@ -284,29 +285,56 @@ def test_stale_is_what_one_node_alone_holds_although_others_would_take_it():
     assert len(found.digests) == 2
 
 
-async def test_a_followed_index_sees_every_change():
+async def test_the_picture_of_the_manifest_sees_every_change_whoever_looks():
     world = World(*nodes("a", "b"))
     plane = world.planes["a"]
-    await world.make(b"one", "a")
-    index = ManifestIndex(plane.engine.kv._kv)  # without the other tasks that the world lets in
-    following = asyncio.create_task(index.follow())
-    for _ in range(50):
-        await asyncio.sleep(0)
+    one = await world.make(b"one", "a")
+    before = await plane.view()
     made = await world.make(b"two", "a", "b")
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert sorted(index.view.holders(made.digest)) == ["a", "b"]
+    views = await asyncio.gather(*(plane.view() for _ in range(20)))
+    assert all(sorted(view.holders(made.digest)) == ["a", "b"] for view in views)
+    assert before.holders(made.digest) == ()  # a picture does not change under its reader
     await plane.manifest.drop_copy(made.digest, "b")
     await plane.manifest.drop_copy(made.digest, "a")
     await plane.manifest.forget(made.digest)
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert made.digest not in index.view.artifacts
-    assert index.view.holders(made.digest) == ()
-    fresh = await ManifestIndex(plane.kv).refresh()
-    assert fresh == index.view
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
+    after = await plane.view()
+    assert after == await ManifestIndex(plane.kv, plane.runtime).refresh()
+    assert list(after.artifacts) == [one.digest]
+    assert await plane.view() is after  # nothing changed, so nothing is copied
+
+
+async def test_the_picture_of_the_manifest_costs_what_changed_not_what_is_there():
+    world = World(*nodes("a", "b"))
+    plane = world.planes["a"]
+    files = [card(number) for number in range(3_000)]
+    await plane.manifest.register(files)
+    pages = []
+    read = plane.kv.changes
+
+    async def counted(*args, **fields):
+        pages.append(await read(*args, **fields))
+        return pages[-1]
+
+    index = ManifestIndex(SimpleNamespace(changes=counted), plane.runtime)
+    assert len((await index.refresh()).artifacts) == 3_000
+    assert max(len(page.changes) for page in pages) <= 1_000  # each is a short turn of the event loop
+    pages.clear()
+    receipt = Receipt(digest=files[7].digest, node="b", size=files[7].size, verified_s=NOW_S)
+    await plane.manifest.add_receipts([receipt])
+    assert (await index.refresh()).holders(files[7].digest) == ("b",)
+    assert sum(len(page.changes) for page in pages) == 1
+
+
+async def test_a_picture_of_days_ago_is_read_anew():
+    """The store forgets deletions after a day: whoever slept longer would believe in copies that are gone."""
+    world = World(*nodes("a", "b"))
+    plane = world.planes["a"]
+    made = await world.make(b"one", "a", "b")
+    await plane.view()
+    await plane.manifest.drop_copy(made.digest, "b")
+    del world.store.kv.changes[f"locations/{made.digest}/b"]  # the store forgot the deletion
+    world.runtime.advance(2 * 86_400.0)
+    assert (await plane.view()).holders(made.digest) == ("a",)
 
 
 async def test_the_manifest_of_this_process_answers_without_a_loop():

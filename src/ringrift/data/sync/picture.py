@@ -9,7 +9,7 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.capacity import DiskState, DiskStates
 from ringrift.data.deletion_records import DeletionRecords, Tombstone
 from ringrift.data.manifest import data_type_of
-from ringrift.data.manifest_index import ManifestIndex, ManifestView
+from ringrift.data.manifest_index import ManifestView
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.sync.config import AutoSyncConfig
@@ -103,12 +103,11 @@ async def take_picture(
     config: AutoSyncConfig,
     *,
     news: NodeNews | None = None,
-    index: ManifestIndex | None = None,
 ) -> SyncPicture:
     """Read everything as it is now."""
     deletions = DeletionRecords(plane.kv)
     tombstones = await deletions.tombstones()
-    view = await (index or ManifestIndex(plane.kv)).refresh()
+    view = await plane.view()
     return SyncPicture(
         view=_without_deleted(view, tombstones),
         nodes=plane.nodes,

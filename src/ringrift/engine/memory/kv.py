@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ringrift.engine.limits import check_above_zero, check_key, check_size
 from ringrift.engine.memory.handle import Handle
-from ringrift.engine.ports import Change, Entry
+from ringrift.engine.ports import Change, ChangePage, Entry
 from ringrift.engine.waiting import KV
 from ringrift.errors import AlreadyExists, RevisionMismatch
 
@@ -81,6 +82,19 @@ class MemoryKeyValue:
             for change in changes or ():
                 after = change.revision
                 yield change
+
+    async def changes(self, prefix: str = "", *, after: int, limit: int = 1_000) -> ChangePage:
+        check_above_zero("limit", limit)
+        await self._enter()
+        newer = (
+            change
+            for change in self._state.changes.values()
+            if change.revision > after and change.key.startswith(prefix)
+        )
+        found = tuple(islice(newer, limit))
+        if len(found) == limit:
+            return ChangePage(found, found[-1].revision, complete=False)
+        return ChangePage(found, self._state.revision, complete=True)
 
     async def _enter(self, key: str = "-", value: bytes = b"", ttl_s: float | None = None) -> float:
         check_key(key)

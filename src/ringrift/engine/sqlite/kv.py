@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 
 from ringrift.engine.limits import EngineLimits, check_above_zero, check_key, check_size
-from ringrift.engine.ports import Change, Entry
+from ringrift.engine.ports import Change, ChangePage, Entry
 from ringrift.engine.sqlite import kv_sql as sql
 from ringrift.engine.sqlite.store import Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import KV
 from ringrift.errors import AlreadyExists, RevisionMismatch
 
-_CHANGES_ROWS = 500
+_CHANGES_ROWS = 1_000
 _EXPIRE_ROWS = 500
 _LAST_CHARACTER = "\U0010ffff"
 
@@ -91,6 +91,21 @@ class SqliteKeyValue:
             for change in changes or ():
                 after = change.revision
                 yield change
+
+    async def changes(self, prefix: str = "", *, after: int, limit: int = _CHANGES_ROWS) -> ChangePage:
+        check_above_zero("limit", limit)
+        await self.expire()
+
+        def query(db: sqlite3.Connection) -> ChangePage:
+            revision = _revision(db)  # before the rows: what is written meanwhile comes with the next page
+            rows = db.execute(sql.CHANGES, (after, prefix, prefix + _LAST_CHARACTER, limit))
+            found = tuple(Change(key=k, value=v, revision=r) for k, v, r in rows)
+            if len(found) == limit:
+                return ChangePage(found, found[-1].revision, complete=False)
+            last = found[-1].revision if found else after
+            return ChangePage(found, max(revision, last), complete=True)
+
+        return await self._store.read(query)
 
     async def expire(self) -> None:
         """Turn entries that ran out into deletions that watchers see."""
