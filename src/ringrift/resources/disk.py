@@ -8,7 +8,6 @@ too few. From the critical level on this node takes no new files. MAINTENANCE is
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.capacity import DiskState, DiskStates
+from ringrift.data.capacity import DiskState, DiskStates, space_under
 from ringrift.data.copies import CopyView
 from ringrift.data.deletion import Deleter, DeletionRules
 from ringrift.data.deletion_records import DeletionRecords
@@ -52,7 +51,7 @@ log = structlog.get_logger()
 
 INTERVAL_S = 300.0
 COPIES_OUT_MAX = 50  # files a cycle
-NAME = "disk_space_manager"
+NAME, COORDINATOR_NAME = "disk_space_manager", "coordinator_disk_manager"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +64,8 @@ class Freed:
 
 def disk_usage(folder: Path) -> DiskUsage:
     """Look at the disk under *folder*, which may not be there yet."""
-    there = next(each for each in (folder, *folder.resolve().parents) if each.exists())
-    found = shutil.disk_usage(there)
-    return DiskUsage(total_bytes=found.total, used_bytes=found.total - found.free)
+    space = space_under(folder)
+    return DiskUsage(total_bytes=space.total_bytes, used_bytes=space.used_bytes)
 
 
 class DiskSpaceManagerDaemon(WakingDaemon):
@@ -87,7 +85,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(
-            "coordinator_disk_manager" if copy_out else NAME,
+            COORDINATOR_NAME if copy_out else NAME,
             interval_s=INTERVAL_S,
             plane=plane,
             router=router,
@@ -102,9 +100,9 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         return {"DISK_SPACE_LOW": self._on_low}
 
     def _on_low(self, event: RouterEvent) -> None:
-        """Somebody else on this machine found the disk full."""
+        """Somebody else on this machine found the disk full; one manager must not wake the other for ever."""
         here = (self._plane.this.name if self._plane else "", self._runtime.hostname)
-        if event.source != self.name and event.payload.get("node_id") in here:
+        if event.source not in (NAME, COORDINATOR_NAME) and event.payload.get("node_id") in here:
             self.wake()
 
     async def _run_cycle(self) -> None:

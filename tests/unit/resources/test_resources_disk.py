@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
 import sqlite3
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -149,6 +151,42 @@ async def test_copies_that_others_have_go_until_the_target_and_the_rest_stays(pl
     stones = await DeletionRecords(plane.kv).tombstones()
     assert {next(iter(each.nodes.values())).by for each in stones.values()} == {"disk_space_manager"}
     assert all("80 % full" in each.nodes["a"].reason for each in stones.values())
+
+
+async def test_two_managers_of_one_machine_do_not_wake_each_other(plane):
+    """Both tell that the disk fills up, and both hear it: a look of one must not cause one of the other."""
+    router, looks = UnifiedEventRouter(enable_cross_process_polling=False), []
+
+    def measure(_folder):
+        looks.append(1)
+        return DiskUsage(1_000, 750)
+
+    managers = [
+        DiskSpaceManagerDaemon(
+            copy_out=copy_out, plane=plane, measure=measure, router=router, runtime=plane.runtime
+        )
+        for copy_out in (False, True)
+    ]
+    for manager in managers:
+        await manager.start()
+    try:
+        while len(looks) < len(managers):
+            await asyncio.sleep(0.01)
+        for manager in managers:
+            await manager._run_cycle()
+        assert not any(manager._woken.is_set() for manager in managers)
+        told = {"node_id": "a", "usage_percent": 99.0, "free_gb": 0.1, "threshold": 95.0}
+        await router.publish("DISK_SPACE_LOW", told, "a_worker")
+        assert all(manager._woken.is_set() for manager in managers), "somebody else's word counts"
+    finally:
+        for manager in managers:
+            await manager.stop()
+
+
+def test_a_disk_is_as_full_as_df_says(tmp_path):
+    """What the system keeps for itself is not used by anybody."""
+    percent = psutil.disk_usage(str(tmp_path)).percent
+    assert disk_usage(tmp_path / "not there yet").percent == pytest.approx(percent, abs=0.5)
 
 
 async def test_row_27_a_full_disk_takes_neither_the_quarantine_nor_the_last_copies(plane, tmp_path):

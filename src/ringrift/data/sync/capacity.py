@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-from pathlib import Path
 
-from ringrift.data.capacity import DiskState, DiskStates
+from ringrift.data.capacity import DiskState, DiskStates, space_under
 from ringrift.data.plane import DataPlane
 
 TOLD_AGE_S_MAX = 300.0
-
-
-def _existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.resolve().parents) if folder.exists())
 
 
 async def tell_disk(plane: DataPlane, *, anew: bool = False) -> DiskState:
@@ -22,12 +16,12 @@ async def tell_disk(plane: DataPlane, *, anew: bool = False) -> DiskState:
     known = await states.of(plane.this.name)
     if known is not None and not anew and 0 <= now_s - known.at_s < TOLD_AGE_S_MAX:
         return known
-    usage = await asyncio.to_thread(lambda: shutil.disk_usage(_existing(plane.settings.data_dir)))
+    space = await asyncio.to_thread(space_under, plane.settings.data_dir)
     found = DiskState(
         node=plane.this.name,
-        used_percent=100.0 * (1.0 - usage.free / usage.total),
-        free_bytes=usage.free,
-        total_bytes=usage.total,
+        used_percent=100.0 * space.used_bytes / max(1, space.total_bytes),
+        free_bytes=space.total_bytes - space.used_bytes,
+        total_bytes=space.total_bytes,
         level="" if known is None else known.level,
         writes_blocked=known is not None and known.writes_blocked,
         at_s=now_s,
