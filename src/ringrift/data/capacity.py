@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import dataclass
-from pathlib import Path
-
 import msgspec
 
 from ringrift.data.kv_records import KvRecords
@@ -13,24 +9,6 @@ from ringrift.engine.ports import KeyValue
 
 PREFIX = "data/disks/"
 KEPT_S = 3_600.0  # what a node has not said for an hour is not known
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
-    """One look at a disk."""
-
-    total_bytes: int
-    used_bytes: int
-
-
-def space_under(folder: Path) -> Space:
-    """Look at the disk under *folder*, which may not be there yet.
-
-    Counted as `df` does: what the system keeps for itself is neither used nor ours to use.
-    """
-    there = next(each for each in (folder, *folder.resolve().parents) if each.exists())
-    found = shutil.disk_usage(there)
-    return Space(total_bytes=found.used + found.free, used_bytes=found.used)
 
 
 class DiskState(msgspec.Struct, frozen=True, kw_only=True):

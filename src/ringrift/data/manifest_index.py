@@ -13,7 +13,7 @@ from ringrift.data.manifest_store import ARTIFACTS, LOCATIONS, read_entry
 from ringrift.engine.ports import Change, KeyValue
 from ringrift.runtime import Runtime
 
-PAGE = 1_000  # changes that are taken in at a time: a few milliseconds of the event loop
+PAGE = 500  # changes that are taken in at a time: a few milliseconds of the event loop
 REREAD_S = 6 * 3_600.0  # deletions that lie longer back may be forgotten by the store
 
 
@@ -150,7 +150,9 @@ class _Known:
             self._artifacts.pop(digest, None)
             return
         card = read_entry(change.key, change.value, Artifact)
-        self._artifacts[digest] = replace(card, config=self._once(card.config), node=self._once(card.node))
+        self._artifacts[card.digest] = replace(
+            card, config=self._once(card.config), node=self._once(card.node)
+        )
 
     def _apply_receipt(self, change: Change, digest: str, node: str) -> None:
         places = {name: each for name, each in self._copies.get(digest, {}).items() if name != node}

@@ -109,7 +109,7 @@ class _ReplicationDaemon(WakingDaemon):
     async def _run_cycle(self) -> None:
         plane = await self._opened()
         snapshot = self._complete(await take_snapshot(plane, self.away.now()))
-        self.last_plan = plan(snapshot, self.rules)
+        self.last_plan = await asyncio.to_thread(plan, snapshot, self.rules)
         await self._act(plane, self.last_plan)
 
     def _complete(self, snapshot: CopiesSnapshot) -> CopiesSnapshot:

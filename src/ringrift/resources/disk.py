@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.capacity import DiskState, DiskStates, space_under
+from ringrift.data.capacity import DiskState, DiskStates
 from ringrift.data.copies import CopyView
 from ringrift.data.deletion import Deleter, DeletionRules
 from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.disk_usage import DiskUsage, disk_usage
 from ringrift.data.moves import copy_artifacts
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
@@ -31,7 +32,7 @@ from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.resources.disk_files import remove, spare_files
-from ringrift.resources.disk_rules import AGE_S_MIN, DiskLevel, DiskRules, DiskUsage, worth_freeing
+from ringrift.resources.disk_rules import AGE_S_MIN, DiskLevel, DiskRules, worth_freeing
 from ringrift.resources.maintenance import MaintenanceDaemon
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
@@ -60,12 +61,6 @@ class Freed:
 
     files: int = 0
     bytes: int = 0
-
-
-def disk_usage(folder: Path) -> DiskUsage:
-    """Look at the disk under *folder*, which may not be there yet."""
-    space = space_under(folder)
-    return DiskUsage(total_bytes=space.total_bytes, used_bytes=space.used_bytes)
 
 
 class DiskSpaceManagerDaemon(WakingDaemon):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.disk_usage import FULL_PERCENT, DiskUsage
 from ringrift.errors import ConfigError
 
 DAY_S = 86_400.0
@@ -21,22 +22,6 @@ class DiskLevel(IntEnum):
     EMERGENCY = 4  # free whatever is safe to free
 
 
-@dataclass(frozen=True, slots=True)
-class DiskUsage:
-    """One look at a disk."""
-
-    total_bytes: int
-    used_bytes: int
-
-    @property
-    def percent(self) -> float:
-        return 100.0 * self.used_bytes / self.total_bytes if self.total_bytes else 0.0
-
-    @property
-    def free_bytes(self) -> int:
-        return self.total_bytes - self.used_bytes
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskRules:
     """Levels in percent of the disk. They must rise: an emergency below critical would never be one."""
@@ -44,7 +29,7 @@ class DiskRules:
     target: float = 50.0
     proactive: float = 70.0
     warning: float = 88.0
-    critical: float = 95.0
+    critical: float = FULL_PERCENT
     emergency: float = 96.0
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringrift.data.disk_usage import disk_usage
 from ringrift.data.transfer.chunks import ChunkedFile, ChunkIndex, chunk_count, hash_of
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.incoming import ChunksLacking
@@ -211,6 +212,17 @@ def test_another_process_that_receives_the_file_makes_it_busy_not_corrupt(intake
         intake.incoming(digest(THREE), len(THREE))
     incoming.let_go()
     assert send(intake, THREE)[1] == [0, 1, 2]
+
+
+def test_row_27_a_node_whose_disk_is_critically_full_takes_nothing_in(tmp_path):
+    """Its databases need what is left: new files are refused before their first byte, by every way in."""
+    full = intake_at(tmp_path / "blobs", full_percent=disk_usage(tmp_path).percent)
+    with pytest.raises(StorageFull, match="here takes nothing in: its disk would be"):
+        full.check_room(1)
+    with pytest.raises(StorageFull, match="takes nothing in"):
+        full.incoming("ab" * 32, 5 * CHUNK_BYTES)
+    full.check_room(0)  # nothing more is to come: what is here may be asked about
+    full.index.close()
 
 
 def test_a_full_disk_is_refused_before_the_first_byte(tmp_path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ringrift.data.capacity import DiskState, DiskStates, space_under
+from ringrift.data.capacity import DiskState, DiskStates
+from ringrift.data.disk_usage import FULL_PERCENT, disk_usage
 from ringrift.data.plane import DataPlane
 
 TOLD_AGE_S_MAX = 300.0
@@ -16,14 +17,14 @@ async def tell_disk(plane: DataPlane, *, anew: bool = False) -> DiskState:
     known = await states.of(plane.this.name)
     if known is not None and not anew and 0 <= now_s - known.at_s < TOLD_AGE_S_MAX:
         return known
-    space = await asyncio.to_thread(space_under, plane.settings.data_dir)
+    usage = await asyncio.to_thread(disk_usage, plane.settings.data_dir)
     found = DiskState(
         node=plane.this.name,
-        used_percent=100.0 * space.used_bytes / max(1, space.total_bytes),
-        free_bytes=space.total_bytes - space.used_bytes,
-        total_bytes=space.total_bytes,
+        used_percent=usage.percent,
+        free_bytes=usage.free_bytes,
+        total_bytes=usage.total_bytes,
         level="" if known is None else known.level,
-        writes_blocked=known is not None and known.writes_blocked,
+        writes_blocked=usage.percent >= FULL_PERCENT,
         at_s=now_s,
     )
     await states.tell(found)

@@ -163,7 +163,7 @@ class SyncFacade:
     async def _attempt(self, plane: DataPlane, run: _Run, backend: SyncBackend) -> list[TripEnd]:
         picture = await take_picture(plane, self._config_of(plane), news=self._news.news(plane.runtime))
         left = RequestLeft(request=run.request, confirmed=run.tally.confirmed)
-        run.plan = plan_request(picture, left, backend)
+        run.plan = await asyncio.to_thread(plan_request, picture, left, backend)
         if run.plan.is_empty:
             return []
         await self._announcer.started(plane, run.request, _nodes_of(run.plan))

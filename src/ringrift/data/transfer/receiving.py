@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Receipt
+from ringrift.data.disk_usage import FULL_PERCENT, disk_usage
 from ringrift.data.transfer.chunks import ChunkIndex, hash_of
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.incoming import PARTS, Incoming
@@ -36,6 +37,7 @@ CHUNK_INDEX = "chunks.db"  # in the blob folder
 _UNFINISHED_MAX = 64
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _AT_REST = "found at rest"
+_FULL_S = 60.0
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,9 +59,10 @@ class Intake:
         node: str,
         now_s: Callable[[], float],
         reserve_bytes: int = RESERVE_BYTES,
+        full_percent: float = FULL_PERCENT,
     ) -> None:
         self.folder, self.index, self.node = folder, index, node
-        self._now_s, self._reserve_bytes = now_s, reserve_bytes
+        self._now_s, self._reserve_bytes, self._full_percent = now_s, reserve_bytes, full_percent
         self._lock = threading.Lock()
         self._unfinished: OrderedDict[str, Incoming] = OrderedDict()
 
@@ -81,7 +84,13 @@ class Intake:
             raise StorageFull(
                 f"{free >> 20} MB are free in {self.folder.folder}, too little for {size >> 20} MB more "
                 f"and a reserve of {self._reserve_bytes >> 20} MB",
-                retry_after_s=60.0,
+                retry_after_s=_FULL_S,
+            )
+        if size > 0 and (full := disk_usage(self.folder.folder).percent_with(size)) >= self._full_percent:
+            raise StorageFull(
+                f"{self.node} takes nothing in: its disk would be {full:.1f} % full, "
+                f"the limit is {self._full_percent:g} %",
+                retry_after_s=_FULL_S,
             )
 
     def incoming(self, digest: str, size: int) -> Incoming:

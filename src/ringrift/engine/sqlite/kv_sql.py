@@ -12,8 +12,10 @@ STORE = (
     " ON CONFLICT(key) DO UPDATE SET revision = excluded.revision, expires_s = excluded.expires_s,"
     " changed_s = excluded.changed_s, value = excluded.value"
 )
+# Without the hint SQLite may walk all keys under the prefix to find the few that changed.
 CHANGES = (
-    f"SELECT key, value, revision FROM kv WHERE revision > ? AND {_UNDER_PREFIX} ORDER BY revision LIMIT ?"
+    "SELECT key, value, revision FROM kv INDEXED BY kv_revision"
+    f" WHERE revision > ? AND {_UNDER_PREFIX} ORDER BY revision LIMIT ?"
 )
 
 DUE = "SELECT key FROM kv WHERE expires_s <= ? ORDER BY expires_s, key LIMIT ?"
