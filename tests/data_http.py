@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_transports import HERE, THERE, Store, TransportBench
+from held_port import HeldPort
 from ringrift.data.nodes import DataNode
 from ringrift.data.server import ADDRESS_FILE
 from ringrift.data.transfer.http import HttpTransport
@@ -30,9 +31,13 @@ class DataServerProcess:
     secret: str = SECRET
     port: int = 0
     process: subprocess.Popen | None = None
+    _held: HeldPort | None = None
 
     def start(self):
-        """Start on the port it had, or on a free one."""
+        """Start on the port it had, or on one that stays its own until it is stopped."""
+        if not self.port:
+            self._held = HeldPort()
+            self.port = self._held.number
         address = self.root / ADDRESS_FILE
         address.unlink(missing_ok=True)
         environment = {
@@ -60,7 +65,7 @@ class DataServerProcess:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError((self.root / "data_server.log").read_text())
             time.sleep(0.02)
-        self.port = json.loads(address.read_text())["port"]
+        assert json.loads(address.read_text())["port"] == self.port
         return self
 
     def kill(self):
@@ -69,13 +74,15 @@ class DataServerProcess:
         self._ended()
 
     def _ended(self):
-        self.process.wait(20)
+        self.process.wait(60)
         os.close(self._beats)
 
     def stop(self):
         if self.process.poll() is None:
             self.process.terminate()
             self._ended()
+        if self._held is not None:
+            self._held.give_back()
 
     def node(self, **fields):
         return DataNode(name=self.name, **({"ssh_host": "127.0.0.1", "data_port": self.port} | fields))
@@ -115,6 +122,15 @@ class BadLine:
         self._port, self._damage = port, damage
         self._server = None
         self._tasks = set()
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def hold(self):
+        """Let new connections wait, as those to a machine that starts again."""
+        self._open.clear()
+
+    def let_go(self):
+        self._open.set()
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -132,6 +148,7 @@ class BadLine:
         task = asyncio.current_task()
         self._tasks.add(task)
         try:
+            await self._open.wait()
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._port)
             ways = [(reader, there_writer), (there_reader, writer)]
             await asyncio.gather(*(self._pass_on(*way, (writer, there_writer)) for way in ways))

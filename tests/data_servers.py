@@ -24,9 +24,10 @@ import psutil
 import pytest
 from obstore.store import S3Store
 
+from held_port import HeldPort
 from ringrift.data.nodes import DataNode
 
-START_S = 30.0
+START_S = 60.0
 SSHD_CONFIG = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -40,6 +41,7 @@ UsePAM no
 StrictModes no
 PermitRootLogin prohibit-password
 MaxStartups 100
+{gate}
 """
 
 
@@ -53,19 +55,28 @@ def program(name, package):
     return found
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def stop_process(process):
     process.terminate()
     try:
-        process.wait(10)
+        process.wait(30)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait(10)
+        process.wait(30)
+
+
+# A forced command in which a receiver gets at most 400 KB of what it is sent, and then no more of it.
+GATE = """\
+#!/bin/sh
+case "$SSH_ORIGINAL_COMMAND" in
+*{receiver}*)
+  if [ -e {folder}/gate ]; then
+    {{ dd bs=4096 count=100 status=none; touch {folder}/in-the-middle; exec tail -f /dev/null; }} |
+      sh -c "$SSH_ORIGINAL_COMMAND"
+    exit
+  fi ;;
+esac
+exec sh -c "$SSH_ORIGINAL_COMMAND"
+"""
 
 
 @dataclass
@@ -76,8 +87,11 @@ class SshServer:
     sshd: str
     port: int = 0
     process: subprocess.Popen | None = None
+    gate: str = ""  # a line of its config
 
     def prepare(self):
+        self._held = HeldPort()
+        self.port = self._held.number
         for name in ("host_key", "user_key"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
             subprocess.run(command, check=True)
@@ -86,21 +100,34 @@ class SshServer:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
 
     def start(self):
-        """Start on the port it had, or on a free one; a port that another took meanwhile is left to it."""
-        for _ in range(5):
-            self.port = self.port or free_port()
-            config = self.folder / "sshd_config"
-            config.write_text(SSHD_CONFIG.format(port=self.port, folder=self.folder))
-            with (self.folder / "sshd.log").open("ab") as log:
-                command = [self.sshd, "-D", "-e", "-f", str(config)]
-                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            if self._answers():
-                host_key = " ".join((self.folder / "host_key.pub").read_text().split()[:2])
-                names = f"[127.0.0.1]:{self.port},[localhost]:{self.port},[::1]:{self.port}"
-                self.known_hosts.write_text(f"{names} {host_key}\n")
-                return
-            self.port = 0
-        pytest.fail("sshd does not start:\n" + (self.folder / "sshd.log").read_text())
+        config = self.folder / "sshd_config"
+        config.write_text(SSHD_CONFIG.format(port=self.port, folder=self.folder, gate=self.gate))
+        with (self.folder / "sshd.log").open("ab") as log:
+            command = [self.sshd, "-D", "-e", "-f", str(config)]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if not self._answers():
+            pytest.fail("sshd does not start:\n" + (self.folder / "sshd.log").read_text())
+        host_key = " ".join((self.folder / "host_key.pub").read_text().split()[:2])
+        names = f"[127.0.0.1]:{self.port},[localhost]:{self.port},[::1]:{self.port}"
+        self.known_hosts.write_text(f"{names} {host_key}\n")
+
+    def hold(self, receiver):
+        """Commands with *receiver* in them stand still in the middle of a large file, until `let_go`."""
+        program = self.folder / "gate.sh"
+        program.write_text(GATE.format(receiver=receiver, folder=self.folder))
+        program.chmod(0o755)
+        (self.folder / "gate").touch()
+        self.gate = f"ForceCommand {program}"
+        self.stop()
+        self.start()
+
+    @property
+    def holds_one(self):
+        """Whether a receiver stands still in the middle of its work."""
+        return (self.folder / "in-the-middle").exists()
+
+    def let_go(self):
+        (self.folder / "gate").unlink()
 
     def _answers(self):
         deadline = time.monotonic() + START_S
@@ -115,11 +142,22 @@ class SshServer:
     def stop(self):
         """End the listener and every connection it serves."""
         if self.process is not None:
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
+            self.kill_connections()
             stop_process(self.process)
             self.process = None
+
+    def kill_connections(self):
+        """Kill all that serves a connection, receivers among them; return how many processes that were."""
+        killed = 0
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+                killed += 1
+        return killed
+
+    def close(self):
+        self.stop()
+        self._held.give_back()
 
     @property
     def known_hosts(self):
@@ -162,7 +200,7 @@ def running_sshd(folder):
     try:
         yield server
     finally:
-        server.stop()
+        server.close()
 
 
 @pytest.fixture(scope="session")

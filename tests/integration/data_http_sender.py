@@ -1,6 +1,6 @@
-"""A sender in a process of its own: `ROOT PORT BYTES_PER_S`, then the secret and the files on its input.
+"""A sender in a process of its own: `ROOT PORT`, then the secret and the files on its input.
 
-It says "under way" when the first bytes have gone.
+It sends its first piece, says "under way", and stands still until it is killed.
 """
 
 import asyncio
@@ -18,12 +18,16 @@ from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.runtime import SystemRuntime
 
 
-class Slow:
-    def __init__(self, bytes_per_s):
-        self.bytes_per_s = bytes_per_s
+class FirstPieceOnly:
+    bytes_per_s = None
+
+    def __init__(self):
+        self._begun = False
 
     async def spend(self, count):
-        await asyncio.sleep(count / self.bytes_per_s)
+        if self._begun:
+            await asyncio.Event().wait()
+        self._begun = True
 
 
 async def watch(progress):
@@ -31,7 +35,7 @@ async def watch(progress):
         print("under way", flush=True)
 
 
-async def main(root, port, bytes_per_s):
+async def main(root, port):
     runtime = SystemRuntime()
     folder = BlobFolder(Path(root) / "blobs", runtime.new_id)
     index = ChunkIndex(folder.folder / "chunks.db")
@@ -39,7 +43,7 @@ async def main(root, port, bytes_per_s):
     secret, files = sys.stdin.readline().strip(), json.loads(sys.stdin.readline())
     transport = HttpTransport(intake, secret=secret.encode(), runtime=runtime)
     node = DataNode(name="there", ssh_host="127.0.0.1", data_port=int(port))
-    terms = Terms(pace=Slow(float(bytes_per_s)), on_progress=watch)
+    terms = Terms(pace=FirstPieceOnly(), on_progress=watch)
     await transport.send(node, [Artifact(digest=digest, size=size) for digest, size in files], terms)
 
 

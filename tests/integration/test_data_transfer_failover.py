@@ -7,10 +7,9 @@ import pytest
 
 from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
-from data_servers import free_port
 from data_transports import Store
+from held_port import HeldPort
 from ringrift.data.secret import SECRET_FILE
-from ringrift.data.transfer.contract import Terms
 from ringrift.data.transfer.refusals import NodeUnreachable
 from ringrift.runtime import SystemRuntime
 
@@ -18,7 +17,8 @@ from ringrift.runtime import SystemRuntime
 async def test_the_service_goes_from_a_dead_server_to_ssh_and_back(tmp_path, ssh_server):
     rng = random.Random(5)
     root = tmp_path / "there"
-    server = DataServerProcess(root, port=free_port())
+    held = HeldPort()
+    server = DataServerProcess(root, port=held.number)
     there = ssh_server.node("there", root, data_port=server.port)
     store = Store(root, SystemRuntime())
     (tmp_path / "here").mkdir()
@@ -45,15 +45,18 @@ async def test_the_service_goes_from_a_dead_server_to_ssh_and_back(tmp_path, ssh
             assert {methods[card.digest] for card in again} == {"http"}
         finally:
             await asyncio.to_thread(server.stop)
+            held.give_back()
 
 
 async def test_a_node_that_is_gone_is_told_with_every_way_that_was_tried(tmp_path, ssh_server):
-    gone = ssh_server.node("gone", tmp_path / "gone", data_port=free_port(), ssh_port=free_port())
+    nobody = HeldPort()  # refuses
+    gone = ssh_server.node("gone", tmp_path / "gone", data_port=nobody.number, ssh_port=nobody.number)
     async with running_node("here", tmp_path / "here", gone) as here:
         card = await here.make(b"games")
         with pytest.raises(NodeUnreachable) as caught:
-            await here.plane.transfers.send(gone, [card], terms=Terms(timeout_s=20), timeout_s=60)
+            await here.plane.transfers.send(gone, [card], timeout_s=120)
         assert [name for name, _ in caught.value.attempts] == ["http", "rsync", "base64"]
         assert await here.holders(card) == ["here"]
         (record,) = await here.plane.transfers.ledger.deliveries()
         assert record.next_retry_at is not None
+    nobody.give_back()

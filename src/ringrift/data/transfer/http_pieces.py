@@ -56,6 +56,7 @@ class ChunkSegment:
     positions: range
     tries: int = 0
     missing: int | None = field(default=None)  # at the last look
+    moved: bool = False
 
     def found_missing(self, count: int) -> None:
         """Note how many chunks the receiver lacks; fewer than before means that the line gets us further."""

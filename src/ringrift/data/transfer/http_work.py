@@ -49,8 +49,10 @@ class Work(ABC):
             return
         if piece.of.lost:
             return
-        await self.move_segment(piece, desk)
-        piece.of.segments_left -= 1
+        if not piece.moved:  # else only the sealing after it broke off
+            await self.move_segment(piece, desk)
+            piece.moved = True
+            piece.of.segments_left -= 1
         if piece.of.segments_left == 0:
             await self._seal(piece.of, desk)
 
