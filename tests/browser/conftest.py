@@ -7,6 +7,7 @@ import time
 import pytest
 from playwright.sync_api import sync_playwright
 
+from held_port import HeldPort
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.sample_run import SampleRun
 from ringrift.web.endpoints import Probes
@@ -84,7 +85,7 @@ class Site:
         self.runtime = SystemRuntime(seed=1)
         self.board = SnapshotBoard()
         self.server = None
-        self.port = 0
+        self._port = HeldPort()
 
     @property
     def url(self):
@@ -92,15 +93,18 @@ class Site:
 
     def start(self):
         self.probes = Probes(self.board, None, self.runtime)
-        self.server = ProbeServer(self.probes.app(), host="127.0.0.1", port=self.port)
+        self.server = ProbeServer(self.probes.app(), host="127.0.0.1", port=self._port.number)
         self.server.start()
-        self.port = self.server.port
 
     def stop(self):
         if self.server is not None:
             self.probes.stream.close()
             self.server.stop()
             self.server = None
+
+    def close(self):
+        self.stop()
+        self._port.give_back()
 
     def show(self, run, **changes):
         """Have the control process tell *run*: a status, a sample of one, or None."""
@@ -134,7 +138,7 @@ def site():
     made = Site()
     made.start()
     yield made
-    made.stop()
+    made.close()
 
 
 class Visitor:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -31,8 +32,8 @@ from ringrift.work.job_folders import JobFolders
 
 CONFIG = "connect_four_2p"
 LEASE_S = 4.0
-GONE_S = 60.0
-UP_S = 60.0  # at most until a process of a kind is there
+GONE_S = 120.0
+UP_S = 180.0  # at most until a process of a kind is there
 TINY_JOBS = Path(__file__).with_name("tiny_jobs.py")
 KINDS = ("selfplay", "validate", "export", "train", "evaluate")
 FAST = {
@@ -187,7 +188,7 @@ async def watched_loop(folder, *, tiny, **options):
         await engine.close()
 
 
-async def until(true, what, loop, *, within_s=180.0):
+async def until(true, what, loop, *, within_s=300.0):
     """Wait for a condition while the run is up."""
     end_s = time.monotonic() + within_s
     while not await true():
@@ -245,9 +246,27 @@ class Killer:
         """How often something was killed with `kill -9`."""
         return sum(times for deed, times in self.done.items() if deed not in WITHOUT_KILL)
 
-    async def strike(self, deed=None):
-        """One deed at a random moment, each once before any twice; afterwards the run is up again."""
-        await self._until_the_moment()
+    async def strike(self, deed=None, *, while_runs=None):
+        """One deed at a random moment, each once before any twice; afterwards the run is up again.
+
+        With *while_runs*, a kind of tiny jobs, the moment is one in which such a job is at work.
+        """
+        if while_runs is None:
+            await self._until_the_moment()
+            await self._strike(deed)
+            return
+        hold = self.loop.folder / f"hold-{while_runs}"
+        hold.touch()
+        try:
+            await until(partial(self._runs, while_runs), f"a {while_runs} job", self.loop)
+            await self._strike(deed)
+        finally:
+            hold.unlink()
+
+    async def _runs(self, kind):
+        return any(_kind_of(process) == kind for process in self.loop.processes()["job"])
+
+    async def _strike(self, deed):
         if deed is None and not self._deck:
             deed = self._lots.choices(list(DEEDS), weights=list(DEEDS.values()))[0]
         deed = deed or self._deck.pop()
@@ -318,7 +337,7 @@ class Killer:
             problems.append(f"a traceback in the logs: {words[max(0, found - 500) : found + 4000]}")
         return problems
 
-    async def goes_on(self, *, within_s=180.0):
+    async def goes_on(self, *, within_s=300.0):
         """Wait for a job that ends well after this moment."""
         begun_s, served = time.monotonic(), await self._ended_well()
 
