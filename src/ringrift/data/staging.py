@@ -1,7 +1,8 @@
 """Data to a node before, and while, it trains: what its order names, and the newest samples of its config.
 
 Two settings of one daemon: TRAINING_NODE_WATCHER looks at trainings that run, TRAINING_DATA_SYNC at those
-that wait for a node. Both read the work queue; an event only makes them look sooner.
+that wait for a node. Both read the work queue; an event only makes them look sooner. The watcher also fetches
+back what other work reads and this node does not have any more.
 """
 
 from __future__ import annotations
@@ -70,6 +71,20 @@ def needs_of_waiting(items: Iterable[WorkItem], picture: SyncPicture) -> list[St
     return [_need(item, node, f"training {item.id} may run there") for item in waiting for node in trainers]
 
 
+def needs_of_refused(items: Iterable[WorkItem], picture: SyncPicture) -> list[StagingNeed]:
+    """What work of any kind will miss here: inputs that this node gave up, or that a worker found lacking.
+
+    A worker gives an item back when an input is not on its node; without this it would do so for ever.
+    """
+    this, found = picture.this.name, []
+    for item in items:
+        need = _need(item, this, f"{item.kind} {item.id} reads it")
+        gone = any(this in picture.given_up.get(digest, ()) for digest in need.digests)
+        if need.digests and (item.attempts or gone):
+            found.append(need)
+    return found
+
+
 def _need(item: WorkItem, node: str, why: str) -> StagingNeed:
     try:
         order = read_order(item.payload)
@@ -107,7 +122,7 @@ def plan_staging(picture: SyncPicture, needs: Sequence[StagingNeed]) -> SyncPlan
 def _files(picture: SyncPicture, need: StagingNeed) -> list[Artifact]:
     """The files of the order; without any, the newest samples of the config."""
     named = [picture.view.artifacts[digest] for digest in need.digests if digest in picture.view.artifacts]
-    if named:
+    if need.digests:
         return named
     samples = [each for each in picture.view.of_kinds(kinds_of("npz")) if each.config == need.config]
     return samples[-1:]
@@ -186,9 +201,11 @@ class TrainingActivityDaemon(WakingDaemon):
             )
 
     async def _needs(self, plane: DataPlane, picture: SyncPicture) -> list[StagingNeed]:
-        if self.trigger == RUNNING:
-            return needs_of_running(await plane.queue.claimed(limit=_ITEMS_MAX), plane.nodes)
-        return needs_of_waiting(await plane.queue.ready(limit=_ITEMS_MAX), picture)
+        waiting = await plane.queue.ready(limit=_ITEMS_MAX)
+        if self.trigger == WAITING:
+            return needs_of_waiting(waiting, picture)
+        running = needs_of_running(await plane.queue.claimed(limit=_ITEMS_MAX), plane.nodes)
+        return [*running, *needs_of_refused(waiting, picture)]
 
     def get_status(self) -> dict[str, Any]:
         return {

@@ -5,8 +5,10 @@ import asyncio
 from guards_world import World, nodes
 
 from ringrift.data.artifacts import ArtifactKind
+from ringrift.data.deletion import Deleter
 from ringrift.data.freshness import FreshnessChecker, FreshnessConfig, judge_freshness
 from ringrift.data.nodes import DataNode
+from ringrift.data.retention import read_held
 from ringrift.data.staging import RUNNING, WAITING, TrainingActivityDaemon, node_of
 from ringrift.data.sync import SyncFacade, SyncRouter
 from ringrift.data.sync.advice import SyncScheduler
@@ -257,3 +259,31 @@ async def test_a_node_fetches_what_its_own_training_lacks():
     await order_training(world, samples.digest, claim="a-1")
     await staging(world, RUNNING)._run_cycle()
     assert await world.holders(samples) == {"a", "b"}
+
+
+async def test_a_file_that_was_deleted_here_comes_back_when_work_reads_it():
+    world = World(*nodes("a", "b", "c"))
+    games = await world.make(b"games", "a", "b", "c")
+    here = world.planes["a"]
+    deleted = await Deleter(here).delete(games, why="the disk was full", by="test")
+    assert deleted.verdict.allowed
+    order = JobOrder(config="hex8_2p", params={}, inputs={"1.db": games.digest})
+    await here.queue.add([NewWork(kind="export", payload=order.as_payload())])
+    await staging(world, RUNNING)._run_cycle()
+    assert await world.holders(games) == {"a", "b", "c"}
+    held = await read_held(here, [games])
+    assert "input of export work" in held[games.digest]  # and it stays as long as it is needed
+
+
+async def test_an_input_that_a_worker_found_lacking_is_brought_here():
+    world = World(*nodes("a", "b"))
+    games = await world.make(b"games", "b")
+    queue = world.planes["a"].queue
+    order = JobOrder(config="hex8_2p", params={}, inputs={"1.db": games.digest})
+    await queue.add([NewWork(kind="export", payload=order.as_payload())])
+    await staging(world, RUNNING)._run_cycle()
+    assert await world.holders(games) == {"b"}  # another node may do it without any transfer
+    (claim,) = await queue.claim(Claimant(worker="a-1"), lease_s=100.0)
+    await queue.fail(claim.id, token=claim.token, error="the input is not here")
+    await staging(world, RUNNING)._run_cycle()
+    assert await world.holders(games) == {"a", "b"}
