@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ringrift.engine.ports import Claimant, NewWork
+from ringrift.engine.ports import Claimant, LogEvent, NewWork
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.errors import Unavailable
@@ -177,31 +177,27 @@ async def test_a_killed_process_frees_its_turn_at_once(tmp_path):
 
 
 async def test_no_process_starves_another(tmp_path, engine):
+    """Who waits for its turn sees few others pass, while they write as fast as they can."""
     hurry = """
     async def main():
         engine, name, number = opened(), os.getpid(), 0
-        say("ready")
-        while sys.stdin.readline():
-            begun, end_s = number, time.monotonic() + 1.0
-            while time.monotonic() < end_s:
-                number += 1
-                await engine.events.append([LogEvent(id=f"{name}-{number}", type="T", body=b"")])
-            say(number - begun)
+        while True:
+            number += 1
+            await engine.events.append([LogEvent(id=f"{name}-{number}", type="T", body=b"")])
+            if number == 1:
+                say("ready")
     asyncio.run(main())
     """
-    with child(tmp_path, hurry) as a, child(tmp_path, hurry) as b, child(tmp_path, hurry) as c:
-        for process in (a, b, c):
+    passed = []
+    with child(tmp_path, hurry) as a, child(tmp_path, hurry) as b:
+        for process in (a, b):
             assert await heard(process) == ["ready"]
-        rounds = []
-        for _ in range(8):  # other programs may starve one of them in a round; we must not in any
-            for process in (a, b, c):
-                process.stdin.write("\n")
-                process.stdin.flush()
-            rounds.append([int((await heard(process))[0]) for process in (a, b, c)])
-            if min(rounds[-1]) > max(rounds[-1]) / 4:
-                break
-    assert min(rounds[-1]) > max(rounds[-1]) / 4, rounds
-    assert (await engine.events.bounds()).last == sum(map(sum, rounds))
+        for number in range(41):
+            before = (await engine.events.bounds()).last
+            await engine.events.append([LogEvent(id=f"patient-{number}", type="T", body=b"")])
+            passed.append((await engine.events.bounds()).last - before - 1)
+    # A turn is lost where this process itself was not given the processor; most are not.
+    assert sorted(passed)[len(passed) // 2] <= 12, passed
 
 
 async def test_processes_that_open_a_new_folder_together_agree(tmp_path):
@@ -245,16 +241,22 @@ async def test_waiting_costs_next_to_nothing(tmp_path, engine):
             asyncio.create_task(engine.queue.claim(Claimant(worker="c"), lease_s=60, wait_s=60)),
             asyncio.create_task(engine.events.wait(after=0, timeout_s=60)),
         ]
-        await asyncio.sleep(0.2)
-        for _ in range(4):  # on a busy machine the first may still see the beginning
-            used_s = time.process_time()
+        begun_s = time.process_time()
+        for _ in range(2_000):
+            await asyncio.sleep(0)
+        bare_s = time.process_time() - begun_s
+        for _ in range(4):  # the first may still see the beginning of the waits
+            used_s, woken = time.process_time(), switches()
             await asyncio.sleep(1.0)
-            say(time.process_time() - used_s)
+            say((time.process_time() - used_s) / bare_s, switches() - woken)
+    def switches():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
     asyncio.run(main())
     """
-    with child(tmp_path, idle) as process:
-        used_s = [float((await heard(process))[0]) for _ in range(4)]
-    assert min(used_s) < 0.015
+    with child(tmp_path, "import resource\n" + textwrap.dedent(idle)) as process:
+        told = [[float(word) for word in await heard(process)] for _ in range(4)]
+    assert min(ratio for ratio, _ in told) < 1, "a second of waiting costs as much as 2000 turns of a loop"
+    assert min(woken for _, woken in told) < 20, "it looks again and again"
 
 
 async def test_a_claimant_here_is_not_woken_by_other_topics(tmp_path, engine):

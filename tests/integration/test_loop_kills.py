@@ -8,9 +8,9 @@ import json
 import shutil
 
 import pytest
-from held_job import STEPS, held_command
 from loop_under_test import CONFIG, DEEDS, FAST, KINDS, Killer, until, watched_loop
 
+from held_job import STEPS, held_command
 from ringrift.engine.ports import NewWork, WorkState
 from ringrift.jobs.shards.reader import open_shard
 from ringrift.learning.facts import JobIssued, Promoted

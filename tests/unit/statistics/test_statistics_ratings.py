@@ -170,7 +170,7 @@ def test_a_prior_gives_way_to_games():
     assert some["base"].rating == pytest.approx(400 + 191, abs=10)
 
 
-def test_a_hundred_participants_take_a_fraction_of_a_second():
+def test_a_hundred_participants_cost_no_more_than_a_few_million_additions():
     rng = random.Random(3)
     names = [f"m{number:03}" for number in range(100)]
     results = [
@@ -179,10 +179,16 @@ def test_a_hundred_participants_take_a_fraction_of_a_second():
         for back in (1, 2, 3, 7)
         if at >= back
     ]
-    rate_pairs(results, fixed={names[0]: 400.0}, order=names)
-    started = process_time()
-    rate_pairs(results, fixed={names[0]: 400.0}, order=names)
-    assert process_time() - started < 0.2
+    ratios = []
+    for _ in range(5):  # what else runs on the machine slows both, though not always alike
+        begun_s = process_time()
+        rate_pairs(results, fixed={names[0]: 400.0}, order=names)
+        rated_s = process_time()
+        sum(number for number in range(5_000_000))
+        ratios.append((rated_s - begun_s) / (process_time() - rated_s))
+        if ratios[-1] < 1:
+            break
+    assert min(ratios) < 1, ratios
 
 
 # --- several players ----------------------------------------------------------------
