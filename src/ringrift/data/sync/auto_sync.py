@@ -29,6 +29,7 @@ from ringrift.data.sync.constants import (
 )
 from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import SyncPicture, take_picture
+from ringrift.data.sync.progress import SyncProgress
 from ringrift.data.sync.strategies import CyclePlan, plan_cycle
 from ringrift.data.sync.trips import Courier, SyncPace, SyncTally, TripEnd
 from ringrift.data.transfer.upkeep import TransferUpkeep, upkeep_of
@@ -107,7 +108,7 @@ class AutoSyncDaemon(WakingDaemon):
         self._news = news or get_news_desk()
         self._announcer = SyncAnnouncer("auto_sync", router=router)
         self._wishes, self._paused, self._busy = _Wishes(), "", False
-        self.counts = SyncCounts()
+        self.counts, self._progress = SyncCounts(), SyncProgress(self._runtime)
         self._upkeep: TransferUpkeep | None = None
 
     # --- life -----------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ class AutoSyncDaemon(WakingDaemon):
         await self._announcer.cycle_started(plane, cycle, reasons=wishes.reasons)
         tally = SyncTally()
         pace = SyncPace(priority=cycle.priority, bytes_per_s=_bytes_per_s(config), data_type="all")
-        ends = await Courier(plane).carry_out(cycle.plan, pace, tally)
+        ends = await Courier(plane, self._progress).carry_out(cycle.plan, pace, tally)
         await self._record(plane, cycle, ends)
         await self._count(plane, cycle, ends, tally)
 
@@ -295,8 +296,10 @@ class AutoSyncDaemon(WakingDaemon):
         return replace(found, emits=(*found.emits, *asks))
 
     def get_progress(self) -> dict[str, Any]:
+        """Tell how far the present cycle is, or how far the last one came."""
         counts = self.counts
         return {
+            **self._progress.to_dict(),
             "is_active": self._busy,
             "current_phase": counts.phase,
             "files_synced": counts.files,

@@ -20,6 +20,7 @@ from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
 from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import take_picture
 from ringrift.data.sync.plans import RequestLeft, SyncPlan, Trip, plan_request
+from ringrift.data.sync.progress import SyncProgress
 from ringrift.data.sync.requests import SyncBackend, SyncRequest, SyncResponse, read_request
 from ringrift.data.sync.trips import Courier, SyncPace, SyncTally, TripEnd
 from ringrift.errors import ConfigError
@@ -96,6 +97,7 @@ class SyncFacade:
         self._recent: deque[bool] = deque(maxlen=_REMEMBERED)
         self._backends: set[SyncBackend] = set()
         self._last_error = ""
+        self._under_way: dict[int, SyncProgress] = {}
 
     @classmethod
     def get_instance(cls) -> SyncFacade:
@@ -167,7 +169,13 @@ class SyncFacade:
         if run.plan.is_empty:
             return []
         await self._announcer.started(plane, run.request, _nodes_of(run.plan))
-        return await Courier(plane).carry_out(run.plan, _pace_of(run.request), run.tally)
+        progress = SyncProgress(plane.runtime)
+        self._under_way[id(progress)] = progress
+        try:
+            courier = Courier(plane, progress)
+            return await courier.carry_out(run.plan, _pace_of(run.request), run.tally)
+        finally:
+            del self._under_way[id(progress)]
 
     def _config_of(self, plane: DataPlane) -> AutoSyncConfig:
         if self._config is None:
@@ -229,6 +237,10 @@ class SyncFacade:
             "total_bytes": self._bytes,
             "total_errors": self._errors,
         }
+
+    def get_progress(self) -> list[dict[str, Any]]:
+        """Tell how far each request that is under way has come."""
+        return [progress.to_dict() for progress in self._under_way.values()]
 
     def health_check(self) -> HealthCheckResult:
         """Judge by the last hundred requests: trouble that is over does not count for ever."""

@@ -14,7 +14,8 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.sync.constants import FILES_PER_TRIP
 from ringrift.data.sync.history import SyncHistory, SyncRecord
 from ringrift.data.sync.plans import SyncPlan, Trip
-from ringrift.data.transfer.contract import Moved
+from ringrift.data.sync.progress import SyncProgress
+from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.errors import RingRiftError
 
 log = structlog.get_logger()
@@ -91,16 +92,21 @@ class SyncPace:
 class Courier:
     """Carries out plans on one node."""
 
-    def __init__(self, plane: DataPlane) -> None:
+    def __init__(self, plane: DataPlane, progress: SyncProgress | None = None) -> None:
         self._plane = plane
+        self.progress = progress or SyncProgress(plane.runtime)
         self.history = SyncHistory(plane.kv, plane.runtime)
 
     async def carry_out(self, plan: SyncPlan, pace: SyncPace, tally: SyncTally) -> list[TripEnd]:
         """Fetch, then send; *tally* grows with every trip, also when the caller's time runs out."""
-        fetched = await self._all(plan.fetches, plan.width, pace, tally)
-        lacking = _not_arrived(fetched)
-        sends = [_without(trip, lacking) for trip in plan.sends]
-        sent = await self._all([trip for trip in sends if trip.artifacts], plan.width, pace, tally)
+        self.progress.begin(plan)
+        try:
+            fetched = await self._all(plan.fetches, plan.width, pace, tally)
+            lacking = _not_arrived(fetched)
+            sends = [_without(trip, lacking) for trip in plan.sends]
+            sent = await self._all([trip for trip in sends if trip.artifacts], plan.width, pace, tally)
+        finally:
+            self.progress.end()
         return [*fetched, *sent]
 
     async def _all(
@@ -143,13 +149,22 @@ class Courier:
     ) -> TripEnd:
         trip, transfers = end.trip, self._plane.transfers
         move = transfers.fetch if trip.fetch else transfers.send
-        node = self._plane.nodes[trip.node]
+        node, size = self._plane.nodes[trip.node], sum(each.size for each in batch)
+
+        async def show(now: TransferProgress) -> None:
+            self.progress.show(trip, now)
+
+        terms = Terms(on_progress=show)
         try:
-            moved = await move(node, batch, priority=pace.priority, limit_bytes_per_s=bytes_per_s)
+            moved = await move(
+                node, batch, priority=pace.priority, terms=terms, limit_bytes_per_s=bytes_per_s
+            )
         except RingRiftError as error:
+            self.progress.call_ended(trip, files=len(batch), size=size, error=str(error))
             log.warning("sync.trip_failed", node=trip.node, fetch=trip.fetch, error=str(error))
             told = (*end.errors, f"{trip.node}: {error}")
             return replace(end, errors=told, unreachable=True)
+        self.progress.call_ended(trip, files=len(batch), size=size)
         return _grown(end, batch, moved, receiver=self._plane.this.name if trip.fetch else trip.node)
 
     async def note(self, end: TripEnd, pace: SyncPace, started_s: float) -> None:
