@@ -129,7 +129,7 @@ class Unavailable(RingRiftError):
     """May pass by itself."""
 
     def __init__(self, what: str, *, retry_after_s: float = 1.0) -> None:
-        super().__init__(f"{what}; try again in {retry_after_s:g} s")
+        super().__init__(f"{what}; try again in {round(retry_after_s, 1):g} s")
         self.what, self.retry_after_s = what, retry_after_s
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,10 +15,13 @@ from ringrift.cli.data_plane import ask_plane, find_artifact, move_with_bars
 from ringrift.cli.data_views import (
     COPY_COLUMNS,
     LS_COLUMNS,
+    LS_WIDE_COLUMNS,
+    WIDE,
     Replicas,
     artifact_rows,
     copy_rows,
     describe_artifact,
+    files_text,
     read_replicas,
     shown_row,
     size_text,
@@ -64,7 +69,9 @@ def ls(data_type: str, config: str, node: str, limit: int, as_json: bool) -> Non
     if not rows:
         console().print("No artifact is known that fits.")
         return
-    print_table("Artifacts\n", LS_COLUMNS, [shown_row(row) for row in rows[-limit:]])
+    columns = LS_WIDE_COLUMNS if console().width >= WIDE else LS_COLUMNS
+    shown = [shown_row(row)[: len(columns)] for row in rows[-limit:]]
+    print_table("Artifacts\n", columns, shown, whole=columns)
     games, size = sum(row["games"] for row in rows), sum(row["size"] for row in rows)
     left_out = f", the newest {limit} of them shown" if len(rows) > limit else ""
     console().print(f"\n{count(len(rows))} artifacts, {count(games)} games, {size_text(size)}{left_out}")
@@ -142,19 +149,37 @@ def replicas(repair: bool, as_json: bool) -> None:
 
 def _print_replicas(found: Replicas) -> None:
     plan, out = found.plan, console()
+    if not plan.total:
+        out.print("No artifact is known yet.")
+        return
     rows = [(str(copies), count(number)) for copies, number in sorted(found.by_copies.items())]
     print_table("Verified copies\n", ("copies", "artifacts"), rows)
     out.print(f"\nscore {plan.score:.0f} of 100: {plan.verdict}; {plan.under} below the minimum")
     for alert in plan.alerts:
         out.print(f"{alert.level}: {alert.message}", markup=False)
     wanted = [
-        (each.artifact.digest[:10], each.artifact.name, each.source, each.target, each.priority, each.reason)
+        (
+            each.artifact.digest[:10],
+            each.artifact.kind.value,
+            each.artifact.config,
+            each.source,
+            each.target,
+            each.reason,
+        )
         for each in plan.repairs[:LISTED]
     ]
     if wanted:
-        print_table("\nCopies to make", ("digest", "name", "from", "to", "priority", "why"), wanted)
+        columns = ("digest", "kind", "config", "from", "to", "why")
+        print_table("\nCopies to make\n", columns, wanted, whole=columns[:-1])
     for digest, why in list(plan.stuck.items())[:LISTED]:
         out.print(f"cannot be repaired: {digest[:10]}: {why}", markup=False)
+    for why, number in Counter(found.failures.values()).most_common(LISTED):
+        out.print(f"not repaired: {files_text(number)}: {why}", markup=False)
+    if found.resting:
+        out.print(
+            f"{files_text(found.resting)} had a try that failed in the last 10 minutes; "
+            "`ringrift data show DIGEST` tells why"
+        )
 
 
 data.add_command(sync)
@@ -168,9 +193,11 @@ async def _described(plane: DataPlane, text: str) -> dict[str, Any]:
 
 
 async def _replicas(plane: DataPlane, *, repair: bool) -> Replicas:
-    if repair:
-        await ReplicationRepairDaemon(plane=plane, runtime=plane.runtime).repair_once()
-    return await read_replicas(plane)
+    if not repair:
+        return await read_replicas(plane)
+    repairer = ReplicationRepairDaemon(plane=plane, runtime=plane.runtime)
+    await repairer.repair_once()
+    return replace(await read_replicas(plane), failures=repairer.failures)
 
 
 async def _verified(

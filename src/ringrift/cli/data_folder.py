@@ -27,9 +27,9 @@ def ask_engine(question: Callable[[Engine], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def opened_engine() -> AsyncIterator[Engine]:
-    """The engine for a while; `ConfigError` if no run was ever there."""
-    if not has_run():
+async def opened_engine(*, may_make: bool = False) -> AsyncIterator[Engine]:
+    """The engine for a while; `ConfigError` if no run was ever there, unless the folder may be made."""
+    if not may_make and not has_run():
         raise ConfigError(
             f"there is no run in {get_settings().data_dir}; start one with `ringrift run`, "
             "or name its folder with --data"

@@ -9,7 +9,7 @@ import click
 
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.data_plane import move_with_bars
-from ringrift.cli.data_views import size_text
+from ringrift.cli.data_views import files_text, size_text
 from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import count, duration
@@ -17,11 +17,12 @@ from ringrift.data.artifacts import DATA_TYPES, kinds_of
 from ringrift.data.backup import ArchiveBackup, BackupReport, the_archive
 from ringrift.data.plane import DataPlane
 from ringrift.data.sync.facade import SyncFacade
-from ringrift.data.sync.requests import PRIORITIES, SyncRequest, SyncResponse
+from ringrift.data.sync.requests import PRIORITIES, SyncBackend, SyncRequest, SyncResponse
 from ringrift.errors import ConfigError
 
 EXIT_INCOMPLETE = 1
 FAILED_SHOWN = 20
+_BACKENDS = frozenset(backend.value for backend in SyncBackend)
 
 archive_name = click.argument(
     "archive", required=False, default="", metavar="[ARCHIVE]", help="A node that is an archive."
@@ -67,11 +68,27 @@ def sync(targets: tuple[str, ...], data_type: str, as_json: bool, **given: Any) 
 
 
 def _tell_sync(found: SyncResponse) -> None:
+    out, details = console(), found.details
     word = "Done" if found.success else "Not complete"
     moved = f"{size_text(found.bytes_transferred)} in {duration(found.duration_seconds)}"
-    console().print(f"{word}: {found.nodes_synced} nodes have everything, {moved}")
-    for error in found.errors[:FAILED_SHOWN]:
-        console().print(error, markup=False)
+    out.print(f"{word}: {files_text(details['files_moved'])}, {moved}")
+    if details["nodes"]:
+        out.print(f"complete now: {', '.join(details['nodes'])}", markup=False)
+    if details["up_to_date"]:
+        out.print(f"nothing was missing: {', '.join(details['up_to_date'])}", markup=False)
+    for line in (*details["notes"], *_once_each_node(found)):
+        out.print(line, markup=False)
+
+
+def _once_each_node(found: SyncResponse) -> list[str]:
+    """Errors without the name of the backend; each backend that was tried says the same of a node."""
+    told: dict[str, str] = {}
+    for error in found.errors:
+        first, _, rest = error.partition(": ")
+        plain = rest if first in _BACKENDS else error
+        node, _, why = plain.partition(": ")
+        told.setdefault(node, why if why.startswith(f"{node} ") else plain)
+    return list(told.values())[:FAILED_SHOWN]
 
 
 @click.command("backup")
@@ -87,7 +104,11 @@ def backup(archive: str, data_type: str, prepare: bool, as_json: bool) -> None:
         to = ArchiveBackup(plane, the_archive(plane, archive))
         if prepare:
             await to.prepare()
-        return await to.send(await to.lacking(kinds=kinds_of(data_type)))
+        lacking, manifest = await to.lacking(kinds=kinds_of(data_type)), await plane.view()
+        here, there = (manifest.receipts_at(node) for node in (plane.this.name, to.archive.name))
+        report = await to.send(lacking)
+        report.already += len(here.keys() & there.keys())
+        return report
 
     with plain_errors():
         found = move_with_bars(work, quiet=as_json)
@@ -121,7 +142,7 @@ def restore(archive: str, digests: tuple[str, ...], data_type: str, config: str,
         return await source.restore(fitting)
 
     with plain_errors():
-        found = move_with_bars(work, quiet=as_json)
+        found = move_with_bars(work, quiet=as_json, may_make=True)
     _tell_report(found, "restored from", as_json=as_json)
 
 
@@ -129,9 +150,9 @@ def _tell_report(found: BackupReport, verb: str, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(found))
     else:
-        already = f"{count(found.already)} were there already"
+        already = f"{files_text(found.already)} there already"
         console().print(
-            f"{count(found.files)} files, {count(found.games)} games, {size_text(found.bytes)} {verb} "
+            f"{files_text(found.files)}, {count(found.games)} games, {size_text(found.bytes)} {verb} "
             f"{found.archive}; {already}",
             markup=False,
         )

@@ -21,11 +21,14 @@ T = TypeVar("T")
 DIGEST_CHARS_MIN = 4
 
 
-def ask_plane(question: Callable[[DataPlane], Awaitable[T]]) -> T:
-    """Open the data plane for one question; what jobs made meanwhile is in the manifest first."""
+def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool = False) -> T:
+    """Open the data plane for one question; what jobs made meanwhile is in the manifest first.
+
+    *may_make* is for what fills an empty folder.
+    """
 
     async def ask() -> T:
-        async with opened_engine():
+        async with opened_engine(may_make=may_make):
             plane = await open_data_plane()
             await Cataloguer(plane).catalogue()
             return await question(plane)
@@ -33,7 +36,9 @@ def ask_plane(question: Callable[[DataPlane], Awaitable[T]]) -> T:
     return asyncio.run(ask())
 
 
-def move_with_bars(work: Callable[[DataPlane, Progress], Awaitable[T]], *, quiet: bool) -> T:
+def move_with_bars(
+    work: Callable[[DataPlane, Progress], Awaitable[T]], *, quiet: bool, may_make: bool = False
+) -> T:
     """Open the data plane for work that moves files, and show how far it is."""
 
     async def watched(shared: DataPlane) -> T:
@@ -47,7 +52,7 @@ def move_with_bars(work: Callable[[DataPlane, Progress], Awaitable[T]], *, quiet
             )
             return await work(plane, progress)
 
-    return ask_plane(watched)
+    return ask_plane(watched, may_make=may_make)
 
 
 async def find_artifact(plane: DataPlane, text: str) -> Artifact:

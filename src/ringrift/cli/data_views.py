@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -19,9 +19,12 @@ from ringrift.data.quarantine import Quarantine
 from ringrift.data.replication import RepairPlan, ReplicationRules, plan, take_snapshot
 from ringrift.data.retention import read_held
 
-LS_COLUMNS = ("digest", "kind", "config", "name", "size", "games", "made", "copies", "nodes")
+LS_COLUMNS = ("digest", "kind", "config", "size", "games", "made", "copies")
+LS_WIDE_COLUMNS = (*LS_COLUMNS, "name")
+WIDE = 120  # characters of a terminal that has room for names too
 COPY_COLUMNS = ("node", "verified", "by", "counts")
 DECISIONS_SHOWN = 20
+_YEAR, _SECONDS = len("2026-"), len("2026-01-01 00:00")
 
 
 def size_text(size: float) -> str:
@@ -32,6 +35,10 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} {units[-1]}"
+
+
+def files_text(number: int) -> str:
+    return "1 file" if number == 1 else f"{count(number)} files"
 
 
 async def artifact_rows(plane: DataPlane, *, data_type: str, config: str, node: str) -> list[dict[str, Any]]:
@@ -60,12 +67,11 @@ def shown_row(row: dict[str, Any]) -> Sequence[str]:
         brief(row["digest"]),
         row["kind"] + (" (quarantined)" if row["quarantined"] else ""),
         row["config"] or NOTHING,
-        row["name"] or NOTHING,
         size_text(row["size"]),
         count(row["games"]) if row["games"] else NOTHING,
-        clock(row["created_s"], with_date=True) if row["created_s"] else NOTHING,
-        str(row["copies"]),
-        ", ".join(row["nodes"]) or NOTHING,
+        clock(row["created_s"], with_date=True)[_YEAR:_SECONDS] if row["created_s"] else NOTHING,
+        f"{row['copies']} {', '.join(row['nodes'])}",
+        row["name"] or NOTHING,
     )
 
 
@@ -122,6 +128,13 @@ class Replicas:
 
     plan: RepairPlan
     by_copies: dict[int, int]
+    failures: dict[str, str] = field(default_factory=dict)  # of repairs just tried; digest: why
+
+    @property
+    def resting(self) -> int:
+        """Too few copies, and neither to be repaired now nor stuck: they were tried not long ago."""
+        planned = sum(each.priority != "low" for each in self.plan.repairs)
+        return max(0, self.plan.under - planned - len(self.plan.stuck))
 
     def as_json(self) -> dict[str, Any]:
         found = self.plan
@@ -145,6 +158,8 @@ class Replicas:
                 for each in found.repairs
             ],
             "stuck": dict(found.stuck),
+            "resting": self.resting,
+            "failures": self.failures,
         }
 
 

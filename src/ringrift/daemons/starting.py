@@ -104,7 +104,10 @@ class Starter:
         if not_built := len(reasons) - len(faults):
             log.info("daemons.left_out", count=not_built, reason="not built yet; see `ringrift daemons`")
         for daemon_type, reason in faults.items():
-            log.warning("daemons.not_started", daemon=daemon_type.value, reason=reason)
+            successor = units[daemon_type].spec.deprecated_for
+            replaced = successor is not None and self._is_active(successor)
+            tell = log.info if replaced else log.warning  # another daemon does it all: nothing is amiss
+            tell("daemons.not_started", daemon=daemon_type.value, reason=reason)
 
     def note_refusal(self, daemon_type: DaemonType, reason: str) -> None:
         """Remember why a daemon was not started, unless it is down for an error that says more."""

@@ -68,6 +68,15 @@ class Inheritance:
     copies: Copies
 
 
+def _span(seconds: float) -> str:
+    """Whole numbers where they fit: 7 days, 1 day, 10 minutes."""
+    for unit, size_s in (("day", 86_400.0), ("hour", 3_600.0), ("minute", 60.0), ("second", 1.0)):
+        if seconds >= size_s:
+            number = f"{seconds / size_s:.3g}"
+            return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
+    return f"{seconds:.3g} seconds"
+
+
 def may_delete(
     artifact: Artifact,
     copies: Copies,
@@ -84,7 +93,7 @@ def may_delete(
         return DeletionVerdict(allowed=False, reason=f"it is needed: {held_for}", copies_left=left)
     age_s = now_s - artifact.created_s
     if artifact.created_s > 0 and age_s < rules.age_s_min:
-        told = f"it was made {max(0.0, age_s):.0f} s ago, less than {rules.age_s_min:.0f} s"
+        told = f"it is younger than {_span(rules.age_s_min)}"
         return DeletionVerdict(allowed=False, reason=told, copies_left=left)
     if left >= rules.copies_min:
         where = ", ".join(name for name in copies.nodes if name != node)

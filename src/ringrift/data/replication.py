@@ -180,6 +180,7 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         super().__init__("replication_repair", interval_s=interval_s, **given)
         self._begun: deque[float] = deque(maxlen=self.rules.repairs_per_hour)
         self._outcomes: deque[bool] = deque(maxlen=_OUTCOMES_MAX)
+        self.failures: dict[str, str] = {}  # of the last cycle; digest: why
 
     def _complete(self, snapshot: CopiesSnapshot) -> CopiesSnapshot:
         hour_ago_s = self._runtime.monotonic_s() - 3_600.0
@@ -195,6 +196,7 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
 
     async def _act(self, plane: DataPlane, found: RepairPlan) -> None:
         turns = asyncio.Semaphore(self.rules.parallel)
+        self.failures = {}
         async with asyncio.TaskGroup() as group:
             for trip in _trips(found.repairs):
                 group.create_task(self._repair_in_turn(plane, trip, turns))
@@ -220,6 +222,7 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         """Make the copies of one trip; each is told by its own receipt."""
         begun_s = self._runtime.monotonic_s()
         errors = await self._errors_of(plane, trip)
+        self.failures |= errors
         seconds = self._runtime.monotonic_s() - begun_s
         for repair in trip:
             digest = repair.artifact.digest

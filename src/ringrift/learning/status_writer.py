@@ -22,7 +22,8 @@ from ringrift.learning.status_view import AroundConfig, config_status, decisions
 from ringrift.learning.wishes import ALL, Wishes
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
-from ringrift.work.worker_records import live_workers, running_jobs
+from ringrift.work.shares import PREPARING
+from ringrift.work.worker_records import WorkerRecord, live_workers, running_jobs
 
 DOCTOR_S_MAX = 30.0
 REPORT_IT = "Learning goes on. Please report it with the log"
@@ -88,7 +89,7 @@ class StatusWriter:
             started_s=self._started_s,
             node=self._runtime.hostname,
             state="paused" if paused and run_state == "running" else run_state,
-            workers=sum(worker.slots for worker in workers),
+            workers=sum(worker.slots for worker in workers if not _only_prepares(worker)),
             configs=pictures,
             decisions=decisions(states),
             queue={kind: {str(s): n for s, n in by.items()} for kind, by in counts.items()},
@@ -114,3 +115,8 @@ class StatusWriter:
             advice=REPORT_IT,
         )
         return (msgspec.to_builtins(ill),)
+
+
+def _only_prepares(worker: WorkerRecord) -> bool:
+    """The slot beside the others that only checks and exports games is not what a person calls a worker."""
+    return worker.kinds is not None and set(worker.kinds) <= set(PREPARING)

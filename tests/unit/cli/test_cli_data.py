@@ -161,8 +161,62 @@ def test_backup_to_a_drive_and_restore_from_it(drive):
     ringrift("verify", code=1)
     assert answer("restore", "--digest", games.digest[:10])["files"] == 1
     assert blob(games).read_bytes() == b"games"
-    assert "1 were there already" in ringrift("restore").stdout
+    assert "; 1 file there already" in ringrift("restore").stdout
+    assert "0 files, 0 games, 0 B backed up to usb; 1 file there already" in ringrift("backup").stdout
     assert "no archive is called 'b'" in ringrift("backup", "b", code=2).stderr
+
+
+def test_restore_fills_a_folder_that_nothing_ran_in(drive, tmp_path, monkeypatch):
+    games = make("games", "a")
+    ringrift("backup", "usb", "--prepare")
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    assert "1 file, 5 games" in ringrift("restore").stdout
+    assert blob(games).read_bytes() == b"games"
+    assert [(row["digest"], row["nodes"]) for row in answer("ls")] == [(games.digest, ["a", "usb"])]
+
+
+def test_ls_has_a_line_for_each_artifact_whatever_its_name(drive, monkeypatch):
+    names = [f"{'long-name-of-a-shard-' * 3}{n}" for n in range(3)]
+    made = [make(name, "a", "b") for name in names]
+    for width, named in ((80, False), (160, True)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = ringrift("ls").stdout.splitlines()
+        rows = [line for line in lines if any(each.digest[:10] in line for each in made)]
+        assert len(rows) == len(made)
+        assert all("hex8_2p" in row and "2 a, b" in row for row in rows)
+        assert all(("long-name" in row) is named for row in rows)
+        assert len(lines) == len(made) + 5, "title, head and sum"
+
+
+def test_young_files_stay_for_one_reason_whatever_their_ages(drive):
+    for age_s in (10.0, 200.0, 3_000.0):
+        make(f"{age_s}", "a", "b", "c", age_s=age_s, kind=ArtifactKind.REPORT)
+    reasons = {row["why"] for row in answer("gc", "--dry-run")["artifacts"]}
+    assert reasons == {"it is younger than 1 day"}
+
+
+def test_repair_says_why_copies_could_not_be_made(drive):
+    assert "No artifact is known yet" in after_a_start("replicas")
+    make("games", "a")
+    make("more games", "a")
+    assert "not repaired: 2 files: " in ringrift("replicas", "--repair").stdout
+    shown = ringrift("replicas").stdout
+    assert "2 files had a try that failed in the last 10 minutes" in shown
+    assert answer("replicas")["resting"] == 2
+
+
+def after_a_start(*arguments):
+    in_engine(lambda engine: engine.queue.counts())
+    return ringrift(*arguments).stdout
+
+
+def test_sync_tells_each_node_once_and_that_nothing_was_missing(drive, monkeypatch):
+    make("games", "a", "b")
+    shown = ringrift("sync", "b", "c", "--timeout", "20", code=1).stdout
+    assert shown.count("c: ") == 1, shown
+    assert "nothing was missing: b" in shown
+    monkeypatch.setenv("RINGRIFT_NODES", json.dumps({"a": {}}))
+    assert "this is the only node" in ringrift("sync").stdout
 
 
 def test_sync_says_what_could_not_be_reached(drive):

@@ -217,3 +217,21 @@ def test_an_explanation_is_stored_only_when_it_changed(tmp_path):
         assert await site.engine.kv.get(EXPLAIN_PREFIX + FIRST) != before
 
     at_a_site(scenario)
+
+
+def test_the_picture_counts_the_workers_that_were_asked_for(tmp_path):
+    """Beside them is a slot that only prepares games; a run with two workers has two."""
+
+    async def scenario(site):
+        controller = await site.begin(FIRST)
+        entry = await site.engine.kv.get(worker_key("w"))
+        asked = msgspec.json.decode(entry.value, type=WorkerRecord)
+        beside = msgspec.structs.replace(asked, name="prepare", slots=1, kinds=("validate", "export"))
+        await site.engine.kv.put(worker_key("prepare"), msgspec.json.encode(beside))
+        writer = StatusWriter(
+            site.engine, site.runtime, Settings(data_dir=tmp_path), controller, router=a_router()
+        )
+        writer._doctor.findings = healthy
+        assert (await writer.picture("running")).workers == 2
+
+    at_a_site(scenario)
