@@ -36,6 +36,7 @@ log = structlog.get_logger()
 
 PARTS = ".parts"
 _READ_BACK_AT_ONCE = 8  # chunks that one caller reads back before it goes on with its own work
+_SYNCED_AT_ONCE = 32  # chunks after which the disk begins to write, so that little is left at the end
 _WRITERS_END_S = 60.0
 
 
@@ -59,6 +60,7 @@ class Incoming:
         self._copied: dict[int, str] = {}  # those that were taken from other blobs, unhashed
         self._changing = threading.Condition()
         self._state, self._writers, self._touched = _State.OPEN, 0, True
+        self._unsynced = 0  # chunks written since somebody last saw to the disk
         self._reading_back = threading.Lock()
         self._whole, self._read_back = hashlib.sha256(), 0
         self._buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
@@ -96,7 +98,7 @@ class Incoming:
                 if self._continued:
                     self._count_what_is_here(wanted)
                 self._copy_from_other_files(wanted)
-        self._advance(_READ_BACK_AT_ONCE)
+        self._advance()
         return sorted(wanted)
 
     def write(self, position: int, expected: bytes, payload: memoryview) -> None:
@@ -108,15 +110,16 @@ class Incoming:
             if not may_write:
                 raise Unavailable(f"{self.digest[:12]} was ended meanwhile", retry_after_s=1.0)
             self._put(position, expected, payload)
-        self._advance(_READ_BACK_AT_ONCE)
+        self._advance()
 
     def seal(self) -> None:
         """Read back the rest and publish; `DigestMismatch` drops everything. Safe to call twice."""
         with self._reading_back:
             if self._state is _State.SEALED:
                 return
+            was_open = self.is_open
             self._stop_writers(_State.LET_GO)
-            if not self.complete:
+            if not was_open or not self.complete:
                 self._opened.file.close()
                 raise ChunksLacking(f"{self.digest[:12]} lacks chunks", retry_after_s=0.0)
             with told_in_our_words(self._opened.path), self._opened.file:
@@ -173,6 +176,7 @@ class Incoming:
     def _count(self, position: int, expected: bytes) -> None:
         with self._changing:
             self._hashes[position] = expected
+            self._unsynced += 1
             if position < self._read_back:  # another list of chunks: what was read back is no longer there
                 self._whole, self._read_back = hashlib.sha256(), 0
 
@@ -232,16 +236,23 @@ class Incoming:
 
     # --- reading back ---------------------------------------------------------------------------------
 
-    def _advance(self, chunks_max: int) -> None:
-        """Read back some chunks unless another thread does."""
-        if not self._reading_back.acquire(blocking=False):
-            return
-        try:
-            with self._writing() as may_read:
-                if may_read:
-                    self._read_back_up_to(self._read_back + chunks_max)
-        finally:
-            self._reading_back.release()
+    def _advance(self) -> None:
+        """Read back some chunks unless another thread does; see to the disk when there is much to write."""
+        with self._writing() as is_open:
+            if not is_open:
+                return
+            if self._reading_back.acquire(blocking=False):
+                try:
+                    self._read_back_up_to(self._read_back + _READ_BACK_AT_ONCE)
+                finally:
+                    self._reading_back.release()
+            with self._changing:
+                due = self._unsynced >= _SYNCED_AT_ONCE
+                if due:
+                    self._unsynced = 0
+            if due:
+                with told_in_our_words(self._opened.path):
+                    os.fdatasync(self._descriptor)
 
     def _read_back_up_to(self, end: int) -> None:
         while True:
