@@ -18,7 +18,6 @@ from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.consolidation import ConsolidationDaemon, ConsolidationRules
 from ringrift.data.copies import DAY_S
 from ringrift.data.deletion import Deleter, DeletionRules, tombstone_rows
-from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.replication import ReplicationRepairDaemon
@@ -102,7 +101,7 @@ async def test_row_12_nothing_is_deleted_before_enough_nodes_verified_it(tmp_pat
             assert await node.holders(games) == ["b", "c"]
             for each in servers:
                 assert (each.root / "blobs" / games.digest[:2] / games.digest).read_bytes() == b"games" * 1000
-            rows = tombstone_rows(await DeletionRecords(plane.kv).tombstones())
+            rows = tombstone_rows(await plane.tombstones())
             assert [(row["node"], row["state"], row["by"]) for row in rows] == [("a", "deleted", "test")]
     finally:
         for each in servers:
@@ -165,7 +164,7 @@ async def test_row_21_shards_that_a_worker_played_are_merged_by_a_worker_game_by
         done = await bench.until_state(item.id, WorkState.DONE)
         await daemon._run_cycle()
         (merged,) = [each["digest"] for each in done.result["artifacts"]]
-        heirs = await DeletionRecords(plane.kv).heirs()
+        heirs = await plane.heirs()
         assert {each.heir for each in heirs.values()} == {merged}
         assert set(heirs) == {each.digest for each in small}
         games = [game for each in small for game in await games_in(plane, each.digest)]

@@ -47,7 +47,7 @@ async def artifact_rows(plane: DataPlane, *, data_type: str, config: str, node: 
         node = plane.nodes[node].name  # says which there are
     manifest = await plane.view()
     receipts = manifest.receipts
-    stones = await DeletionRecords(plane.kv).tombstones()
+    stones = await plane.tombstones()
     marked = await Quarantine(plane).marked()
     view, rows = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s()), []
     for artifact in manifest.cards:

@@ -16,7 +16,6 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.backup_plan import BackupRules, Failures, plan_import
 from ringrift.data.backup_service import ArchiveBackup, BackupReport, archives
 from ringrift.data.copies import CopyView
-from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.distribution import digest_in
 from ringrift.data.moves import arrived, copy_artifacts
 from ringrift.data.nodes import DataNode
@@ -263,7 +262,7 @@ class ArchiveImportDaemon(ArchiveDaemon):
         plane, this = backup.plane, backup.plane.this.name
         archived = {card.artifact.digest: card for card in await backup.archived()}
         held = {card.digest: card for card in (await plane.view()).held_by(this)}
-        tombstones = await DeletionRecords(plane.kv).tombstones()
+        tombstones = await plane.tombstones()
         chosen = plan_import(
             [card.artifact for card in archived.values()],
             held,

@@ -19,7 +19,6 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.backup_index import ArchiveIndex, merged, same_content
 from ringrift.data.backup_plan import BackupRules, plan_backup, plan_reverification
 from ringrift.data.decisions import DecisionLog
-from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
@@ -163,7 +162,7 @@ class ArchiveBackup:
 
     async def missing_here(self, digests: Collection[str]) -> list[ArchiveCard]:
         """Archived files that this node lost, not those that it gave up by decision."""
-        tombstones = await DeletionRecords(self.plane.kv).tombstones()
+        tombstones = await self.plane.tombstones()
         this = self.plane.this.name
         lost = []
         for digest in digests:

@@ -193,7 +193,7 @@ class ConsolidationDaemon(WakingDaemon):
         """Shards of this node that nothing needs under their own name, and that live on nowhere else yet."""
         manifest = await plane.view()
         held, here = await read_held(plane, manifest.cards), manifest.receipts_at(plane.this.name)
-        left_out = {*held, *await DeletionRecords(plane.kv).heirs(), *await Quarantine(plane).marked()}
+        left_out = {*held, *await plane.heirs(), *await Quarantine(plane).marked()}
         return [each for each in manifest.cards if each.digest in here and each.digest not in left_out]
 
     # --- taking results in ----------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class ConsolidationDaemon(WakingDaemon):
         deleter = Deleter(plane, rules=DeletionRules(copies_min=self.rules.copies_min, age_s_min=0.0))
         artifacts = (await plane.view()).artifacts
         held = await read_held(plane, artifacts.values())
-        for digest, heir in (await DeletionRecords(plane.kv).heirs()).items():
+        for digest, heir in (await plane.heirs()).items():
             artifact = artifacts.get(digest)
             if artifact is None or not await plane.blobs.has(digest):
                 continue

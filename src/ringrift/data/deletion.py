@@ -162,7 +162,7 @@ class Deleter:
     async def finish(self) -> list[Deleted]:
         """Complete, or take back, deletions that a crash interrupted."""
         finished = []
-        for tombstone in (await self._records.tombstones()).values():
+        for tombstone in (await self._plane.tombstones()).values():
             own = tombstone.nodes.get(self._node)
             if own is None or own.state is not GivingUp.DELETING:
                 continue

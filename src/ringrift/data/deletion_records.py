@@ -7,16 +7,19 @@ the second finds the key changed and has to look again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from ringrift.data.artifacts import Receipt
+from ringrift.data.kv_mirror import KvMirror, RecordsPicture
 from ringrift.engine.digests import check_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import AlreadyExists, Conflict, Corrupt, RevisionMismatch
+from ringrift.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -85,11 +88,6 @@ class DeletionRecords:
             return None, None
         return _read(entry.key, entry.value, Tombstone), entry.revision
 
-    async def tombstones(self) -> dict[str, Tombstone]:
-        entries = await self._kv.entries(TOMBSTONES)
-        found = [_read(entry.key, entry.value, Tombstone) for entry in entries]
-        return {each.digest: each for each in found}
-
     async def write(self, tombstone: Tombstone, *, revision: int | None) -> None:
         """Store if nobody changed it since *revision*; `Conflict` otherwise."""
         key, value = TOMBSTONES + tombstone.digest, msgspec.json.encode(tombstone)
@@ -123,10 +121,16 @@ class DeletionRecords:
         entry = await self._kv.get(HEIRS + digest)
         return None if entry is None else _read(entry.key, entry.value, Heir)
 
-    async def heirs(self) -> dict[str, Heir]:
-        entries = await self._kv.entries(HEIRS)
-        found = [_read(entry.key, entry.value, Heir) for entry in entries]
-        return {each.digest: each for each in found}
+
+def mirror_tombstones(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Tombstone]]:
+    """All tombstones by digest. They are kept for good, so nobody should read all of them twice."""
+    read = partial(_read, kind=Tombstone)
+    return KvMirror(kv, runtime, (TOMBSTONES,), lambda: RecordsPicture(TOMBSTONES, read))
+
+
+def mirror_heirs(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Heir]]:
+    """All heirs, by the digest of what they inherited."""
+    return KvMirror(kv, runtime, (HEIRS,), lambda: RecordsPicture(HEIRS, partial(_read, kind=Heir)))
 
 
 def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombstone:

@@ -16,7 +16,6 @@ import structlog
 
 from ringrift.data.away import AwayNodes
 from ringrift.data.capacity import DiskStates
-from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.distribution_plan import (
     DistributionRules,
     DistributionScene,
@@ -181,7 +180,7 @@ class DistributionDaemon(WakingDaemon):
             artifacts=manifest.artifacts,
             receipts=manifest.receipts,
             nodes=plane.nodes,
-            tombstones=await DeletionRecords(plane.kv).tombstones(),
+            tombstones=await plane.tombstones(),
             away=self.away.now(),
             disk_percent=await DiskStates(plane.kv).used_percent(),
             resting=resting,

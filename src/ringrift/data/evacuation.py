@@ -9,7 +9,6 @@ import structlog
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.copies import CopyView
-from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.manifest_index import games_in
 from ringrift.data.moves import arrived, copy_artifacts
 from ringrift.data.nodes import DataNode
@@ -38,8 +37,7 @@ class Evacuated:
 
 async def at_risk(plane: DataPlane, host: str) -> list[Artifact]:
     """What *host* has and no node that stays has; games first, then the most games a byte."""
-    records = DeletionRecords(plane.kv)
-    stones, heirs = await records.tombstones(), await records.heirs()
+    stones, heirs = await plane.tombstones(), await plane.heirs()
     manifest = await plane.view()
     receipts = manifest.receipts
     view = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s())

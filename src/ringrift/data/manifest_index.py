@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.kv_mirror import KvMirror
 from ringrift.data.manifest_store import ARTIFACTS, LOCATIONS, read_entry
 from ringrift.engine.ports import Change, KeyValue
 from ringrift.runtime import Runtime
-
-PAGE = 500  # changes that are taken in at a time: a few milliseconds of the event loop
-REREAD_S = 6 * 3_600.0  # deletions that lie longer back may be forgotten by the store
 
 
 class ReceiptsByDigest(Mapping[str, tuple[Receipt, ...]]):
@@ -87,43 +84,14 @@ def games_in(artifacts: Iterable[Artifact]) -> int:
     return sum(each.games for each in artifacts if each.kind is ArtifactKind.GAMES)
 
 
-class ManifestIndex:
-    """Keeps the picture between looks: each `refresh` reads only what changed since the last.
-
-    May be shared by tasks and event loops. What it gives out never changes under its reader.
-    """
+class ManifestIndex(KvMirror[ManifestView]):
+    """Keeps the picture between looks, which cost what changed and not what is there."""
 
     def __init__(self, kv: KeyValue, runtime: Runtime) -> None:
-        self._kv, self._runtime = kv, runtime
-        self._lock = threading.Lock()
-        self._known, self._read_s = _Known(), runtime.now_s()
-
-    async def refresh(self) -> ManifestView:
-        """Return the manifest as it is now."""
-        now_s = self._runtime.now_s()
-        with self._lock:
-            if abs(now_s - self._read_s) > REREAD_S:
-                self._known = _Known()
-            self._read_s, known = now_s, self._known
-        for prefix in (ARTIFACTS, LOCATIONS):
-            await self._catch_up(known, prefix)
-        with self._lock:
-            return known.view()
-
-    async def _catch_up(self, known: _Known, prefix: str) -> None:
-        complete = False
-        while not complete:
-            page = await self._kv.changes(prefix, after=known.revisions[prefix], limit=PAGE)
-            complete = page.complete
-            with self._lock:
-                done = known.revisions[prefix]  # others may have been faster
-                for change in page.changes:
-                    if change.revision > done:
-                        known.apply(change)
-                known.revisions[prefix] = max(done, page.revision)
+        super().__init__(kv, runtime, (ARTIFACTS, LOCATIONS), _ManifestPicture)
 
 
-class _Known:
+class _ManifestPicture:
     """All cards and receipts, in little memory: names and digests that repeat are kept once."""
 
     def __init__(self) -> None:
@@ -131,7 +99,6 @@ class _Known:
         self._copies: dict[str, Mapping[str, Receipt]] = {}  # the inner ones are replaced, never changed
         self._strings: dict[str, str] = {}
         self._view: ManifestView | None = None
-        self.revisions = {ARTIFACTS: 0, LOCATIONS: 0}
 
     def view(self) -> ManifestView:
         if self._view is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.deletion import Deleter
-from ringrift.data.deletion_records import DeletionRecords, GivingUp, Tombstone
+from ringrift.data.deletion_records import GivingUp, Tombstone
 from ringrift.data.file_facts import FileFacts, read_facts
 from ringrift.data.plane import DataPlane
 from ringrift.errors import Corrupt
@@ -35,7 +35,7 @@ class Orphans:
 async def register_orphans(plane: DataPlane, *, young_s: float = YOUNG_S) -> Orphans:
     """Register sealed files of this node that have no card or no receipt, after reading all of each."""
     await Deleter(plane).finish()  # what was being deleted is no orphan
-    stones = await DeletionRecords(plane.kv).tombstones()
+    stones = await plane.tombstones()
     manifest = await plane.view()
     known, here = manifest.artifacts, manifest.receipts_at(plane.this.name)
     found, registered, refused = [], [], []

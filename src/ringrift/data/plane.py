@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.deletion_records import Heir, Tombstone, mirror_heirs, mirror_tombstones
 from ringrift.data.manifest_index import ManifestIndex, ManifestView
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
@@ -67,6 +68,8 @@ class DataPlane:
         self.blobs: Blobs = engine.blobs if blobs is None else blobs
         self.manifest = ManifestStore(engine.kv)
         self._index = ManifestIndex(engine.kv, runtime)
+        self._tombstones = mirror_tombstones(engine.kv, runtime)
+        self._heirs = mirror_heirs(engine.kv, runtime)
         self._make_transfers = make_transfers
         self._transfers: Transfers | None = None
 
@@ -78,6 +81,14 @@ class DataPlane:
     async def view(self) -> ManifestView:
         """Return the manifest as it is now. All who look share one picture and read only what changed."""
         return await self._index.refresh()
+
+    async def tombstones(self) -> Mapping[str, Tombstone]:
+        """Every copy that was given up, by the digest of the file."""
+        return await self._tombstones.refresh()
+
+    async def heirs(self) -> Mapping[str, Heir]:
+        """Files that live on in others, by their digest."""
+        return await self._heirs.refresh()
 
     @property
     def transfers(self) -> Transfers:

@@ -19,7 +19,6 @@ from ringrift.data.away import AwayNodes
 from ringrift.data.capacity import DiskStates
 from ringrift.data.copies import CopyView
 from ringrift.data.decisions import DecisionLog
-from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.moves import arrived, copy_artifacts
 from ringrift.data.plane import DataPlane
 from ringrift.data.replication_plan import (
@@ -64,7 +63,6 @@ _OUTCOMES_MAX = 200
 
 async def take_snapshot(plane: DataPlane, away: frozenset[str] = frozenset()) -> CopiesSnapshot:
     """Read what the plan looks at."""
-    records = DeletionRecords(plane.kv)
     claims = await plane.kv.entries(CLAIMS)
     manifest = await plane.view()
     return CopiesSnapshot(
@@ -72,8 +70,8 @@ async def take_snapshot(plane: DataPlane, away: frozenset[str] = frozenset()) ->
         receipts=manifest.receipts,
         view=CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s(), away=away),
         this=plane.this.name,
-        tombstones=await records.tombstones(),
-        heirs=frozenset(await records.heirs()),
+        tombstones=await plane.tombstones(),
+        heirs=frozenset(await plane.heirs()),
         disk_percent=await DiskStates(plane.kv).used_percent(),
         resting=frozenset(entry.key.removeprefix(CLAIMS) for entry in claims),
     )

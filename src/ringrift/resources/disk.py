@@ -19,7 +19,6 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.capacity import DiskState, DiskStates
 from ringrift.data.copies import CopyView
 from ringrift.data.deletion import Deleter, DeletionRules
-from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.disk_usage import DiskUsage, disk_usage
 from ringrift.data.moves import copy_artifacts
 from ringrift.data.plane import DataPlane
@@ -186,7 +185,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
     async def _in_order(self, plane: DataPlane, artifacts: list[Artifact]) -> list[Artifact]:
         """What this node has, the least needed first."""
         receipts = (await plane.view()).receipts
-        heirs, poor = await DeletionRecords(plane.kv).heirs(), await Quarantine(plane).marked()
+        heirs, poor = await plane.heirs(), await Quarantine(plane).marked()
         view, now_s = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s()), plane.runtime.now_s()
 
         def worth(artifact: Artifact) -> float:

@@ -122,7 +122,7 @@ async def test_a_deletion_leaves_a_tombstone_and_a_decision_with_its_reason():
     done = await Deleter(world.planes["a"]).delete(artifact, why="the disk is full", by="disk")
     assert done.bytes_freed == 5
     assert await world.holders(artifact) == {"b", "c"}
-    rows = tombstone_rows(await DeletionRecords(world.planes["b"].kv).tombstones())
+    rows = tombstone_rows(await world.planes["b"].tombstones())
     assert [(row["node"], row["state"], row["by"]) for row in rows] == [("a", "deleted", "disk")]
     assert rows[0]["reason"] == "the disk is full; 2 verified copies stay: b, c"
     world.runtime.advance(1.0)

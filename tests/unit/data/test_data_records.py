@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.records import RatingRecordSync, RatingSyncDaemon, RegistryRecordSync
 from ringrift.data.records_merge import RecordTable, merge_database, take_snapshot
 from ringrift.errors import ConfigError, Corrupt
@@ -146,7 +145,7 @@ async def test_two_nodes_end_up_with_the_same_records(tmp_path):
     assert mine.health_check().healthy
     view = [each async for each in _snapshots(world)]
     assert {each.kind for each in view} == {ArtifactKind.SNAPSHOT}
-    heirs = await DeletionRecords(world.planes["a"].kv).heirs()
+    heirs = await world.planes["a"].heirs()
     assert heirs, "older snapshots live on in newer ones, so that they may be deleted"
 
 

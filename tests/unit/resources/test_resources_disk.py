@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.capacity import DiskStates
-from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.transfer.contract import Moved
@@ -148,7 +147,7 @@ async def test_copies_that_others_have_go_until_the_target_and_the_rest_stays(pl
     assert await plane.blobs.has(single.digest)
     assert [name for name, _ in heard] == ["DISK_SPACE_LOW", "DISK_CLEANUP_TRIGGERED"]
     assert heard[1][1]["bytes_freed"] == 300
-    stones = await DeletionRecords(plane.kv).tombstones()
+    stones = await plane.tombstones()
     assert {next(iter(each.nodes.values())).by for each in stones.values()} == {"disk_space_manager"}
     assert all("80 % full" in each.nodes["a"].reason for each in stones.values())
 

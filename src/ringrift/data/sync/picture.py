@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.capacity import DiskState, DiskStates
-from ringrift.data.deletion_records import DeletionRecords, Tombstone
+from ringrift.data.deletion_records import Tombstone
 from ringrift.data.manifest import data_type_of
 from ringrift.data.manifest_index import ManifestView
 from ringrift.data.nodes import DataNode, DataNodes
@@ -105,8 +105,7 @@ async def take_picture(
     news: NodeNews | None = None,
 ) -> SyncPicture:
     """Read everything as it is now."""
-    deletions = DeletionRecords(plane.kv)
-    tombstones = await deletions.tombstones()
+    tombstones = await plane.tombstones()
     view = await plane.view()
     return SyncPicture(
         view=_without_deleted(view, tombstones),
@@ -117,7 +116,7 @@ async def take_picture(
         history=await SyncHistory(plane.kv, plane.runtime).hosts(),
         news=news or NodeNews(),
         given_up={digest: frozenset(each.nodes) for digest, each in tombstones.items()},
-        superseded=frozenset(await deletions.heirs()),
+        superseded=frozenset(await plane.heirs()),
     )
 
 
