@@ -326,12 +326,16 @@ async def test_row_09_a_transfer_broken_a_hundred_times_never_publishes_wrong_by
             return rng.choice([None, flipped(piece, rng), Cut(piece[: len(piece) // 2])])
         return piece
 
+    class Impatient(SystemRuntime):
+        async def sleep(self, seconds):
+            await asyncio.sleep(0)
+
     async with BadLine(server.port, often) as line:
-        node = server.node(data_port=line.port)
+        node, transport = server.node(data_port=line.port), http_transport(here, Impatient())
         for attempt in range(200):
-            timeout_s = 1.0 if attempt < 190 else PATIENCE_S
+            terms = Terms(timeout_s=0.5 if attempt < 190 else PATIENCE_S)
             try:
-                moved = await http_transport(here).send(node, [card], Terms(timeout_s=timeout_s))
+                moved = await transport.send(node, [card], terms)
             except TransferFailed:
                 continue
             assert_nothing_wrong_is_visible(there)

@@ -29,7 +29,7 @@ class LaterRuntime(SystemRuntime):
 async def lines(tmp_path, tmp_path_factory):
     runtime = LaterRuntime()
     programs = Programs(Scratch(tmp_path / "scratch", runtime), runtime)
-    ssh = Ssh(programs, runtime, control_dir=tmp_path_factory.mktemp("c"), connect_s=5.0)
+    ssh = Ssh(programs, runtime, control_dir=tmp_path_factory.mktemp("c"), connect_s=60.0)
     ssh.runtime = runtime
     yield ssh
     await ssh.close()
@@ -92,7 +92,7 @@ async def test_a_node_without_an_address_is_a_mistake_in_the_config(lines, ssh_s
 
 async def test_many_calls_share_one_connection(own_ssh_server, tmp_path, tmp_path_factory):
     bench = ssh_bench("rsync", own_ssh_server, tmp_path, tmp_path_factory.mktemp("c"))
-    for number in range(3):
+    for number in range(2):
         moved = await bench.transport.send(bench.node, [bench.here.put(b"%d" % number)], Terms())
         assert len(moved.receipts) == 1
     assert logins(own_ssh_server) == 1
@@ -112,7 +112,7 @@ async def test_a_server_that_restarts_is_found_again(own_ssh_server, tmp_path, t
     await bench.transport.send(bench.node, [bench.here.put(b"before")], Terms())
     own_ssh_server.stop()
     with pytest.raises(TransferFailed):
-        await bench.transport.send(bench.node, [bench.here.put(b"while")], Terms(timeout_s=20.0))
+        await bench.transport.send(bench.node, [bench.here.put(b"while")], Terms(timeout_s=60.0))
     own_ssh_server.start()
     moved = await bench.transport.send(bench.node, [bench.here.put(b"after")], Terms())
     assert len(moved.receipts) == 1
@@ -197,33 +197,34 @@ async def test_row_15_a_command_never_carries_more_than_a_chunk(ssh_server, tmp_
         async def spend(self, count):
             spent.append(count)
 
-    cards = [bench.here.put(random.Random(n).randbytes(n)) for n in (100, 3 * CHUNK_BYTES, 50_000)]
+    cards = [bench.here.put(random.Random(n).randbytes(n)) for n in (100, 2 * CHUNK_BYTES, 50_000)]
     await bench.transport.send(bench.node, cards, Terms(pace=Ledger()))
     assert max(spent) <= (CHUNK_BYTES + 2) * 4 / 3 + 4 * len(cards)
-    assert len(spent) <= 4
+    assert len(spent) <= 3
     await bench.close()
 
 
 async def break_off(bench, card):
-    """Cancel a transfer as soon as some of it is there, or it ended."""
+    """Cancel a transfer as soon as more of it is there, and before it ends."""
     under_way = asyncio.Event()
 
-    class Slow:
-        bytes_per_s = 2.0 * CHUNK_BYTES
+    class OnePart:
+        bytes_per_s = CHUNK_BYTES / 2  # rsync alone: the rest of the file would take it seconds
+        parts = 0
 
         async def spend(self, count):
-            await asyncio.sleep(0.05)
+            self.parts += 1
+            if self.parts > 1:
+                await asyncio.Event().wait()
 
     async def watch(progress):
         if progress.bytes_done:
             under_way.set()
 
     sending = asyncio.ensure_future(
-        bench.transport.send(bench.node, [card], Terms(pace=Slow(), on_progress=watch))
+        bench.transport.send(bench.node, [card], Terms(pace=OnePart(), on_progress=watch))
     )
-    watching = asyncio.ensure_future(under_way.wait())
-    await asyncio.wait({sending, watching}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
-    watching.cancel()
+    await asyncio.wait_for(under_way.wait(), 120)
     sending.cancel()
     await asyncio.wait({sending})
 

