@@ -28,7 +28,7 @@ from ringrift.cli.data_views import (
 )
 from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.terminal import console, print_table
-from ringrift.cli.wording import clock, count
+from ringrift.cli.wording import NOTHING, clock, count
 from ringrift.data.artifacts import DATA_TYPES
 from ringrift.data.orphans import Orphans, register_orphans
 from ringrift.data.plane import DataPlane
@@ -37,6 +37,7 @@ from ringrift.data.scrubbing import Scrubbed, scrub
 
 EXIT_DAMAGED = 1
 LISTED = 50
+REPAIRS_SHOWN = 10
 UNLIMITED = 1 << 62
 
 data_type = click.option(
@@ -71,7 +72,7 @@ def ls(data_type: str, config: str, node: str, limit: int, as_json: bool) -> Non
         return
     columns = LS_WIDE_COLUMNS if console().width >= WIDE else LS_COLUMNS
     shown = [shown_row(row)[: len(columns)] for row in rows[-limit:]]
-    print_table("Artifacts\n", columns, shown, whole=columns)
+    print_table("Artifacts\n", columns, shown, cut=columns[-1])
     games, size = sum(row["games"] for row in rows), sum(row["size"] for row in rows)
     left_out = f", the newest {limit} of them shown" if len(rows) > limit else ""
     console().print(f"\n{count(len(rows))} artifacts, {count(games)} games, {size_text(size)}{left_out}")
@@ -161,16 +162,17 @@ def _print_replicas(found: Replicas) -> None:
         (
             each.artifact.digest[:10],
             each.artifact.kind.value,
-            each.artifact.config,
-            each.source,
-            each.target,
+            each.artifact.config or NOTHING,
+            f"{each.source} to {each.target}",
             each.reason,
         )
-        for each in plan.repairs[:LISTED]
+        for each in plan.repairs[:REPAIRS_SHOWN]
     ]
     if wanted:
-        columns = ("digest", "kind", "config", "from", "to", "why")
-        print_table("\nCopies to make\n", columns, wanted, whole=columns[:-1])
+        columns = ("digest", "kind", "config", "way", "why")
+        print_table("\nCopies to make\n", columns, wanted, cut="why")
+    if len(plan.repairs) > REPAIRS_SHOWN:
+        out.print(f"and {count(len(plan.repairs) - REPAIRS_SHOWN)} more")
     for digest, why in list(plan.stuck.items())[:LISTED]:
         out.print(f"cannot be repaired: {digest[:10]}: {why}", markup=False)
     for why, number in Counter(found.failures.values()).most_common(LISTED):

@@ -183,7 +183,9 @@ def test_ls_has_a_line_for_each_artifact_whatever_its_name(drive, monkeypatch):
         lines = ringrift("ls").stdout.splitlines()
         rows = [line for line in lines if any(each.digest[:10] in line for each in made)]
         assert len(rows) == len(made)
-        assert all("hex8_2p" in row and "2 a, b" in row for row in rows)
+        assert all(
+            "hex8_2p" in row and "2 a, b" in row and "\N{HORIZONTAL ELLIPSIS}" not in row[:60] for row in rows
+        )
         assert all(("long-name" in row) is named for row in rows)
         assert len(lines) == len(made) + 5, "title, head and sum"
 

@@ -12,6 +12,7 @@ from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, H
 from ringrift.data.nodes import DataNode
 from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncStrategy, create_sync_daemon
 from ringrift.data.sync.news import NewsDesk
+from ringrift.data.transfer.refusals import TransferRefused
 from ringrift.engine.leases import NamedLease
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
@@ -49,6 +50,34 @@ async def arrived(world, artifact, *holders):
     async with asyncio.timeout(60):
         while await world.holders(artifact) != set(holders):
             await asyncio.sleep(0.01)
+
+
+class LeftAlone:
+    """Transfers that refuse a node after its failures."""
+
+    def __init__(self):
+        self.asked = 0
+
+    async def send(self, node, artifacts, **_terms):
+        self.asked += 1
+        raise TransferRefused(node.name, reason="it failed 3 times in a row", retry_after_s=300.0)
+
+
+async def test_a_node_that_is_left_alone_is_not_asked_at_every_new_file():
+    world = World(*nodes("a", "b"))
+    await world.make(b"own", "a", node="a", games=5)
+    daemon, transfers = daemon_of(world), LeftAlone()
+    world.planes["a"]._transfers = transfers
+    for _ in range(5):
+        await daemon._run_cycle()
+    assert (transfers.asked, len(world.heard("DATA_SYNC_FAILED"))) == (1, 1)
+    assert daemon.counts.held_back[-1] == "b: it failed, and is tried again in 300 s"
+    daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
+    await daemon._run_cycle()
+    assert transfers.asked == 2, "news of the node are worth a try"
+    world.runtime.advance(301.0)
+    await daemon._run_cycle()
+    assert transfers.asked == 3
 
 
 # --- strategies ---------------------------------------------------------------------------------------

@@ -110,6 +110,7 @@ class AutoSyncDaemon(WakingDaemon):
         self._wishes, self._paused, self._busy = _Wishes(), "", False
         self.counts, self._progress = SyncCounts(), SyncProgress(self._runtime)
         self._upkeep: TransferUpkeep | None = None
+        self._resting: dict[str, float] = {}  # node: until when it is left alone after failures
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -216,6 +217,7 @@ class AutoSyncDaemon(WakingDaemon):
             await FreshnessChecker(plane, router=self._own_router).watch()
         # Off the loop: with a hundred thousand files it takes a good part of a second.
         cycle = await asyncio.to_thread(plan_cycle, picture, strategy, at_once=wishes.at_once)
+        cycle = self._spared(cycle, at_once=wishes.at_once)
         counts.strategy, counts.held_back = str(cycle.strategy), cycle.held_back
         if cycle.plan.is_empty:
             await self._judge_blocked(picture, cycle)
@@ -227,6 +229,24 @@ class AutoSyncDaemon(WakingDaemon):
         ends = await Courier(plane, self._progress).carry_out(cycle.plan, pace, tally)
         await self._record(plane, cycle, ends)
         await self._count(plane, cycle, ends, tally)
+
+    def _spared(self, cycle: CyclePlan, *, at_once: bool) -> CyclePlan:
+        """Leave out nodes that are left alone for now: asking them at every new file only makes noise."""
+        now_s, plan = self._runtime.monotonic_s(), cycle.plan
+        self._resting = {} if at_once else {n: end_s for n, end_s in self._resting.items() if end_s > now_s}
+        concerned = {trip.node for trip in (*plan.fetches, *plan.sends)} & self._resting.keys()
+        if not concerned:
+            return cycle
+        told = tuple(
+            f"{node}: it failed, and is tried again in {self._resting[node] - now_s:.0f} s"
+            for node in sorted(concerned)
+        )
+        spared = replace(
+            plan,
+            fetches=tuple(trip for trip in plan.fetches if trip.node not in concerned),
+            sends=tuple(trip for trip in plan.sends if trip.node not in concerned),
+        )
+        return replace(cycle, plan=spared, held_back=(*cycle.held_back, *told))
 
     async def _record(self, plane: DataPlane, cycle: CyclePlan, ends: list[TripEnd]) -> None:
         decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
@@ -244,6 +264,8 @@ class AutoSyncDaemon(WakingDaemon):
 
     async def _count(self, plane: DataPlane, cycle: CyclePlan, ends: list[TripEnd], tally: SyncTally) -> None:
         counts, now_s = self.counts, plane.runtime.now_s()
+        rests_from_s = self._runtime.monotonic_s()
+        self._resting |= {end.trip.node: rests_from_s + end.rest_s for end in ends if end.rest_s}
         errors = [error for end in ends for error in end.errors]
         counts.files += tally.files
         counts.games += sum(tally.games.values())

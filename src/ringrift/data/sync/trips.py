@@ -16,6 +16,7 @@ from ringrift.data.sync.history import SyncHistory, SyncRecord
 from ringrift.data.sync.plans import SyncPlan, Trip
 from ringrift.data.sync.progress import SyncProgress
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
+from ringrift.data.transfer.refusals import TransferRefused
 from ringrift.errors import RingRiftError
 
 log = structlog.get_logger()
@@ -31,6 +32,7 @@ class TripEnd:
     bytes_sent: int = 0
     errors: tuple[str, ...] = ()
     unreachable: bool = False
+    rest_s: float = 0.0  # for how long the node is left alone after its failures
     seconds: float = 0.0
 
     @property
@@ -163,7 +165,8 @@ class Courier:
             self.progress.call_ended(trip, files=len(batch), size=size, error=str(error))
             log.warning("sync.trip_failed", node=trip.node, fetch=trip.fetch, error=str(error))
             told = (*end.errors, f"{trip.node}: {error}")
-            return replace(end, errors=told, unreachable=True)
+            rest_s = error.retry_after_s if isinstance(error, TransferRefused) else 0.0
+            return replace(end, errors=told, unreachable=True, rest_s=rest_s)
         self.progress.call_ended(trip, files=len(batch), size=size)
         return _grown(end, batch, moved, receiver=self._plane.this.name if trip.fetch else trip.node)
 
