@@ -39,7 +39,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(first=RECORDS, second=RECORDS, third=RECORDS)
 def test_every_order_of_merging_ends_with_the_same_records(tmp_path_factory, first, second, third):
     folder = tmp_path_factory.mktemp("merge")
