@@ -8,6 +8,7 @@ exist; then they go one by one through `deletion`, as everything else does.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,6 +26,7 @@ from ringrift.data.retention import read_held
 from ringrift.data.waking import WakingDaemon
 from ringrift.engine.ports import EndedWork, NewWork, WorkState
 from ringrift.errors import ConfigError
+from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
@@ -148,11 +150,18 @@ class ConsolidationDaemon(WakingDaemon):
         self.rules = rules or ConsolidationRules()
         self._ordered_s: dict[str, float] = {}
         self.merged_shards = self.merged_games = self.sources_deleted = 0
+        self._looked_s = -math.inf
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"SELFPLAY_COMPLETE": self.wake}
+        return {"SELFPLAY_COMPLETE": self._on_games}
+
+    def _on_games(self, _event: RouterEvent) -> None:
+        """Look again, but not after every job: nothing is ordered more often than this anyway."""
+        if self._runtime.monotonic_s() - self._looked_s >= self.rules.debounce_s:
+            self.wake()
 
     async def _run_cycle(self) -> None:
+        self._looked_s = self._runtime.monotonic_s()
         plane = await self._opened()
         await self._take_ends(plane)
         await self._release_sources(plane)

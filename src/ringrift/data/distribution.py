@@ -51,6 +51,7 @@ __all__ = [
 log = structlog.get_logger()
 
 INTERVAL_S = 15.0
+PREFETCH_SHARE = 0.8  # of a training
 WISHES = "data/wishes/"
 WISH_S = 86_400.0  # a wish that could not be met in a day is dropped, and said to be
 _BLOB = "blob:"
@@ -103,6 +104,7 @@ class DistributionDaemon(WakingDaemon):
         self.away = AwayNodes(self._runtime)
         self.standings: dict[str, Standing] = {}
         self._tries: dict[tuple[str, str], _Tries] = {}
+        self._prefetched = ""  # the training that this was last done for
         self._told: dict[tuple[str, str], float] = {}  # (want, what): when; also when a want began
 
     # --- what it hears --------------------------------------------------------------------------------
@@ -119,6 +121,7 @@ class DistributionDaemon(WakingDaemon):
         return {
             **looks,
             **wishes,
+            "TRAINING_PROGRESS": self._on_progress,
             "MODEL_CORRUPTED": self._on_corrupted,
             "MODEL_DISTRIBUTION_FAILED": self._on_failed,
             **self.away.hears(),
@@ -142,6 +145,15 @@ class DistributionDaemon(WakingDaemon):
         )
         await self._wishes(plane).put(f"{digest}/{wish.target}", wish, ttl_s=WISH_S)
         self.wake()
+
+    def _on_progress(self, event: RouterEvent) -> None:
+        """A training is nearly over: the champion, which its model will meet, should be everywhere."""
+        done, total = event.payload.get("epoch"), event.payload.get("total_epochs")
+        job = str(event.payload.get("job_id"))
+        if done and total and done >= PREFETCH_SHARE * total and job != self._prefetched:
+            self._prefetched = job
+            self._tries.clear()  # nodes that failed before are tried once more
+            self.wake()
 
     async def _on_corrupted(self, event: RouterEvent) -> None:
         """A node found its copy damaged: it does not have it any more, so it gets it again."""

@@ -6,6 +6,7 @@ that was exported and all that came after them, the newest sample files and the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -92,7 +93,8 @@ async def read_held(
     plane: DataPlane, artifacts: Iterable[Artifact], rules: RetentionRules | None = None
 ) -> dict[str, str]:
     needs = await read_needs(plane.kv, plane.queue)
-    return held(artifacts, needs, rules or RetentionRules(), now_s=plane.runtime.now_s())
+    now_s = plane.runtime.now_s()
+    return await asyncio.to_thread(held, artifacts, needs, rules or RetentionRules(), now_s=now_s)
 
 
 async def pin(kv: KeyValue, digest: str, why: str) -> None:

@@ -54,7 +54,8 @@ class WorkerEvents:
             },
         )
         if claim.kind == "train" and (loss := _loss(talk, "train")) is not None:
-            where = {"config_key": order.config, "job_id": claim.id, "epoch": _epoch(talk)}
+            where: dict[str, Any] = {"config_key": order.config, "job_id": claim.id, "epoch": _epoch(talk)}
+            where["total_epochs"] = _total_epochs(talk)
             losses = {"train_loss": loss, "val_loss": _loss(talk, "held")}
             rate = {"learning_rate": number(talk.extra.get("lr"))}
             await self._say("TRAINING_PROGRESS", {**where, **losses, **rate})
@@ -122,3 +123,11 @@ def _loss(talk: JobTalk, name: str) -> float | None:
 
 def _epoch(talk: JobTalk) -> int:
     return int(number(talk.extra.get("epoch")) or talk.done)
+
+
+def _total_epochs(talk: JobTalk) -> int | None:
+    """How many there will be, by the steps that one took; a trainer without epochs counts its steps."""
+    epoch, step = number(talk.extra.get("epoch")), number(talk.extra.get("step"))
+    if not talk.total:
+        return None
+    return max(1, round(talk.total * epoch / step)) if epoch and step else round(talk.total)

@@ -138,6 +138,25 @@ async def test_an_event_wakes_and_whoever_told_it_does_not_wait_for_transfers():
     await daemon.stop()
 
 
+async def test_before_a_training_ends_its_opponent_is_brought_to_nodes_that_failed():
+    world = World(*nodes("a", "b"))
+    model, _card = await champion(world, "a")
+    daemon = daemon_of(world)
+    world.down.add("b")
+    await daemon._run_cycle()
+    world.down.clear()
+    await daemon.start()
+    progress = {"config_key": "hex8_2p", "job_id": "t1", "train_loss": 1.0, "total_epochs": 10}
+    for epoch in (1, 7):
+        await world.router.publish("TRAINING_PROGRESS", {**progress, "epoch": epoch}, source="t")
+    assert await world.holders(model) == {"a"}  # it rests after its failure
+    await world.router.publish("TRAINING_PROGRESS", {**progress, "epoch": 8}, source="t")
+    await daemon._run_cycle()
+    assert await world.holders(model) == {"a", "b"}
+    await daemon.stop()
+    await world.router.stop()
+
+
 def test_a_model_is_found_in_a_path_or_an_id():
     digest = "c" * 64
     assert digest_in({"model_path": f"blob:{digest}"}) == digest

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.data.artifacts import Artifact
 from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.freshness import FreshnessChecker
@@ -294,8 +295,10 @@ class AutoSyncDaemon(WakingDaemon):
         """Data that waits because no node can take it must not wait in silence."""
         counts, now_s = self.counts, picture.now_s
         others = [node.name for node in picture.nodes.all()]
-        waits = picture.view.only_at(picture.this.name, among=others)
-        if not waits or not any(": " in reason for reason in cycle.held_back):
+        waits: list[Artifact] = []
+        if any(": " in reason for reason in cycle.held_back):
+            waits = await asyncio.to_thread(picture.view.only_at, picture.this.name, among=others)
+        if not waits:
             counts.blocked_since_s = counts.alerted_s = None
             return
         counts.blocked_since_s = now_s if counts.blocked_since_s is None else counts.blocked_since_s
