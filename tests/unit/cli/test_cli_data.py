@@ -188,6 +188,7 @@ def test_ls_has_a_line_for_each_artifact_whatever_its_name(drive, monkeypatch):
         )
         assert all(("long-name" in row) is named for row in rows)
         assert len(lines) == len(made) + 5, "title, head and sum"
+        assert max(len(row.rstrip()) for row in rows) <= width
 
 
 def test_young_files_stay_for_one_reason_whatever_their_ages(drive):
