@@ -23,6 +23,7 @@ PINS = "data/pins/"
 CHAMPIONS = "learning/champion/"
 WINDOW_KIND = "export"  # the job that reads the games that are learned from
 _PAGE = 1_000
+_OPEN_MAX = 10_000  # items of each sort that are looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,11 @@ async def read_needs(kv: KeyValue, queue: WorkQueue) -> Needs:
     """Look at pins, champions and work."""
     pins = {entry.key.removeprefix(PINS): entry.value.decode() for entry in await kv.entries(PINS)}
     champions = await read_champions(kv)
-    waiting = [*await queue.ready(limit=_PAGE), *await queue.claimed(limit=_PAGE)]
+    waiting = [
+        *await queue.ready(limit=_OPEN_MAX),
+        *await queue.delayed(limit=_OPEN_MAX),
+        *await queue.claimed(limit=_OPEN_MAX),
+    ]
     opened = {
         digest: item.kind
         for item in waiting

@@ -204,6 +204,7 @@ class TrainingActivityDaemon(WakingDaemon):
         waiting = await plane.queue.ready(limit=_ITEMS_MAX)
         if self.trigger == WAITING:
             return needs_of_waiting(waiting, picture)
+        waiting += await plane.queue.delayed(limit=_ITEMS_MAX)  # given back by a worker, until its next try
         running = needs_of_running(await plane.queue.claimed(limit=_ITEMS_MAX), plane.nodes)
         return [*running, *needs_of_refused(waiting, picture)]
 

@@ -245,6 +245,9 @@ class WorkQueue(Protocol):
     async def ready(self, *, limit: int = 100) -> list[WorkItem]:
         """Return items that may be claimed now, in the order in which they would be."""
 
+    async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
+        """Return items whose time has not come yet, such as after a failed attempt; the next first."""
+
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         """Return items that are held under a lease, in the order in which their leases end."""
 

@@ -259,6 +259,7 @@ class LeaseContract:
         claim = await must_claim(queue)
         state = await queue.fail(item_id, token=claim.token, error="no data", retry_after_s=10)
         assert state is WorkState.READY
+        assert [(item.id, item.state) for item in await queue.delayed()] == [(item_id, WorkState.READY)]
         assert (await item(queue, item_id)).error == "no data"
         assert await claim_one(queue) is None
         await bench.pass_time(11)

@@ -284,6 +284,7 @@ async def test_an_input_that_a_worker_found_lacking_is_brought_here():
     await staging(world, RUNNING)._run_cycle()
     assert await world.holders(games) == {"b"}  # another node may do it without any transfer
     (claim,) = await queue.claim(Claimant(worker="a-1"), lease_s=100.0)
-    await queue.fail(claim.id, token=claim.token, error="the input is not here")
+    await queue.fail(claim.id, token=claim.token, error="the input is not here", retry_after_s=30.0)
+    assert "input of export work" in (await read_held(world.planes["b"], [games]))[games.digest]
     await staging(world, RUNNING)._run_cycle()
     assert await world.holders(games) == {"a", "b"}

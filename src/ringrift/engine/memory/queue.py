@@ -290,6 +290,13 @@ class MemoryWorkQueue:
         free.sort(key=lambda item: (-item.new.priority, item.seq))
         return [item.view() for item in free[:limit]]
 
+    async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
+        now_s = await self._enter()
+        items = self._state.items.values()
+        early = [item for item in items if item.state is WorkState.READY and item.not_before_s > now_s]
+        early.sort(key=lambda item: (item.not_before_s, item.seq))
+        return [item.view() for item in early[:limit]]
+
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         await self._enter()
         held = [item for item in self._state.items.values() if item.state is WorkState.CLAIMED]

@@ -105,6 +105,11 @@ class SqliteWorkQueue:
         rows = await self._store.read(lambda db: db.execute(sql.READY, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
+    async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
+        await self.expire()
+        rows = await self._store.read(lambda db: db.execute(sql.WAITING, (limit,)).fetchall())
+        return [_view(row) for row in rows]
+
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         await self.expire()
         rows = await self._store.read(lambda db: db.execute(sql.CLAIMED, (limit,)).fetchall())

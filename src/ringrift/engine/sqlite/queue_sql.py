@@ -107,6 +107,7 @@ _COLUMNS = (
 _VIEW = f"SELECT {_COLUMNS} FROM work JOIN lane ON lane.id = work.lane"
 GET = f"{_VIEW} WHERE work.id = ?"
 READY = f"{_VIEW} WHERE state = {Code.READY:d} ORDER BY priority DESC, seq LIMIT ?"
+WAITING = f"{_VIEW} WHERE due_s IS NOT NULL AND state = {Code.DELAYED:d} ORDER BY due_s, seq LIMIT ?"
 CLAIMED = f"{_VIEW} WHERE due_s IS NOT NULL AND state = {Code.CLAIMED:d} ORDER BY due_s, seq LIMIT ?"
 DEAD = f"{_VIEW} WHERE state = {Code.DEAD:d} ORDER BY changed_s DESC, seq DESC LIMIT ?"
 ENDED = (
