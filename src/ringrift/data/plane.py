@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.deletion_records import Heir, Tombstone, mirror_heirs, mirror_tombstones
+from ringrift.data.export_windows import ExportWindows
 from ringrift.data.manifest_index import ManifestIndex, ManifestView
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
@@ -70,6 +71,7 @@ class DataPlane:
         self._index = ManifestIndex(engine.kv, runtime)
         self._tombstones = mirror_tombstones(engine.kv, runtime)
         self._heirs = mirror_heirs(engine.kv, runtime)
+        self.windows = ExportWindows(engine.queue)
         self._make_transfers = make_transfers
         self._transfers: Transfers | None = None
 

@@ -15,14 +15,12 @@ import msgspec
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DataPlane
 from ringrift.engine.digests import check_digest
-from ringrift.engine.ports import KeyValue, WorkItem, WorkQueue
+from ringrift.engine.ports import KeyValue, WorkItem
 from ringrift.errors import ConfigError
 from ringrift.work.job_orders import JobOrder, read_order
 
 PINS = "data/pins/"
 CHAMPIONS = "learning/champion/"
-WINDOW_KIND = "export"  # the job that reads the games that are learned from
-_PAGE = 1_000
 _OPEN_MAX = 10_000  # items of each sort that are looked at
 
 
@@ -64,8 +62,9 @@ async def read_champions(kv: KeyValue) -> dict[str, str]:
     return champions
 
 
-async def read_needs(kv: KeyValue, queue: WorkQueue) -> Needs:
+async def read_needs(plane: DataPlane) -> Needs:
     """Look at pins, champions and work."""
+    kv, queue = plane.kv, plane.queue
     pins = {entry.key.removeprefix(PINS): entry.value.decode() for entry in await kv.entries(PINS)}
     champions = await read_champions(kv)
     waiting = [
@@ -79,7 +78,7 @@ async def read_needs(kv: KeyValue, queue: WorkQueue) -> Needs:
         if (order := _order(item)) is not None
         for digest in order.inputs.values()
     }
-    return Needs(pins=pins, champions=champions, open_inputs=opened, windows=await _windows(queue))
+    return Needs(pins=pins, champions=champions, open_inputs=opened, windows=await plane.windows.refresh())
 
 
 def held(
@@ -97,7 +96,7 @@ def held(
 async def read_held(
     plane: DataPlane, artifacts: Iterable[Artifact], rules: RetentionRules | None = None
 ) -> dict[str, str]:
-    needs = await read_needs(plane.kv, plane.queue)
+    needs = await read_needs(plane)
     now_s = plane.runtime.now_s()
     return await asyncio.to_thread(held, artifacts, needs, rules or RetentionRules(), now_s=now_s)
 
@@ -145,17 +144,6 @@ def _window_reasons(
         elif start_s is None and artifact.created_s >= young_s:
             reasons[digest] = f"nothing of {artifact.config or 'its config'} was exported yet"
     return reasons
-
-
-async def _windows(queue: WorkQueue) -> dict[str, frozenset[str]]:
-    windows: dict[str, frozenset[str]] = {}
-    after = 0
-    while page := await queue.ended(after=after, limit=_PAGE):
-        after = page[-1].number
-        for end in page:
-            if end.item.kind == WINDOW_KIND and (order := _order(end.item)) is not None:
-                windows[order.config] = frozenset(order.inputs.values())  # ends come in order: the last stays
-    return windows
 
 
 def _order(item: WorkItem) -> JobOrder | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 from guards_world import World, nodes
@@ -75,7 +78,7 @@ async def test_needs_are_read_from_work_pins_and_champions():
     champion = {"config": "c", "model": "d" * 64, "card": "e" * 64, "change": 3}
     await plane.kv.put("learning/champion/c", msgspec.json.encode(champion))
     await pin(plane.kv, "f" * 64, "why not")
-    needs = await read_needs(plane.kv, plane.queue)
+    needs = await read_needs(plane)
     assert needs.open_inputs == {digests["waits"]: "validate", digests["runs"]: "train"}
     assert needs.windows == {"c": frozenset({digests["window"]})}, "the last export, not the one before"
     assert set(needs.champions) == {"d" * 64, "e" * 64}
@@ -92,3 +95,26 @@ async def test_a_pinned_file_is_not_deleted():
     done = await Deleter(plane).delete(games, why="gc", by="test", held_for=reasons[games.digest])
     assert done.verdict.reason == "it is needed: pinned: a test"
     assert await world.holders(games) == {"a", "b", "c"}
+
+
+async def test_the_ends_of_work_are_read_once_and_the_last_export_counts():
+    world = World(*nodes("a"))
+    plane = world.planes["a"]
+
+    async def export(digest):
+        order = JobOrder(config="hex8_2p", params={}, inputs={"1.db": digest})
+        await plane.queue.add([NewWork(kind="export", payload=order.as_payload())])
+        (claim,) = await plane.queue.claim(Claimant(worker="w"), lease_s=100.0)
+        await plane.queue.complete(claim.id, token=claim.token)
+
+    first, second = "a" * 64, "b" * 64
+    await export(first)
+    both = await asyncio.gather(plane.windows.refresh(), plane.windows.refresh())
+    assert both == [{"hex8_2p": frozenset({first})}] * 2
+    await export(second)
+    read = []
+    ended = plane.queue.ended
+    counted = SimpleNamespace(ended=lambda **asked: read.append(asked["after"]) or ended(**asked))
+    plane.windows._queue = counted
+    assert await plane.windows.refresh() == {"hex8_2p": frozenset({second})}
+    assert min(read) > 0
