@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,7 @@ from ringrift.cli.data_views import (
     shown_row,
     size_text,
 )
+from ringrift.cli.logs import log_to_stderr
 from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import NOTHING, clock, count
@@ -33,7 +35,7 @@ from ringrift.data.artifacts import DATA_TYPES
 from ringrift.data.orphans import Orphans, register_orphans
 from ringrift.data.plane import DataPlane
 from ringrift.data.replication import ReplicationRepairDaemon
-from ringrift.data.scrubbing import Scrubbed, scrub
+from ringrift.data.scrubbing import Scrubbed, read_unregistered, scrub
 
 EXIT_DAMAGED = 1
 LISTED = 50
@@ -49,8 +51,9 @@ one_config = click.option("--config", default="", metavar="CONFIG", help="Only f
 @click.group("data")
 @as_json
 @on_data_folder
-def data(as_json: bool) -> None:
+def data(as_json: bool) -> None:  # noqa: ARG001 (for the commands below it)
     """Artifacts: what exists, where verified copies are; sync, backup, clean-up."""
+    log_to_stderr(logging.ERROR)  # what fails on the way is in the answer, in words
 
 
 @data.command("ls")
@@ -123,7 +126,7 @@ def verify(digests: tuple[str, ...], older_than_days: float, as_json: bool) -> N
     if as_json:
         print_json({"scrubbed": _plain(found), "registered": [each.digest for each in orphans.registered]})
     else:
-        console().print(f"{count(found.verified)} files are good ({size_text(found.bytes)} read).")
+        console().print(f"{files_text(found.verified)} good ({size_text(found.bytes)} read).")
         for digest in found.damaged:
             console().print(f"damaged, set aside: {digest}", markup=False)
         for digest in found.missing:
@@ -217,7 +220,18 @@ async def _verified(
         digests=wanted,
         on_read=lambda receipt: progress.advance(task, receipt.size),
     )
-    return found, orphans
+    if texts:
+        return found, orphans
+    rest = await read_unregistered(plane)
+    return (
+        Scrubbed(
+            verified=found.verified + rest.verified,
+            bytes=found.bytes + rest.bytes,
+            damaged=(*found.damaged, *rest.damaged),
+            missing=found.missing,
+        ),
+        orphans,
+    )
 
 
 def _plain(found: Scrubbed) -> dict[str, Any]:

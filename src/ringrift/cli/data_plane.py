@@ -15,6 +15,7 @@ from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.engine.digests import is_digest
 from ringrift.errors import ConfigError
+from ringrift.settings import get_settings
 
 T = TypeVar("T")
 
@@ -24,11 +25,13 @@ DIGEST_CHARS_MIN = 4
 def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool = False) -> T:
     """Open the data plane for one question; what jobs made meanwhile is in the manifest first.
 
-    *may_make* is for what fills an empty folder.
+    *may_make* is for what fills an empty folder. One that only ever took in files of other nodes had no run,
+    and there is something to ask about.
     """
+    holds_files = get_settings().blob_dir.is_dir()
 
     async def ask() -> T:
-        async with opened_engine(may_make=may_make):
+        async with opened_engine(may_make=may_make or holds_files):
             plane = await open_data_plane()
             await Cataloguer(plane).catalogue()
             return await question(plane)

@@ -61,6 +61,27 @@ async def scrub(
     return Scrubbed(verified=verified, bytes=read, damaged=tuple(damaged), missing=tuple(missing))
 
 
+async def read_unregistered(plane: DataPlane) -> Scrubbed:
+    """Read files of this node that its manifest does not have: others may have receipts of them."""
+    here, read = (await plane.view()).receipts_at(plane.this.name), 0
+    verified, damaged = 0, []
+    for digest in await plane.blobs.digests():
+        if digest in here:
+            continue
+        size = await plane.blobs.size(digest) or 0
+        try:
+            await plane.blobs.verify(digest)
+        except KeyError:
+            continue  # it went meanwhile, and nobody here counted on it
+        except Corrupt as error:
+            await _set_aside(plane, digest, error)
+            damaged.append(digest)
+        else:
+            verified += 1
+        read += size
+    return Scrubbed(verified=verified, bytes=read, damaged=tuple(damaged))
+
+
 async def _due(plane: DataPlane, older_than_s: float, digests: frozenset[str] | None) -> list[Receipt]:
     own = (await plane.view()).receipts_at(plane.this.name).values()
     now_s = plane.runtime.now_s()
@@ -82,11 +103,16 @@ async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
         await decisions.record(PART, "struck", "the file is gone", digest=digest)
         return ""
     except Corrupt as error:
-        await Quarantine(plane).set_aside(digest, error.found)
-        await decisions.record(PART, "set_aside", error.found, digest=digest)
-        log.error("integrity.damaged", digest=digest[:12], found=error.found)
+        await _set_aside(plane, digest, error)
         return error.found
     # As of when reading began: a deletion that was decided meanwhile is newer than this receipt.
     renewed = msgspec.structs.replace(receipt, verified_s=begun_s, verifier="scrub")
     await plane.manifest.add_receipts([renewed])
     return None
+
+
+async def _set_aside(plane: DataPlane, digest: str, error: Corrupt) -> None:
+    await Quarantine(plane).set_aside(digest, error.found)
+    decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+    await decisions.record(PART, "set_aside", error.found, digest=digest)
+    log.error("integrity.damaged", digest=digest[:12], found=error.found)

@@ -1,5 +1,6 @@
 """`ringrift data`: what exists and where, reading it again, moving it, letting it go."""
 
+import hashlib
 import json
 
 import pytest
@@ -175,6 +176,23 @@ def test_restore_fills_a_folder_that_nothing_ran_in(drive, tmp_path, monkeypatch
     assert [(row["digest"], row["nodes"]) for row in answer("ls")] == [(games.digest, ["a", "usb"])]
 
 
+def test_a_folder_that_only_took_in_files_of_others_can_be_looked_at(drive):
+    digests = []
+    for content in (b"what another node brought over ssh", b"more of it"):
+        digests.append(hashlib.sha256(content).hexdigest())
+        place = get_settings().blob_dir / digests[-1][:2] / digests[-1]
+        place.parent.mkdir(parents=True)
+        place.write_bytes(content)
+    assert "2 files good (44 B read)" in ringrift("verify").stdout, (
+        "also of kinds that nobody needs to know here"
+    )
+    place.write_bytes(b"LESS of it")
+    shown = ringrift("verify", code=1).stdout
+    assert "1 file good" in shown
+    assert f"damaged, set aside: {digests[-1]}" in shown
+    assert not place.exists()
+
+
 def test_ls_has_a_line_for_each_artifact_whatever_its_name(drive, monkeypatch):
     names = [f"{'long-name-of-a-shard-' * 3}{n}" for n in range(3)]
     made = [make(name, "a", "b") for name in names]
@@ -215,8 +233,9 @@ def after_a_start(*arguments):
 
 def test_sync_tells_each_node_once_and_that_nothing_was_missing(drive, monkeypatch):
     make("games", "a", "b")
-    shown = ringrift("sync", "b", "c", "--timeout", "20", code=1).stdout
-    assert shown.count("c: ") == 1, shown
+    done = ringrift("sync", "b", "c", "--timeout", "20", code=1)
+    shown = done.stdout
+    assert (shown.count("c: "), done.stderr) == (1, ""), shown
     assert "nothing was missing: b" in shown
     monkeypatch.setenv("RINGRIFT_NODES", json.dumps({"a": {}}))
     assert "this is the only node" in ringrift("sync").stdout

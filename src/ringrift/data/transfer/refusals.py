@@ -19,5 +19,6 @@ class NodeUnreachable(TransferFailed):
 
     def __init__(self, node: str, *, attempts: tuple[tuple[str, str], ...], retry_after_s: float) -> None:
         told = "; ".join(f"{transport}: {why}" for transport, why in attempts)
+        told = told or "every way to it failed not long ago"
         super().__init__(f"{node} cannot be reached ({told})", retry_after_s=retry_after_s)
         self.node, self.attempts = node, attempts
