@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,15 +11,17 @@ import click
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.data_plane import move_with_bars
 from ringrift.cli.data_views import files_text, size_text
-from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.options import as_json, has_run, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import count, duration
 from ringrift.data.artifacts import DATA_TYPES, kinds_of
 from ringrift.data.backup import ArchiveBackup, BackupReport, the_archive
 from ringrift.data.plane import DataPlane
+from ringrift.data.run_memory import drop_memory, newest_memory, put_memory, seal_memory
 from ringrift.data.sync.facade import SyncFacade
 from ringrift.data.sync.requests import PRIORITIES, SyncBackend, SyncRequest, SyncResponse
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, RingRiftError, Unavailable
+from ringrift.settings import get_settings
 
 EXIT_INCOMPLETE = 1
 FAILED_SHOWN = 20
@@ -95,15 +98,18 @@ def _once_each_node(found: SyncResponse) -> list[str]:
 @archive_name
 @data_type
 @click.option("--prepare", is_flag=True, help="Make an empty drive an archive first.")
+@click.option("--memory", is_flag=True, help="Also what the run remembers: counts, ratings, decisions.")
 @as_json
 @on_data_folder
-def backup(archive: str, data_type: str, prepare: bool, as_json: bool) -> None:
+def backup(archive: str, data_type: str, prepare: bool, memory: bool, as_json: bool) -> None:
     """Bring this node's files that an archive lacks to it. Nothing there is ever deleted."""
 
     async def work(plane: DataPlane, _bars: Any) -> BackupReport:
         to = ArchiveBackup(plane, the_archive(plane, archive))
         if prepare:
             await to.prepare()
+        if memory:
+            await seal_memory(plane)  # first, so that every file it speaks of goes too
         lacking, manifest = await to.lacking(kinds=kinds_of(data_type)), await plane.view()
         here, there = (manifest.receipts_at(node) for node in (plane.this.name, to.archive.name))
         report = await to.send(lacking)
@@ -122,9 +128,12 @@ def backup(archive: str, data_type: str, prepare: bool, as_json: bool) -> None:
 )
 @data_type
 @click.option("--config", default="", metavar="CONFIG", help="Only files of this config.")
+@click.option("--memory", is_flag=True, help="Into an empty folder: all files, and the run goes on.")
 @as_json
 @on_data_folder
-def restore(archive: str, digests: tuple[str, ...], data_type: str, config: str, as_json: bool) -> None:
+def restore(
+    archive: str, digests: tuple[str, ...], data_type: str, config: str, memory: bool, as_json: bool
+) -> None:
     """Bring files of an archive here and verify every byte, also of those that are here."""
 
     async def work(plane: DataPlane, _bars: Any) -> BackupReport:
@@ -142,8 +151,37 @@ def restore(archive: str, digests: tuple[str, ...], data_type: str, config: str,
         return await source.restore(fitting)
 
     with plain_errors():
+        if memory:
+            _restore_memory(archive, quiet=as_json)
         found = move_with_bars(work, quiet=as_json, may_make=True)
     _tell_report(found, "restored from", as_json=as_json)
+
+
+def _restore_memory(archive: str, *, quiet: bool) -> None:
+    """Fetch the newest memory into an empty folder and make it the folder's own."""
+    settings = get_settings()
+    if has_run():
+        raise ConfigError(
+            f"{settings.data_dir} has a run, which keeps its memory; name an empty folder with --data"
+        )
+
+    async def fetch(plane: DataPlane, _bars: Any) -> Path:
+        source = ArchiveBackup(plane, the_archive(plane, archive))
+        cards = {card.artifact.digest: card for card in await source.archived()}
+        found = newest_memory(card.artifact for card in cards.values())
+        if found is None:
+            raise ConfigError("the archive has no memory of a run; `ringrift data backup --memory` makes one")
+        report = await source.restore([cards[found.digest]])
+        sealed = await plane.blobs.path(found.digest)
+        if report.failed or sealed is None:
+            raise Unavailable(f"the memory did not arrive: {report.failed.get(found.digest, 'no file')}")
+        return sealed
+
+    try:
+        put_memory(move_with_bars(fetch, quiet=quiet, may_make=True), settings.coordinator_db)
+    except RingRiftError:
+        drop_memory(settings.coordinator_db)  # the folder is as empty of runs as it was
+        raise
 
 
 def _tell_report(found: BackupReport, verb: str, *, as_json: bool) -> None:

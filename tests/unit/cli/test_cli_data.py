@@ -176,6 +176,23 @@ def test_restore_fills_a_folder_that_nothing_ran_in(drive, tmp_path, monkeypatch
     assert [(row["digest"], row["nodes"]) for row in answer("ls")] == [(games.digest, ["a", "usb"])]
 
 
+def test_a_run_goes_on_in_an_empty_folder_with_its_memory(drive, tmp_path, monkeypatch):
+    lived_in = str(get_settings().data_dir)
+    games = make("games", "a")
+    in_engine(lambda engine: engine.kv.put("learning/something", b"that files do not say"))
+    ringrift("backup", "usb", "--prepare")
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    assert "has no memory of a run" in ringrift("restore", "--memory", code=2).stderr
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", lived_in)
+    assert answer("backup", "--memory")["files"] == 1
+    assert "has a run" in ringrift("restore", "--memory", code=2).stderr
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    assert answer("restore", "--memory")["files"] == 1
+    assert blob(games).read_bytes() == b"games"
+    assert in_engine(lambda engine: engine.kv.get("learning/something")).value == b"that files do not say"
+    assert answer("verify")["scrubbed"]["verified"] == 2
+
+
 def test_a_folder_that_only_took_in_files_of_others_can_be_looked_at(drive):
     digests = []
     for content in (b"what another node brought over ssh", b"more of it"):
