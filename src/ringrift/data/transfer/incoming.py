@@ -35,7 +35,7 @@ from ringrift.errors import DigestMismatch, Unavailable
 log = structlog.get_logger()
 
 PARTS = ".parts"
-_READ_BACK_AT_ONCE = 8  # chunks that one caller reads back before it goes on with its own work
+_READ_BACK_AT_ONCE = 32  # chunks that one caller reads back before it goes on with its own work
 _SYNCED_AT_ONCE = 32  # chunks after which the disk begins to write, so that little is left at the end
 _WRITERS_END_S = 60.0
 
@@ -61,7 +61,7 @@ class Incoming:
         self._changing = threading.Condition()
         self._state, self._writers, self._touched = _State.OPEN, 0, True
         self._unsynced = 0  # chunks written since somebody last saw to the disk
-        self._reading_back = threading.Lock()
+        self._reading_back, self._syncing = threading.Lock(), threading.Lock()
         self._whole, self._read_back = hashlib.sha256(), 0
         self._buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
         path = folder.incoming / (digest + PARTS)
@@ -246,13 +246,18 @@ class Incoming:
                     self._read_back_up_to(self._read_back + _READ_BACK_AT_ONCE)
                 finally:
                     self._reading_back.release()
-            with self._changing:
-                due = self._unsynced >= _SYNCED_AT_ONCE
-                if due:
-                    self._unsynced = 0
-            if due:
-                with told_in_our_words(self._opened.path):
-                    os.fdatasync(self._descriptor)
+            self._see_to_the_disk()
+
+    def _see_to_the_disk(self) -> None:
+        """Have it write what came, unless there is little or another thread waits for it already."""
+        if self._unsynced < _SYNCED_AT_ONCE or not self._syncing.acquire(blocking=False):
+            return
+        try:
+            self._unsynced = 0
+            with told_in_our_words(self._opened.path):
+                os.fdatasync(self._descriptor)
+        finally:
+            self._syncing.release()
 
     def _read_back_up_to(self, end: int) -> None:
         while True:
