@@ -1,4 +1,7 @@
-"""Every test has a data folder and process-wide objects of its own."""
+"""Every test has a data folder and process-wide objects of its own, and a disk with room."""
+
+import os
+from pathlib import Path
 
 import pytest
 import structlog
@@ -7,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from ringrift.process import process_scope
 
 pytest_plugins = ["data_servers"]
+ROOMY_DISK = Path(__file__).with_name("roomy_disk")
 
 
 def pytest_configure():
@@ -20,6 +24,9 @@ def own_process_scope(tmp_path_factory, monkeypatch):
     """Keep shared objects from leaking between tests, and files out of the working folder."""
     monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path_factory.mktemp("data")))
     monkeypatch.setenv("RINGRIFT_HEALTH_PORT", "0")
+    # Nodes hold work back on a full disk; the one under the tests must not matter to those that tests start.
+    paths = [str(ROOMY_DISK), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     process_scope().clear()
     yield
     process_scope().clear()

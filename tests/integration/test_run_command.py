@@ -111,8 +111,8 @@ def test_a_user_starts_watches_and_stops_it(start):
     assert listed["control_process"]
     states = {name: row["state"] for name, row in listed["daemons"].items()}
     assert states["event_router"] == states["health_server"] == states["dlq_retry"] == "running"
-    assert states["auto_sync"] == "unavailable"
-    assert "capability not built yet: game_sync" in listed["daemons"]["auto_sync"]["reason"]
+    assert states["cluster_monitor"] == "unavailable"
+    assert "capability not built yet: node_health" in listed["daemons"]["cluster_monitor"]["reason"]
     assert 'daemon_count{state="running"}' in run.get(f"{url}/metrics")[1]
     assert run.end() == 0
     after = json.loads(ringrift("daemons", "--json", data=run.data).stdout)
