@@ -24,7 +24,7 @@ LS_WIDE_COLUMNS = (*LS_COLUMNS, "name")
 WIDE = 120  # characters of a terminal that has room for names too
 COPY_COLUMNS = ("node", "verified", "by", "counts")
 DECISIONS_SHOWN = 20
-_YEAR, _SECONDS = len("2026-"), len("2026-01-01 00:00")
+_YEAR, _SECONDS = len("YYYY-"), len("YYYY-MM-DD hh:mm")
 
 
 def size_text(size: float) -> str:

@@ -13,8 +13,36 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from ringrift.engine.blob_port import Blobs, Upload
+
+__all__ = [
+    "Appended",
+    "Blobs",
+    "Change",
+    "ChangePage",
+    "Claim",
+    "Claimant",
+    "Completion",
+    "CursorKey",
+    "EndedWork",
+    "Engine",
+    "EngineLifecycle",
+    "Entry",
+    "EventLog",
+    "Json",
+    "KeyValue",
+    "LogBounds",
+    "LogEvent",
+    "LogRecord",
+    "NewWork",
+    "Position",
+    "Upload",
+    "WorkItem",
+    "WorkQueue",
+    "WorkState",
+]
 
 Json = Mapping[str, Any]
 
@@ -333,62 +361,6 @@ class KeyValue(Protocol):
         Deletions are remembered for a day; whoever looks less often begins again at 0.
         """
         ...
-
-
-# --- blobs --------------------------------------------------------------------------------------------
-
-
-class Upload(Protocol):
-    """A blob on its way in; invisible until committed, and resumable after a crash."""
-
-    @property
-    def offset(self) -> int:
-        """How many bytes are there already."""
-        ...
-
-    async def write(self, chunk: bytes) -> None: ...
-
-    async def commit(self) -> str:
-        """Sync, verify the digest and make the blob visible; `Corrupt` if the bytes differ."""
-        ...
-
-    async def abort(self) -> None:
-        """Throw away what was written."""
-        ...
-
-
-class Blobs(Protocol):
-    """Immutable content named by its SHA-256 in hex."""
-
-    async def put(self, path: Path) -> str:
-        """Copy a file in and return its digest. Putting the same content again is free."""
-        ...
-
-    async def put_bytes(self, content: bytes) -> str: ...
-
-    async def upload(self, digest: str) -> Upload:
-        """Begin, or continue, to receive the blob *digest*."""
-        ...
-
-    async def open(self, digest: str) -> BinaryIO:
-        """Open for reading; `KeyError` if absent."""
-        ...
-
-    async def path(self, digest: str) -> Path | None:
-        """Return the local file, or None if absent or not a file in this adapter."""
-        ...
-
-    async def has(self, digest: str) -> bool: ...
-
-    async def size(self, digest: str) -> int | None: ...
-
-    async def verify(self, digest: str) -> None:
-        """Read it all; `Corrupt` if the content does not match its name."""
-        ...
-
-    async def delete(self, digest: str) -> bool: ...
-
-    async def digests(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)

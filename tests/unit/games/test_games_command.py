@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TRACES = Path(__file__).parents[2] / "data" / "ringrift_traces"
-GAME = "from ringrift.cli.game import game_app; game_app(prog_name='ringrift game')"
+GAME = "from ringrift.cli.game import game; game(prog_name='ringrift game')"
 
 
 def game(*arguments, code=0, stdin=None):
