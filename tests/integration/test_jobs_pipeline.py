@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from held_job import held_command
 
+from held_job import held_command
 from ringrift.jobs.shards.reader import open_shard
 
 CONFIG = "connect_four_2p"
