@@ -16,6 +16,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
+import mmap
 import os
 import random
 import shutil
@@ -137,14 +138,15 @@ class Ours:
     def forget(self) -> None:
         """Empty the receiver, for another first pass."""
         for folder in (self._root / "receiver" / "blobs").glob("[0-9a-f][0-9a-f]"):
-            shutil.rmtree(folder)
+            put_away(folder, self._root)
 
 
 class Rsync:
     """Plain `rsync -a` over an sshd of its own."""
 
     def __init__(self, root: Path, source: Source, stack: ExitStack) -> None:
-        self._target, self._source = root / "rsync", source
+        self._root, self._target, self._source = root, root / "rsync", source
+        self._target.mkdir()
         keys = root / "ssh"
         keys.mkdir()
         for name in ("host", "user"):
@@ -164,7 +166,6 @@ class Rsync:
             f"ssh -p {self._port} -i {keys}/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no "
             f"-o UserKnownHostsFile={keys}/known -o LogLevel=ERROR"
         )
-        self.forget()
 
     def send(self, name: str) -> float:
         target = f"{getpass.getuser()}@127.0.0.1:{self._target}/"
@@ -173,7 +174,7 @@ class Rsync:
         return time.perf_counter() - started_s
 
     def forget(self) -> None:
-        shutil.rmtree(self._target, ignore_errors=True)
+        put_away(self._target, self._root)
         self._target.mkdir()
 
 
@@ -208,7 +209,173 @@ def run(quick: bool) -> dict[str, Any]:
         ours, rsync = Ours(root, source, stack), Rsync(root, source, stack)
 
         def quiet() -> None:
-            touch_free_memory(root / "touch", 2 * large_bytes)
+            touch_free_memory(3 * large_bytes)
+            os.sync()
+
+        quiet()
+        all_times = [
+            one_round(ours, rsync, source, quiet, first="rsync" if number % 2 else "ours")
+            for number in range(rounds)
+        ]
+        huge = source.generate(memory_bytes)
+        huge_s = ours.send([huge])
+        peak = ours.peak_mb()
+    median = {
+        who: {step: statistics.median(times[who][step] for times in all_times) for step in STEPS}
+        for who in ("ours", "rsync")
+    }
+    ratios = {step: median["rsync"][step] / median["ours"][step] for step in STEPS}
+    memory_met = max(peak.values()) < MEMORY_MB_MAX
+    return {
+        "seconds": median,
+        "rounds": all_times,
+        "rsync_over_ours": ratios,
+        "large_mb": large_bytes / MB,
+        "small_mb": small_count * 100_000 / MB,
+        "memory_file_mb": memory_bytes / MB,
+        "memory_file_s": huge_s,
+        "peak_mb": peak,
+        "met": memory_met and all(ratios[step] >= WANTED[step] for step in STEPS),
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = [f"{'step':<24} {'ours':>9} {'rsync':>9} {'x rsync':>8} {'wanted':>7}"]
+    for step in STEPS:
+        ours, theirs = (result["seconds"][who][step] for who in ("ours", "rsync"))
+        ratio = result["rsync_over_ours"][step]
+        lines.append(f"{step:<24} {ours:>7.3f} s {theirs:>7.3f} s {ratio:>8.2f} {WANTED[step]:>7.2f}")
+    peak = result["peak_mb"]
+    lines.append(
+        f"{result['memory_file_mb']:.0f} MB file in {result['memory_file_s']:.1f} s: "
+        f"sender {peak['sender']:.0f} MB, receiver {peak['receiver']:.0f} MB, limit {MEMORY_MB_MAX:g}"
+    )
+    return "\n".join(lines)
+
+
+# --- the machine ----------------------------------------------------------------------------------------
+
+
+def environment(data: Path, node: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "RINGRIFT_DATA_DIR": str(data),
+        "RINGRIFT_NODE_ID": node,
+        "RINGRIFT_DATA_PORT": "0",
+        "RINGRIFT_DATA_SECRET": SECRET,
+    }
+
+
+@contextmanager
+def child(argv: list[str], env: dict[str, str]) -> Iterator[Any]:
+    # A session of its own, as sshd's are: on a busy machine the scheduler shares by sessions.
+    process = subprocess.Popen(
+        argv,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def put_away(folder: Path, root: Path) -> None:
+    """Move aside: ext4 looks long for an inode where many were deleted a moment ago."""
+    put_away_to = root / "away"
+    put_away_to.mkdir(exist_ok=True)
+    folder.rename(put_away_to / f"{folder.name}.{time.perf_counter_ns()}")
+
+
+def touch_free_memory(size: int) -> None:
+    with mmap.mmap(-1, size) as memory:
+        for page in range(0, size, mmap.PAGESIZE):
+            memory[page] = 1
+
+
+def peak_mb(self) -> dict[str, float]:
+        return {"sender": peak_mb(self._sender.pid), "receiver": peak_mb(self._server.pid)}
+
+    def forget(self) -> None:
+        """Empty the receiver, for another first pass."""
+        for folder in (self._root / "receiver" / "blobs").glob("[0-9a-f][0-9a-f]"):
+            put_away(folder, self._root)
+
+
+class Rsync:
+    """Plain `rsync -a` over an sshd of its own."""
+
+    def __init__(self, root: Path, source: Source, stack: ExitStack) -> None:
+        self._root, self._target, self._source = root, root / "rsync", source
+        self._target.mkdir()
+        keys = root / "ssh"
+        keys.mkdir()
+        for name in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / name], check=True)
+        self._port = free_port()
+        config = keys / "sshd_config"
+        config.write_text(
+            f"Port {self._port}\nListenAddress 127.0.0.1\nHostKey {keys}/host\nPidFile none\n"
+            f"AuthorizedKeysFile {keys}/user.pub\nStrictModes no\nUsePAM no\n"
+        )
+        Path("/run/sshd").mkdir(exist_ok=True) if os.geteuid() == 0 else None
+        sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+        assert sshd, "this benchmark needs sshd"
+        stack.enter_context(child([sshd, "-D", "-e", "-f", str(config)], dict(os.environ)))
+        wait_until(lambda: answers(self._port))
+        self._ssh = (
+            f"ssh -p {self._port} -i {keys}/user -o IdentitiesOnly=yes -o StrictHostKeyChecking=no "
+            f"-o UserKnownHostsFile={keys}/known -o LogLevel=ERROR"
+        )
+
+    def send(self, name: str) -> float:
+        target = f"{getpass.getuser()}@127.0.0.1:{self._target}/"
+        started_s = time.perf_counter()
+        subprocess.run(["rsync", "-a", "-e", self._ssh, self._source.plain / name, target], check=True)
+        return time.perf_counter() - started_s
+
+    def forget(self) -> None:
+        put_away(self._target, self._root)
+        self._target.mkdir()
+
+
+def one_round(ours: Ours, rsync: Rsync, source: Source, quiet: Callable[[], None], *, first: str) -> Times:
+    """Every step once by each way, in the order that *first* begins."""
+    times: Times = {"ours": {}, "rsync": {}}
+    ours.forget()
+    rsync.forget()
+    steps: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
+        "large, first": (lambda: ours.send([source.large]), lambda: rsync.send("large")),
+        "large, unchanged": (lambda: ours.send([source.large]), lambda: rsync.send("large")),
+        "large, 4 bytes changed": (lambda: ours.send([source.changed]), lambda: rsync.send("large")),
+        "small, first": (lambda: ours.send(source.small), lambda: rsync.send("small")),
+        "small, unchanged": (lambda: ours.send(source.small), lambda: rsync.send("small")),
+    }
+    for step, (by_us, by_rsync) in steps.items():
+        source.show_large(source.changed if step == "large, 4 bytes changed" else source.large)
+        for who in ("ours", "rsync") if first == "ours" else ("rsync", "ours"):
+            quiet()
+            times[who][step] = (by_us if who == "ours" else by_rsync)()
+    return times
+
+
+Times = dict[str, dict[str, float]]
+
+
+def run(quick: bool) -> dict[str, Any]:
+    large_bytes, small_count, memory_bytes, rounds = QUICK if quick else FULL
+    with tempfile.TemporaryDirectory(prefix="ringrift-bench-") as folder, ExitStack() as stack:
+        root = Path(folder)
+        source = Source(root, large_bytes=large_bytes, small_count=small_count)
+        ours, rsync = Ours(root, source, stack), Rsync(root, source, stack)
+
+        def quiet() -> None:
+            touch_free_memory(3 * large_bytes)
             os.sync()
 
         quiet()

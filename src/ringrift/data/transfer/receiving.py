@@ -208,10 +208,9 @@ class Batch:
         if (found := hash_of(payload).hex()) != digest:
             self._failed.append((digest, f"the bytes that came have the digest {found}"))
             return
-        path = self._folder.private_name(digest)
-        self._written[digest], self._sizes[digest] = path, len(payload)
-        with told_in_our_words(path):
-            path.write_bytes(payload)
+        with told_in_our_words(self._folder.folder):
+            self._written[digest] = self._folder.write_private(digest, payload)
+        self._sizes[digest] = len(payload)
 
     def seal(self) -> Taken:
         with told_in_our_words(self._folder.folder):
