@@ -6,7 +6,6 @@ corrupt, and only a corrupt one is ever set aside. All calls block; the time giv
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -24,8 +23,6 @@ from ringrift.data.file_checks import (
 )
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.events.router import get_router
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
@@ -235,22 +232,6 @@ def verify_sync_integrity(
         db_integrity_valid=sound,
         errors=tuple(errors),
     )
-
-
-async def verify_and_announce(
-    source: Path | str, target: Path | str, target_node: str, *, router: UnifiedEventRouter | None = None
-) -> IntegrityReport:
-    """Compare a copy with its source in a thread, and say so if it differs."""
-    report = await asyncio.to_thread(verify_sync_integrity, source, target)
-    if not report.is_valid:
-        payload = {
-            "source_path": str(source),
-            "dest_path": str(target),
-            "target_node": target_node,
-            "error": "; ".join(report.errors),
-        }
-        await (router or get_router()).publish("SYNC_CHECKSUM_FAILED", payload, "transfer_verifier")
-    return report
 
 
 def _is_database(path: Path) -> bool:

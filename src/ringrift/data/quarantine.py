@@ -58,9 +58,6 @@ class Quarantine:
     async def marked(self) -> dict[str, QuarantineNote]:
         return {note.digest: note for note in await self.marks.all() if not note.path}
 
-    async def unmark(self, digest: str) -> bool:
-        return await self.marks.delete(f"{digest}/")
-
     def _note(self, digest: str, reason: str, path: str) -> QuarantineNote:
         plane = self._plane
         return QuarantineNote(

@@ -41,14 +41,14 @@ from ringrift.data.transfer.ranking import TransferHealth
 from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
 from ringrift.data.transfer.service import TransferConfig, TransferService
 from ringrift.data.transfer.stalls import SyncStallHandler, get_stall_handler
-from ringrift.data.transfer.sync_mutex import (
-    SyncMutex,
+from ringrift.data.transfer.sync_locks import (
     acquire_sync_lock,
     get_sync_mutex,
     release_sync_lock,
     sync_lock,
     sync_lock_required,
 )
+from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.data.transfer.verification import (
     TransferVerifier,
     compute_batch_checksum,

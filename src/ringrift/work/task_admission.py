@@ -57,14 +57,6 @@ class _Seen:
     resources: NodeResources
 
 
-@dataclass(frozen=True, slots=True)
-class RateSet:
-    """The rates of one gate."""
-
-    rate: TokenBucket
-    selfplay: TokenBucket | None = None
-
-
 class TaskAdmission:
     """The memory of what started and failed here, and the one that asks the questions."""
 

@@ -12,7 +12,9 @@ from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, H
 from ringrift.data.nodes import DataNode
 from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncStrategy, create_sync_daemon
 from ringrift.data.sync.news import NewsDesk
+from ringrift.data.transfer.contract import TransferFailed
 from ringrift.data.transfer.refusals import TransferRefused
+from ringrift.data.transfer.service import TransferService
 from ringrift.engine.leases import NamedLease
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
@@ -63,6 +65,21 @@ class LeftAlone:
         raise TransferRefused(node.name, reason="it failed 3 times in a row", retry_after_s=300.0)
 
 
+class Lines:
+    """A transport whose lines are down until somebody mends them."""
+
+    name, up, calls, through = "lines", False, 0, None
+
+    def reaches(self, node):
+        return True
+
+    async def send(self, node, artifacts, terms):
+        self.calls += 1
+        if not self.up:
+            raise TransferFailed("the line is down")
+        return await self.through.send(node, artifacts, terms=terms)
+
+
 async def test_a_node_that_is_left_alone_is_not_asked_at_every_new_file():
     world = World(*nodes("a", "b"))
     await world.make(b"own", "a", node="a", games=5)
@@ -78,6 +95,26 @@ async def test_a_node_that_is_left_alone_is_not_asked_at_every_new_file():
     world.runtime.advance(301.0)
     await daemon._run_cycle()
     assert transfers.asked == 3
+
+
+async def test_a_node_that_is_well_again_is_sent_to_although_its_breaker_is_open():
+    world = World(*nodes("a", "b"))
+    plane = world.planes["a"]
+    direct, down = plane.transfers, Lines()
+    down.through = direct
+    plane._transfers = TransferService(
+        [down], plane.nodes, plane.blobs, plane.manifest, plane.kv, plane.runtime, router=world.router
+    )
+    own = await world.make(b"own", "a", node="a", games=5)
+    daemon = daemon_of(world)
+    for _ in range(10):
+        await daemon._run_cycle()
+        world.runtime.advance(1.0)
+    down.up, tried = True, down.calls
+    daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
+    await daemon._run_cycle()
+    assert down.calls > tried
+    assert await world.holders(own) == {"a", "b"}
 
 
 # --- strategies ---------------------------------------------------------------------------------------

@@ -158,7 +158,10 @@ class AutoSyncDaemon(WakingDaemon):
         self._on_new_data(event)
 
     def _on_recovered(self, event: RouterEvent) -> None:
-        self._news.came_back(str(event.payload["node_id"]))
+        node = str(event.payload["node_id"])
+        self._news.came_back(node)
+        if self._upkeep is not None:
+            self._upkeep.came_back(node)
         self._on_wish(event)
 
     def _on_training(self, event: RouterEvent) -> None:

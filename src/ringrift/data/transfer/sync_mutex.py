@@ -8,8 +8,6 @@ are synced at once; whoever waits for a lock waits for its slot too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,28 +17,16 @@ import structlog
 from ringrift.data.kv_records import KvRecords
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_changed, lease_holder
-from ringrift.engine.opening import get_engine_blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, LeaseLost, RingRiftError
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
 from ringrift.process_identity import is_alive, own_start_s
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 
 log = structlog.get_logger()
 
-__all__ = [
-    "SyncLock",
-    "SyncLockInfo",
-    "SyncMutex",
-    "acquire_sync_lock",
-    "get_sync_mutex",
-    "release_sync_lock",
-    "sync_lock",
-    "sync_lock_required",
-]
+__all__ = ["SyncLockInfo", "SyncMutex", "lock_name"]
 
 HOLD_S = 120.0
 WAIT_S = 60.0
@@ -149,11 +135,11 @@ class SyncMutex:
 
     async def force_release_async(self, host: str) -> bool:
         """End the lock of *host*, whoever holds it; its holder is refused from then on."""
-        holder = await lease_holder(self._kv, _lock(host))
+        holder = await lease_holder(self._kv, lock_name(host))
         if holder is None:
             return False
         log.warning("sync_lock.forced", host=host, holder=holder.holder)
-        ended = await end_lease(self._kv, _lock(host), holder=holder.holder)
+        ended = await end_lease(self._kv, lock_name(host), holder=holder.holder)
         for number in range(self.max_global):
             await end_lease(self._kv, _slot(number), holder=holder.holder)
         await self._infos.delete(host)
@@ -161,7 +147,7 @@ class SyncMutex:
 
     async def info_async(self, host: str) -> SyncLockInfo | None:
         """Who holds the lock of *host* now."""
-        holder = await lease_holder(self._kv, _lock(host))
+        holder = await lease_holder(self._kv, lock_name(host))
         info = None if holder is None else await self._infos.get(host)
         return info if info is not None and holder is not None and info.holder == holder.holder else None
 
@@ -182,7 +168,7 @@ class SyncMutex:
         """The fencing token of a lock that this process holds; `LeaseLost` when it does not."""
         held = self._held.get(host)
         if held is None:
-            raise LeaseLost(_lock(host), token=0, reason="this process does not hold it")
+            raise LeaseLost(lock_name(host), token=0, reason="this process does not hold it")
         return held.lease.token
 
     async def keep(self, host: str) -> None:
@@ -195,11 +181,11 @@ class SyncMutex:
     async def _try(self, host: str, config: LeaseConfig) -> tuple[_Held | None, str]:
         """Take lock and slot, or neither; return also the name of what is in the way."""
         if host in self._held and self._held[host].lease.held:
-            return None, _lock(host)
+            return None, lock_name(host)
         holder = f"{self._runtime.hostname}:{self._runtime.pid}:{self._runtime.new_id()}"
-        lease = NamedLease(self._kv, self._runtime, _lock(host), holder=holder, config=config)
+        lease = NamedLease(self._kv, self._runtime, lock_name(host), holder=holder, config=config)
         if not await lease.try_acquire():
-            return None, _lock(host)
+            return None, lock_name(host)
         for number in range(self.max_global):
             slot = NamedLease(self._kv, self._runtime, _slot(number), holder=holder, config=config)
             if await slot.try_acquire():
@@ -230,7 +216,7 @@ class SyncMutex:
     async def _say_timeout(self, host: str, operation: str, waited_s: float, timeout: float) -> None:
         info = await self.info_async(host)
         payload = {
-            "lock_name": _lock(host),
+            "lock_name": lock_name(host),
             "holder": "" if info is None else info.holder,
             "wait_seconds": waited_s,
             "timeout_seconds": timeout,
@@ -265,7 +251,7 @@ class SyncMutex:
         return run_blocking(self.heartbeat_async(host), timeout_s=ANSWER_S)
 
     def is_locked(self, host: str) -> bool:
-        return run_blocking(lease_holder(self._kv, _lock(host)), timeout_s=ANSWER_S) is not None
+        return run_blocking(lease_holder(self._kv, lock_name(host)), timeout_s=ANSWER_S) is not None
 
     def get_lock_info(self, host: str) -> SyncLockInfo | None:
         return run_blocking(self.info_async(host), timeout_s=ANSWER_S)
@@ -290,99 +276,9 @@ class SyncMutex:
         }
 
 
-def _lock(host: str) -> str:
+def lock_name(host: str) -> str:
     return f"sync/{host}"
 
 
 def _slot(number: int) -> str:
     return f"sync-slot/{number}"
-
-
-class SyncLock:
-    """A lock for the length of a block, renewed meanwhile; `with` and `async with` give whether it is had.
-
-    A block that ends after its lock was lost raises `LeaseLost`: another may have begun in the middle.
-    """
-
-    def __init__(self, mutex: SyncMutex, host: str, operation: str, *, timeout: float, wait_s: float) -> None:
-        self._mutex, self._host, self._operation = mutex, host, operation
-        self._timeout, self._wait_s = timeout, wait_s
-        self._keeper: asyncio.Task[None] | None = None
-
-    @property
-    def token(self) -> int:
-        """The fencing token; `LeaseLost` when the lock is not held."""
-        return self._mutex.token(self._host)
-
-    async def __aenter__(self) -> bool:
-        had = await self._mutex.acquire_async(
-            self._host, self._operation, self._timeout, wait=self._wait_s > 0, wait_timeout=self._wait_s
-        )
-        if had:
-            keeping = self._mutex.keep(self._host)
-            self._keeper = asyncio.create_task(keeping, name=f"sync-lock:{self._host}")
-        return had
-
-    async def __aexit__(self, *error: object) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
-            return
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)  # that it was lost is seen below
-        if not await self._mutex.release_async(self._host) and error[0] is None:
-            raise LeaseLost(_lock(self._host), token=0, reason="another may have it by now")
-
-    def __enter__(self) -> bool:
-        return run_blocking(self.__aenter__(), timeout_s=self._wait_s + ANSWER_S)
-
-    def __exit__(self, *error: object) -> None:
-        run_blocking(self.__aexit__(*error), timeout_s=ANSWER_S)
-
-
-# --- of this process ----------------------------------------------------------------------------------
-
-
-def get_sync_mutex() -> SyncMutex:
-    """Return the locks of this process; the first call opens the engine."""
-    return process_scope().get(
-        SyncMutex, lambda: SyncMutex(get_engine_blocking().kv, max_global=get_settings().max_syncs_cluster)
-    )
-
-
-def sync_lock(
-    host: str,
-    operation: str = "rsync",
-    timeout: float = HOLD_S,
-    *,
-    wait: bool = True,
-    wait_timeout: float = WAIT_S,
-) -> SyncLock:
-    """Hold the lock of *host* for a block: `with sync_lock("host") as had:`, or `async with`."""
-    return SyncLock(get_sync_mutex(), host, operation, timeout=timeout, wait_s=wait_timeout if wait else 0.0)
-
-
-@contextmanager
-def sync_lock_required(
-    host: str, operation: str = "rsync", timeout: float = HOLD_S, *, wait_timeout: float = WAIT_S
-) -> Iterator[None]:
-    """As `sync_lock`; TimeoutError when the lock cannot be had."""
-    with sync_lock(host, operation, timeout, wait_timeout=wait_timeout) as had:
-        if not had:
-            raise TimeoutError(f"{host} is synced by another, for more than {wait_timeout:g} s")
-        yield
-
-
-def acquire_sync_lock(
-    host: str,
-    operation: str = "rsync",
-    timeout: float = HOLD_S,
-    *,
-    wait: bool = True,
-    wait_timeout: float = WAIT_S,
-) -> bool:
-    return get_sync_mutex().acquire(host, operation, timeout, wait=wait, wait_timeout=wait_timeout)
-
-
-def release_sync_lock(host: str) -> bool:
-    """Give the lock back; False if this process does not hold it (any more)."""
-    return get_sync_mutex().release(host)

@@ -36,6 +36,10 @@ class TransferUpkeep:
             log.info("transfer.retried", delivered=outcome.delivered, given_up=outcome.given_up)
         return outcome
 
+    def came_back(self, node: str) -> None:
+        """A node said that it is well: what it failed at before is no reason to leave it alone."""
+        self._transfers.health.forgive(node)
+
     async def _send_again(self, delivery: DeliveryRecord) -> bool:
         moved = await self._transfers.send(delivery.target_node, [delivery.data_path], priority="low")
         return not moved.failed
