@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from data_http import SECRET, BadLine, Cut, DataServerProcess, flipped, http_transport
@@ -286,6 +287,14 @@ async def has_come(there, card, count):
             await asyncio.sleep(0.02)
 
 
+async def has_hung_up(server):
+    """Wait until the receiver is done with everybody who spoke to it."""
+    process = psutil.Process(server.process.pid)
+    async with asyncio.timeout(120):
+        while any(line.status != psutil.CONN_LISTEN for line in process.net_connections("tcp")):
+            await asyncio.sleep(0.02)
+
+
 async def test_a_receiver_that_is_killed_goes_on_from_its_verified_chunks(server, here, there):
     card = here.put(os.urandom(8 * CHUNK_BYTES))
     async with BadLine(server.port, lambda piece: piece) as line:
@@ -304,6 +313,7 @@ async def test_a_sender_that_is_killed_leaves_what_the_next_one_continues(server
     card = here.put(os.urandom(6 * CHUNK_BYTES))
     assert await sender_is_killed(here, server.port, [card])
     await has_come(there, card, CHUNK_BYTES)  # what the kernel took from the sender arrives after its death
+    await has_hung_up(server)  # a chunk that is being written counts when its request has ended
     assert there.read(card) is None
     moved = await http_transport(here).send(server.node(), [card], Terms())
     assert [receipt.digest for receipt in moved.receipts] == [card.digest]
