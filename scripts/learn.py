@@ -305,12 +305,18 @@ def summarise(results: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
 def plot(options: argparse.Namespace) -> int:
     summary = summarise(read_json(options.out / "results.json"), options.out)
     series: dict[str, list[tuple[float, float]]] = {}
+    bands: dict[str, list[tuple[float, float, float]]] = {}
     for each in summary:
         name = f"{each['against']} ({each['simulations']})"
         series.setdefault(name, []).append((each["cpu_s"], 100 * each["mean"]))
+        bands.setdefault(name, []).append((each["cpu_s"], 100 * each["low"], 100 * each["high"]))
     config = read_json(next(options.out.glob("seed*/settings.json")))["config"]
     svg = line_plot(
-        f"{config}: score against fixed opponents", series, x_label="processor seconds", y_label="%"
+        f"{config}: score against fixed opponents, mean and range of the seeds",
+        series,
+        x_label="processor seconds",
+        y_label="%",
+        bands=bands,
     )
     (options.out / "strength.svg").write_text(svg, encoding="utf8")
     for each in summary:

@@ -163,12 +163,15 @@ def is_met(result: dict[str, Any]) -> bool:
 
 
 def picture(result: dict[str, Any]) -> str:
-    series = {
-        name: [(point["s"] / 60, point[key]) for point in result["curve"]]
-        for name, key in (("rating", "rating"), ("95 % low", "low"), ("95 % high", "high"))
-    }
+    curve = [(point["s"] / 60, point["rating"], point["low"], point["high"]) for point in result["curve"]]
     title = f"{result['config']}: champions of an untended run on {result['machine']}"
-    return line_plot(title, series, x_label="minutes", y_label="rating")
+    return line_plot(
+        title,
+        {"rating, 95 %": [(minutes, rating) for minutes, rating, _, _ in curve]},
+        x_label="minutes",
+        y_label="rating",
+        bands={"rating, 95 %": [(minutes, low, high) for minutes, _, low, high in curve]},
+    )
 
 
 def tell(began_s: float, status: dict[str, Any]) -> None:

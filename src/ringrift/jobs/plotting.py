@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import floor, isfinite, log10
+from types import MappingProxyType
 from xml.sax.saxutils import escape
 
 Points = Sequence[tuple[float, float]]
+Band = Sequence[tuple[float, float, float]]  # x, lowest, highest
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 64, 168, 40, 48
@@ -15,12 +17,21 @@ TICKS_WANTED = 6
 DOTS_MAX = 60
 
 
-def line_plot(title: str, series: Mapping[str, Points], *, x_label: str, y_label: str) -> str:
-    """One line per series, with a legend; points that are not finite are left out."""
+def line_plot(
+    title: str,
+    series: Mapping[str, Points],
+    *,
+    x_label: str,
+    y_label: str,
+    bands: Mapping[str, Band] = MappingProxyType({}),
+) -> str:
+    """One line per series, with a legend and its band, if any; points that are not finite are left out."""
     kept = {
         name: [(x, y) for x, y in points if isfinite(x) and isfinite(y)] for name, points in series.items()
     }
-    everything = [point for points in kept.values() for point in points] or [(0.0, 0.0)]
+    everything = [point for points in kept.values() for point in points]
+    everything += [(x, y) for band in bands.values() for x, *ends in band for y in ends]
+    everything = everything or [(0.0, 0.0)]
     x_low, x_high = _span([x for x, _ in everything])
     y_low, y_high = _span([y for _, y in everything])
     inner_width, inner_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
@@ -44,6 +55,10 @@ def line_plot(title: str, series: Mapping[str, Points], *, x_label: str, y_label
         parts.append(_text(LEFT - 8, down(y) + 4, f"{y:g}", anchor="end"))
     for number, (name, points) in enumerate(kept.items()):
         colour = COLOURS[number % len(COLOURS)]
+        if band := bands.get(name, ()):
+            edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
+            outline = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in edge)
+            parts.append(f'<polygon points="{outline}" fill="{colour}" fill-opacity="0.14"/>')
         path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         parts += [

@@ -1,5 +1,7 @@
 """Learning in one process: it gets stronger, and what was saved goes on."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +79,15 @@ def test_it_beats_a_random_player_after_a_moment():
     player = SearchPlayer("net", GAME, NetEvaluator(loop.network(), GAME), SearchConfig(simulations=1))
     played = play_match(GAME, [player, RandomPlayer(GAME)], MatchConfig(openings=40, seed=1, opening_plies=0))
     assert played.tally.score > 0.7
+
+
+def test_a_plot_shows_the_band_of_a_series_whole():
+    band = [(0, 0.5, 90), (2, 1, 4)]
+    svg = line_plot("t", {"one": [(0, 1), (2, 3)]}, x_label="x", y_label="y", bands={"one": band})
+    outline = re.search(r'<polygon points="([^"]+)"', svg)[1]
+    heights = [float(point.split(",")[1]) for point in outline.split()]
+    assert len(heights) == 4
+    assert 0 < min(heights) < max(heights) < 420, "the picture is high enough for all of it"
 
 
 def test_a_plot_shows_every_series():
