@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import resource
 import threading
 
 import pytest
@@ -223,6 +224,21 @@ def test_row_27_a_node_whose_disk_is_critically_full_takes_nothing_in(tmp_path):
         full.incoming("ab" * 32, 5 * CHUNK_BYTES)
     full.check_room(0)  # nothing more is to come: what is here may be asked about
     full.index.close()
+
+
+def test_a_file_that_found_no_room_can_be_tried_again_at_once(intake):
+    """Its lock ends with the failure, not when somebody has finished telling of it."""
+    whole = content(2 * CHUNK_BYTES)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (CHUNK_BYTES, hard))
+    try:
+        with pytest.raises(StorageFull) as failed:
+            intake.incoming(digest(whole), len(whole))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    receipt, _ = send(intake, whole)
+    assert receipt.digest == digest(whole)
+    assert "no space left" in str(failed.value)
 
 
 def test_a_full_disk_is_refused_before_the_first_byte(tmp_path):

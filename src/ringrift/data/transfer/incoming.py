@@ -70,8 +70,12 @@ class Incoming:
             if opened is None:
                 raise Unavailable(f"another process is receiving {digest[:12]}", retry_after_s=5.0)
             self._opened, self._descriptor = opened, opened.file.fileno()
-            self._continued = os.fstat(self._descriptor).st_size > 0
-            os.ftruncate(self._descriptor, size)
+            try:
+                self._continued = os.fstat(self._descriptor).st_size > 0
+                os.ftruncate(self._descriptor, size)
+            except OSError:
+                opened.file.close()  # with it the lock, before anybody hears of the failure and tries again
+                raise
 
     @property
     def is_open(self) -> bool:
