@@ -1,6 +1,6 @@
 """What is still needed on this node, and what for: nobody deletes it, however many copies there are.
 
-Needed are: champions, what a person pinned, inputs of work that waits or runs, the games of the last window
+Needed are: champions, what a person pinned, inputs of work that has not ended, the games of the last window
 that was exported and all that came after them, the newest sample files and the newest models of each config.
 """
 
@@ -15,13 +15,13 @@ import msgspec
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DataPlane
 from ringrift.engine.digests import check_digest
-from ringrift.engine.ports import KeyValue, WorkItem
+from ringrift.engine.ports import KeyValue, WorkItem, WorkQueue
 from ringrift.errors import ConfigError
 from ringrift.work.job_orders import JobOrder, read_order
 
 PINS = "data/pins/"
 CHAMPIONS = "learning/champion/"
-_OPEN_MAX = 10_000  # items of each sort that are looked at
+_PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +64,26 @@ async def read_champions(kv: KeyValue) -> dict[str, str]:
 
 async def read_needs(plane: DataPlane) -> Needs:
     """Look at pins, champions and work."""
-    kv, queue = plane.kv, plane.queue
+    kv = plane.kv
     pins = {entry.key.removeprefix(PINS): entry.value.decode() for entry in await kv.entries(PINS)}
-    champions = await read_champions(kv)
-    waiting = [
-        *await queue.ready(limit=_OPEN_MAX),
-        *await queue.delayed(limit=_OPEN_MAX),
-        *await queue.claimed(limit=_OPEN_MAX),
-    ]
-    opened = {
-        digest: item.kind
-        for item in waiting
-        if (order := _order(item)) is not None
-        for digest in order.inputs.values()
-    }
-    return Needs(pins=pins, champions=champions, open_inputs=opened, windows=await plane.windows.refresh())
+    return Needs(
+        pins=pins,
+        champions=await read_champions(kv),
+        open_inputs=await _open_inputs(plane.queue),
+        windows=await plane.windows.refresh(),
+    )
+
+
+async def _open_inputs(queue: WorkQueue) -> dict[str, str]:
+    """Every input of every item that has not ended: one that is left out is one that may be deleted."""
+    inputs: dict[str, str] = {}
+    after = 0
+    while page := await queue.unended(after=after, limit=_PAGE):
+        after = page[-1][0]
+        for _, item in page:
+            if (order := _order(item)) is not None:
+                inputs |= dict.fromkeys(order.inputs.values(), item.kind)
+    return inputs
 
 
 def held(

@@ -279,6 +279,12 @@ class WorkQueue(Protocol):
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         """Return items that are held under a lease, in the order in which their leases end."""
 
+    async def unended(self, *, after: int, limit: int) -> list[tuple[int, WorkItem]]:
+        """Return up to *limit* items that wait, are blocked or held, each with its number; in that order.
+
+        Numbers grow as items are added and stay: whoever goes on from the last one misses no open item.
+        """
+
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
         """Return up to *limit* items that ended after number *after*, in the order of their ends.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ringrift.engine.ports import NewWork, WorkQueue, WorkState
+from ringrift.engine.ports import NewWork, WorkItem, WorkQueue, WorkState
 from ringrift.testing.engine_contract_claims import ANY, LEASE_S, add, item, must_claim
 
 if TYPE_CHECKING:
@@ -18,6 +18,30 @@ async def ends(queue: WorkQueue, *, after: int = 0, limit: int = 100) -> list[tu
 
 class EndsContract:
     """Ends."""
+
+    async def test_all_that_has_not_ended_is_seen_page_by_page(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        assert await queue.unended(after=0, limit=10) == []
+        await queue.add([NewWork(kind="k", id=name, priority=1) for name in ("done", "dead", "held")])
+        await add(queue, id="ready")
+        await add(queue, id="delayed", delay_s=100)
+        await add(queue, id="blocked", after=("delayed", "done"), payload={"n": 1})
+        await add(queue, id="doomed", after=("dead",))
+        done, dead, _ = await queue.claim(ANY, lease_s=LEASE_S, limit=3)
+        await queue.complete("done", token=done.token)
+        await queue.fail("dead", token=dead.token, error="e", final=True)
+        found: list[WorkItem] = []
+        after = 0
+        while page := await queue.unended(after=after, limit=3):
+            found += [each for _, each in page]
+            after = page[-1][0]
+        assert [(each.id, each.state) for each in found] == [
+            ("held", WorkState.CLAIMED),
+            ("ready", WorkState.READY),
+            ("delayed", WorkState.READY),
+            ("blocked", WorkState.BLOCKED),
+        ]
+        assert found[-1].payload == {"n": 1}
 
     async def test_a_final_failure_is_not_tried_again(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue

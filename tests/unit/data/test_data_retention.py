@@ -86,6 +86,27 @@ async def test_needs_are_read_from_work_pins_and_champions():
     assert await unpin(plane.kv, "f" * 64)
 
 
+async def test_inputs_of_work_that_is_blocked_delayed_or_far_back_in_the_queue_stay():
+    world = World(*nodes("a", "b", "c"))
+    plane = world.planes["a"]
+    names = ("blocked", "delayed", "last")
+    files = {name: await world.make(name.encode(), "a", "b", "c") for name in names}
+
+    def work(name, **fields):
+        order = JobOrder(config="c", params={}, inputs={"x": files[name].digest})
+        return NewWork(kind="train", payload=order.as_payload(), **fields)
+
+    (first,) = await plane.queue.add([NewWork(kind="foreign", payload={"any": 1})])
+    await plane.queue.add([NewWork(kind="foreign", payload={"any": 1}) for _ in range(10_050)])
+    await plane.queue.add(
+        [work("blocked", after=(first,)), work("delayed", delay_s=1e6), work("last", priority=-1)]
+    )
+    reasons = await read_held(plane, files.values())
+    assert {name: reasons.get(files[name].digest) for name in names} == dict.fromkeys(
+        names, "input of train work"
+    )
+
+
 async def test_a_pinned_file_is_not_deleted():
     world = World(*nodes("a", "b", "c"))
     plane = world.planes["a"]

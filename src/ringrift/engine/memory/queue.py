@@ -279,29 +279,31 @@ class MemoryWorkQueue:
 
     async def dead(self, *, limit: int = 100) -> list[WorkItem]:
         await self._enter()
-        dead = [item for item in self._state.items.values() if item.state is WorkState.DEAD]
-        dead.sort(key=lambda item: (-item.changed_s, -item.seq))
+        dead = sorted(self._in(WorkState.DEAD), key=lambda item: (-item.changed_s, -item.seq))
         return [item.view() for item in dead[:limit]]
 
     async def ready(self, *, limit: int = 100) -> list[WorkItem]:
         now_s = await self._enter()
-        items = self._state.items.values()
-        free = [item for item in items if item.state is WorkState.READY and item.not_before_s <= now_s]
+        free = [item for item in self._in(WorkState.READY) if item.not_before_s <= now_s]
         free.sort(key=lambda item: (-item.new.priority, item.seq))
         return [item.view() for item in free[:limit]]
 
     async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
         now_s = await self._enter()
-        items = self._state.items.values()
-        early = [item for item in items if item.state is WorkState.READY and item.not_before_s > now_s]
+        early = [item for item in self._in(WorkState.READY) if item.not_before_s > now_s]
         early.sort(key=lambda item: (item.not_before_s, item.seq))
         return [item.view() for item in early[:limit]]
 
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         await self._enter()
-        held = [item for item in self._state.items.values() if item.state is WorkState.CLAIMED]
-        held.sort(key=lambda item: (item.lease_until_s or 0.0, item.seq))
+        held = sorted(self._in(WorkState.CLAIMED), key=lambda item: (item.lease_until_s or 0.0, item.seq))
         return [item.view() for item in held[:limit]]
+
+    async def unended(self, *, after: int, limit: int) -> list[tuple[int, WorkItem]]:
+        await self._enter()
+        unended = self._in(WorkState.BLOCKED, WorkState.READY, WorkState.CLAIMED)
+        rest = sorted((item for item in unended if item.seq > after), key=lambda item: item.seq)
+        return [(item.seq, item.view()) for item in rest[:limit]]
 
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
         await self._enter()
@@ -354,6 +356,9 @@ class MemoryWorkQueue:
                 del self._state.items[item.id]
                 self._state.id_by_key.pop(item.new.idempotency_key or "", None)
 
+    def _in(self, *states: WorkState) -> list[_Item]:
+        return [item for item in self._state.items.values() if item.state in states]
+
     def _held(self, item_id: str, token: int) -> _Item:
         item = self._state.items.get(item_id)
         if item is None or item.state is not WorkState.CLAIMED or item.token != token:
@@ -382,11 +387,7 @@ class MemoryWorkQueue:
         item.end_number = self._state.last_end
 
     def _dependents(self, item_id: str) -> Iterable[_Item]:
-        return [
-            other
-            for other in self._state.items.values()
-            if other.state is WorkState.BLOCKED and item_id in other.new.after
-        ]
+        return [other for other in self._in(WorkState.BLOCKED) if item_id in other.new.after]
 
     def _kill_dependents(self, ended: _Item, now_s: float) -> None:
         doomed = [ended]

@@ -115,6 +115,11 @@ class SqliteWorkQueue:
         rows = await self._store.read(lambda db: db.execute(sql.CLAIMED, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
+    async def unended(self, *, after: int, limit: int) -> list[tuple[int, WorkItem]]:
+        await self.expire()
+        rows = await self._store.read(lambda db: db.execute(sql.UNENDED, (after, limit)).fetchall())
+        return [(number, _view(row)) for number, *row in rows]
+
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
         await self.expire()
         rows = await self._store.read(lambda db: db.execute(sql.ENDED, (after, limit)).fetchall())

@@ -109,6 +109,13 @@ GET = f"{_VIEW} WHERE work.id = ?"
 READY = f"{_VIEW} WHERE state = {Code.READY:d} ORDER BY priority DESC, seq LIMIT ?"
 WAITING = f"{_VIEW} WHERE due_s IS NOT NULL AND state = {Code.DELAYED:d} ORDER BY due_s, seq LIMIT ?"
 CLAIMED = f"{_VIEW} WHERE due_s IS NOT NULL AND state = {Code.CLAIMED:d} ORDER BY due_s, seq LIMIT ?"
+# One statement, so that an item on its way from one state to the next is in one of them.
+UNENDED = (
+    f"SELECT seq, {_COLUMNS} FROM work JOIN lane ON lane.id = work.lane WHERE seq IN ("
+    f"SELECT seq FROM work WHERE state = {Code.READY:d}"
+    " UNION SELECT seq FROM work WHERE due_s IS NOT NULL UNION SELECT item FROM work_need)"
+    f" AND seq > ? AND state NOT IN {ENDED_CODES} ORDER BY seq LIMIT ?"
+)
 DEAD = f"{_VIEW} WHERE state = {Code.DEAD:d} ORDER BY changed_s DESC, seq DESC LIMIT ?"
 ENDED = (
     f"SELECT number, {_COLUMNS} FROM work_end JOIN work ON work.seq = work_end.item"
