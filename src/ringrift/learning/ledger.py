@@ -1,18 +1,19 @@
 """The facts of one config in the key-value port: read once, then written one after the other.
 
 The number of a fact is part of its key and must be free, so two writers cannot both count: the second finds
-its number taken and stops.
+its number taken and stops. Reading a long history takes a second, so it is done beside the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from ringrift.engine.limits import VALUE_BYTES_MAX
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import AlreadyExists, Conflict, Corrupt
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.state import ConfigState, fold
@@ -38,7 +39,8 @@ class Ledger:
     @classmethod
     async def open(cls, kv: KeyValue, config: str, *, bucket_rules: BucketRules) -> Ledger:
         """Read all facts. Raises `Corrupt` if one is missing or cannot be read."""
-        return cls(kv, fold(config, await read_facts(kv, config), bucket_rules=bucket_rules))
+        facts = await read_facts(kv, config)
+        return cls(kv, await asyncio.to_thread(fold, config, facts, bucket_rules=bucket_rules))
 
     async def append(self, fact: AnyFact) -> None:
         """Store the next fact, then take it in. Raises `Conflict` if another process writes here."""
@@ -71,9 +73,14 @@ def fits(fact: AnyFact) -> bool:
 
 
 async def read_facts(kv: KeyValue, config: str) -> list[AnyFact]:
-    """All facts of *config* in order."""
-    prefix, facts = prefix_of(config), []
-    for number, entry in enumerate(await kv.entries(prefix), start=1):
+    """All facts of *config* in order. Raises `Corrupt` if one is missing or cannot be read."""
+    prefix = prefix_of(config)
+    return await asyncio.to_thread(_decode_all, prefix, await kv.entries(prefix))
+
+
+def _decode_all(prefix: str, entries: Sequence[Entry]) -> list[AnyFact]:
+    facts = []
+    for number, entry in enumerate(entries, start=1):
         if entry.key != prefix + _NUMBER.format(number):
             raise Corrupt(
                 entry.key, found=f"fact {number} is missing", advice="Restore the engine's database"

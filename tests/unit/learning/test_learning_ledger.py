@@ -1,6 +1,7 @@
 """The facts of a config stay in step with what is stored, whoever is interrupted while writing."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -8,7 +9,9 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.errors import Conflict, Unavailable
 from ringrift.learning.facts import Noted
 from ringrift.learning.ledger import Ledger, read_facts
+from ringrift.learning.state import ConfigState
 from ringrift.learning.window import BucketRules
+from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 CONFIG = "connect_four_2p"
@@ -96,3 +99,56 @@ def test_a_second_writer_collides_also_after_one_was_interrupted():
         assert texts(await read_facts(engine.kv, CONFIG)) == ["the other's"]
 
     in_a_world(scenario)
+
+
+TURN_S_MAX = 60.0  # only a loop that is blocked is waited for that long
+
+
+class _LoopTurns:
+    """Asks, from wherever it is called, for one turn of the loop, and counts those that came."""
+
+    def __init__(self):
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        self.asked = self.came = 0
+
+    def one(self):
+        self.asked += 1
+        turned = threading.Event()
+        self._loop.call_soon_threadsafe(turned.set)
+        on_loop = threading.get_ident() == self._loop_thread
+        self.came += not on_loop and turned.wait(TURN_S_MAX)
+
+
+class _Watched(list):
+    """Entries, each of which lets the loop have a turn before it is looked at."""
+
+    turns: _LoopTurns
+
+    def __iter__(self):
+        for entry in super().__iter__():
+            self.turns.one()
+            yield entry
+
+
+async def test_the_loop_has_turns_while_facts_are_read_and_added_up(monkeypatch):
+    engine = memory_engine(system_runtime(), MemoryStore())
+    ledger, turns = await opened(engine), _LoopTurns()
+    for number in range(5):
+        await ledger.append(note(f"fact {number}"))
+    entries, apply = engine.kv.entries, ConfigState.apply
+
+    async def watched_entries(prefix):
+        found = _Watched(await entries(prefix))
+        found.turns = turns
+        return found
+
+    def watched_apply(state, fact):
+        turns.one()
+        apply(state, fact)
+
+    monkeypatch.setattr(engine.kv, "entries", watched_entries)
+    monkeypatch.setattr(ConfigState, "apply", watched_apply)
+    again = await opened(engine)
+    await engine.close()
+    assert texts(again.state.notes) == [f"fact {number}" for number in range(5)]
+    assert (turns.asked, turns.came) == (10, 10), "once for each fact read, once for each taken in"
