@@ -12,7 +12,10 @@ from ringrift.learning.ledger import read_facts
 from ringrift.learning.ratings import Rating, rate
 from ringrift.learning.records import Model
 from ringrift.learning.state import ConfigState, fold
+from ringrift.learning.students import newest_student
 from ringrift.learning.window import BucketRules
+
+CONTENDER = "contender"  # the role of a network that is, was or may become the champion
 
 
 class ConfigHistory(msgspec.Struct, frozen=True):
@@ -29,7 +32,10 @@ async def read_history(kv: KeyValue, config: str) -> ConfigHistory:
 
 
 def find_model(state: ConfigState, text: str | None) -> Model:
-    """The model of that number, or whose digest begins so; the champion for None."""
+    """The model of that number, the network whose digest begins so, or the student in use for that purpose.
+
+    The champion for None.
+    """
     if text is None:
         if state.champion is None:
             raise ConfigError(
@@ -37,6 +43,9 @@ def find_model(state: ConfigState, text: str | None) -> Model:
             )
         return state.models[state.champion]
     found = [m for m in state.models.values() if m.digest.startswith(text) or str(m.number) == text]
+    found += [student for student in state.students.values() if student.digest.startswith(text)]
+    if (in_use := newest_student(state, text)) is not None:
+        found = [in_use]
     if len(found) != 1:
         what = f"{len(found)} models of {state.config} are" if found else f"no model of {state.config} is"
         raise ConfigError(f"{what} called {text!r}; `ringrift models {state.config}` lists them")
@@ -49,6 +58,7 @@ def model_row(history: ConfigHistory, model: Model) -> dict[str, Any]:
     return {
         "number": model.number,
         "model": model.digest,
+        "role": model.purpose or CONTENDER,
         "parent": model.parent,
         "state": str(model.state),
         "is_champion": model.digest == history.state.champion,

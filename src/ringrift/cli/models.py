@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from ringrift.cli.wording import NOTHING, brief, clock, count, rating
 from ringrift.engine.ports import Blobs, Engine
 from ringrift.errors import ConfigError, StorageReadOnly
 from ringrift.learning.records import Model
+
+MODEL_COLUMNS = ("model", "digest", "parent", "state", "rating", "games", "rows seen", "made")
+STUDENT_COLUMNS = ("role", "digest", "state", "rating", "rows seen", "made")  # a number is that of a model
 
 
 class _ListByDefault(click.Group):
@@ -51,7 +55,9 @@ def list_models(config: str | None, as_json: bool) -> None:
 
 @models.command("show")
 @some_config
-@click.argument("model", required=False, help="Number or first characters; the champion if not given.")
+@click.argument(
+    "model", required=False, help="Number, first characters of a digest, or role; else the champion."
+)
 @as_json
 @on_data_folder
 def show(config: str, model: str | None, as_json: bool) -> None:
@@ -63,7 +69,7 @@ def show(config: str, model: str | None, as_json: bool) -> None:
     if as_json:
         print_json(row)
         return
-    console().print(f"model {found.number} of {config}: {found.digest}", markup=False)
+    console().print(f"{found.purpose or 'model'} {found.number} of {config}: {found.digest}", markup=False)
     told = rating(row["rating"], row["rating_interval"])
     console().print(f"{row['state']}, rating {told} from {row['rated_games']} games", markup=False)
     console().print(f"trained on {count(found.rows_seen)} rows in all, of {len(found.shards)} shards")
@@ -75,7 +81,7 @@ def show(config: str, model: str | None, as_json: bool) -> None:
 @models.command("export")
 @some_config
 @click.argument("destination", type=PATH, help="A folder, or a file that ends in .safetensors.")
-@click.option("--model", help="Number or digest; the champion if not given.")
+@click.option("--model", help="Number, digest or role; else the champion.")
 @as_json
 @on_data_folder
 def export(config: str, destination: Path, model: str | None, as_json: bool) -> None:
@@ -92,8 +98,12 @@ def export(config: str, destination: Path, model: str | None, as_json: bool) -> 
 def lineage(history: ConfigHistory, model: Model) -> list[str]:
     """The model, its parent, and so on to the first."""
     line = [model.digest]
-    while (parent := history.state.models[line[-1]].parent) in history.state.models and parent not in line:
-        line.append(parent)
+    while model.parent is not None and model.parent not in line:
+        before = history.state.player(model.parent)
+        if before is None:
+            break
+        line.append(before.digest)
+        model = before
     return line
 
 
@@ -101,28 +111,40 @@ def _list(config: str | None, *, as_json: bool) -> None:
     with plain_errors():
         histories = ask_engine(lambda engine: _histories(engine, config))
     if as_json:
-        print_json({h.state.config: [model_row(h, m) for m in h.state.models.values()] for h in histories})
+        print_json({h.state.config: _rows(h, h.state.models) + _rows(h, h.state.students) for h in histories})
         return
-    columns = ("model", "digest", "parent", "state", "rating", "games", "rows seen", "made")
     for history in histories:
-        rows = [_shown(model_row(history, model)) for model in history.state.models.values()]
-        if rows:
-            print_table(f"{history.state.config}\n", columns, rows)
+        state = history.state
+        if state.models:
+            print_table(f"{state.config}\n", MODEL_COLUMNS, _cells(history, state.models, MODEL_COLUMNS))
         else:
-            console().print(f"{history.state.config}: no model has been trained yet", markup=False)
+            console().print(f"{state.config}: no model has been trained yet", markup=False)
+        if state.students:
+            cells = _cells(history, state.students, STUDENT_COLUMNS)
+            print_table(f"\nStudents of {state.config}\n", STUDENT_COLUMNS, cells)
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
-    return [
-        f"{row['number']}{' *' if row['is_champion'] else ''}",
-        brief(row["model"]),
-        brief(row["parent"]) if row["parent"] else NOTHING,
-        row["state"],
-        rating(row["rating"], row["rating_interval"]),
-        count(row["rated_games"]),
-        count(row["rows_seen"]),
-        clock(row["made_s"], with_date=True),
-    ]
+def _rows(history: ConfigHistory, family: Mapping[str, Model]) -> list[dict[str, Any]]:
+    return [model_row(history, model) for model in family.values()]
+
+
+def _cells(history: ConfigHistory, family: Mapping[str, Model], columns: Sequence[str]) -> list[list[str]]:
+    shown = [_shown(row) for row in _rows(history, family)]
+    return [[each[column] for column in columns] for each in shown]
+
+
+def _shown(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "model": f"{row['number']}{' *' if row['is_champion'] else ''}",
+        "role": row["role"],
+        "digest": brief(row["model"]),
+        "parent": brief(row["parent"]) if row["parent"] else NOTHING,
+        "state": row["state"],
+        "rating": rating(row["rating"], row["rating_interval"]),
+        "games": count(row["rated_games"]),
+        "rows seen": count(row["rows_seen"]),
+        "made": clock(row["made_s"], with_date=True),
+    }
 
 
 async def _histories(engine: Engine, config: str | None) -> list[ConfigHistory]:
@@ -139,7 +161,8 @@ async def _export(engine: Engine, config: str, text: str | None, destination: Pa
     weights = destination
     if destination.suffix != ".safetensors":
         plain = "".join(c if c.isalnum() or c in "_-" else "-" for c in config)
-        weights = destination / f"{plain}-{model.number}-{brief(model.digest)}.safetensors"
+        purpose = f"{model.purpose}-" if model.purpose else ""
+        weights = destination / f"{plain}-{purpose}{model.number}-{brief(model.digest)}.safetensors"
     for digest, path in ((model.digest, weights), (model.card, weights.with_suffix(".json"))):
         await _copy(engine.blobs, digest, path)
     return weights

@@ -72,13 +72,16 @@ class Chapter:
         return ("when", "model", "instead of", "rows", "why", "evidence"), rows
 
     def models(self) -> Table:
-        ratings = self.history.ratings
+        """Students are the last, under what they are for."""
+        ratings, run = self.history.ratings, self.history.state
         rows = []
-        for model in self.history.state.models.values():
+        for model in (*run.models.values(), *run.students.values()):
             rated = ratings.get(model.digest)
             told = NOTHING if rated is None else rating(rated.rating, (rated.low, rated.high))
             state = str(model.state).replace("_", " ")
-            rows.append((str(model.number), brief(model.digest), brief(model.parent), state, told))
+            rows.append(
+                (model.purpose or str(model.number), brief(model.digest), brief(model.parent), state, told)
+            )
         return ("model", "digest", "parent", "state", "rating"), rows
 
 

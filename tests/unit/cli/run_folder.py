@@ -71,9 +71,24 @@ def write_models(config, *, promoted=1, evidence=None):
     return in_engine(write)
 
 
-async def _job(ledger, kind, inputs, artifacts, *, at_s):
+def write_student(config, purpose, *, at_s=500.0, parent=None):
+    """A network beside the line of champions; returns its digest. `write_models` comes first."""
+
+    async def write(engine):
+        ledger = await Ledger.open(engine.kv, config, bucket_rules=BucketRules())
+        digest = await engine.blobs.put_bytes(f"{purpose} {at_s}".encode())
+        card = await engine.blobs.put_bytes(b'{"card": "student"}')
+        inputs = {"samples.npz": "5" * 64} | ({} if parent is None else {"parent.safetensors": parent})
+        made = [_artifact("model", digest), _artifact("card", card)]
+        await _job(ledger, "train", inputs, made, at_s=at_s, purpose=purpose)
+        return digest
+
+    return in_engine(write)
+
+
+async def _job(ledger, kind, inputs, artifacts, *, at_s, purpose=""):
     job_id = f"{kind}-{at_s:.0f}"
-    order = JobOrder(config=ledger.state.config, params={"batch": 64}, inputs=inputs)
+    order = JobOrder(config=ledger.state.config, params={"batch": 64}, inputs=inputs, purpose=purpose)
     await ledger.append(
         JobIssued(at_s=at_s, job_id=job_id, kind=kind, order=order, priority=0, reason="it is time")
     )

@@ -10,7 +10,7 @@ import msgspec
 import psutil
 import pytest
 from click.testing import CliRunner
-from run_folder import in_engine, write_models, write_status
+from run_folder import in_engine, write_models, write_status, write_student
 
 from ringrift.cli.main import app
 from ringrift.engine.ports import Claimant, NewWork
@@ -249,6 +249,55 @@ def test_without_a_champion_export_says_what_to_name():
     assert "has no champion yet" in refused.stderr
 
 
+def test_students_are_listed_after_the_models_with_what_they_are_for():
+    first, second = write_models("square8_2p")
+    older = write_student("square8_2p", "distillation")
+    newer = write_student("square8_2p", "distillation", at_s=600.0, parent=older)
+    small = write_student("square8_2p", "small_net", at_s=700.0)
+    told = answer("models", "square8_2p")["square8_2p"]
+    assert [(each["model"], each["role"]) for each in told] == [
+        (first, "contender"),
+        (second, "contender"),
+        (older, "distillation"),
+        (newer, "distillation"),
+        (small, "small_net"),
+    ]
+    assert [each["state"] for each in told[2:]] == ["superseded", "production", "production"]
+    assert [each["is_champion"] for each in told[2:]] == [False, False, False]
+    shown = ringrift("models").stdout
+    assert shown.index(second[:10]) < shown.index("Students of square8_2p") < shown.index(newer[:10])
+    assert "small_net" in shown
+
+
+def test_a_config_without_students_has_no_table_of_them():
+    write_models("square8_2p")
+    assert "Students" not in ringrift("models").stdout
+
+
+@pytest.mark.parametrize("name", ["distillation", "the digest"])
+def test_a_student_is_shown_by_what_it_is_for_and_by_its_digest(name):
+    first, _ = write_models("square8_2p")
+    older = write_student("square8_2p", "distillation")
+    newer = write_student("square8_2p", "distillation", at_s=600.0, parent=older)
+    asked = newer[:12] if name == "the digest" else name
+    assert answer("models", "show", "square8_2p", asked)["lineage"] == [newer, older]
+    assert f"distillation 2 of square8_2p: {newer}" in ringrift("models", "show", "square8_2p", asked).stdout
+    assert answer("models", "show", "square8_2p", "1")["model"] == first, "numbers are those of the models"
+
+
+def test_a_student_that_was_never_taught_is_no_model():
+    write_models("square8_2p")
+    assert "is called 'small_net'" in ringrift("models", "show", "square8_2p", "small_net", code=2).stderr
+
+
+def test_an_exported_student_is_named_by_what_it_is_for(tmp_path):
+    write_models("square8_2p")
+    student = write_student("square8_2p", "small_net")
+    out = str(tmp_path / "out")
+    written = answer("models", "export", "square8_2p", out, "--model", "small_net")
+    assert written["weights"].endswith(f"square8_2p-small_net-1-{student[:10]}.safetensors")
+
+
 # --- queue ----------------------------------------------------------------------------------------------
 
 
@@ -308,6 +357,15 @@ def test_a_report_is_one_file_with_curve_costs_and_evidence(tmp_path):
     assert "<td>a rating point</td>" in text
     assert "<script" not in text
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_report_has_the_students_under_what_they_are_for(tmp_path):
+    write_status(TWO)
+    write_models("square8_2p")
+    student = write_student("square8_2p", "distillation")
+    path = tmp_path / "run.md"
+    ringrift("report", "square8_2p", "--out", str(path))
+    assert f"| distillation | {student[:10]} |" in path.read_text()
 
 
 def test_a_report_of_one_config_as_markdown(tmp_path):
