@@ -78,4 +78,5 @@ async def running_node(name, root, *others, **fields):
         yield node
     finally:
         await node.router.stop()
+        await plane.close()
         await engine.close()

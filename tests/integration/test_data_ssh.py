@@ -1,12 +1,17 @@
 """Lines over a real sshd: which address, whose key, how many connections, and what breaks them."""
 
 import asyncio
+import json
+import os
 import random
+import subprocess
+import sys
 
 import msgspec
 import pytest
 
-from data_transports import ssh_bench
+from data_cluster import running_node
+from data_transports import Store, ssh_bench
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
 from ringrift.data.transfer.programs import Programs, Scratch
 from ringrift.data.transfer.ssh import OVERLAY_AGAIN_S, Ssh, SshUnreachable
@@ -246,3 +251,66 @@ def harm(path, damage, rng):
 
 def with_python(node, program):
     return msgspec.structs.replace(node, python=program)
+
+
+def sockets(folder):
+    return [each for each in folder.iterdir() if each.is_socket()]
+
+
+async def test_a_connection_ends_with_the_one_who_made_it_and_not_before_commands_of_others_on_it(
+    ssh_server, tmp_path, tmp_path_factory
+):
+    runtime, folder = SystemRuntime(), tmp_path_factory.mktemp("c")
+    programs = Programs(Scratch(tmp_path / "scratch", runtime), runtime)
+    maker, guest = (Ssh(programs, runtime, control_dir=folder, connect_s=60.0) for _ in range(2))
+    node = ssh_server.node("gpu", tmp_path)
+    await maker.line(node)
+    line = await guest.line(node)
+    await guest.close()
+    assert len(sockets(folder)) == 1, "it is not the guest's to end"
+    os.mkfifo(tmp_path / "pipe")
+    reading = asyncio.create_task(guest.run(line, ["cat", str(tmp_path / "pipe")], quiet_s=60.0))
+    with await asyncio.to_thread((tmp_path / "pipe").open, "w") as pipe:  # open when the command reads
+        await maker.close()
+        assert sockets(folder) == []
+        pipe.write("all of it")
+    end = await reading
+    assert (end.code, end.output) == (0, b"all of it")
+
+
+async def test_a_connection_that_does_not_answer_holds_up_nobody(ssh_server, tmp_path, tmp_path_factory):
+    class Deaf(Programs):
+        async def run(self, argv, **given):
+            if "stop" in argv:
+                await asyncio.Event().wait()
+            return await super().run(argv, **given)
+
+    runtime, folder = SystemRuntime(), tmp_path_factory.mktemp("c")
+    deaf = Deaf(Scratch(tmp_path / "scratch", runtime), runtime)
+    ssh = Ssh(deaf, runtime, control_dir=folder, connect_s=60.0, close_s=0.01)
+    await ssh.line(ssh_server.node("gpu", tmp_path))
+    await ssh.close()
+    hearing = Programs(deaf.scratch, runtime)
+    (socket,) = sockets(folder)
+    await hearing.run(["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "gpu"], quiet_s=60.0)
+
+
+async def test_a_command_leaves_no_connection_behind(ssh_server, tmp_path, tmp_path_factory):
+    here = tmp_path_factory.mktemp("h")
+    node = msgspec.to_builtins(ssh_server.node("gpu", tmp_path / "gpu", training=True))
+    environment = {
+        **os.environ,
+        "RINGRIFT_DATA_DIR": str(here),
+        "RINGRIFT_NODE_ID": "here",
+        "RINGRIFT_NODES": json.dumps({"gpu": {key: value for key, value in node.items() if key != "name"}}),
+    }
+    async with running_node("here", here) as made:
+        card = await made.make(b"a game", games=10)
+    syncing = [sys.executable, "-m", "ringrift.cli", "data", "sync", "gpu"]
+    ended = await asyncio.to_thread(
+        subprocess.run, syncing, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert Store(tmp_path / "gpu", SystemRuntime()).read(card) == b"a game"
+    assert (here / "transfer" / "ssh").is_dir(), "it did connect"
+    assert sockets(here / "transfer" / "ssh") == []

@@ -17,6 +17,7 @@ from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.bootstrap.run_options import settle_run_options
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.types import DaemonType
+from ringrift.data.plane import close_data_plane
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import AlreadyExists, Conflict
 from ringrift.events.router import get_router
@@ -60,6 +61,7 @@ async def run_control_process(
         _be_known_as_control()
         engine = await get_engine()
         stack.push_async_callback(close_engine)
+        stack.push_async_callback(close_data_plane)
         choice = await settle_run_options(engine.kv)
         router = get_router()
         await router.start()

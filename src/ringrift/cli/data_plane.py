@@ -12,7 +12,7 @@ from ringrift.cli.data_folder import opened_engine
 from ringrift.cli.data_progress import WatchedTransfers, bars
 from ringrift.data.artifacts import Artifact
 from ringrift.data.cataloguer import Cataloguer
-from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.plane import DataPlane, close_data_plane, open_data_plane
 from ringrift.engine.digests import is_digest
 from ringrift.errors import ConfigError
 from ringrift.settings import get_settings
@@ -32,9 +32,12 @@ def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool =
 
     async def ask() -> T:
         async with opened_engine(may_make=may_make or holds_files):
-            plane = await open_data_plane()
-            await Cataloguer(plane).catalogue()
-            return await question(plane)
+            try:
+                plane = await open_data_plane()
+                await Cataloguer(plane).catalogue()
+                return await question(plane)
+            finally:
+                await close_data_plane()
 
     return asyncio.run(ask())
 

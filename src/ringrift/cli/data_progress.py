@@ -75,6 +75,9 @@ class WatchedTransfers:
                 node, artifacts, priority=priority, terms=watched, limit_bytes_per_s=limit_bytes_per_s
             )
 
+    async def close(self) -> None:
+        await self._transfers.close()
+
     @contextmanager
     def _bar(self, title: str, artifacts: Sequence[Artifact], terms: Terms | None) -> Iterator[Terms]:
         plain = terms or Terms()

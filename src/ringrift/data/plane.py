@@ -48,6 +48,10 @@ class Transfers(Protocol):
         limit_bytes_per_s: float | None = None,
     ) -> Moved: ...
 
+    async def close(self) -> None:
+        """End the connections that are kept between calls, within seconds."""
+        ...
+
 
 class DataPlane:
     """One node's data plane on an open engine. *make_transfers* gets the plane that it is made for."""
@@ -100,6 +104,11 @@ class DataPlane:
             self._transfers = self._make_transfers(self)
         return self._transfers
 
+    async def close(self) -> None:
+        """Let go of what transfers keep between calls. The engine is not the plane's to close."""
+        if self._transfers is not None:
+            await self._transfers.close()
+
 
 def _transfers_of(plane: DataPlane) -> Transfers:
     return assemble_transfers(
@@ -124,6 +133,13 @@ def get_data_plane() -> DataPlane:
 def get_cluster_transport() -> Transfers:
     """Return what moves files between this process's node and the others, by the healthiest way."""
     return get_data_plane().transfers
+
+
+async def close_data_plane() -> None:
+    """End this process's data plane, if there is one, before its engine is closed."""
+    plane = process_scope().drop(DataPlane)
+    if plane is not None:
+        await plane.close()
 
 
 async def open_data_plane() -> DataPlane:

@@ -39,4 +39,6 @@ def assemble_transfers(
         Base64Transport(stores, landing("base64")),
         *archive_transports(landing("archive"), runtime),
     )
-    return TransferService(transports, nodes, engine.blobs, manifest, engine.kv, runtime)
+    service = TransferService(transports, nodes, engine.blobs, manifest, engine.kv, runtime)
+    service.closes(ssh.close)
+    return service

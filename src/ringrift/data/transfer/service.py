@@ -7,13 +7,14 @@ returns is what receivers verified: a file without a receipt is among the failed
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.decisions import DecisionLog
 from ringrift.data.delivery_ledger import DeliveryLedger
 from ringrift.data.kv_records import each
 from ringrift.data.manifest_store import ManifestStore
@@ -81,12 +82,14 @@ class TransferService:
         self._transports = {transport.name: transport for transport in transports}
         self._nodes, self._blobs, self._manifest = nodes, blobs, manifest
         self._runtime, self._own_router = runtime, router
+        self._closing: list[Callable[[], Awaitable[None]]] = []
         self.config = config or TransferConfig()
         self.health = TransferHealth()
         self.gates = TransferGates(self.config.gates)
         self.bandwidth = BandwidthManager(kv, runtime=runtime, nodes=nodes)
         self.holdings = Holdings(kv, blobs)
         self.ledger = DeliveryLedger(kv, runtime)
+        self._decisions = DecisionLog(kv, runtime, node=nodes.this.name)
 
     async def send(
         self,
@@ -127,6 +130,15 @@ class TransferService:
         )
         return await self._move(Way.FETCH, node, artifacts, order)
 
+    async def close(self) -> None:
+        """End connections that would outlive the process. The next call makes them anew."""
+        for close in self._closing:
+            await close()
+
+    def closes(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have *close*, of something that the transports share, called at the end."""
+        self._closing.append(close)
+
     def transports_to(self, node: DataNode | str) -> list[str]:
         """Return the transports that can reach a node, best first; those held back are left out."""
         found = self._nodes[node] if isinstance(node, str) else node
@@ -150,6 +162,7 @@ class TransferService:
                 await self._open_deliveries(way, found, tally)
                 try:
                     await self._move_all(way, found, tally, order, pace)
+                    await self._learn_from_failures(way, found, tally)
                 finally:
                     await self._close_deliveries(way, found, tally)
         finally:
@@ -309,6 +322,22 @@ class TransferService:
         await each(new, look)
         await each(unknown, lambda card: self._manifest.register([card]))
         await each(new, lambda receipt: self._manifest.add_receipts([receipt]))
+
+    async def _learn_from_failures(self, way: Way, node: DataNode, tally: CallTally) -> None:
+        """Strike copies that are not there, and look at our own where other bytes than expected arrived."""
+        for digest in tally.not_there():
+            if await self._manifest.drop_copy(digest, node.name):
+                log.warning("transfer.copy_gone", node=node.name, digest=digest)
+                await self._decisions.record(
+                    NAME, "struck", f"{node.name} said that it does not have it", digest=digest
+                )
+        for digest in tally.came_wrong() if way is Way.SEND else ():
+            try:
+                await self._blobs.verify(digest)
+            except Corrupt:
+                tally.explain(digest, "the file here is damaged; `ringrift data verify` sets it aside")
+            except KeyError:
+                tally.explain(digest, "this node does not have it any more")
 
     async def _open_deliveries(self, way: Way, node: DataNode, tally: CallTally) -> None:
         # Of a long list only the ends are written down: one write a file instead of two.

@@ -1,7 +1,8 @@
 """Lines to other nodes over OpenSSH: the overlay address first, one connection for many commands.
 
 The host key must be known beforehand, and no question is ever asked. A connection is shared through a
-control socket and ends by itself when nobody uses it for a while.
+control socket, with other processes of this node too, and ends with the process that made it, or by itself
+when nobody uses it for a while.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import structlog
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.data.transfer.programs import Hear, ProgramEnd, Programs
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, RingRiftError
 from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
@@ -27,6 +28,7 @@ log = structlog.get_logger()
 CONNECT_S = 10.0
 KEEP_S = 120
 OVERLAY_AGAIN_S = 300.0  # after this long on a second-best address the first is tried again
+CLOSE_S = 5.0
 SSH_FAILED = 255
 _ALIVE_S = 15
 _SOCKET_PATH_MAX = 103  # what the kernel takes for a socket, and macOS takes less than Linux
@@ -71,7 +73,7 @@ class SshLine:
 
 
 class Ssh:
-    """Lines to nodes, kept while they work. Close it to end the connections at once."""
+    """Lines to nodes, kept while they work. Close it to end the connections that it made."""
 
     def __init__(
         self,
@@ -80,11 +82,14 @@ class Ssh:
         *,
         control_dir: Path | None = None,
         connect_s: float = CONNECT_S,
+        close_s: float = CLOSE_S,
     ) -> None:
-        self._programs, self._runtime, self._connect_s = programs, runtime, connect_s
+        self._programs, self._runtime = programs, runtime
+        self._connect_s, self._close_s = connect_s, close_s
         self._control_dir = control_dir if control_dir is None or _has_room(control_dir) else None
         self._too_long = control_dir if self._control_dir is None else None
         self._lines: dict[str, tuple[SshLine, float]] = {}
+        self._made: dict[tuple[str, str], SshLine] = {}  # shared connections that this process began
         self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def line(self, node: DataNode) -> SshLine:
@@ -119,12 +124,25 @@ class Ssh:
         self._lines.pop(line.node.name, None)
 
     async def close(self) -> None:
-        """End the shared connections."""
-        lines, self._lines = self._lines, {}
-        for line, _ in lines.values():
-            if self._control_dir is not None:
-                ending = ["ssh", *line.options, "-O", "exit", "--", line.target]
-                await self._programs.run(ending, quiet_s=self._connect_s)
+        """End the shared connections that were made here, all at once and within `close_s`.
+
+        Commands of other processes on them run to their ends, and connections of others stay. One that
+        does not answer ends by itself later.
+        """
+        made, self._made, self._lines = list(self._made.values()), {}, {}
+        try:
+            async with asyncio.timeout(self._close_s), asyncio.TaskGroup() as group:
+                for line in made:
+                    group.create_task(self._stop_sharing(line))
+        except TimeoutError:
+            log.warning("ssh.close_timed_out", connections=len(made), seconds=self._close_s)
+
+    async def _stop_sharing(self, line: SshLine) -> None:
+        stopping = ["ssh", *line.options, "-O", "stop", "--", line.target]
+        try:
+            await self._programs.run(stopping, quiet_s=self._connect_s)
+        except (RingRiftError, OSError) as error:
+            log.warning("ssh.close_failed", node=line.node.name, error=str(error))
 
     def _still_good(self, node: DataNode, line: SshLine, since_s: float) -> bool:
         if line.node != node:
@@ -148,6 +166,8 @@ class Ssh:
                 outcome = ProgramEnd(0, b"", "")
             else:
                 outcome = await self._programs.run(probe, quiet_s=self._connect_s + _ALIVE_S, stays=True)
+                if outcome.code == 0 and self._control_dir is not None:
+                    self._made[node.name, address] = line
             if outcome.code == 0:
                 self._lines[node.name] = (line, self._runtime.monotonic_s())
                 log.info("ssh.connected", node=node.name, address=address)
