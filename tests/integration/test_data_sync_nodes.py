@@ -1,15 +1,18 @@
 """Sync between real nodes: data servers in processes of their own, sshd, rsync, an engine for this node."""
 
 import asyncio
+import os
 
 import pytest
 
 from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
 from data_transports import Store
+from ringrift.data.decisions import DecisionLog
 from ringrift.data.secret import SECRET_FILE
 from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncFacade
 from ringrift.data.sync.news import NewsDesk
+from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.runtime import SystemRuntime
 
 CONFIG = AutoSyncConfig(games_min=1, disk_percent_max=100.0)  # the disk under the test must not matter
@@ -72,6 +75,39 @@ async def test_row_09_a_file_that_was_damaged_at_the_receiver_is_not_confirmed_b
         assert asked.success
         assert asked.details["files_moved"] == 1
         assert store.read(card) == await here.read(card)
+
+
+async def test_a_copy_that_its_node_says_it_does_not_have_counts_no_more(tmp_path, here_root, there):
+    """Both copies are gone or damaged: neither may make a third one look dispensable."""
+    store = Store(tmp_path / "there", SystemRuntime())
+    async with running_node("here", here_root, there.node()) as here:
+        card = await here.make(b"a long game " * 1000, games=10)
+        facade = facade_of(here)
+        assert (await facade.sync("games")).success
+        assert await here.holders(card) == ["here", "there"]
+        store.folder.place(card.digest).unlink()
+        Store(here_root, SystemRuntime()).damage(card)
+        asked = await facade.sync("games", require_confirmation=True)
+        assert not asked.success
+        assert "the file here is damaged; `ringrift data verify` sets it aside" in asked.errors[0]
+        assert await here.holders(card) == ["here"]
+        decided = await DecisionLog(here.plane.kv, SystemRuntime(), node="here").recent(digest=card.digest)
+        assert [(each.action, each.reason) for each in decided] == [
+            ("struck", "there said that it does not have it")
+        ]
+
+
+async def test_a_source_that_says_it_does_not_have_the_file_counts_no_more(tmp_path, here_root, there):
+    async with running_node("here", here_root, there.node()) as here:
+        small, large = [await here.make(os.urandom(size), games=1) for size in (1000, CHUNK_BYTES + 1)]
+        assert (await facade_of(here).sync("games")).success
+        for card in (small, large):
+            Store(tmp_path / "there", SystemRuntime()).folder.place(card.digest).unlink()
+            await here.plane.blobs.delete(card.digest)
+            await here.plane.manifest.drop_copy(card.digest, "here")
+        asked = await facade_of(here).sync("games", source_node="there")
+        assert not asked.success
+        assert [await here.holders(card) for card in (small, large)] == [[], []]
 
 
 async def test_a_node_that_was_killed_gets_its_data_when_it_is_back(tmp_path, here_root, there):

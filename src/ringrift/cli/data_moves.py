@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ringrift.settings import get_settings
 
 EXIT_INCOMPLETE = 1
 FAILED_SHOWN = 20
+_SHORT_DIGEST = re.compile(r"[0-9a-f]{12}")  # as errors of single files name them
 _BACKENDS = frozenset(backend.value for backend in SyncBackend)
 
 archive_name = click.argument(
@@ -79,19 +81,22 @@ def _tell_sync(found: SyncResponse) -> None:
         out.print(f"complete now: {', '.join(details['nodes'])}", markup=False)
     if details["up_to_date"]:
         out.print(f"nothing was missing: {', '.join(details['up_to_date'])}", markup=False)
-    for line in (*details["notes"], *_once_each_node(found)):
+    for line in (*details["notes"], *_once_each(found)):
         out.print(line, markup=False)
 
 
-def _once_each_node(found: SyncResponse) -> list[str]:
-    """Errors without the name of the backend; each backend that was tried says the same of a node."""
-    told: dict[str, str] = {}
+def _once_each(found: SyncResponse) -> list[str]:
+    """Errors without the name of the backend; each backend that was tried says the same of a node or file."""
+    told: dict[tuple[str, str], str] = {}
     for error in found.errors:
         first, _, rest = error.partition(": ")
         plain = rest if first in _BACKENDS else error
         node, _, why = plain.partition(": ")
-        told.setdefault(node, why if why.startswith(f"{node} ") else plain)
-    return list(told.values())[:FAILED_SHOWN]
+        about, _, _ = why.partition(": ")
+        file = about if _SHORT_DIGEST.fullmatch(about) else ""
+        told.setdefault((node, file), why if why.startswith(f"{node} ") else plain)
+    lines, left_out = list(told.values())[:FAILED_SHOWN], len(told) - FAILED_SHOWN
+    return [*lines, f"and {count(left_out)} more"] if left_out > 0 else lines
 
 
 @click.command("backup")

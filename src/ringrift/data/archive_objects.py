@@ -75,7 +75,7 @@ class DriveObjects:
     async def prepare(self) -> bool:
         """Make the folder an archive; False if it is one. An empty mount point is for its owner to tell."""
         if not await asyncio.to_thread(self._folder.is_dir):
-            raise ConfigError(f"{self._folder} is not a folder")
+            raise ConfigError(f"{self._folder} is not a folder; mount the drive there, or make the folder")
         return await self.create(MARKER, encode(ArchiveMarker()))
 
     async def size(self, key: str) -> int | None:

@@ -68,7 +68,9 @@ def the_archive(plane: DataPlane, name: str = "") -> DataNode:
     found = [node for node in known if node.name == name] if name else list(known)
     if len(found) != 1:
         names = ", ".join(node.name for node in known)
-        raise ConfigError(f"no archive is called {name!r}: {names}" if name else f"which archive? {names}")
+        raise ConfigError(
+            f"no archive is called {name!r}; there are: {names}" if name else f"which archive? {names}"
+        )
     return found[0]
 
 

@@ -267,6 +267,18 @@ def test_sync_says_what_could_not_be_reached(drive):
     assert "zz: no node is called that" in ringrift("sync", "zz", code=1).stdout
 
 
+def test_sync_names_every_file_that_did_not_go_once(drive):
+    make("first", "a")
+    ringrift("backup", "--prepare")
+    gone = [make(text, "a") for text in ("second", "third")]
+    for artifact in gone:
+        blob(artifact).unlink()
+    lines = ringrift("sync", "usb", code=1).stdout.splitlines()
+    for artifact in gone:
+        about = [line for line in lines if artifact.digest[:12] in line]
+        assert about == [f"usb: {artifact.digest[:12]}: this node does not have it"]
+
+
 async def test_bars_follow_a_transfer():
     class Slow:
         async def send(self, node, artifacts, *, priority, terms, limit_bytes_per_s):

@@ -64,6 +64,7 @@ class _Run:
     tally: SyncTally = field(default_factory=SyncTally)
     plan: SyncPlan = field(default_factory=SyncPlan)
     errors: list[str] = field(default_factory=list)
+    unfetched: set[str] = field(default_factory=set)
     backend: SyncBackend = SyncBackend.AUTO_SYNC
     done: bool = False
 
@@ -155,7 +156,8 @@ class SyncFacade:
             self._backends.add(backend)
             ends = await self._attempt(plane, run, backend)
             failures = [f"{backend.value}: {error}" for end in ends for error in end.errors]
-            if not failures:
+            run.unfetched |= {digest for end in ends if end.trip.fetch for digest in _lacking(end)}
+            if not failures and not await _lost(plane, run.unfetched):
                 run.done = True
                 return
             run.errors += failures
@@ -272,6 +274,18 @@ def _synced(run: _Run, this: str) -> set[str]:
     if this in run.request.explicit_targets and sources:
         served.add(this)
     return served
+
+
+def _lacking(end: TripEnd) -> set[str]:
+    return {each.digest for each in end.trip.artifacts} - end.arrived
+
+
+async def _lost(plane: DataPlane, digests: set[str]) -> bool:
+    """Whether nobody has one of these any more: that no plan mentions it now is no success."""
+    if not digests:
+        return False
+    manifest = await plane.view()
+    return any(not manifest.holders(digest) for digest in digests)
 
 
 def _nodes_of(plan: SyncPlan) -> Sequence[str]:

@@ -95,6 +95,7 @@ class CallTally:
         self._failed = dict(failed)
         self._whys: dict[str, str] = {}
         self._corrupted: dict[str, str] = {}
+        self._lacking: set[str] = set()
         self._methods: dict[str, str] = {}
         self._receipts: list[Receipt] = []
         self._already: list[Receipt] = []
@@ -112,6 +113,7 @@ class CallTally:
     def take(self, moved: Moved, *, method: str) -> int:
         """Note what a transport brought about; return how many files arrived by it, or were there."""
         self.bytes_sent += moved.bytes_sent
+        self._lacking |= moved.lacking
         arrived = self._take(moved.receipts, self._receipts, method)
         arrived += self._take(moved.already_there, self._already, method)
         for digest, why in moved.failed:
@@ -143,11 +145,23 @@ class CallTally:
         taken, self._unwritten = self._unwritten, []
         return taken
 
+    def explain(self, digest: str, why: str) -> None:
+        """A better reason than a transport could know."""
+        self._failed[digest] = why
+
     def give_up(self, why: str, cards: Iterable[Artifact] | None = None) -> None:
         """Count those of *cards* (all, by default) that are still open as failed."""
         for card in list(self.open.values()) if cards is None else cards:
             if self.open.pop(card.digest, None) is not None:
                 self._failed[card.digest] = self._whys.get(card.digest, why)
+
+    def not_there(self) -> list[str]:
+        """What the other node said it does not have, and nothing brought there or here since."""
+        return sorted(self._lacking & self._failed.keys())
+
+    def came_wrong(self) -> list[str]:
+        """What failed because wrong bytes arrived."""
+        return sorted(self._corrupted.keys() & self._failed.keys())
 
     def moved(self) -> Moved:
         return Moved(
@@ -155,6 +169,7 @@ class CallTally:
             already_there=tuple(self._already),
             failed=tuple(self._failed.items()),
             corrupted=frozenset(self._corrupted) & self._failed.keys(),
+            lacking=frozenset(self.not_there()),
             bytes_sent=self.bytes_sent,
         )
 

@@ -40,6 +40,7 @@ class Base64Transport:
         line = await self._stores.ssh.line(node)
         look = await self._ask(line, "look", ReceiveRequest(sizes=call.sizes()), terms)
         call.found(look.receipts)
+        call.lacks(call.open)
         course = _Course(look.offsets)
         while call.open:
             pieces = await asyncio.to_thread(self._next_pieces, call, course)
@@ -79,6 +80,7 @@ class Base64Transport:
                     call.fail_rest(error)
                     break
                 continue
+            call.lacks(reply.failed)
             call.fail(reply.failed)
             received = sum(len(piece.data) for piece in reply.pieces)
             call.bytes_sent += received

@@ -33,6 +33,7 @@ class TransferCall:
         self._already: list[Receipt] = []
         self._failed: dict[str, str] = {}
         self._corrupted: set[str] = set()
+        self._lacking: set[str] = set()
 
     def sizes(self) -> dict[str, int]:
         return {digest: card.size for digest, card in self.open.items()}
@@ -40,6 +41,10 @@ class TransferCall:
     def found(self, receipts: Iterable[Receipt]) -> None:
         """These were there before."""
         self._already += self._closed(receipts)
+
+    def lacks(self, digests: Iterable[str]) -> None:
+        """The other node said that it does not have these."""
+        self._lacking |= set(digests)
 
     def arrived(self, receipts: Iterable[Receipt]) -> None:
         self._receipts += self._closed(receipts)
@@ -108,6 +113,7 @@ class TransferCall:
             already_there=tuple(self._already),
             failed=tuple(self._failed.items()),
             corrupted=frozenset(self._corrupted),
+            lacking=frozenset(self._lacking & self._failed.keys()),
             bytes_sent=self.bytes_sent,
         )
 

@@ -77,6 +77,7 @@ class Moved:
     already_there: tuple[Receipt, ...] = ()  # verified there before; no byte of them went
     failed: tuple[tuple[str, str], ...] = ()  # (digest, why)
     corrupted: frozenset[str] = frozenset()  # of the failed: those whose bytes arrived, and were wrong
+    lacking: frozenset[str] = frozenset()  # of the failed: those that the other node said it does not have
     bytes_sent: int = 0  # that crossed the line, without those of chunks the receiver had
 
 

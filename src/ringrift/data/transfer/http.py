@@ -113,6 +113,7 @@ class HttpTransport:
             asked = Files(tuple(files[start : start + ASKED_AT_ONCE]))
             taken = await self._first_word(partial(_held, asked), open_line)
             tally.already_there(taken.receipts)
+            tally.lacks({file.digest for file in asked.files} - {each.digest for each in taken.receipts})
 
     async def _first_word(self, say: Callable[[HttpLine], T], open_line: Callable[[], HttpLine]) -> T:
         """Ask over a connection of its own; `TransferFailed` if the node cannot be reached."""

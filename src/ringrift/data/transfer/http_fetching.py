@@ -14,6 +14,7 @@ from ringrift.data.transfer.receiving import Batch, Intake, Taken
 from ringrift.errors import DigestMismatch, Unavailable
 
 VERIFIER = "http"
+_NOT_THERE = "the other node has no such file"
 
 
 class Fetching(Work):
@@ -35,7 +36,8 @@ class Fetching(Work):
         answer: Files = await desk.off_loop(desk.line.ask, "fetch_batch", Files(piece.files), Files)
         coming = [file for file in answer.files if file in piece.files]
         for file in set(piece.files) - set(coming):
-            self.tally.fail(file.digest, "the other node has no such file")
+            self.tally.lacks([file.digest])
+            self.tally.fail(file.digest, _NOT_THERE)
         with self.intake.batch(VERIFIER) as batch:
             for file in coming:
                 await self.terms.pace.spend(file.size)
@@ -56,7 +58,8 @@ class Fetching(Work):
         listed: Chunks = await desk.off_loop(desk.line.ask, "fetch_hashes", asked, Chunks)
         hashes = split_hashes(listed.hashes)
         if len(hashes) != len(piece.positions):
-            raise Unavailable("the other node has no such file")
+            self.tally.lacks([large.artifact.digest])
+            raise Unavailable(_NOT_THERE)
         incoming = await desk.off_loop(self._opened, large)
         missing = await desk.off_loop(incoming.missing, piece.positions.start, hashes)
         piece.found_missing(len(missing))

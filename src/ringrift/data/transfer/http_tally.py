@@ -23,6 +23,7 @@ class TransferTally:
         self._already: dict[str, Receipt] = {}
         self._failed: dict[str, str] = {}
         self._corrupted: set[str] = set()
+        self._lacking: set[str] = set()
         self._told_s = float("-inf")
         self.bytes_sent = self._bytes_done = 0
 
@@ -31,6 +32,10 @@ class TransferTally:
             if receipt.digest in self.artifacts:
                 self._already[receipt.digest] = receipt
                 self._bytes_done += receipt.size
+
+    def lacks(self, digests: Iterable[str]) -> None:
+        """The other node said that it does not have these."""
+        self._lacking.update(digests)
 
     def took(self, taken: Taken) -> None:
         for receipt in taken.receipts:
@@ -78,5 +83,6 @@ class TransferTally:
             already_there=tuple(self._already.values()),
             failed=tuple(self._failed.items()),
             corrupted=corrupted,
+            lacking=frozenset(self._lacking & self._failed.keys()),
             bytes_sent=self.bytes_sent,
         )

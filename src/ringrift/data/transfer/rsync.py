@@ -52,6 +52,7 @@ class RsyncTransport:
         quiet_s = terms.timeout_s
         look = ReceiveRequest(sizes=call.sizes())
         call.found((await self._stores.ask(line, "look", look, by=NAME, quiet_s=quiet_s)).receipts)
+        call.lacks(call.open)
         for batch in call.batches():
             target = f"{data_folder(node)}/{BLOBS}/{rsync_place(self._stores.this)}/"
             paths = [str(here[card.digest]).lstrip("/") for card in batch]
