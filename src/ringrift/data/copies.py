@@ -6,7 +6,7 @@ from. A copy counts if a node that stays read all of it not too long ago and has
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ringrift.data.artifacts import Receipt
@@ -35,6 +35,7 @@ class Copies:
 
     counted: tuple[Receipt, ...] = ()
     discounted: tuple[tuple[Receipt, str], ...] = ()  # with the reason
+    shares: Mapping[str, str] = field(default_factory=dict)  # node: the disk it shares with others
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -46,8 +47,15 @@ class Copies:
         return self.nodes + tuple(receipt.node for receipt, why in self.discounted if why != GIVEN_UP)
 
     def besides(self, node: str) -> int:
-        """How many copies count if *node*'s is gone."""
+        """How many copies count if *node* is gone."""
         return sum(receipt.node != node for receipt in self.counted)
+
+    def if_deleted_by(self, node: str) -> tuple[str, ...]:
+        """Whose copies count if *node* deletes its file; those who share its disk lose it too."""
+        share = self.shares.get(node)
+        return tuple(
+            name for name in self.nodes if name != node and (share is None or self.shares.get(name) != share)
+        )
 
 
 GIVEN_UP = "it was deleted there"
@@ -75,10 +83,12 @@ class CopyView:
                 discounted.append((receipt, why))
             else:
                 counted.append(receipt)
-        return Copies(counted=tuple(counted), discounted=tuple(discounted))
+        return Copies(counted=tuple(counted), discounted=tuple(discounted), shares=self.nodes.shares)
 
     def _discount(self, receipt: Receipt, tombstone: Tombstone | None) -> str:
-        if tombstone is not None and tombstone.covers(receipt):
+        if tombstone is not None and any(
+            tombstone.covers(receipt, given_up_by=name) for name in self.nodes.sharing(receipt.node)
+        ):
             return GIVEN_UP
         if receipt.node not in self.nodes:
             return "the config file has no node of that name"

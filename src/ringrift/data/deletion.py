@@ -2,9 +2,9 @@
 
 A node deletes only its own copy, and only while enough others hold verified ones: `may_delete` decides,
 `Deleter.delete` carries it out. It writes the tombstone first, by compare-and-swap, so that no two nodes give
-up their copies because of each other's; then it counts again, and takes the tombstone back if a copy was
-lost meanwhile. A crash at any step leaves the copy, or a decided deletion that `finish` completes or takes
-back.
+up their copies because of each other's; then it looks again, and takes the tombstone back if a copy was
+lost meanwhile, or a person, work or a champion came to need the file. A crash at any step leaves the copy,
+or a decided deletion that `finish` completes or takes back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from ringrift.data.deletion_records import (
     with_node,
 )
 from ringrift.data.plane import DataPlane
-from ringrift.errors import ConfigError, Conflict
+from ringrift.data.quarantine import Quarantine
+from ringrift.data.retention import needed_for
+from ringrift.errors import ConfigError, Conflict, Corrupt
 
 log = structlog.get_logger()
 
@@ -88,7 +90,8 @@ def may_delete(
     inheritance: Inheritance | None = None,
 ) -> DeletionVerdict:
     """Decide about *node*'s copy. *held_for* names what still needs it, if anything does."""
-    left = copies.besides(node)
+    others = copies.if_deleted_by(node)
+    left = len(others)
     if held_for:
         return DeletionVerdict(allowed=False, reason=f"it is needed: {held_for}", copies_left=left)
     age_s = now_s - artifact.created_s
@@ -96,7 +99,7 @@ def may_delete(
         told = f"it is younger than {_span(rules.age_s_min)}"
         return DeletionVerdict(allowed=False, reason=told, copies_left=left)
     if left >= rules.copies_min:
-        where = ", ".join(name for name in copies.nodes if name != node)
+        where = ", ".join(others)
         return DeletionVerdict(allowed=True, reason=f"{left} verified copies stay: {where}", copies_left=left)
     if inheritance is not None and len(inheritance.copies.counted) >= rules.copies_min:
         count = len(inheritance.copies.counted)
@@ -215,8 +218,9 @@ class Deleter:
         return with_node(tombstone or plain, self._node, entry)
 
     async def _carry_out(self, artifact: Artifact, held_for: str, rules: DeletionRules) -> Deleted:
-        """Count once more, then delete; our own copy is given up already and does not count."""
+        """Look once more, then delete; our own copy is given up already and does not count."""
         digest, manifest = artifact.digest, self._plane.manifest
+        held_for = held_for or await needed_for(self._plane, digest)
         verdict, tombstone, _ = await self._examine(artifact, held_for, rules)
         own = None if tombstone is None else tombstone.nodes.get(self._node)
         if own is None or own.state is not GivingUp.DELETING:
@@ -241,17 +245,26 @@ class Deleter:
 
     async def _take_back(self, digest: str) -> None:
         """Keep the copy after all. A crash may have dropped its receipt, so it is read before it counts."""
-        await self._plane.blobs.verify(digest)
-        size = await self._plane.blobs.size(digest) or 0
-        await self._records.change(digest, lambda each: with_node(each, self._node, None))
-        receipt = Receipt(
-            digest=digest,
-            node=self._node,
-            size=size,
-            verified_s=self._plane.runtime.now_s(),
-            verifier=PART,
-        )
+        # As of when reading began: if another process of this node deletes it meanwhile, that is newer.
+        begun_s, size = self._plane.runtime.now_s(), await self._plane.blobs.size(digest) or 0
+        try:
+            await self._plane.blobs.verify(digest)
+        except KeyError:
+            return  # another process of this node was faster, and has recorded it
+        except Corrupt as error:
+            await Quarantine(self._plane).set_aside(digest, error.found)
+            await self._record("set_aside", digest, error.found)
+            await self._records.change(digest, self._without_decision)
+            return
+        await self._records.change(digest, self._without_decision)
+        receipt = Receipt(digest=digest, node=self._node, size=size, verified_s=begun_s, verifier=PART)
         await self._plane.manifest.add_receipts([receipt])
+
+    def _without_decision(self, tombstone: Tombstone) -> Tombstone:
+        """What was carried out meanwhile stays recorded."""
+        own = tombstone.nodes.get(self._node)
+        decided = own is not None and own.state is GivingUp.DELETING
+        return with_node(tombstone, self._node, None) if decided else tombstone
 
     def _done(self, own: GivenUp, receipts: list[Receipt]) -> GivenUp:
         """Not before the last receipt of this node, which a slow sender may still bring to the manifest."""

@@ -54,9 +54,12 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     config: str = ""
     nodes: dict[str, GivenUp] = {}
 
-    def covers(self, receipt: Receipt) -> bool:
-        """Whether the receipt is of a copy that was given up, and not of a later one."""
-        gone = self.nodes.get(receipt.node)
+    def covers(self, receipt: Receipt, *, given_up_by: str | None = None) -> bool:
+        """Whether the receipt is of a copy that was given up, and not of a later one.
+
+        *given_up_by* is a node that has the same file, if not the receipt's own.
+        """
+        gone = self.nodes.get(given_up_by or receipt.node)
         if gone is None:
             return False
         return gone.state is GivingUp.DELETING or receipt.verified_s <= gone.at_s

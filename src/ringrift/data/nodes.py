@@ -59,6 +59,7 @@ class DataNodes:
     def __init__(self, this: str, nodes: Iterable[DataNode] = ()) -> None:
         self._nodes = {node.name: node for node in nodes}
         self.this = self._nodes.setdefault(this, DataNode(name=this))
+        self.shares: Mapping[str, str] = {each.name: each.nfs for each in self._nodes.values() if each.nfs}
 
     def __getitem__(self, name: str) -> DataNode:
         try:
@@ -72,6 +73,13 @@ class DataNodes:
 
     def all(self) -> tuple[DataNode, ...]:
         return tuple(self._nodes.values())
+
+    def sharing(self, name: str) -> tuple[str, ...]:
+        """The node, and those that share its disk: a file of one is a file of all of them."""
+        share = self.shares.get(name)
+        if share is None:
+            return (name,)
+        return tuple(other for other, its in self.shares.items() if its == share)
 
     def others(self) -> tuple[DataNode, ...]:
         return tuple(node for node in self._nodes.values() if node.name != self.this.name)

@@ -106,6 +106,18 @@ async def read_held(
     return await asyncio.to_thread(held, artifacts, needs, rules or RetentionRules(), now_s=now_s)
 
 
+async def needed_for(plane: DataPlane, digest: str) -> str:
+    """What must have this file right now, whatever was found before: a pin, a champion or work."""
+    check_digest(digest)
+    pinned = await plane.kv.get(PINS + digest)
+    if pinned is not None:
+        return f"pinned: {pinned.value.decode()}"
+    if (config := (await read_champions(plane.kv)).get(digest)) is not None:
+        return f"the champion of {config}"
+    kind = (await _open_inputs(plane.queue)).get(digest)
+    return "" if kind is None else f"input of {kind} work"
+
+
 async def pin(kv: KeyValue, digest: str, why: str) -> None:
     """Keep an artifact on every node that has it until it is unpinned."""
     check_digest(digest)

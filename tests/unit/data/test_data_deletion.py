@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 from guards_world import OLD_S, Crashed, World, nodes
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,10 @@ from ringrift.data.decisions import DECISIONS_MAX, DecisionLog
 from ringrift.data.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
 from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
 from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.errors import ConfigError
+from ringrift.data.retention import pin
+from ringrift.engine.ports import NewWork
+from ringrift.errors import ConfigError, Corrupt
+from ringrift.work.job_orders import JobOrder
 
 DIGEST, OTHER = "a" * 64, "b" * 64
 NOW_S = 1_000_000_000.0
@@ -219,3 +223,119 @@ async def test_decisions_are_bounded(monkeypatch):
     kept = await log.recent(limit=DECISIONS_MAX)
     assert len(kept) <= 29
     assert kept[-1].reason == "94"
+
+
+def on_a_share():
+    shared = (DataNode(name="a", nfs="share"), DataNode(name="b", nfs="share"))
+    return World(*shared, *nodes("c", "d"))
+
+
+async def test_a_file_on_a_shared_disk_is_gone_for_all_who_share_it():
+    world = on_a_share()
+    artifact = await world.make(b"games", "a", "b", "c")
+    assert not (await Deleter(world.planes["b"]).examine(artifact)).allowed
+    refused = await Deleter(world.planes["b"]).delete(artifact, why="gc", by="test")
+    assert not refused.verdict.allowed, "a's copy is the same file"
+    fourth = await world.make(b"more games", "a", "b", "c", "d")
+    done = await Deleter(world.planes["a"]).delete(fourth, why="gc", by="test")
+    assert done.verdict.reason == "2 verified copies stay: c, d"
+    left = await Deleter(world.planes["c"]).delete(fourth, why="gc", by="test")
+    assert not left.verdict.allowed, "b's receipt is of the file that a deleted"
+
+
+async def pin_it(plane, artifact):
+    await pin(plane.kv, artifact.digest, "a test")
+
+
+async def crown_it(plane, artifact):
+    await plane.kv.put("learning/champion/c", msgspec.json.encode({"config": "c", "model": artifact.digest}))
+
+
+async def order_it(plane, artifact):
+    order = JobOrder(config="c", params={}, inputs={"x": artifact.digest}).as_payload()
+    (first,) = await plane.queue.add([NewWork(kind="selfplay")])
+    await plane.queue.add([NewWork(kind="train", payload=order, after=(first,))])
+
+
+@pytest.mark.parametrize("need", [pin_it, crown_it, order_it])
+async def test_what_came_to_be_needed_after_the_decision_stays(need):
+    """Whether the deletion went on at once, or was finished after a crash."""
+    kept = set()
+    for steps in range(40):
+        world = World(*nodes("a", "b", "c"))
+        plane = world.planes["a"]
+        artifact = await world.make(b"games", "a", "b", "c")
+        plane.kv.crash_after = steps
+        with contextlib.suppress(Crashed):
+            await Deleter(plane).delete(artifact, why="gc", by="test")
+        plane.kv.crash_after = None
+        had = "a" in await world.holders(artifact)
+        await need(plane, artifact)
+        await Deleter(plane).finish()
+        assert ("a" in await world.holders(artifact)) == had
+        kept.add(had)
+    assert kept == {True, False}
+    world = World(*nodes("a", "b", "c"))
+    artifact = await world.make(b"games", "a", "b", "c")
+    await need(world.planes["a"], artifact)
+    stale = await Deleter(world.planes["a"]).delete(artifact, why="gc", by="test", held_for="")
+    assert "it is needed" in stale.verdict.reason
+    assert await world.holders(artifact) == {"a", "b", "c"}
+    assert (await Deleter(world.planes["b"]).examine(artifact)).copies_left == 2, "a's copy counts again"
+
+
+async def test_two_deleters_on_one_node_leave_no_receipt_of_a_file_that_is_gone():
+    """One takes the decision back and reads the file, while the other already deletes it."""
+    world = World(*nodes("a", "b", "c", "d"))
+    plane = world.planes["a"]
+    artifact = await world.make(b"games", "a", "b", "c")
+    blobs, may_delete_now, deleting = plane.blobs, asyncio.Event(), asyncio.Event()
+
+    class SlowBlobs:
+        def __getattr__(self, name):
+            return getattr(blobs, name)
+
+        async def delete(self, digest):
+            deleting.set()
+            await may_delete_now.wait()
+            return await blobs.delete(digest)
+
+        async def verify(self, digest):
+            found = await blobs.verify(digest)
+            may_delete_now.set()
+            await first
+            return found
+
+    plane.blobs = SlowBlobs()
+    first = asyncio.create_task(Deleter(plane).delete(artifact, why="gc", by="first"))
+    await deleting.wait()
+    await world.lose(artifact, "b")
+    await Deleter(plane).finish()
+    assert await world.holders(artifact) == {"c"}
+    stone = await DeletionRecords(plane.kv).tombstone(artifact.digest)
+    view = CopyView(nodes=plane.nodes, now_s=world.runtime.now_s())
+    assert view.of(await plane.manifest.copies(artifact.digest), stone).nodes == ("c",)
+
+
+async def test_a_damaged_copy_whose_deletion_is_taken_back_is_set_aside_and_holds_up_nothing():
+    world = World(*nodes("a", "b", "c"))
+    plane = world.planes["a"]
+    artifact = await world.make(b"games", "a", "b", "c")
+    stone = Tombstone(digest=artifact.digest, nodes={"a": GOING})
+    await DeletionRecords(plane.kv).write(stone, revision=None)
+    await world.lose(artifact, "b")
+    blobs = plane.blobs
+
+    class DamagedBlobs:
+        def __getattr__(self, name):
+            return getattr(blobs, name)
+
+        async def verify(self, digest):
+            raise Corrupt(digest, found="other bytes", advice="")
+
+    plane.blobs = DamagedBlobs()
+    await Deleter(plane).finish()
+    assert {each.node for each in await plane.manifest.copies(artifact.digest)} == {"c"}
+    actions = [each.action for each in await Deleter(plane).decisions.recent(digest=artifact.digest)]
+    assert "set_aside" in actions
+    assert await Deleter(plane).finish() == []
