@@ -15,7 +15,7 @@ from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.durations import parse_duration
 from ringrift.cli.known_configs import configs_of, require_config
-from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.options import as_json, check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import duration
 from ringrift.engine.ports import Engine
@@ -70,6 +70,7 @@ def stop(timeout: str, as_json: bool) -> None:
     """Ask the run to stop, and wait until it has."""
     with plain_errors():
         limit_s = parse_duration(timeout, option="--timeout")
+        check_data_folder()
         loop = read_master_loop()
         if loop is None or not loop.is_alive:
             where = get_settings().data_dir

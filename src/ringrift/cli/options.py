@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ringrift.errors import ConfigError
 from ringrift.process import process_scope
 from ringrift.settings import Settings, get_settings
 
@@ -21,8 +22,24 @@ def use_data_folder(data: Path | None) -> None:
 
 
 def has_run() -> bool:
-    """Whether a run was ever in the data folder."""
+    """Whether a run was ever in the data folder. Raises `ConfigError` if there can be none."""
+    check_data_folder()
     return get_settings().coordinator_db.exists()
+
+
+def check_data_folder() -> None:
+    """Raise `ConfigError` if a file is where the data folder should be, or nobody may look into it."""
+    settings = get_settings()
+    folder = settings.data_dir
+    try:
+        there = next(each for each in (settings.coordination_dir, folder, *folder.parents) if each.exists())
+        is_folder, is_open = there.is_dir(), os.access(there, os.X_OK)
+    except PermissionError:
+        there, is_folder, is_open = folder, True, False
+    if not is_folder:
+        raise ConfigError(f"{folder} cannot be a data folder: {there} is a file; name another with --data")
+    if not is_open:
+        raise ConfigError(f"{there} may not be read by this user; name another data folder with --data")
 
 
 def _use(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:

@@ -27,11 +27,12 @@ from ringrift.cli.answers import plain_errors
 from ringrift.cli.durations import parse_duration
 from ringrift.cli.live_view import PlainView, View, live_view
 from ringrift.cli.logs import log_to_file, log_to_stderr
-from ringrift.cli.options import on_data_folder
+from ringrift.cli.options import check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.daemons.graph import PROFILES
 from ringrift.engine.opening import get_engine
 from ringrift.errors import ConfigError, RingRiftError
+from ringrift.learning.rules import learning_rules
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.web.address import read_address
@@ -65,6 +66,10 @@ def run(
             )
         )
         settings, runtime = get_settings(), system_runtime()
+        check_data_folder()
+        learning_rules(
+            settings.learning or {}
+        )  # a wrong one would stop learning alone, in a run that goes on
         check_learning_libraries(settings)
         with ExitStack() as stack:
             if live:

@@ -77,7 +77,20 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def learning_rules(table: Mapping[str, Any]) -> LearningRules:
     """Read the table; raises `ConfigError` that names what is wrong."""
+    _refuse_unknown(table, LearningRules, "learning")
     try:
         return msgspec.convert(table, LearningRules)
     except msgspec.ValidationError as error:
         raise ConfigError(f"[learning] in the config file: {error}") from None
+
+
+def _refuse_unknown(table: Mapping[str, Any], rules: type[msgspec.Struct], name: str) -> None:
+    """Name a setting that there is none of, and those there are, in *table* and the tables in it."""
+    known: dict[str, Any] = {field.name: field.type for field in msgspec.structs.fields(rules)}
+    for key, value in table.items():
+        if key not in known:
+            there_are = ", ".join(sorted(known))
+            raise ConfigError(f"[{name}] has the unknown setting {key!r}; it may have: {there_are}")
+        kind = known[key]
+        if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            _refuse_unknown(value, kind, f"{name}.{key}")

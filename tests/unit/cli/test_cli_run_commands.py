@@ -107,6 +107,27 @@ def test_status_reads_another_folder(tmp_path, monkeypatch):
     assert list(answer("status", "--data", str(tmp_path / "other"))["configs"]) == ["hex8_2p"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("stop",),
+        ("models",),
+        ("pause",),
+        ("doctor", "--quick"),
+        ("run", "--plain", "--for", "1s"),
+    ],
+)
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_file_where_the_data_folder_should_be_is_pointed_out(tmp_path, command, below):
+    in_the_way = tmp_path / "notes.txt"
+    in_the_way.write_text("mine")
+    refused = ringrift(*command, "--data", str(in_the_way / below), code=2)
+    assert f"{in_the_way} is a file" in refused.stderr
+    assert "--data" in refused.stderr
+    assert in_the_way.read_text() == "mine"
+
+
 # --- pause, resume, stop --------------------------------------------------------------------------------
 
 
@@ -395,6 +416,15 @@ def test_a_report_of_one_config_as_markdown(tmp_path):
 def test_a_run_that_cannot_be_is_refused_before_it_starts(arguments, complaint):
     refused = ringrift("run", "--plain", *arguments, code=2)
     assert complaint in refused.stderr
+    assert not get_settings().coordinator_db.exists()
+
+
+def test_a_run_with_a_wrong_rule_of_learning_is_refused_before_it_starts(tmp_path, monkeypatch):
+    path = tmp_path / "ringrift.toml"
+    path.write_text("[learning]\nsimulation = 8\n")
+    monkeypatch.setenv("RINGRIFT_CONFIG", str(path))
+    refused = ringrift("run", "--plain", "--for", "1s", code=2)
+    assert "[learning] has the unknown setting 'simulation'; it may have: " in refused.stderr
     assert not get_settings().coordinator_db.exists()
 
 

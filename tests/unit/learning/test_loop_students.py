@@ -6,6 +6,7 @@ from feedback_kit import promote, trained_model
 from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.errors import ConfigError
 from ringrift.learning.announcing import Silent
 from ringrift.learning.cascade import CascadeSource, decided_by_cascade, warm_start
 from ringrift.learning.controller import Controller
@@ -211,3 +212,22 @@ def test_the_settings_are_read_and_wrong_ones_are_named():
     assert learning_rules(table).students.distillation == "small"
     with pytest.raises(Exception, match="gigantic"):
         learning_rules({"students": {"distillation": "gigantic"}})
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ({"simulation": 8}, r"\[learning\] has the unknown setting 'simulation'; it may have: .*simulations"),
+        ({"students": {"size": "small"}}, r"\[learning.students\] has .* 'size'; it may have: .*small_net"),
+        ({"bucket": {"steps": 1}}, r"\[learning.bucket\] has .* 'steps'; it may have: .*steps_per_row"),
+        ({"promotion": {"games": 1}}, r"\[learning.promotion\] has .* 'games'; it may have: .*mode"),
+    ],
+)
+def test_an_unknown_setting_is_answered_with_those_there_are(table, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        learning_rules(table)
+
+
+def test_a_rule_may_have_names_of_configs():
+    rules = learning_rules({"cascade": {"sources": {"hex8_2p": "square8_2p"}}})
+    assert rules.cascade.sources == {"hex8_2p": "square8_2p"}
