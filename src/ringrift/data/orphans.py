@@ -17,6 +17,7 @@ YOUNG_S = 600.0  # a file this new may still be on its way into the manifest
 KNOWN_KINDS = frozenset({ArtifactKind.GAMES, ArtifactKind.SAMPLES, ArtifactKind.MODEL})
 VERIFIER = "orphans"
 TAKEN = "taken"
+TAKEN_DIGEST_CHARS = 12  # of the digest, before the name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,8 @@ async def take_in_strays(plane: DataPlane, folder: Path) -> list[Path]:
         facts = await asyncio.to_thread(read_facts, path)
         if facts.kind in KNOWN_KINDS and not facts.problem:
             digest = await plane.blobs.put(path)
-            taken.append(await asyncio.to_thread(_move, path, folder / TAKEN / f"{digest[:12]}-{path.name}"))
+            name = f"{digest[:TAKEN_DIGEST_CHARS]}-{path.name}"
+            taken.append(await asyncio.to_thread(_move, path, folder / TAKEN / name))
     return taken
 
 

@@ -156,8 +156,12 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         return freed
 
     async def _free_spare(self, plane: DataPlane, wanted: int) -> Freed:
-        freed = Freed()
-        for spare in await asyncio.to_thread(spare_files, plane.settings, now_s=plane.runtime.now_s()):
+        freed, copies = Freed(), (await plane.view()).copies
+        known = frozenset(digest for digest, places in copies.items() if places)
+        spares = await asyncio.to_thread(
+            spare_files, plane.settings, now_s=plane.runtime.now_s(), known=known
+        )
+        for spare in spares:
             if freed.bytes >= wanted:
                 break
             size = await asyncio.to_thread(remove, spare)

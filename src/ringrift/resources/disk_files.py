@@ -6,10 +6,11 @@ the quarantine are never among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringrift.data.orphans import TAKEN, TAKEN_DIGEST_CHARS
 from ringrift.settings import Settings
 
 DAY_S = 86_400.0
@@ -24,14 +25,19 @@ class Spare:
     what: str
 
 
-def spare_files(settings: Settings, *, now_s: float) -> list[Spare]:
-    """What may go, in the order in which it should. Blocks: call it in a thread."""
+def spare_files(settings: Settings, *, now_s: float, known: Collection[str]) -> list[Spare]:
+    """What may go, in the order in which it should. Blocks: call it in a thread.
+
+    *known* are the digests of which somebody has a verified copy; an import of another one is all there is.
+    """
     data = settings.data_dir
+    imports = _found(data / "import" / TAKEN, ("*",), "an import that was taken in", now_s=now_s, age_s=DAY_S)
+    short = {digest[:TAKEN_DIGEST_CHARS] for digest in known}
     return [
         *_found(data / "logs", ("*.log.*", "*.gz"), "an old log", now_s=now_s, age_s=DAY_S),
         *_found(data / "cache", ("*",), "a cache", now_s=now_s, age_s=3_600.0),
         *_found(data / "jobs", ("*.part",), "a leftover of a job", now_s=now_s, age_s=2 * DAY_S),
-        *_found(data / "import" / "taken", ("*",), "an import that was taken in", now_s=now_s, age_s=DAY_S),
+        *(spare for spare in imports if spare.path.name[:TAKEN_DIGEST_CHARS] in short),
     ]
 
 

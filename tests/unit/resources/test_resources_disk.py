@@ -16,6 +16,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.capacity import DiskStates
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
+from ringrift.data.quarantine import Quarantine
 from ringrift.data.transfer.contract import Moved
 from ringrift.engine.opening import open_engine
 from ringrift.errors import ConfigError
@@ -214,7 +215,8 @@ async def test_young_copies_go_only_when_it_is_urgent(plane):
 
 async def test_old_logs_and_caches_go_first(plane, tmp_path):
     safe = await made(plane, "safe", "a", "b", "c")
-    old = [tmp_path / "logs" / "control.log.1", tmp_path / "cache" / "x", tmp_path / "import" / "taken" / "y"]
+    taken = tmp_path / "import" / "taken"
+    old = [tmp_path / "logs" / "control.log.1", tmp_path / "cache" / "x", taken / f"{safe.digest[:12]}-y"]
     kept = [
         tmp_path / "logs" / "control.log",
         tmp_path / "coordination" / "elo.db",
@@ -229,6 +231,22 @@ async def test_old_logs_and_caches_go_first(plane, tmp_path):
     assert not any(path.exists() for path in old)
     assert all(path.exists() for path in kept)
     assert await plane.blobs.has(safe.digest)
+
+
+async def test_an_import_stays_until_a_verified_copy_of_it_is_known(plane, tmp_path):
+    """The copy that was taken in may have been found damaged: then this is the only good one."""
+    damaged = await made(plane, "damaged", "a")
+    original = tmp_path / "import" / "taken" / f"{damaged.digest[:12]}-mine.npz"
+    original.parent.mkdir(parents=True)
+    original.write_bytes(bytes(100))
+    os.utime(original, (1, 1))
+    await Quarantine(plane).set_aside(damaged.digest, "a test")
+    daemon, _ = daemon_of(plane, Disk(plane, other=900))
+    await daemon._run_cycle()
+    assert original.exists()
+    await plane.manifest.add_receipts([receipt(damaged, "b", plane.runtime.now_s())])
+    await daemon._run_cycle()
+    assert not original.exists()
 
 
 async def test_a_coordinator_copies_out_before_it_lets_go(plane):
