@@ -12,6 +12,7 @@ import click
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.data_gc import gc
 from ringrift.cli.data_moves import backup, restore, sync
+from ringrift.cli.data_pins import pin, unpin
 from ringrift.cli.data_plane import ask_plane, find_artifact, move_with_bars
 from ringrift.cli.data_views import (
     COPY_COLUMNS,
@@ -191,6 +192,8 @@ data.add_command(sync)
 data.add_command(backup)
 data.add_command(restore)
 data.add_command(gc)
+data.add_command(pin)
+data.add_command(unpin)
 
 
 async def _described(plane: DataPlane, text: str) -> dict[str, Any]:

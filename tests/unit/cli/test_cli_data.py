@@ -308,3 +308,19 @@ async def test_bars_follow_a_transfer():
 )
 def test_sizes_read_well(size, text):
     assert size_text(size) == text
+
+
+def test_a_pinned_file_stays_until_it_is_unpinned(drive):
+    games = make("games", "a", "b", "c")
+    other = make("more", "a", "b", "c")
+    assert "no artifact is called 'ffff" in ringrift("pin", games.digest[:8], "f" * 64, code=2).stderr
+    assert answer("show", games.digest)["held_for"] == "", "all or none"
+    assert "pinned" in ringrift("pin", games.digest[:8], "--why", "for a paper").stdout
+    assert answer("show", games.digest)["held_for"] == "pinned: for a paper"
+    ringrift("gc")
+    assert blob(games).exists()
+    assert not blob(other).exists()
+    assert answer("unpin", games.digest) == [{"digest": games.digest, "unpinned": True}]
+    assert "was not pinned" in ringrift("unpin", games.digest).stdout
+    ringrift("gc")
+    assert not blob(games).exists()
