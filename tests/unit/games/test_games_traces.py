@@ -134,6 +134,14 @@ def test_an_impossible_start_is_refused(altered):
     assert "rings are gone" in str(fault)
 
 
+def test_a_record_need_not_repeat_the_winner_beside_its_last_state(altered):
+    def only_what_the_format_names(record):
+        for name in ("seed", "winner", "status"):
+            del record[name]
+
+    assert check_trace_file(altered(only_what_the_format_names)).difference is None
+
+
 def test_a_stuck_step_ends_the_record(altered):
     def stuck(record):
         record["steps"][9:] = [{"stuck": True}]

@@ -91,8 +91,9 @@ def _check_game(number: int, record: Mapping[str, Any]) -> tuple[int, Difference
         if isinstance(checked, str):
             return at_step, Difference(number, at_step, checked)
         state = checked
-    if record.get("winner", None) != (int(state[at.WINNER]) or None):
-        what = f"winner: the record says {record.get('winner')}, the rules {int(state[at.WINNER]) or None}"
+    winner = int(state[at.WINNER]) or None
+    if record.get("winner", winner) != winner:  # the last state says it too
+        what = f"winner: the record says {record['winner']}, the rules {winner}"
         return len(record["steps"]), Difference(number, len(record["steps"]) - 1, what)
     return len(record["steps"]), None
 
