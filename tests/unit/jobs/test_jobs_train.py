@@ -2,6 +2,7 @@
 
 import json
 import math
+import zipfile
 
 import numpy as np
 import pytest
@@ -194,8 +195,7 @@ def test_data_of_another_game_is_refused(tmp_path, samples):
         TRAIN, "--config", "square8_2p", "--samples", samples, "--out", tmp_path / "m.safetensors"
     )
     assert code == 2
-    assert "connect_four_2p" in result["error"]
-    assert "square8_2p" in result["error"]
+    assert "the samples are of connect_four_2p, not of square8_2p" in result["error"]
 
 
 def test_damaged_data_is_refused(tmp_path, samples):
@@ -207,6 +207,40 @@ def test_damaged_data_is_refused(tmp_path, samples):
     code, result = train(bad, tmp_path / "m.safetensors")
     assert code == 4
     assert "values" in result["error"]
+
+
+def one_plain_array(samples, bad):
+    with bad.open("wb") as file:
+        np.save(file, np.zeros(3))
+
+
+def with_a_damaged_member(samples, bad):
+    with zipfile.ZipFile(samples) as archive:
+        member = archive.getinfo("config_key.npy")
+    content = bytearray(samples.read_bytes())
+    begin = member.header_offset + 30 + len(member.filename)
+    content[begin : begin + member.compress_size] = b"\xff" * member.compress_size
+    bad.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda samples, bad: bad.touch(),
+        lambda samples, bad: bad.write_bytes(samples.read_bytes()[:3000]),
+        lambda samples, bad: bad.write_bytes(b"SQLite format 3\x00" * 100),
+        one_plain_array,
+        with_a_damaged_member,
+    ],
+    ids=["empty", "cut", "foreign", "one-array", "damaged-member"],
+)
+def test_what_is_no_sample_file_is_refused_and_not_crashed_on(tmp_path, samples, damage):
+    bad = tmp_path / "bad.npz"
+    damage(samples, bad)
+    code, result = train(bad, tmp_path / "m.safetensors")
+    assert (code, result["status"]) == (4, "data_refused")
+    assert "bad.npz" in result["error"]
+    assert "pickle" not in result["error"]  # nobody is to be told to unpickle a file
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from ringrift.errors import ConfigError, Corrupt, GameMismatch
+from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.contract import Game, LegalActions
 from ringrift.jobs.samples.hold_out import is_held_out
-from ringrift.jobs.samples.npz_check import check_samples
+from ringrift.jobs.samples.npz_check import UNREADABLE, check_samples
 from ringrift.jobs.training.rows import Numbers, TrainingRows, joined, ragged_index
 
 WANTED = (
     *("states", "policy_offsets", "policy_indices", "policy_values"),
     *("seats", "values_mp", "sample_weights", "game_hashes"),
 )
+CONFIG_MEMBER = "config_key.npy"
 _COPY_BYTES = 2**20
 
 
@@ -71,16 +72,24 @@ class SampleFile:
 
 
 def check_config(path: Path, game: Game) -> None:
-    """Raise `GameMismatch` if the file says that it is of another game."""
+    """Raise `ConfigError` if the file says that it is of another game."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            config = str(arrays["config_key"]) if "config_key" in arrays.files else game.key
+        config = _recorded_config(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (OSError, ValueError, zipfile.BadZipFile) as fault:
+    except UNREADABLE as fault:
         raise Corrupt(path, found=f"unreadable: {fault}", advice="Export the samples again") from fault
-    if config != game.key:
-        raise GameMismatch(str(path), wanted=game.key, found=config)
+    if config not in (None, game.key):
+        raise ConfigError(f"{path}: the samples are of {config}, not of {game.key}")
+
+
+def _recorded_config(path: Path) -> str | None:
+    # Not by `numpy.load`, which takes other formats too and advises to unpickle what it does not know.
+    with zipfile.ZipFile(path) as archive:
+        if CONFIG_MEMBER not in archive.namelist():
+            return None
+        with archive.open(CONFIG_MEMBER) as member:
+            return str(np.lib.format.read_array(member, allow_pickle=False))
 
 
 class SampleSet:
