@@ -19,6 +19,7 @@ from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
 GAMES_AT_ONCE = 64
 RESULT_TOLERANCE = 1e-6
 POLICY_SUM_TOLERANCE = 1e-3
+ALTERED = "altered"
 
 _SEEN = """
 CREATE TABLE seen (game_id TEXT UNIQUE NOT NULL, fingerprint TEXT NOT NULL);
@@ -74,10 +75,10 @@ def checked_games(
     """Check every game, in order; holds a bounded number of them at a time."""
     for some in in_groups(games, GAMES_AT_ONCE):
         faults = [_record_fault(game, each, moves_min=moves_min) for each in some]
-        replayed = [at for at, fault in enumerate(faults) if fault is None]
+        replayed = [at for at, fault in enumerate(faults) if fault is None or fault.reason == ALTERED]
         stored = [each for each in (some[at] for at in replayed) if isinstance(each, StoredGame)]
         for at, fault in zip(replayed, replay_faults(game, stored), strict=True):
-            faults[at] = fault
+            faults[at] = _joined(faults[at], fault)
         for each, fault in zip(some, faults, strict=True):
             if isinstance(each, BrokenGame):
                 yield CheckedGame(each.game_id, None, fault)
@@ -105,8 +106,15 @@ def _record_fault(game: Game, found: StoredGame | BrokenGame, *, moves_min: int)
     if len(played.seats) != game.players:
         return Fault("wrong_config", f"{len(played.seats)} players, not {game.players}")
     if played.fingerprint() != found.fingerprint:
-        return Fault("altered", "moves or policies are not those that the game was written with")
+        return Fault(ALTERED, "moves or policies are not those that the game was written with")
     return None
+
+
+def _joined(altered: Fault | None, by_rules: Fault | None) -> Fault | None:
+    """An altered game stays one, and says where the rules were first broken, if they were."""
+    if altered is None or by_rules is None:
+        return altered or by_rules
+    return Fault(altered.reason, f"{altered.detail}; by the rules: {by_rules.detail}", by_rules.move)
 
 
 def replay_faults(game: Game, stored: Sequence[StoredGame]) -> list[Fault | None]:
@@ -151,11 +159,17 @@ def _resignation_fault(replay: BatchReplay, row: int, each: StoredGame) -> Fault
 
 def _check_step(game: Game, replay: BatchReplay, step: ReplayStep, stored: Sequence[StoredGame]) -> None:
     movers = game.to_move(step.states) + 1
+    phases_of = getattr(game, "phases", None)  # an ability that a game may have
+    phases = phases_of(step.states) if phases_of is not None else [None] * len(step.rows)
     for at, row in enumerate(step.rows):
         each = stored[row]
         if each.moves.players[step.move] != movers[at]:
             told = f"player {each.moves.players[step.move]} is recorded, player {movers[at]} is on turn"
             replay.refuse(row, Fault("wrong_player", told, step.move))
+            continue
+        if each.moves.phases[step.move] != phases[at]:
+            told = f"{each.moves.phases[step.move]} is recorded, {phases[at]} by the rules"
+            replay.refuse(row, Fault("wrong_phase", told, step.move))
             continue
         actions, probabilities = each.game.policies.of(step.move)
         wrong = policy_problem(actions, probabilities, step.legal.of(at)) if len(actions) else ""

@@ -153,6 +153,25 @@ def test_an_illegal_move_is_named_with_its_number(tmp_path):
     assert (code, refused["reason"], refused["move"]) == (4, "illegal_move", 4)
 
 
+def test_the_first_divergence_of_an_altered_game_is_named(tmp_path):
+    shard = write_shard(tmp_path, [random_game(seed=0)]).path
+    change(shard, "UPDATE game_moves SET action = 77 WHERE move_number = 4")
+    code, _ = validate(shard)
+    refused = report_of(shard)["refused"][0]
+    assert (code, refused["reason"], refused["move"]) == (4, "altered", 4)
+    assert "action 77 is not legal" in refused["detail"]
+
+
+def test_a_phase_that_was_not_is_refused(tmp_path):
+    game = random_game("square8_2p", seed=0)
+    shard = write_shard(tmp_path, [game], key="square8_2p").path
+    change(shard, "UPDATE game_moves SET phase = 'capture' WHERE move_number = 0")
+    code, result = validate(shard)
+    refused = report_of(shard)["refused"][0]
+    assert (code, result["reasons"], refused["move"]) == (4, {"wrong_phase": 1}, 0)
+    assert "ring_placement" in refused["detail"]
+
+
 def _forged(path):
     with open_shard(path) as shard:
         return next(shard.games()).game.fingerprint()
