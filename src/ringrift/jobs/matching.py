@@ -171,7 +171,9 @@ class RecordedMatch:
                 known[numbered[0].opening] = numbered
 
         players = [entrant.player for entrant in plan.entrants]
-        play_match(self._game, players, config, stop=lambda _: self._job.stop.requested, watch=keep)
+        # Asked between decisions: until the first opening is over, a deep search takes longer than a
+        # worker waits before it kills a job.
+        play_match(self._game, players, config, watch=keep, interrupted=lambda: self._job.stop.requested)
         return not self._job.stop.requested
 
     def _write(self, group: Sequence[GameRecord], began_s: float) -> None:

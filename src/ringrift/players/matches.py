@@ -66,12 +66,16 @@ def play_match(
     *,
     stop: Callable[[Tally], bool] | None = None,
     watch: Callable[[Sequence[GameRecord]], None] | None = None,
+    interrupted: Callable[[], bool] | None = None,
 ) -> MatchResult:
-    """Play until the openings are used up or *stop* says so; *watch* is told each opening's games."""
+    """Play until the openings are used up or *stop* says so; *watch* is told each opening's games.
+
+    *interrupted* is asked between two decisions; the openings that are over by then are still handed over.
+    """
     tally = Tally()
     records: list[GameRecord] = []
     stopped = False
-    for group in played_openings(game, entrants, config):
+    for group in played_openings(game, entrants, config, interrupted=interrupted):
         tally.add_opening(group)
         records += group
         if watch is not None:
@@ -80,23 +84,35 @@ def play_match(
         if stopped:
             break
     names = tuple(player.name for player in entrants)
+    stopped = stopped or len(records) < config.openings * game.players
     return MatchResult(entrants=names, records=tuple(records), tally=tally, stopped_early=stopped)
 
 
 def played_openings(
-    game: Game, entrants: Sequence[Player], config: MatchConfig
+    game: Game,
+    entrants: Sequence[Player],
+    config: MatchConfig,
+    *,
+    interrupted: Callable[[], bool] | None = None,
 ) -> Iterator[tuple[GameRecord, ...]]:
     """The games of each opening, in the openings' order."""
     table = _Table(game, entrants, config)
     finished: dict[int, list[GameRecord]] = {}
     wanted = 0
     while wanted < config.openings:
+        if interrupted is not None and interrupted():
+            whole = (opening for opening in sorted(finished) if len(finished[opening]) == game.players)
+            yield from (_by_rotation(finished[opening]) for opening in whole)
+            return
         for record in table.play_once():
             finished.setdefault(record.opening, []).append(record)
         while len(finished.get(wanted, ())) == game.players:
-            group = finished.pop(wanted)
-            yield tuple(sorted(group, key=lambda record: record.rotation))
+            yield _by_rotation(finished.pop(wanted))
             wanted += 1
+
+
+def _by_rotation(group: Sequence[GameRecord]) -> tuple[GameRecord, ...]:
+    return tuple(sorted(group, key=lambda record: record.rotation))
 
 
 def opening_position(game: Game, seed: int, plies: int) -> tuple[State, tuple[int, ...]]:

@@ -11,6 +11,7 @@ from ringrift.jobs.evaluate import EVALUATE
 from ringrift.jobs.matching import make_entrant
 from ringrift.jobs.shards.reader import open_shard
 from ringrift.jobs.shards.writer import ShardWriter
+from ringrift.jobs.stopping import StopRequest
 from ringrift.jobs.tournament import TOURNAMENT
 from ringrift.jobs.validate import VALIDATE
 from ringrift.network.card import ModelCard
@@ -75,6 +76,34 @@ def test_a_stopped_evaluation_continues_to_the_same_result(tmp_path):
     assert written(continued)["records"] == written(straight)["records"]
     once_each = [sorted(each.fingerprint for each in games_in(result)) for result in (continued, straight)]
     assert once_each[0] == once_each[1]
+
+
+class AskedToStop(StopRequest):
+    """Says so from the given time on that it is looked at."""
+
+    def __init__(self, look):
+        super().__init__()
+        self._looks_left = look
+
+    @property
+    def requested(self):
+        self._looks_left -= 1
+        if self._looks_left <= 0:
+            self.request("the test")
+        return self.reason is not None
+
+
+def test_an_evaluation_does_not_play_an_opening_to_its_end_before_it_stops(tmp_path):
+    def work(job, params):
+        job.stop = AskedToStop(5)
+        return EVALUATE.run(job, params)
+
+    argv = ("--candidate", "mcts:2", "--opponents", "random", "--games", 40, "--test", "none")
+    code, stopped = evaluate(tmp_path, *argv, spec=replace(EVALUATE, run=work))
+    assert (code, stopped["matches"][0]["games"]) == (3, 0)
+    assert artifacts_of(stopped, "shard") == []
+    code, continued = evaluate(tmp_path, *argv)
+    assert (code, continued["matches"][0]["games"], len(games_in(continued))) == (0, 40, 40)
 
 
 def written(result, kind="evaluation"):

@@ -87,6 +87,45 @@ def test_an_early_stop_counts_openings_in_order_not_the_quick_ones_first():
     assert cut.records == whole.records[:10]
 
 
+class Counting(FirstMove):
+    """Counts how often it was asked for moves."""
+
+    asked = 0
+
+    def choose(self, states, seeds):
+        self.asked += 1
+        return super().choose(states, seeds)
+
+
+def test_an_interrupted_match_ends_between_two_decisions():
+    game = load_game("connect_four_2p")
+    player = Counting(game)
+    match = play_match(
+        game, [player, player], MatchConfig(openings=8, seed=3), interrupted=lambda: player.asked >= 3
+    )
+    assert match.stopped_early
+    assert match.records == ()
+    assert player.asked <= 4  # a decision asks each side once
+
+
+def test_an_interrupted_match_hands_over_every_whole_opening():
+    game = load_game("connect_four_2p")
+    entrants = [FirstMove(game), RandomPlayer(game)]
+    whole = play_match(game, entrants, MatchConfig(openings=12, seed=3, batch=24))
+    lengths = [len(record.moves) - record.opening_plies for record in whole.records]
+    pairs = [max(pair) for pair in zip(lengths[::2], lengths[1::2], strict=True)]
+    decisions = iter(range(1000))
+    cut = play_match(
+        game,
+        entrants,
+        MatchConfig(openings=12, seed=3, batch=24),
+        interrupted=lambda: next(decisions) == sorted(pairs)[6],
+    )
+    over = [opening for opening, length in enumerate(pairs) if length <= sorted(pairs)[6]]
+    assert over != list(range(len(over)))  # a later opening was over before an earlier one
+    assert cut.records == tuple(record for record in whole.records if record.opening in over)
+
+
 def test_a_sequential_test_stops_a_one_sided_match():
     game = load_game("connect_four_2p")
     config = SprtConfig(elo0=0, elo1=200)

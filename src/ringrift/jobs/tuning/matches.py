@@ -20,9 +20,8 @@ VERIFY_SEED = 1_000_003  # games that no trial saw
 def match(job: Job, game: Game, players: tuple[Player, Player], *, games: int, seed: int) -> Tally:
     """Paired games of the first against the second; leaves the job if it is asked to stop."""
     openings = max(1, games // game.players)
-    found = play_match(
-        game, players, MatchConfig(openings=openings, seed=seed), stop=lambda _: job.stop.requested
-    )
+    config = MatchConfig(openings=openings, seed=seed)
+    found = play_match(game, players, config, interrupted=lambda: job.stop.requested)
     if job.stop.requested:
         raise StopNow
     return found.tally
