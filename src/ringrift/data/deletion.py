@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.away import AwayLog
 from ringrift.data.copies import DAY_S, Copies, CopyRules, CopyView
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion_records import (
@@ -130,6 +131,7 @@ class Deleter:
         self._plane, self.rules, self.away = plane, rules or DeletionRules(), away
         self._node = plane.this.name
         self._records = DeletionRecords(plane.kv)
+        self._away_log = AwayLog(plane.engine.events, plane.runtime)
         self.decisions = DecisionLog(plane.kv, plane.runtime, node=self._node)
 
     async def examine(
@@ -179,7 +181,7 @@ class Deleter:
     ) -> tuple[DeletionVerdict, Tombstone | None, int | None]:
         # The tombstone is read before the receipts: whoever gives up a copy after this changes its revision.
         tombstone, revision = await self._records.tombstone_at(artifact.digest)
-        view = self._view(rules)
+        view = await self._view(rules)
         copies = view.of(await self._plane.manifest.copies(artifact.digest), tombstone)
         inheritance = await self._inheritance(artifact.digest, view)
         verdict = may_delete(
@@ -283,11 +285,11 @@ class Deleter:
         if await self._records.heir(digest) is not None and not await self._plane.manifest.copies(digest):
             await self._plane.manifest.forget(digest)
 
-    def _view(self, rules: DeletionRules) -> CopyView:
+    async def _view(self, rules: DeletionRules) -> CopyView:
         return CopyView(
             nodes=self._plane.nodes,
             now_s=self._plane.runtime.now_s(),
-            away=self.away,
+            away=self.away | await self._away_log.refresh(),
             rules=rules.copy_rules,
         )
 

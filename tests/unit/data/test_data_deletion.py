@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.away import AWAY_S
 from ringrift.data.copies import Copies, CopyView
 from ringrift.data.decisions import DECISIONS_MAX, DecisionLog
 from ringrift.data.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
@@ -20,6 +21,8 @@ from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.retention import pin
 from ringrift.engine.ports import NewWork
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.events.event_wire import to_log
+from ringrift.events.routed_event import RouterEvent
 from ringrift.work.job_orders import JobOrder
 
 DIGEST, OTHER = "a" * 64, "b" * 64
@@ -339,3 +342,27 @@ async def test_a_damaged_copy_whose_deletion_is_taken_back_is_set_aside_and_hold
     actions = [each.action for each in await Deleter(plane).decisions.recent(digest=artifact.digest)]
     assert "set_aside" in actions
     assert await Deleter(plane).finish() == []
+
+
+async def test_copies_of_nodes_that_were_said_to_be_offline_do_not_count_until_they_are_back():
+    """Whoever deletes, a command too, knows what was told while it did not run."""
+    world = World(*nodes("a", "b", "c"))
+    plane = world.planes["a"]
+    artifact = await world.make(b"games", "a", "b", "c")
+
+    async def tell(event_type):
+        told = {"node_id": "b", "reason": "a test"}
+        await plane.engine.events.append([to_log(RouterEvent(event_type, told), session="")])
+
+    deleter = Deleter(plane)
+    assert (await deleter.examine(artifact)).allowed
+    await tell("HOST_OFFLINE")
+    for each in (deleter, Deleter(plane)):
+        assert "b: the node does not answer" in (await each.examine(artifact)).reason
+    refused = await deleter.delete(artifact, why="gc", by="test")
+    assert not refused.verdict.allowed
+    await tell("HOST_ONLINE")
+    assert (await deleter.examine(artifact)).allowed
+    await tell("HOST_OFFLINE")
+    world.runtime.advance(AWAY_S + 1.0)
+    assert (await deleter.examine(artifact)).allowed, "an unheard return does not count for ever"
