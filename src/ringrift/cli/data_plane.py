@@ -10,6 +10,7 @@ from rich.progress import Progress
 
 from ringrift.cli.data_folder import opened_engine
 from ringrift.cli.data_progress import WatchedTransfers, bars
+from ringrift.data.arrivals import take_over_arrivals
 from ringrift.data.artifacts import Artifact
 from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.plane import DataPlane, close_data_plane, open_data_plane
@@ -23,7 +24,7 @@ DIGEST_CHARS_MIN = 4
 
 
 def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool = False) -> T:
-    """Open the data plane for one question; what jobs made meanwhile is in the manifest first.
+    """Open the data plane for one question; what jobs made and nodes brought is in the manifest first.
 
     *may_make* is for what fills an empty folder. One that only ever took in files of other nodes had no run,
     and there is something to ask about.
@@ -35,6 +36,7 @@ def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool =
             try:
                 plane = await open_data_plane()
                 await Cataloguer(plane).catalogue()
+                await take_over_arrivals(plane)
                 return await question(plane)
             finally:
                 await close_data_plane()

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.data.arrivals import take_over_arrivals
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion import Deleter
@@ -72,6 +73,7 @@ class OrphanDetectionDaemon(WakingDaemon):
     async def _run_cycle(self) -> None:
         plane = await self._opened()
         await take_in_strays(plane, plane.settings.data_dir / STRAYS)
+        await take_over_arrivals(plane)  # files that come with a card are no orphans
         found = await register_orphans(plane)
         if found.found:
             await self._tell(plane, found)

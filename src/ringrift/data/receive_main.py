@@ -70,6 +70,7 @@ class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     sizes: dict[str, int] = {}  # look, seal: digest to size
     pieces: tuple[WirePiece, ...] = ()  # take
     wants: tuple[tuple[str, int], ...] = ()  # give: digest and offset
+    cards: tuple[msgspec.Raw, ...] = ()  # seal, take: what the sender says of its files
     bytes_max: int = 0  # give: parts of up to so many bytes together
 
 
@@ -89,13 +90,16 @@ def look(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
 
 
 def seal(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
-    return _reply(landing.seal(landing.rsync_folder(peer), request.sizes))
+    landed = landing.seal(landing.rsync_folder(peer), request.sizes)
+    landing.intake.cards.put(request.cards, landed.receipts)
+    return _reply(landed)
 
 
 def take(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:  # noqa: ARG001
     landed = Landed()
     for piece in request.pieces:
         landing.take(piece.unpack(), landed)
+    landing.intake.cards.put(request.cards, landed.receipts)
     return _reply(landed)
 
 

@@ -93,6 +93,7 @@ class DataServer:
         """Let go of what nobody continues, remove old leftovers and the lists of files that are gone."""
         self._intake.let_go_of_idle()
         self._intake.folder.sweep(self._runtime.now_s())
+        self._intake.cards.sweep()
         for digest in self._intake.index.known():
             if not self._intake.folder.place(digest).exists():
                 self._intake.index.forget(digest)

@@ -22,6 +22,7 @@ from ringrift.data.transfer.messages import (
     Chunks,
     File,
     Files,
+    FileToSeal,
     Hello,
     Positions,
     decode,
@@ -99,7 +100,8 @@ class Answers:
         return ServerAnswer(encode(Taken(receipts=tuple(r for r in receipts.values() if r is not None))))
 
     def _batch(self, head: bytes, payload: Payload) -> ServerAnswer:
-        files = decode(head, Files).files
+        asked = decode(head, Files)
+        files = asked.files
         _check_small(files)
         with self._intake.batch(VERIFIER) as batch, self._buffers.borrow() as buffer:
             self._intake.check_room(payload.left)
@@ -107,7 +109,9 @@ class Answers:
                 piece = buffer[: file.size]
                 payload.read_into(piece)
                 batch.add(file.digest, piece)
-            return ServerAnswer(encode(batch.seal()))
+            taken = batch.seal()
+        self._intake.cards.put(asked.cards, taken.receipts)
+        return ServerAnswer(encode(taken))
 
     def _missing(self, head: bytes, _payload: Payload) -> ServerAnswer:
         asked = decode(head, ChunkRange)
@@ -135,8 +139,9 @@ class Answers:
         return ServerAnswer(encode(Positions(sent.file, tuple(wrong))))
 
     def _seal(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        file = decode(head, File)
+        file = decode(head, FileToSeal)
         if (held := self._intake.held(file.digest, file.size)) is not None:
+            self._intake.cards.put(file.cards, (held,))
             return ServerAnswer(encode(Taken(receipts=(held,))))
         incoming = self._intake.incoming(file.digest, file.size)
         try:
@@ -144,6 +149,7 @@ class Answers:
         except DigestMismatch as error:
             wrong = frozenset({file.digest})
             return ServerAnswer(encode(Taken(failed=((file.digest, error.found),), corrupted=wrong)))
+        self._intake.cards.put(file.cards, (receipt,))
         return ServerAnswer(encode(Taken(receipts=(receipt,))))
 
     # --- files that go --------------------------------------------------------------------------------

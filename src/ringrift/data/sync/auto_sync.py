@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.data.arrivals import take_over_arrivals
 from ringrift.data.artifacts import Artifact
 from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.decisions import DecisionLog
@@ -191,6 +192,7 @@ class AutoSyncDaemon(WakingDaemon):
         counts.phase = "catalogue"
         await tell_disk(plane)
         await Cataloguer(plane).catalogue()
+        await take_over_arrivals(plane)
         if not config.enabled or self._paused:
             counts.held_back = (self._paused or "sync is switched off",)
             self._wishes.at_once |= wishes.at_once

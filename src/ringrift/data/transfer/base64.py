@@ -14,6 +14,7 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.receive_main import ReceiveReply, ReceiveRequest, WirePiece
 from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
+from ringrift.data.transfer.card_box import packed_cards
 from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferFailed
 from ringrift.data.transfer.landing import Landed, Landing
 from ringrift.data.transfer.ssh import SshLine
@@ -51,7 +52,8 @@ class Base64Transport:
                 line = await self._stores.ssh.line(node)
                 # The last part of a file has the receiver read the whole of it.
                 reading_s = sum(piece.size for piece in pieces) / READ_BYTES_PER_S
-                request = ReceiveRequest(pieces=tuple(pieces))
+                cards = packed_cards(call.open[piece.digest] for piece in pieces)
+                request = ReceiveRequest(pieces=tuple(pieces), cards=cards)
                 reply = await call.shown_while(self._ask(line, "take", request, terms, reading_s=reading_s))
             except TransferFailed as error:
                 if not course.may_connect_again():

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.transfer.card_box import packed_cards
 from ringrift.data.transfer.chunks import ChunkedFile, SpareBuffers
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms
 from ringrift.data.transfer.http_crew import Desk
 from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, SmallFiles
 from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.http_work import CameWrong, Work
-from ringrift.data.transfer.messages import ChunkRange, Chunks, Files, Positions, encode
+from ringrift.data.transfer.messages import ChunkRange, Chunks, Files, FileToSeal, Positions, encode
 from ringrift.data.transfer.receiving import Intake, Taken
 from ringrift.engine.sqlite.faults import told_in_our_words
 
@@ -40,7 +41,8 @@ class Sending(Work):
 
     async def move_small(self, piece: SmallFiles, desk: Desk) -> Taken:
         size = sum(artifact.size for artifact in piece.artifacts)
-        await desk.off_loop(desk.line.begin, "batch", encode(Files(piece.files)), size)
+        sent = Files(piece.files, packed_cards(piece.artifacts))
+        await desk.off_loop(desk.line.begin, "batch", encode(sent), size)
         for stride in _strides(piece.artifacts):
             count = sum(artifact.size for artifact in stride)
             await self.terms.pace.spend(count)
@@ -83,7 +85,8 @@ class Sending(Work):
             raise CameWrong(f"{len(answer.positions)} chunks came wrong at the receiver")
 
     async def seal(self, large: LargeFile, desk: Desk) -> Taken:
-        return await desk.off_loop(desk.line.ask, "seal", large.file, Taken)
+        file, cards = large.file, packed_cards([large.artifact])
+        return await desk.off_loop(desk.line.ask, "seal", FileToSeal(file.digest, file.size, cards), Taken)
 
     def _source(self, artifact: Artifact) -> ChunkedFile:
         with self._opening, told_in_our_words(self._path(artifact)):

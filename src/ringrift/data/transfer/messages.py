@@ -39,10 +39,17 @@ class File(msgspec.Struct, frozen=True, array_like=True):
             raise ConfigError(f"{self.digest[:12]} cannot have the size {self.size}")
 
 
-class Files(msgspec.Struct, frozen=True):
-    """`held`, `batch`, `fetch_batch`: files that are asked for, or whose bytes follow."""
+class FileToSeal(File, frozen=True, array_like=True):
+    """`seal`: a file whose chunks are there, and its card."""
+
+    cards: tuple[msgspec.Raw, ...] = ()
+
+
+class Files(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`held`, `batch`, `fetch_batch`: files that are asked for, or whose bytes follow, with their cards."""
 
     files: tuple[File, ...]
+    cards: tuple[msgspec.Raw, ...] = ()
 
 
 class ChunkRange(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ import structlog
 
 from ringrift.data.artifacts import Receipt
 from ringrift.data.disk_usage import FULL_PERCENT, disk_usage
+from ringrift.data.transfer.card_box import CardBox
 from ringrift.data.transfer.chunks import ChunkIndex, hash_of
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.incoming import PARTS, Incoming
@@ -62,6 +63,7 @@ class Intake:
         full_percent: float = FULL_PERCENT,
     ) -> None:
         self.folder, self.index, self.node = folder, index, node
+        self.cards = CardBox(folder)
         self._now_s, self._reserve_bytes, self._full_percent = now_s, reserve_bytes, full_percent
         self._lock = threading.Lock()
         self._unfinished: OrderedDict[str, Incoming] = OrderedDict()

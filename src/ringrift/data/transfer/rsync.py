@@ -17,6 +17,7 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.receive_main import BLOBS, ReceiveRequest
 from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
+from ringrift.data.transfer.card_box import packed_cards
 from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
 from ringrift.data.transfer.landing import Landing, rsync_place
 from ringrift.data.transfer.programs import ProgramEnd, Programs
@@ -59,7 +60,8 @@ class RsyncTransport:
             ends = ["/", f"{line.rsync_target}:{target}"]
             try:
                 outcome = await self._copy(line, paths, ends, call)
-                seal = ReceiveRequest(sizes={card.digest: card.size for card in batch})
+                sizes = {card.digest: card.size for card in batch}
+                seal = ReceiveRequest(sizes=sizes, cards=packed_cards(batch))
                 reading_s = sum(card.size for card in batch) / READ_BYTES_PER_S
                 asking = self._stores.ask(line, "seal", seal, by=NAME, quiet_s=quiet_s + reading_s)
                 reply = await call.shown_while(asking)
