@@ -160,8 +160,11 @@ async def test_row_21_shards_that_a_worker_played_are_merged_by_a_worker_game_by
         daemon = ConsolidationDaemon(plane=plane, rules=rules, router=router, runtime=runtime)
         await plane.manifest.add_receipts([at_node(each, "a", runtime) for each in small])
         await daemon._run_cycle()
-        (item,) = [*await bench.engine.queue.ready(), *await bench.engine.queue.claimed()]
-        done = await bench.until_state(item.id, WorkState.DONE)
+        queue = bench.engine.queue  # the worker may have begun, or be done
+        items = [each for _, each in await queue.unended(after=0, limit=100)]
+        items += [end.item for end in await queue.ended(after=0, limit=100)]
+        (merging,) = {each.id for each in items if each.kind == "consolidate"}
+        done = await bench.until_state(merging, WorkState.DONE)
         await daemon._run_cycle()
         (merged,) = [each["digest"] for each in done.result["artifacts"]]
         heirs = await plane.heirs()
