@@ -21,7 +21,7 @@ OVERFIT_LEFT = 0.15  # of the loss at the start that may be left
 RATE = 2e-3
 LEARN_BATCH = 128
 LEARN_STEPS = 150
-LEARN_ROWS_MIN = 1000
+LEARN_ROWS_MIN = LEARN_BATCH * LEARN_STEPS  # with fewer, rows are learned by heart, and true labels fail too
 LEARN_GAIN = 0.02  # below the loss of one who knows nothing
 HELD_ROWS_MAX = 4096
 
