@@ -142,7 +142,7 @@ def scratch_folder(folder: Path, prefix: str) -> tempfile.TemporaryDirectory[str
 
 @contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
-    """Turn a full disk and a folder that cannot be written into errors that say so."""
+    """Turn a full disk and a path that cannot be written into errors that say so."""
     try:
         yield
     except OSError as error:
@@ -152,6 +152,8 @@ def storage_errors(path: Path | str) -> Iterator[None]:
             raise StorageReadOnly(
                 f"{path} cannot be written: {error.strerror}", retry_after_s=60.0
             ) from error
+        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
+            raise ConfigError(f"{error.filename or path} cannot be written: {error.strerror}") from error
         raise
     except sqlite3.OperationalError as error:
         primary = error.sqlite_errorcode & _PRIMARY_CODE

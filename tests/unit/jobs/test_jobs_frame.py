@@ -13,8 +13,10 @@ from typing import Annotated
 
 import msgspec
 import pytest
+from jobs_samples import run as run_kind
 
 from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, Unavailable
+from ringrift.jobs.evaluate import EVALUATE
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.frame import JobSpec, Outcome, run_job
 from ringrift.jobs.kinds import KINDS, job_main
@@ -22,6 +24,9 @@ from ringrift.jobs.params import Params, parse_params
 from ringrift.jobs.progress import PROGRESS_EVERY_S, cpu_seconds
 from ringrift.jobs.scratch import scratch_database
 from ringrift.jobs.sealing import alone, describe, file_sha256, seal_json, sealing
+from ringrift.jobs.selfplay import SELFPLAY
+from ringrift.jobs.tournament import TOURNAMENT
+from ringrift.jobs.train import TRAIN
 
 
 class ExampleParams(Params, frozen=True, kw_only=True):
@@ -258,10 +263,10 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path):
     assert describe(path, "thing", rows=3).as_json()["sha256"] == file_sha256(path)
 
 
-def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path):
+def test_nothing_is_sealed_where_a_file_lies_in_place_of_the_folder(tmp_path):
     blocked = tmp_path / "file"
     blocked.touch()
-    with pytest.raises((Unavailable, OSError)), sealing(blocked / "x") as part:
+    with pytest.raises(ConfigError, match="file cannot be written"), sealing(blocked / "x") as part:
         part.touch()
 
 
@@ -291,3 +296,21 @@ def test_processor_time_grows():
     before = cpu_seconds()
     sum(range(3_000_000))
     assert cpu_seconds() > before
+
+
+@pytest.mark.parametrize(
+    ("spec", "argv"),
+    [
+        (SELFPLAY, ("--games", 1, "--out", "taken")),
+        (EVALUATE, ("--candidate", "random", "--opponents", "random", "--out", "taken")),
+        (TOURNAMENT, ("--players", "random", "mcts:1", "--out", "taken")),
+        (TRAIN, ("--samples", "none.npz", "--out", "taken/model.safetensors")),
+    ],
+    ids=lambda value: value.kind if isinstance(value, JobSpec) else "",
+)
+def test_a_file_where_a_folder_should_be_is_wrong_input(tmp_path, monkeypatch, spec, argv):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
+    code, result = run_kind(spec, "--config", "connect_four_2p", *argv)
+    assert (code, result["status"]) == (2, "wrong_input")
+    assert "taken" in result["error"]
