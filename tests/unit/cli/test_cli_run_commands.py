@@ -419,12 +419,19 @@ def test_a_run_that_cannot_be_is_refused_before_it_starts(arguments, complaint):
     assert not get_settings().coordinator_db.exists()
 
 
-def test_a_run_with_a_wrong_rule_of_learning_is_refused_before_it_starts(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ("[learning]\nsimulation = 8", "[learning] has the unknown setting 'simulation'; it may have: "),
+        ("[nodes.other]\nadress = 1", "node 'other' in the config file: "),
+    ],
+)
+def test_a_run_with_a_wrong_table_is_refused_before_it_starts(tmp_path, monkeypatch, table, complaint):
     path = tmp_path / "ringrift.toml"
-    path.write_text("[learning]\nsimulation = 8\n")
+    path.write_text(f"{table}\n")
     monkeypatch.setenv("RINGRIFT_CONFIG", str(path))
     refused = ringrift("run", "--plain", "--for", "1s", code=2)
-    assert "[learning] has the unknown setting 'simulation'; it may have: " in refused.stderr
+    assert complaint in refused.stderr
     assert not get_settings().coordinator_db.exists()
 
 
