@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import click
 from rich.progress import Progress
 
 from ringrift.cli.data_folder import opened_engine
@@ -14,6 +15,7 @@ from ringrift.data.arrivals import take_over_arrivals
 from ringrift.data.artifacts import Artifact
 from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.plane import DataPlane, close_data_plane, open_data_plane
+from ringrift.data.transfer.archives import is_archive
 from ringrift.engine.digests import is_digest
 from ringrift.errors import ConfigError
 from ringrift.settings import get_settings
@@ -35,6 +37,7 @@ def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool =
         async with opened_engine(may_make=may_make or holds_files):
             try:
                 plane = await open_data_plane()
+                _say_if_unnamed(plane)
                 await Cataloguer(plane).catalogue()
                 await take_over_arrivals(plane)
                 return await question(plane)
@@ -42,6 +45,14 @@ def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool =
                 await close_data_plane()
 
     return asyncio.run(ask())
+
+
+def _say_if_unnamed(plane: DataPlane) -> None:
+    """A machine under a name of its own has none of its node's files, which looks as if all were well."""
+    others = [node.name for node in plane.nodes.others() if not is_archive(node)]
+    if others and plane.this.name not in (plane.settings.nodes or {}):
+        told = f"this machine goes by {plane.this.name!r}, which is no node of the config file"
+        click.echo(f"note: {told}; RINGRIFT_NODE_ID says which it is: {', '.join(others)}", err=True)
 
 
 def move_with_bars(

@@ -279,6 +279,15 @@ def test_sync_names_every_file_that_did_not_go_once(drive):
         assert about == [f"usb: {artifact.digest[:12]}: this node does not have it"]
 
 
+def test_a_machine_that_is_none_of_the_nodes_is_told_so(drive, monkeypatch):
+    make("games", "a")
+    assert ringrift("sync", "c", "--timeout", "20", code=1).stderr == ""
+    monkeypatch.setenv("RINGRIFT_NODE_ID", "laptop")
+    assert "'laptop', which is no node of the config file" in ringrift("ls").stderr
+    monkeypatch.setenv("RINGRIFT_NODES", json.dumps({"usb": {"drive_path": str(drive)}}))
+    assert ringrift("ls").stderr == "", "one machine and an archive need no names"
+
+
 async def test_bars_follow_a_transfer():
     class Slow:
         async def send(self, node, artifacts, *, priority, terms, limit_bytes_per_s):

@@ -14,6 +14,7 @@ from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.history import SyncHistory
 from ringrift.data.sync.news import NewsDesk
 from ringrift.data.transfer.contract import Moved
+from ringrift.data.transfer.refusals import NodeUnreachable
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
 from ringrift.status import CoordinatorStatus
@@ -256,6 +257,29 @@ async def test_what_one_backend_could_not_bring_the_next_does_and_the_request_co
         "total_bytes": 6,
         "total_errors": 0,
     }
+
+
+@pytest.mark.parametrize(("waited_s", "asked"), [(0.1, 3), (60.0, 1)])
+async def test_a_node_that_says_nothing_is_waited_for_once_in_a_request(waited_s, asked):
+    """One that refuses does so at once, and each backend may ask it."""
+
+    class Silence(WatchedTransfers):
+        async def send(self, node, artifacts, **terms):
+            if node.name != "c":
+                return await super().send(node, artifacts, **terms)
+            self.calls.append((node.name,))
+            self._world.runtime.advance(waited_s)
+            raise NodeUnreachable("c", attempts=(("http", "nothing moved"),), retry_after_s=1.0)
+
+    world = world_of(*nodes("a", "b", "c"))
+    plane = world.planes["a"]
+    plane._transfers = Silence(world, plane)
+    await world.make(b"one", "a", games=4)
+    response = await facade_of(world).sync("games")
+    assert not response.success
+    assert response.details["nodes"] == ["b"]
+    assert "c cannot be reached (http: nothing moved)" in response.errors[0]
+    assert [call[0] for call in plane.transfers.calls].count("c") == asked
 
 
 async def test_when_every_backend_fails_all_of_them_are_named():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import structlog
@@ -34,6 +34,7 @@ ORPHAN_RECOVERY = "orphan_games_recovery"
 _REMEMBERED = 100
 _ERRORS_MAX = 100
 _DIGESTS_SHOWN = 100
+_WAITED_S = 3.0  # for a node that says nothing; one that refuses does so at once, and may be asked again
 
 _CHAINS: Mapping[SyncBackend, tuple[SyncBackend, ...]] = {
     SyncBackend.AUTO_SYNC: (SyncBackend.ROUTER, SyncBackend.DISTRIBUTED),
@@ -65,6 +66,8 @@ class _Run:
     plan: SyncPlan = field(default_factory=SyncPlan)
     errors: list[str] = field(default_factory=list)
     unfetched: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)  # nodes that no further backend waits for
+    left_out: bool = False
     backend: SyncBackend = SyncBackend.AUTO_SYNC
     done: bool = False
 
@@ -157,7 +160,8 @@ class SyncFacade:
             ends = await self._attempt(plane, run, backend)
             failures = [f"{backend.value}: {error}" for end in ends for error in end.errors]
             run.unfetched |= {digest for end in ends if end.trip.fetch for digest in _lacking(end)}
-            if not failures and not await _lost(plane, run.unfetched):
+            run.silent |= {end.trip.node for end in ends if _kept_waiting(end)}
+            if not failures and not run.left_out and not await _lost(plane, run.unfetched):
                 run.done = True
                 return
             run.errors += failures
@@ -167,7 +171,9 @@ class SyncFacade:
     async def _attempt(self, plane: DataPlane, run: _Run, backend: SyncBackend) -> list[TripEnd]:
         picture = await take_picture(plane, self._config_of(plane), news=self._news.news(plane.runtime))
         left = RequestLeft(request=run.request, confirmed=run.tally.confirmed)
-        run.plan = await asyncio.to_thread(plan_request, picture, left, backend)
+        whole = await asyncio.to_thread(plan_request, picture, left, backend)
+        run.plan = _without_nodes(whole, run.silent)
+        run.left_out = run.plan != whole
         if run.plan.is_empty:
             return []
         await self._announcer.started(plane, run.request, _nodes_of(run.plan))
@@ -274,6 +280,20 @@ def _synced(run: _Run, this: str) -> set[str]:
     if this in run.request.explicit_targets and sources:
         served.add(this)
     return served
+
+
+def _kept_waiting(end: TripEnd) -> bool:
+    return end.unreachable and not end.arrived and end.seconds >= _WAITED_S
+
+
+def _without_nodes(plan: SyncPlan, nodes: set[str]) -> SyncPlan:
+    if not nodes:
+        return plan
+    return replace(
+        plan,
+        fetches=tuple(trip for trip in plan.fetches if trip.node not in nodes),
+        sends=tuple(trip for trip in plan.sends if trip.node not in nodes),
+    )
 
 
 def _lacking(end: TripEnd) -> set[str]:

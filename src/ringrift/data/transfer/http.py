@@ -132,7 +132,8 @@ class HttpTransport:
                 raise TransferFailed(error.what, retry_after_s=error.retry_after_s) from error
             except (LineBroken, NotSigned) as error:
                 why = str(error)
-                await self._runtime.sleep(PAUSE_S * 2**attempt)
+                if attempt + 1 < TRIES:
+                    await self._runtime.sleep(PAUSE_S * 2**attempt)
         raise TransferFailed(why, retry_after_s=5.0)
 
 
