@@ -16,7 +16,7 @@ from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.incoming import ChunksLacking
 from ringrift.data.transfer.receiving import Intake
 from ringrift.engine.sqlite.blob_folder import BlobFolder
-from ringrift.errors import ConfigError, DigestMismatch, StorageFull, Unavailable
+from ringrift.errors import ConfigError, DigestMismatch, StorageFull, StorageReadOnly, Unavailable
 from ringrift.runtime import SystemRuntime
 
 
@@ -239,6 +239,19 @@ def test_a_file_that_found_no_room_can_be_tried_again_at_once(intake):
     receipt, _ = send(intake, whole)
     assert receipt.digest == digest(whole)
     assert "no space left" in str(failed.value)
+
+
+def test_a_folder_that_is_none_is_told_as_what_it_is(tmp_path):
+    (tmp_path / "blobs").write_text("a file")
+    intake = Intake(
+        BlobFolder(tmp_path / "blobs", SystemRuntime().new_id),
+        ChunkIndex(tmp_path / "index.db"),
+        node="here",
+        now_s=lambda: 1000.0,
+    )
+    with pytest.raises(StorageReadOnly, match="blobs cannot be written"):
+        intake.held("ab" * 32, 5)
+    intake.index.close()
 
 
 def test_a_full_disk_is_refused_before_the_first_byte(tmp_path):

@@ -25,7 +25,7 @@ from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.incoming import PARTS, Incoming
 from ringrift.engine.digests import check_digest
 from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import from_os, told_in_our_words
 from ringrift.errors import StorageFull, Unavailable
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
@@ -75,6 +75,8 @@ class Intake:
             found = self.folder.place(digest).stat()
         except FileNotFoundError:
             return None
+        except OSError as error:  # the folder is closed to us, or none: that is not a line that broke
+            raise from_os(error, self.folder.folder) from error
         if found.st_size != size:
             log.warning("transfer.damaged_copy", digest=digest, size=found.st_size, wanted=size)
             return None
