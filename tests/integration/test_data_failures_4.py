@@ -47,8 +47,9 @@ async def test_row_13_two_exporters_of_one_name_lose_nothing(tmp_path):
     engines = [await open_engine(settings, system_runtime()) for _ in range(2)]
     contents = [random.Random(seed).randbytes(size) for seed, size in enumerate((200_000, 1_000, 90_000))]
 
-    async def export(engine, content):
-        path = tmp_path / f"{len(content)}.npz"
+    async def export(number, engine, content):
+        path = tmp_path / str(number) / "square8_2p.npz"  # a folder each: none writes what another reads
+        path.parent.mkdir()
         path.write_bytes(content)
         digest = await engine.blobs.put(path)
         card = Artifact(
@@ -63,7 +64,7 @@ async def test_row_13_two_exporters_of_one_name_lose_nothing(tmp_path):
         return card
 
     pairs = [(engine, content) for content in contents for engine in engines]
-    cards = await asyncio.gather(*(export(engine, content) for engine, content in pairs))
+    cards = await asyncio.gather(*(export(number, *pair) for number, pair in enumerate(pairs)))
     known = await ManifestStore(engines[0].kv).artifacts()
     assert {card.digest: card.size for card in known} == {card.digest: card.size for card in cards}
     for card, (_, content) in zip(cards, pairs, strict=True):
