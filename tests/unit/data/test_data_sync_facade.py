@@ -14,9 +14,9 @@ from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.history import SyncHistory
 from ringrift.data.sync.news import NewsDesk
 from ringrift.data.transfer.contract import Moved
-from ringrift.data.transfer.refusals import NodeUnreachable
+from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
 from ringrift.engine.opening import close_engine
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, StorageFull
 from ringrift.status import CoordinatorStatus
 
 
@@ -42,6 +42,35 @@ class WatchedTransfers(DirectTransfers):
         return Moved(
             receipts=moved.receipts, failed=moved.failed, bytes_sent=moved.bytes_sent, already_there=known
         )
+
+
+class SilentNodes(WatchedTransfers):
+    """Nodes that take their time and then say nothing, to whoever sends or fetches."""
+
+    def __init__(self, world, plane, *silent):
+        super().__init__(world, plane)
+        self._silent, self.asked = silent, []
+
+    async def send(self, node, artifacts, **terms):
+        self._wait_for(node)
+        return await super().send(node, artifacts, **terms)
+
+    async def fetch(self, node, artifacts, **terms):
+        self._wait_for(node)
+        return await super().fetch(node, artifacts, **terms)
+
+    def _wait_for(self, node):
+        self.asked.append(node.name)
+        if node.name in self._silent:
+            self._world.runtime.advance(60.0)
+            raise NodeUnreachable(node.name, attempts=(("http", "nothing moved"),), retry_after_s=1.0)
+
+
+def world_with_silent(*silent, among):
+    world = world_of(*among)
+    plane = world.planes[among[0].name]
+    plane._transfers = SilentNodes(world, plane, *silent)
+    return world
 
 
 def world_of(*given):
@@ -280,6 +309,98 @@ async def test_a_node_that_says_nothing_is_waited_for_once_in_a_request(waited_s
     assert response.details["nodes"] == ["b"]
     assert "c cannot be reached (http: nothing moved)" in response.errors[0]
     assert [call[0] for call in plane.transfers.calls].count("c") == asked
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TransferRefused("c", reason="no slot came free", retry_after_s=30.0),
+        StorageFull("the disk of c is full", retry_after_s=60.0),
+    ],
+)
+async def test_a_node_that_another_error_kept_waiting_is_not_silent(error):
+    class Late(WatchedTransfers):
+        async def send(self, node, artifacts, **terms):
+            self._world.runtime.advance(60.0)
+            if not self.calls:
+                self.calls.append((node.name,))
+                raise error
+            return await super().send(node, artifacts, **terms)
+
+    world = world_of(*nodes("a", "c"))
+    plane = world.planes["a"]
+    plane._transfers = Late(world, plane)
+    made = await world.make(b"one", "a")
+    assert (await facade_of(world).sync("games")).success
+    assert await world.holders(made) == {"a", "c"}
+
+
+async def test_a_wall_clock_that_jumps_makes_no_node_silent(monkeypatch):
+    class AtOnce(WatchedTransfers):
+        async def send(self, node, artifacts, **terms):
+            self.calls.append((node.name,))
+            ahead_s = runtime.now_s() + 3600.0
+            monkeypatch.setattr(runtime, "now_s", lambda: ahead_s)
+            raise NodeUnreachable("b", attempts=(("http", "refused"),), retry_after_s=1.0)
+
+    world = world_of(*nodes("a", "b"))
+    plane, runtime = world.planes["a"], world.runtime
+    plane._transfers = AtOnce(world, plane)
+    await world.make(b"one", "a")
+    await facade_of(world).sync("games")
+    assert len(plane.transfers.calls) == 3
+
+
+async def test_what_only_a_silent_node_has_is_not_asked_of_the_others():
+    world = world_with_silent("c", among=nodes("a", "b", "c"))
+    await world.make(b"ours", "a", games=4)
+    theirs = await world.make(b"theirs", "c", games=2)
+    response = await facade_of(world).sync("games")
+    assert not response.success
+    assert response.details["nodes"] == ["b"]
+    assert [error for error in response.errors if " c: " not in error] == []
+    assert world.planes["a"].transfers.asked.count("c") == 1
+    assert await world.holders(theirs) == {"c"}
+
+
+async def test_what_a_silent_node_has_is_relayed_from_another_that_has_it():
+    same = {"provider": "x"}  # which makes c the better source
+    among = (DataNode(name="a", **same), *nodes("b"), DataNode(name="c", **same), *nodes("d"))
+    world = world_with_silent("c", among=among)
+    await world.make(b"ours", "a")
+    theirs = await world.make(b"theirs", "c", "d")
+    response = await facade_of(world).sync("games")
+    assert not response.success, "c did not get ours"
+    assert response.details["nodes"] == ["b", "d"]
+    assert await world.holders(theirs) == {"a", "b", "c", "d"}
+
+
+async def test_this_node_gets_from_another_what_a_silent_one_did_not_give():
+    same = {"provider": "x"}
+    among = (DataNode(name="a", **same), DataNode(name="c", **same), *nodes("d"))
+    world = world_with_silent("c", among=among)
+    made = await world.make(b"theirs", "c", "d")
+    response = await facade_of(world).sync("games", targets=["a"])
+    assert response.success
+    assert world.planes["a"].transfers.asked == ["c", "d"]
+    assert await world.holders(made) == {"a", "c", "d"}
+
+
+async def test_what_could_not_be_relayed_is_no_success_because_later_backends_do_not_relay():
+    world = world_with_silent("c", among=nodes("a", "b", "c"))
+    await world.make(b"theirs", "c")
+    response = await facade_of(world).sync("games", targets=["b"])
+    assert not response.success
+    assert "c cannot be reached" in response.errors[0]
+    assert world.planes["a"].transfers.asked == ["c"]
+
+
+async def test_a_silent_source_is_waited_for_once():
+    world = world_with_silent("b", among=nodes("a", "b"))
+    await world.make(b"theirs", "b")
+    response = await facade_of(world).sync("games", source_node="b")
+    assert not response.success
+    assert world.planes["a"].transfers.asked == ["b"]
 
 
 async def test_when_every_backend_fails_all_of_them_are_named():

@@ -65,9 +65,8 @@ class _Run:
     tally: SyncTally = field(default_factory=SyncTally)
     plan: SyncPlan = field(default_factory=SyncPlan)
     errors: list[str] = field(default_factory=list)
-    unfetched: set[str] = field(default_factory=set)
-    silent: set[str] = field(default_factory=set)  # nodes that no further backend waits for
-    left_out: bool = False
+    owed: frozenset[tuple[str, str]] = frozenset()  # (node, digest): what the first plan was to bring
+    silent: frozenset[str] = frozenset()  # nodes that no further backend waits for
     backend: SyncBackend = SyncBackend.AUTO_SYNC
     done: bool = False
 
@@ -158,22 +157,25 @@ class SyncFacade:
             run.backend = backend
             self._backends.add(backend)
             ends = await self._attempt(plane, run, backend)
+            if backend is primary:
+                run.owed = _promised(run, plane.this.name)
             failures = [f"{backend.value}: {error}" for end in ends for error in end.errors]
-            run.unfetched |= {digest for end in ends if end.trip.fetch for digest in _lacking(end)}
-            run.silent |= {end.trip.node for end in ends if _kept_waiting(end)}
-            if not failures and not run.left_out and not await _lost(plane, run.unfetched):
+            if not failures and await _is_kept(plane, run):
                 run.done = True
                 return
             run.errors += failures
             log.warning("sync.attempt_failed", backend=backend.value, failures=len(failures))
+            run.silent |= {end.trip.node for end in ends if _kept_waiting(end)}
+            if run.request.source_node in run.silent:
+                break  # nobody else is to be asked
         run.backend = primary
 
     async def _attempt(self, plane: DataPlane, run: _Run, backend: SyncBackend) -> list[TripEnd]:
-        picture = await take_picture(plane, self._config_of(plane), news=self._news.news(plane.runtime))
+        news = self._news.news(plane.runtime)
+        news = replace(news, away=news.away | run.silent)
+        picture = await take_picture(plane, self._config_of(plane), news=news)
         left = RequestLeft(request=run.request, confirmed=run.tally.confirmed)
-        whole = await asyncio.to_thread(plan_request, picture, left, backend)
-        run.plan = _without_nodes(whole, run.silent)
-        run.left_out = run.plan != whole
+        run.plan = await asyncio.to_thread(plan_request, picture, left, backend)
         if run.plan.is_empty:
             return []
         await self._announcer.started(plane, run.request, _nodes_of(run.plan))
@@ -286,26 +288,23 @@ def _kept_waiting(end: TripEnd) -> bool:
     return end.unreachable and not end.arrived and end.seconds >= _WAITED_S
 
 
-def _without_nodes(plan: SyncPlan, nodes: set[str]) -> SyncPlan:
-    if not nodes:
-        return plan
-    return replace(
-        plan,
-        fetches=tuple(trip for trip in plan.fetches if trip.node not in nodes),
-        sends=tuple(trip for trip in plan.sends if trip.node not in nodes),
-    )
+def _promised(run: _Run, this: str) -> frozenset[tuple[str, str]]:
+    """Which files are to be where. What is fetched only to be sent on is owed to those that it goes to."""
+    for_here = run.request.source_node not in (None, this) or this in run.request.explicit_targets
+    arriving = [(trip.node, trip) for trip in run.plan.sends]
+    arriving += [(this, trip) for trip in run.plan.fetches if for_here]
+    return frozenset((node, each.digest) for node, trip in arriving for each in trip.artifacts)
 
 
-def _lacking(end: TripEnd) -> set[str]:
-    return {each.digest for each in end.trip.artifacts} - end.arrived
-
-
-async def _lost(plane: DataPlane, digests: set[str]) -> bool:
-    """Whether nobody has one of these any more: that no plan mentions it now is no success."""
-    if not digests:
+async def _is_kept(plane: DataPlane, run: _Run) -> bool:
+    """Whether all that was owed is there: that a later plan does not mention a file is no success."""
+    owed = run.owed - run.tally.confirmed
+    if not owed:
+        return True
+    if run.request.require_confirmation and any(node != plane.this.name for node, _ in owed):
         return False
     manifest = await plane.view()
-    return any(not manifest.holders(digest) for digest in digests)
+    return all(manifest.is_at(digest, node) for node, digest in owed)
 
 
 def _nodes_of(plan: SyncPlan) -> Sequence[str]:

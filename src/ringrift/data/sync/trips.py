@@ -16,7 +16,7 @@ from ringrift.data.sync.history import SyncHistory, SyncRecord
 from ringrift.data.sync.plans import SyncPlan, Trip
 from ringrift.data.sync.progress import SyncProgress
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
-from ringrift.data.transfer.refusals import TransferRefused
+from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
 from ringrift.errors import RingRiftError
 
 log = structlog.get_logger()
@@ -31,7 +31,8 @@ class TripEnd:
     confirmed: tuple[Receipt, ...] = ()  # were there; the receiver read them before
     bytes_sent: int = 0
     errors: tuple[str, ...] = ()
-    unreachable: bool = False
+    broken_off: bool = False  # after an error that further files would meet, too
+    unreachable: bool = False  # no transport got through to the node
     rest_s: float = 0.0  # for how long the node is left alone after its failures
     seconds: float = 0.0
 
@@ -133,16 +134,17 @@ class Courier:
         return ends
 
     async def _one(self, trip: Trip, pace: SyncPace, bytes_per_s: float | None, tally: SyncTally) -> TripEnd:
-        started_s = self._plane.runtime.now_s()
+        runtime = self._plane.runtime
+        started_s, since_s = runtime.now_s(), runtime.monotonic_s()
         end = TripEnd(trip=trip)
         for start in range(0, len(trip.artifacts), FILES_PER_TRIP):
             batch = trip.artifacts[start : start + FILES_PER_TRIP]
             before = end.bytes_sent
             end = await self._batch(end, batch, pace, bytes_per_s)
             tally.add(end, end.bytes_sent - before)
-            if end.unreachable:
+            if end.broken_off:
                 break
-        end = replace(end, seconds=max(0.0, self._plane.runtime.now_s() - started_s))
+        end = replace(end, seconds=runtime.monotonic_s() - since_s)
         await self.note(end, pace, started_s)
         return end
 
@@ -166,7 +168,8 @@ class Courier:
             log.warning("sync.trip_failed", node=trip.node, fetch=trip.fetch, error=str(error))
             told = (*end.errors, f"{trip.node}: {error}")
             rest_s = error.retry_after_s if isinstance(error, TransferRefused) else 0.0
-            return replace(end, errors=told, unreachable=True, rest_s=rest_s)
+            unreachable = isinstance(error, NodeUnreachable)
+            return replace(end, errors=told, broken_off=True, unreachable=unreachable, rest_s=rest_s)
         self.progress.call_ended(trip, files=len(batch), size=size)
         return _grown(end, batch, moved, receiver=self._plane.this.name if trip.fetch else trip.node)
 
