@@ -31,6 +31,7 @@ from ringrift.cli.options import check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.daemons.graph import PROFILES
 from ringrift.data.nodes import read_nodes
+from ringrift.data.sync.config import read_sync_config
 from ringrift.engine.opening import get_engine
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.learning.rules import learning_rules
@@ -93,7 +94,8 @@ def _check_profile(profile: str) -> None:
 def _check_tables(settings: Settings, runtime: Runtime) -> None:
     """A wrong table would stop what goes by it alone, in a run that goes on and looks well."""
     learning_rules(settings.learning or {})
-    read_nodes(settings.node_name or runtime.hostname, settings.nodes)
+    nodes = read_nodes(settings.node_name or runtime.hostname, settings.nodes)
+    read_sync_config(settings.sync).check_nodes(nodes)
 
 
 def has_display(environ: Mapping[str, str]) -> bool:

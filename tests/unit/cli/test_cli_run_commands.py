@@ -424,6 +424,8 @@ def test_a_run_that_cannot_be_is_refused_before_it_starts(arguments, complaint):
     [
         ("[learning]\nsimulation = 8", "[learning] has the unknown setting 'simulation'; it may have: "),
         ("[nodes.other]\nadress = 1", "node 'other' in the config file: "),
+        ("[sync]\ninterval = 60", "[sync] of the config file: "),
+        ('[sync]\nexcluded_hosts = ["bee"]', "excluded_hosts of [sync] names 'bee', which is no node"),
     ],
 )
 def test_a_run_with_a_wrong_table_is_refused_before_it_starts(tmp_path, monkeypatch, table, complaint):
