@@ -41,7 +41,7 @@ async def test_games_reach_two_nodes_by_two_ways_and_are_counted_once(tmp_path, 
     runtime = SystemRuntime()
     by_http, by_ssh = Store(tmp_path / "there", runtime), Store(tmp_path / "yonder", runtime)
     yonder = ssh_server.node("yonder", by_ssh.root)
-    async with running_node("here", here_root, there.node(), yonder) as here:
+    async with running_node("here", here_root, there.node(ssh_port=1), yonder) as here:
         cards = [await here.make(f"game {number}".encode() * 1000, games=10) for number in range(5)]
         response = await facade_of(here).sync("games", timeout_seconds=120)
         assert response.errors == []
@@ -62,7 +62,7 @@ async def test_row_09_a_file_that_was_damaged_at_the_receiver_is_not_confirmed_b
 ):
     """What receivers hold is read, not assumed: a truncated copy is replaced when somebody asks."""
     store = Store(tmp_path / "there", SystemRuntime())
-    async with running_node("here", here_root, there.node()) as here:
+    async with running_node("here", here_root, there.node(ssh_port=1)) as here:
         card = await here.make(b"a long game " * 100_000, games=10)
         facade = facade_of(here)
         assert (await facade.sync("games")).success
@@ -80,7 +80,7 @@ async def test_row_09_a_file_that_was_damaged_at_the_receiver_is_not_confirmed_b
 async def test_a_copy_that_its_node_says_it_does_not_have_counts_no_more(tmp_path, here_root, there):
     """Both copies are gone or damaged: neither may make a third one look dispensable."""
     store = Store(tmp_path / "there", SystemRuntime())
-    async with running_node("here", here_root, there.node()) as here:
+    async with running_node("here", here_root, there.node(ssh_port=1)) as here:
         card = await here.make(b"a long game " * 1000, games=10)
         facade = facade_of(here)
         assert (await facade.sync("games")).success
@@ -98,7 +98,7 @@ async def test_a_copy_that_its_node_says_it_does_not_have_counts_no_more(tmp_pat
 
 
 async def test_a_source_that_says_it_does_not_have_the_file_counts_no_more(tmp_path, here_root, there):
-    async with running_node("here", here_root, there.node()) as here:
+    async with running_node("here", here_root, there.node(ssh_port=1)) as here:
         small, large = [await here.make(os.urandom(size), games=1) for size in (1000, CHUNK_BYTES + 1)]
         assert (await facade_of(here).sync("games")).success
         for card in (small, large):
@@ -112,7 +112,7 @@ async def test_a_source_that_says_it_does_not_have_the_file_counts_no_more(tmp_p
 
 async def test_a_node_that_was_killed_gets_its_data_when_it_is_back(tmp_path, here_root, there):
     store = Store(tmp_path / "there", SystemRuntime())
-    async with running_node("here", here_root, there.node()) as here:
+    async with running_node("here", here_root, there.node(ssh_port=1)) as here:
         card = await here.make(b"game", games=10)
         daemon = AutoSyncDaemon(
             config=CONFIG, plane=here.plane, router=here.router, runtime=SystemRuntime(), news=NewsDesk()
@@ -134,7 +134,7 @@ async def test_a_node_that_was_killed_gets_its_data_when_it_is_back(tmp_path, he
 
 async def test_data_of_another_node_is_fetched_from_it(tmp_path, here_root, there):
     theirs = Store(tmp_path / "there", SystemRuntime())
-    async with running_node("here", here_root, there.node()) as here:
+    async with running_node("here", here_root, there.node(ssh_port=1)) as here:
         card = await here.make(b"found over there", games=7)
         theirs.put(b"found over there")
         plane = here.plane
