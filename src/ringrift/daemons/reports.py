@@ -59,7 +59,7 @@ class ProbeReport(dict[str, Any]):
 
 def expected(unit: Unit) -> bool:
     """Return whether the daemon ought to be up now."""
-    return unit.wanted and not unit.holds and unit.ended is not Ended.COMPLETED
+    return unit.wanted and not unit.kept_down and unit.ended is not Ended.COMPLETED
 
 
 def is_down(unit: Unit) -> bool:
@@ -102,7 +102,7 @@ def daemon_row(unit: Unit, *, uptime_s: float) -> dict[str, Any]:
         "auto_restart": info.auto_restart,
         "category": unit.spec.category.value,
         "wanted": unit.wanted,
-        "held": sorted(unit.holds),
+        "held": sorted(unit.kept_down),
         "paused": info.paused,
         "leaked": info.leaked,
         "unavailable_reason": info.unavailable_reason,

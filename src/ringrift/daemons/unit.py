@@ -68,19 +68,21 @@ class Unit:
         spec = self.spec
         return (*spec.depends_on, *spec.soft_depends_on) if spec.startup_mode == "strict" else spec.depends_on
 
+    @property
+    def kept_down(self) -> frozenset[str]:
+        """Why it should not be up although it is wanted: holds, and pauses if it has no pause of its own."""
+        return frozenset(self.holds) | (frozenset(self.pauses) if self.stops_to_pause else frozenset())
+
     def view(self, *, blocked_until_s: float = 0.0) -> DaemonView:
         """Return this daemon as the planner sees it."""
-        pauses, holds = frozenset(self.pauses), frozenset(self.holds)
-        if self.stops_to_pause:
-            pauses, holds = frozenset(), holds | pauses
         restart_at_s = self.restart_at_s
         if restart_at_s is not None:
             restart_at_s = max(restart_at_s, blocked_until_s)
         return DaemonView(
             daemon_type=self.daemon_type,
             wanted=self.wanted,
-            holds=holds,
-            pauses=pauses,
+            holds=self.kept_down,
+            pauses=frozenset() if self.stops_to_pause else frozenset(self.pauses),
             paused=self.info.paused,
             phase=self.phase,
             ended=self.ended,

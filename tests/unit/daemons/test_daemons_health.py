@@ -134,6 +134,29 @@ def test_liveness_falls_with_a_critical_daemon_and_only_with_one() -> None:
     in_simulation(main)
 
 
+def test_a_critical_daemon_that_rests_is_not_down() -> None:
+    """One without `pause()` is stopped instead, and backpressure is no illness."""
+
+    async def main() -> None:
+        manager, daemon = make_manager(), Crasher(after_s=HOUR_S)
+        rests = DaemonType.MEMORY_MONITOR
+        manager.register_factory(rests, daemon, depends_on=[], capability="", pausable=True)
+        await manager.start(rests)
+        await manager.reactions.on_backpressure_activated({"level": "high"})
+        await asyncio.sleep(1)
+        assert not manager.is_running(rests)
+        assert manager.liveness_probe()
+        assert manager.get_all_daemon_health()[rests]["healthy"]
+        assert "memory_monitor" not in manager.readiness_probe()["reason"]
+        await manager.reactions.on_backpressure_released({})
+        await asyncio.sleep(1)
+        assert manager.is_running(rests)
+        assert manager.liveness_probe()
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
 def test_blocks_of_the_loop_are_sent_around_once_a_minute_and_only_long_ones() -> None:
     async def main() -> None:
         runtime = SimulatedRuntime()
