@@ -46,6 +46,15 @@ async def test_files_are_known_at_their_receiver_as_they_were_at_their_sender(be
         assert await take_over_arrivals(there.plane) == []
 
 
+async def test_what_arrived_waits_for_its_node_when_a_command_runs_under_another_name(bench):
+    card = described(bench.here.put(b"games"))
+    await bench.transport.send(bench.node, [card], Terms())
+    async with running_node("unnamed", bench.there.root) as unnamed:
+        assert await take_over_arrivals(unnamed.plane) == []
+    async with running_node(THERE, bench.there.root) as there:
+        assert await take_over_arrivals(there.plane) == [card]
+
+
 async def test_what_a_node_knows_or_does_not_have_is_not_changed_by_what_others_say(bench):
     known, gone = (described(bench.here.put(os.urandom(size))) for size in (100, 200))
     async with running_node(THERE, bench.there.root) as there:

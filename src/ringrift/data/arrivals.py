@@ -12,11 +12,17 @@ from ringrift.engine.sqlite.faults import told_in_our_words
 
 
 async def take_over_arrivals(plane: DataPlane) -> list[Artifact]:
-    """Register what waits; return what was new. Doing it twice, or in two processes, is harmless."""
+    """Register what waits for this node; return what was new.
+
+    Doing it twice, or in two processes, is harmless. What was received under another name stays for the node
+    of that name: it shares this folder, or a command was started without it.
+    """
     folder = plane.settings.blob_dir
     box, taken = CardBox(BlobFolder(folder, plane.runtime.new_id)), list[Artifact]()
     with told_in_our_words(folder):
         for path, arrived in await asyncio.to_thread(lambda: list(box.lists())):
+            if any(file.receipt.node != plane.this.name for file in arrived):
+                continue
             for file in arrived:
                 if await _enter(plane, file):
                     taken.append(file.card)
@@ -27,7 +33,7 @@ async def take_over_arrivals(plane: DataPlane) -> list[Artifact]:
 async def _enter(plane: DataPlane, file: ArrivedFile) -> bool:
     """Enter one file that is still here; whether the manifest did not know it."""
     digest, this = file.card.digest, plane.this.name
-    if file.receipt.node != this or await plane.blobs.size(digest) != file.card.size:
+    if await plane.blobs.size(digest) != file.card.size:
         return False
     new = await plane.manifest.register([file.card]) > 0
     stone = (await plane.tombstones()).get(digest)
