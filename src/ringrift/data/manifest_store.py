@@ -10,7 +10,7 @@ import msgspec
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.engine.digests import check_digest
 from ringrift.engine.ports import KeyValue
-from ringrift.errors import AlreadyExists, Corrupt
+from ringrift.errors import AlreadyExists, Corrupt, RevisionMismatch
 
 T = TypeVar("T")
 
@@ -52,6 +52,16 @@ class ManifestStore:
     async def drop_copy(self, digest: str, node: str) -> bool:
         """A node no longer has the file, or it was found bad there."""
         return await self._kv.delete(_location(digest, node))
+
+    async def drop_copy_read_before(self, time_s: float, digest: str, node: str) -> bool:
+        """The same, as of *time_s*: a receipt from later is of a copy that came since."""
+        entry = await self._kv.get(_location(digest, node))
+        if entry is None or read_entry(entry.key, entry.value, Receipt).verified_s >= time_s:
+            return False
+        try:
+            return await self._kv.delete(entry.key, revision=entry.revision)
+        except RevisionMismatch:
+            return False  # it was just renewed
 
     async def copies(self, digest: str) -> list[Receipt]:
         entries = await self._kv.entries(_location(digest, ""))

@@ -1,19 +1,23 @@
 """What moves, by which way, and what is said about it."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 from transfer_kit import in_transfer_world
 
+from ringrift.data.artifacts import Receipt
 from ringrift.data.delivery_ledger import DeliveryStatus, delivery_id
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.bloom import BloomFilter
-from ringrift.data.transfer.contract import Terms
+from ringrift.data.transfer.contract import Moved, Terms
 from ringrift.data.transfer.gates import GateLimits
 from ringrift.data.transfer.holdings import PREFIX
 from ringrift.data.transfer.priorities import TransferPriority
 from ringrift.data.transfer.ranking import NODE_LIMIT
 from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
 from ringrift.data.transfer.service import TransferConfig
-from ringrift.errors import ConfigError, StorageFull
+from ringrift.errors import ConfigError, StorageFull, Unavailable
 
 
 def test_what_arrived_is_in_the_manifest_with_the_receivers_receipt():
@@ -342,5 +346,86 @@ def test_every_delivery_is_one_record_over_all_its_attempts():
         assert record.status is DeliveryStatus.VERIFIED
         assert record.retry_count == 1
         assert record.method in {"http", "rsync"}
+
+    in_transfer_world(scenario)
+
+
+def answers(world, *cards, **told):
+    """Both ways say that *cards* failed, and send the others as ever."""
+
+    def way(transport):
+        as_ever = transport.send
+
+        async def send(node, artifacts, terms):
+            rest = [card for card in artifacts if card not in cards]
+            moved = await as_ever(node, rest, terms) if rest else Moved()
+            failed = tuple((card.digest, "a test") for card in cards)
+            return replace(moved, failed=failed, **told)
+
+        return send
+
+    world.http.send, world.rsync.send = way(world.http), way(world.rsync)
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+def test_a_copy_is_struck_unless_another_process_brought_it_while_the_call_ran(delivered):
+    async def scenario(world):
+        card = await world.make("games")
+        receipt = Receipt(digest=card.digest, node="there", size=card.size, verified_s=world.runtime.now_s())
+        await world.manifest.add_receipts([receipt])
+        await world.runtime.sleep(10.0)
+        answers(world, card, lacking=frozenset({card.digest}))
+        heard = world.http.send
+
+        async def send(node, artifacts, terms):
+            moved = await heard(node, artifacts, terms)
+            await world.runtime.sleep(1.0)
+            if delivered:
+                new = msgspec.structs.replace(receipt, verified_s=world.runtime.now_s())
+                await world.manifest.add_receipts([new])
+            return moved
+
+        world.http.send = send
+        moved = await world.transfers.send("there", [card])
+        assert moved.lacking == {card.digest}
+        assert await world.copies(card) == (["there"] if delivered else [])
+
+    in_transfer_world(scenario)
+
+
+@pytest.mark.parametrize("broken", ["drop_copy_read_before", "record", "verify", "end"])
+def test_what_moved_is_told_though_the_store_fails_right_after(broken, monkeypatch):
+    async def fails(*_args, **_kwargs):
+        raise Unavailable("the store")
+
+    async def scenario(world):
+        good, bad = await world.make("games"), await world.make("other games")
+        await world.manifest.add_receipts([Receipt(digest=bad.digest, node="there", size=1, verified_s=-1.0)])
+        answers(world, bad, lacking=frozenset({bad.digest}), corrupted=frozenset({bad.digest}))
+        service = world.transfers
+        parts = (world.manifest, service._decisions, world.blobs["here"], service.ledger)
+        (part,) = (part for part in parts if hasattr(part, broken))
+        monkeypatch.setattr(part, broken, fails)
+        moved = await service.send("there", [good, bad])
+        assert [receipt.digest for receipt in moved.receipts] == [good.digest]
+        assert dict(moved.failed).keys() == {bad.digest}
+
+    in_transfer_world(scenario)
+
+
+def test_looking_at_files_that_came_wrong_ends_with_the_time_of_the_call(monkeypatch):
+    async def scenario(world):
+        cards = [await world.make(f"games {number}") for number in range(4)]
+        answers(world, *cards, corrupted=frozenset(card.digest for card in cards))
+        looked = []
+
+        async def verify(digest):
+            looked.append(digest)
+            await world.runtime.sleep(10.0)
+
+        monkeypatch.setattr(world.blobs["here"], "verify", verify)
+        moved = await world.transfers.send("there", cards, timeout_s=15)
+        assert len(looked) == 2
+        assert len(moved.failed) == 4
 
     in_transfer_world(scenario)

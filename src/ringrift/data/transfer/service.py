@@ -149,7 +149,7 @@ class TransferService:
     async def _move(
         self, way: Way, node: DataNode | str, artifacts: Sequence[Artifact | str], order: MoveOrder
     ) -> Moved:
-        found = self._checked(node)
+        found, begun_s = self._checked(node), self._runtime.now_s()
         cards, failed = await self._cards(artifacts, way)
         receiver = found.name if way is Way.SEND else self._nodes.this.name
         tally = CallTally(cards, failed, receiver=receiver, on_progress=order.on_progress)
@@ -162,7 +162,7 @@ class TransferService:
                 await self._open_deliveries(way, found, tally)
                 try:
                     await self._move_all(way, found, tally, order, pace)
-                    await self._learn_from_failures(way, found, tally)
+                    await self._learn_from_failures(way, found, tally, begun_s)
                 finally:
                     await self._close_deliveries(way, found, tally)
         finally:
@@ -323,15 +323,33 @@ class TransferService:
         await each(unknown, lambda card: self._manifest.register([card]))
         await each(new, lambda receipt: self._manifest.add_receipts([receipt]))
 
-    async def _learn_from_failures(self, way: Way, node: DataNode, tally: CallTally) -> None:
-        """Strike copies that are not there, and look at our own where other bytes than expected arrived."""
+    async def _learn_from_failures(self, way: Way, node: DataNode, tally: CallTally, begun_s: float) -> None:
+        """Strike copies that are not there, and look at our own where other bytes than expected arrived.
+
+        What cannot be learned now is learned at the next failure; it never takes the place of the result.
+        """
+        try:
+            await self._strike(node, tally, begun_s)
+            if way is Way.SEND:
+                await self._look_at_own(tally)
+        except (Corrupt, Unavailable) as error:
+            log.warning("transfer.nothing_learned", node=node.name, error=str(error))
+
+    async def _strike(self, node: DataNode, tally: CallTally, begun_s: float) -> None:
         for digest in tally.not_there():
-            if await self._manifest.drop_copy(digest, node.name):
+            if self._left_s(tally) <= 0:
+                return
+            # Another process may have brought it there while this call ran.
+            if await self._manifest.drop_copy_read_before(begun_s, digest, node.name):
                 log.warning("transfer.copy_gone", node=node.name, digest=digest)
                 await self._decisions.record(
                     NAME, "struck", f"{node.name} said that it does not have it", digest=digest
                 )
-        for digest in tally.came_wrong() if way is Way.SEND else ():
+
+    async def _look_at_own(self, tally: CallTally) -> None:
+        for digest in tally.came_wrong():
+            if self._left_s(tally) <= 0:
+                return
             try:
                 await self._blobs.verify(digest)
             except Corrupt:
@@ -352,12 +370,15 @@ class TransferService:
     async def _close_deliveries(self, way: Way, node: DataNode, tally: CallTally) -> None:
         if way is Way.SEND:
             tally.give_up("the transfer was broken off")
-            await each(
-                list(tally.ends()),
-                lambda end: self.ledger.end(
-                    tally.card(end.digest), node.name, error=end.error, method=end.method
-                ),
-            )
+            try:
+                await each(
+                    list(tally.ends()),
+                    lambda end: self.ledger.end(
+                        tally.card(end.digest), node.name, error=end.error, method=end.method
+                    ),
+                )
+            except Unavailable as error:  # what was moved is worth more than the note of it
+                log.warning("transfer.deliveries_not_noted", node=node.name, error=str(error))
 
     async def _announce(self, node: DataNode, tally: CallTally) -> None:
         router = self._own_router or get_router()
