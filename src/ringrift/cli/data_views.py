@@ -11,7 +11,6 @@ import msgspec
 
 from ringrift.cli.wording import NOTHING, brief, clock, count
 from ringrift.data.artifacts import Artifact, kinds_of
-from ringrift.data.away import AwayLog
 from ringrift.data.copies import CopyView
 from ringrift.data.deletion import Deleter, DeletionVerdict
 from ringrift.data.deletion_records import DeletionRecords
@@ -80,8 +79,7 @@ async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, A
     """All that is known of one artifact."""
     digest, deleter, records = artifact.digest, Deleter(plane), DeletionRecords(plane.kv)
     tombstone, heir = await records.tombstone(digest), await records.heir(digest)
-    away = await AwayLog(plane.engine.events, plane.runtime).refresh()
-    view = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s(), away=away)
+    view = await deleter.view()
     copies = view.of(await plane.manifest.copies(digest), tombstone)
     held = await read_held(plane, (await plane.view()).cards)
     verdict = DeletionVerdict(allowed=False, reason="this node has none")

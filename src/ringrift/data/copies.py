@@ -6,6 +6,7 @@ from. A copy counts if a node that stays read all of it not too long ago and has
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -58,6 +59,13 @@ class Copies:
         )
 
 
+def is_given_up(receipt: Receipt, tombstone: Tombstone | None, nodes: DataNodes) -> bool:
+    """Whether the copy was deleted since, by its node or by one that shares its disk."""
+    return tombstone is not None and any(
+        tombstone.covers(receipt, given_up_by=name) for name in nodes.sharing(receipt.node)
+    )
+
+
 GIVEN_UP = "it was deleted there"
 AWAY = "the node does not answer"
 EPHEMERAL = "the node may vanish at any moment"
@@ -70,6 +78,7 @@ class CopyView:
     nodes: DataNodes
     now_s: float
     away: frozenset[str] = frozenset()
+    away_since: Mapping[str, float] = field(default_factory=dict)  # what was read there later counts
     rules: CopyRules = field(default_factory=CopyRules)
 
     def of(self, receipts: Iterable[Receipt], tombstone: Tombstone | None = None) -> Copies:
@@ -86,16 +95,14 @@ class CopyView:
         return Copies(counted=tuple(counted), discounted=tuple(discounted), shares=self.nodes.shares)
 
     def _discount(self, receipt: Receipt, tombstone: Tombstone | None) -> str:
-        if tombstone is not None and any(
-            tombstone.covers(receipt, given_up_by=name) for name in self.nodes.sharing(receipt.node)
-        ):
+        if is_given_up(receipt, tombstone, self.nodes):
             return GIVEN_UP
         if receipt.node not in self.nodes:
             return "the config file has no node of that name"
         node = self.nodes[receipt.node]
         if not node.active:
             return f"the node is {node.status}"
-        if node.name in self.away:
+        if node.name in self.away or receipt.verified_s <= self.away_since.get(node.name, -math.inf):
             return AWAY
         if node.ephemeral:
             return EPHEMERAL

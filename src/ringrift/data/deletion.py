@@ -28,7 +28,7 @@ from ringrift.data.deletion_records import (
 )
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
-from ringrift.data.retention import needed_for
+from ringrift.data.retention import OpenInputs, needed_for
 from ringrift.errors import ConfigError, Conflict, Corrupt
 
 log = structlog.get_logger()
@@ -123,7 +123,7 @@ class Deleted:
 
 
 class Deleter:
-    """Deletes copies of the node that it runs on."""
+    """Deletes copies of the node that it runs on. Made anew for each batch of deletions."""
 
     def __init__(
         self, plane: DataPlane, *, rules: DeletionRules | None = None, away: frozenset[str] = frozenset()
@@ -131,7 +131,9 @@ class Deleter:
         self._plane, self.rules, self.away = plane, rules or DeletionRules(), away
         self._node = plane.this.name
         self._records = DeletionRecords(plane.kv)
-        self._away_log = AwayLog(plane.engine.events, plane.runtime)
+        for_s = self.rules.copy_rules.receipt_age_s_max  # what was read before that counts for nobody
+        self._away_log = AwayLog(plane.engine.events, plane.kv, plane.runtime, for_s=for_s)
+        self._inputs = OpenInputs(plane.queue)
         self.decisions = DecisionLog(plane.kv, plane.runtime, node=self._node)
 
     async def examine(
@@ -166,6 +168,7 @@ class Deleter:
 
     async def finish(self) -> list[Deleted]:
         """Complete, or take back, deletions that a crash interrupted."""
+        await self._away_log.refresh()  # whoever was said to be away is remembered, before the log forgets
         finished = []
         for tombstone in (await self._plane.tombstones()).values():
             own = tombstone.nodes.get(self._node)
@@ -181,7 +184,7 @@ class Deleter:
     ) -> tuple[DeletionVerdict, Tombstone | None, int | None]:
         # The tombstone is read before the receipts: whoever gives up a copy after this changes its revision.
         tombstone, revision = await self._records.tombstone_at(artifact.digest)
-        view = await self._view(rules)
+        view = await self.view(rules)
         copies = view.of(await self._plane.manifest.copies(artifact.digest), tombstone)
         inheritance = await self._inheritance(artifact.digest, view)
         verdict = may_delete(
@@ -222,7 +225,7 @@ class Deleter:
     async def _carry_out(self, artifact: Artifact, held_for: str, rules: DeletionRules) -> Deleted:
         """Look once more, then delete; our own copy is given up already and does not count."""
         digest, manifest = artifact.digest, self._plane.manifest
-        held_for = held_for or await needed_for(self._plane, digest)
+        held_for = held_for or await needed_for(self._plane, digest, self._inputs)
         verdict, tombstone, _ = await self._examine(artifact, held_for, rules)
         own = None if tombstone is None else tombstone.nodes.get(self._node)
         if own is None or own.state is not GivingUp.DELETING:
@@ -269,8 +272,12 @@ class Deleter:
         return with_node(tombstone, self._node, None) if decided else tombstone
 
     def _done(self, own: GivenUp, receipts: list[Receipt]) -> GivenUp:
-        """Not before the last receipt of this node, which a slow sender may still bring to the manifest."""
-        known = [receipt.verified_s for receipt in receipts if receipt.node == self._node]
+        """Not before the last receipt of this file, which a slow sender may still bring to the manifest.
+
+        Those who share this disk wrote receipts of it too, perhaps by a clock that is ahead.
+        """
+        sharers = self._plane.nodes.sharing(self._node)
+        known = [receipt.verified_s for receipt in receipts if receipt.node in sharers]
         return GivenUp(
             state=GivingUp.DELETED,
             at_s=max(self._plane.runtime.now_s(), own.at_s, *known),
@@ -285,12 +292,14 @@ class Deleter:
         if await self._records.heir(digest) is not None and not await self._plane.manifest.copies(digest):
             await self._plane.manifest.forget(digest)
 
-    async def _view(self, rules: DeletionRules) -> CopyView:
+    async def view(self, rules: DeletionRules | None = None) -> CopyView:
+        """By what copies are judged before one is deleted."""
         return CopyView(
             nodes=self._plane.nodes,
             now_s=self._plane.runtime.now_s(),
-            away=self.away | await self._away_log.refresh(),
-            rules=rules.copy_rules,
+            away=self.away,
+            away_since=await self._away_log.refresh(),
+            rules=(rules or self.rules).copy_rules,
         )
 
     async def _record(self, action: str, digest: str, reason: str, **facts: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.copies import is_given_up
 from ringrift.data.deletion_records import Tombstone
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.replication_plan import data_type_of
@@ -72,7 +73,7 @@ class DistributionScene:
         return frozenset(
             receipt.node
             for receipt in self.receipts.get(digest, ())
-            if tombstone is None or not tombstone.covers(receipt)
+            if not is_given_up(receipt, tombstone, self.nodes)
         )
 
 

@@ -15,7 +15,7 @@ import msgspec
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DataPlane
 from ringrift.engine.digests import check_digest
-from ringrift.engine.ports import KeyValue, WorkItem, WorkQueue
+from ringrift.engine.ports import KeyValue, WorkItem, WorkQueue, WorkState
 from ringrift.errors import ConfigError
 from ringrift.work.job_orders import JobOrder, read_order
 
@@ -69,21 +69,37 @@ async def read_needs(plane: DataPlane) -> Needs:
     return Needs(
         pins=pins,
         champions=await read_champions(kv),
-        open_inputs=await _open_inputs(plane.queue),
+        open_inputs=await OpenInputs(plane.queue).refresh(),
         windows=await plane.windows.refresh(),
     )
 
 
-async def _open_inputs(queue: WorkQueue) -> dict[str, str]:
-    """Every input of every item that has not ended: one that is left out is one that may be deleted."""
-    inputs: dict[str, str] = {}
-    after = 0
-    while page := await queue.unended(after=after, limit=_PAGE):
-        after = page[-1][0]
-        for _, item in page:
-            if (order := _order(item)) is not None:
-                inputs |= dict.fromkeys(order.inputs.values(), item.kind)
-    return inputs
+class OpenInputs:
+    """Every input of every item that has not ended: one that is left out is one that may be deleted.
+
+    The first look reads the whole queue, later ones what was added since. What ended meanwhile still counts,
+    so this is made anew for each batch of questions.
+    """
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue, self._after = queue, 0
+        self._dead: dict[str, int] = {}
+        self._inputs: dict[str, str] = {}  # digest: what kind of work
+
+    async def refresh(self) -> Mapping[str, str]:
+        counts = await self._queue.counts()
+        dead = {kind: number for kind in counts if (number := counts[kind].get(WorkState.DEAD, 0))}
+        if dead != self._dead:
+            self._dead, self._after = dead, 0  # one may have been revived: it kept its old number
+        while page := await self._queue.unended(after=self._after, limit=_PAGE):
+            self._inputs |= await asyncio.to_thread(_inputs_of, [item for _, item in page])
+            self._after = page[-1][0]
+        return self._inputs
+
+
+def _inputs_of(items: Iterable[WorkItem]) -> dict[str, str]:
+    orders = ((item.kind, _order(item)) for item in items)
+    return {digest: kind for kind, order in orders if order is not None for digest in order.inputs.values()}
 
 
 def held(
@@ -106,7 +122,7 @@ async def read_held(
     return await asyncio.to_thread(held, artifacts, needs, rules or RetentionRules(), now_s=now_s)
 
 
-async def needed_for(plane: DataPlane, digest: str) -> str:
+async def needed_for(plane: DataPlane, digest: str, inputs: OpenInputs) -> str:
     """What must have this file right now, whatever was found before: a pin, a champion or work."""
     check_digest(digest)
     pinned = await plane.kv.get(PINS + digest)
@@ -114,7 +130,7 @@ async def needed_for(plane: DataPlane, digest: str) -> str:
         return f"pinned: {pinned.value.decode()}"
     if (config := (await read_champions(plane.kv)).get(digest)) is not None:
         return f"the champion of {config}"
-    kind = (await _open_inputs(plane.queue)).get(digest)
+    kind = (await inputs.refresh()).get(digest)
     return "" if kind is None else f"input of {kind} work"
 
 

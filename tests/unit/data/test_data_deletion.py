@@ -12,13 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, Receipt
-from ringrift.data.away import AWAY_S
 from ringrift.data.copies import Copies, CopyView
 from ringrift.data.decisions import DECISIONS_MAX, DecisionLog
 from ringrift.data.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
 from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
+from ringrift.data.distribution_plan import DistributionScene
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.retention import pin
+from ringrift.data.sync.config import AutoSyncConfig
+from ringrift.data.sync.picture import take_picture
 from ringrift.engine.ports import NewWork
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.event_wire import to_log
@@ -246,6 +248,23 @@ async def test_a_file_on_a_shared_disk_is_gone_for_all_who_share_it():
     assert not left.verdict.allowed, "b's receipt is of the file that a deleted"
 
 
+async def test_a_file_deleted_on_a_shared_disk_is_gone_though_the_clock_of_a_sharer_is_ahead():
+    world = on_a_share()
+    artifact = await world.make(b"games", "a", "b", "c", "d")
+    ahead = msgspec.structs.replace(world.receipt(artifact, "b"), verified_s=world.runtime.now_s() + 3_600.0)
+    await world.planes["b"].manifest.add_receipts([ahead])
+    assert (await Deleter(world.planes["a"]).delete(artifact, why="gc", by="test")).verdict.allowed
+    assert not (await Deleter(world.planes["c"]).delete(artifact, why="gc", by="test")).verdict.allowed
+    plane = world.planes["c"]
+    picture = await take_picture(plane, AutoSyncConfig())
+    assert set(picture.view.copies[artifact.digest]) == {"c", "d"}
+    receipts = {artifact.digest: await plane.manifest.copies(artifact.digest)}
+    scene = DistributionScene(
+        artifacts={}, receipts=receipts, nodes=plane.nodes, tombstones=await plane.tombstones()
+    )
+    assert scene.confirmed(artifact.digest) == {"c", "d"}
+
+
 async def pin_it(plane, artifact):
     await pin(plane.kv, artifact.digest, "a test")
 
@@ -363,6 +382,25 @@ async def test_copies_of_nodes_that_were_said_to_be_offline_do_not_count_until_t
     assert not refused.verdict.allowed
     await tell("HOST_ONLINE")
     assert (await deleter.examine(artifact)).allowed
-    await tell("HOST_OFFLINE")
-    world.runtime.advance(AWAY_S + 1.0)
-    assert (await deleter.examine(artifact)).allowed, "an unheard return does not count for ever"
+
+
+async def test_a_node_that_died_stays_away_until_it_is_heard_of_however_long_that_takes():
+    """It never says again that it is gone, and the log that said so is not kept for good."""
+    world = World(*nodes("a", "b", "c"))
+    plane = world.planes["a"]
+    artifact, other = [await world.make(text, "a", "b", "c") for text in (b"games", b"more games")]
+    told = RouterEvent("HOST_OFFLINE", {"node_id": "b", "reason": "a test"})
+    await plane.engine.events.append([to_log(told, session="")])
+    await Deleter(plane).finish()
+    world.runtime.advance(7 * 86_400.0)
+    assert await plane.engine.events.trim() == 1
+    assert "b: the node does not answer" in (await Deleter(plane).examine(artifact)).reason
+    await plane.manifest.add_receipts([world.receipt(artifact, "b")])
+    assert (await Deleter(plane).examine(artifact)).allowed, "it read the file since"
+    assert not (await Deleter(plane).examine(other)).allowed
+    back = RouterEvent("HOST_ONLINE", {"node_id": "b"})
+    await plane.engine.events.append([to_log(back, session="")])
+    assert (await Deleter(plane).examine(other)).allowed
+    world.runtime.advance(7 * 86_400.0)
+    assert await plane.engine.events.trim() == 1
+    assert (await Deleter(plane).examine(other)).allowed, "it is not remembered as away"

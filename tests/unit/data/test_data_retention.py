@@ -139,3 +139,43 @@ async def test_the_ends_of_work_are_read_once_and_the_last_export_counts():
     plane.windows._queue = counted
     assert await plane.windows.refresh() == {"hex8_2p": frozenset({second})}
     assert min(read) > 0
+
+
+async def test_a_batch_of_deletions_reads_the_queue_once_and_misses_no_work_that_comes_meanwhile():
+    world = World(*nodes("a", "b", "c"))
+    plane = world.planes["a"]
+    names = ("one", "two", "three", "ordered", "revived")
+    files = {name: await world.make(name.encode(), "a", "b", "c") for name in names}
+
+    def work(name):
+        order = JobOrder(config="c", params={}, inputs={"x": files[name].digest})
+        return NewWork(kind="train", payload=order.as_payload())
+
+    (dead,) = await plane.queue.add([work("revived")])
+    (claim,) = await plane.queue.claim(Claimant(worker="w"), lease_s=60.0)
+    await plane.queue.fail(claim.id, token=claim.token, error="a test", final=True)
+    await plane.queue.add([NewWork(kind="foreign", payload={"any": 1}) for _ in range(5)])
+    queue, read = plane.queue, []
+
+    class CountedQueue:
+        def __getattr__(self, name):
+            return getattr(queue, name)
+
+        async def unended(self, *, after, limit):
+            read.append(after)
+            return await queue.unended(after=after, limit=limit)
+
+    plane.queue = CountedQueue()
+    deleter = Deleter(plane)
+
+    async def delete(name):
+        return (await deleter.delete(files[name], why="gc", by="test")).verdict
+
+    for name in ("one", "two", "three"):
+        assert (await delete(name)).allowed
+    assert read.count(0) == 1
+    await queue.add([work("ordered")])
+    assert (await delete("ordered")).reason == "it is needed: input of train work"
+    assert read.count(0) == 1
+    await queue.revive(dead)
+    assert (await delete("revived")).reason == "it is needed: input of train work"

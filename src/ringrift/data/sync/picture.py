@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.capacity import DiskState, DiskStates
+from ringrift.data.copies import is_given_up
 from ringrift.data.deletion_records import Tombstone
 from ringrift.data.manifest import data_type_of
 from ringrift.data.manifest_index import ManifestView
@@ -108,7 +109,7 @@ async def take_picture(
     tombstones = await plane.tombstones()
     view = await plane.view()
     return SyncPicture(
-        view=_without_deleted(view, tombstones),
+        view=_without_deleted(view, tombstones, plane.nodes),
         nodes=plane.nodes,
         now_s=plane.runtime.now_s(),
         config=config,
@@ -120,10 +121,14 @@ async def take_picture(
     )
 
 
-def _without_deleted(view: ManifestView, tombstones: Mapping[str, Tombstone]) -> ManifestView:
+def _without_deleted(
+    view: ManifestView, tombstones: Mapping[str, Tombstone], nodes: DataNodes
+) -> ManifestView:
     """A copy that its node has decided to give up is none, although its receipt may still stand."""
     copies = dict(view.copies)
     for digest, tombstone in tombstones.items():
         places = copies.get(digest, {})
-        copies[digest] = {node: each for node, each in places.items() if not tombstone.covers(each)}
+        copies[digest] = {
+            node: each for node, each in places.items() if not is_given_up(each, tombstone, nodes)
+        }
     return ManifestView(view.artifacts, copies)
