@@ -1,6 +1,7 @@
 """Every test has a data folder and process-wide objects of its own, and a disk with room."""
 
 import os
+import runpy
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,14 @@ ROOMY_DISK = Path(__file__).with_name("roomy_disk")
 
 
 def pytest_configure():
-    """How long an example takes says something about the machine; each test as a whole has its time limit."""
+    """How long an example takes says something about the machine; each test as a whole has its time limit.
+
+    So does how full its disk is, and nodes hold work back on a full one: neither this process nor those that
+    tests start see the real one.
+    """
+    runpy.run_path(str(ROOMY_DISK / "sitecustomize.py"))
+    paths = [str(ROOMY_DISK), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
 
@@ -24,9 +32,6 @@ def own_process_scope(tmp_path_factory, monkeypatch):
     """Keep shared objects from leaking between tests, and files out of the working folder."""
     monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path_factory.mktemp("data")))
     monkeypatch.setenv("RINGRIFT_HEALTH_PORT", "0")
-    # Nodes hold work back on a full disk; the one under the tests must not matter to those that tests start.
-    paths = [str(ROOMY_DISK), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     process_scope().clear()
     yield
     process_scope().clear()

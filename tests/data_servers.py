@@ -41,6 +41,7 @@ UsePAM no
 StrictModes no
 PermitRootLogin prohibit-password
 MaxStartups 100
+SetEnv "PYTHONPATH={paths}"
 {gate}
 """
 
@@ -101,7 +102,8 @@ class SshServer:
 
     def start(self):
         config = self.folder / "sshd_config"
-        config.write_text(SSHD_CONFIG.format(port=self.port, folder=self.folder, gate=self.gate))
+        paths = os.environ["PYTHONPATH"]  # which sshd does not pass on by itself
+        config.write_text(SSHD_CONFIG.format(port=self.port, folder=self.folder, gate=self.gate, paths=paths))
         with (self.folder / "sshd.log").open("ab") as log:
             command = [self.sshd, "-D", "-e", "-f", str(config)]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -262,7 +262,9 @@ async def test_a_connection_ends_with_the_one_who_made_it_and_not_before_command
 ):
     runtime, folder = SystemRuntime(), tmp_path_factory.mktemp("c")
     programs = Programs(Scratch(tmp_path / "scratch", runtime), runtime)
-    maker, guest = (Ssh(programs, runtime, control_dir=folder, connect_s=60.0) for _ in range(2))
+    maker, guest = (
+        Ssh(programs, runtime, control_dir=folder, connect_s=60.0, close_s=60.0) for _ in range(2)
+    )
     node = ssh_server.node("gpu", tmp_path)
     await maker.line(node)
     line = await guest.line(node)
@@ -276,6 +278,10 @@ async def test_a_connection_ends_with_the_one_who_made_it_and_not_before_command
         pipe.write("all of it")
     end = await reading
     assert (end.code, end.output) == (0, b"all of it")
+    await guest.line(node)
+    assert len(sockets(folder)) == 1, "the guest makes one of its own when the maker has left"
+    await guest.close()
+    assert sockets(folder) == []
 
 
 async def test_a_connection_that_does_not_answer_holds_up_nobody(ssh_server, tmp_path, tmp_path_factory):

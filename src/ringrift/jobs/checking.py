@@ -167,8 +167,8 @@ def _check_step(game: Game, replay: BatchReplay, step: ReplayStep, stored: Seque
             told = f"player {each.moves.players[step.move]} is recorded, player {movers[at]} is on turn"
             replay.refuse(row, Fault("wrong_player", told, step.move))
             continue
-        if each.moves.phases[step.move] != phases[at]:
-            told = f"{each.moves.phases[step.move]} is recorded, {phases[at]} by the rules"
+        if (recorded := each.moves.phases[step.move]) is not None and recorded != phases[at]:
+            told = f"{recorded} is recorded, {phases[at]} by the rules"
             replay.refuse(row, Fault("wrong_phase", told, step.move))
             continue
         actions, probabilities = each.game.policies.of(step.move)

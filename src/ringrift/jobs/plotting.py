@@ -29,8 +29,9 @@ def line_plot(
     kept = {
         name: [(x, y) for x, y in points if isfinite(x) and isfinite(y)] for name, points in series.items()
     }
+    drawn = {name: [part for part in band if all(map(isfinite, part))] for name, band in bands.items()}
     everything = [point for points in kept.values() for point in points]
-    everything += [(x, y) for band in bands.values() for x, *ends in band for y in ends]
+    everything += [(x, y) for band in drawn.values() for x, *ends in band for y in ends]
     everything = everything or [(0.0, 0.0)]
     x_low, x_high = _span([x for x, _ in everything])
     y_low, y_high = _span([y for _, y in everything])
@@ -55,7 +56,7 @@ def line_plot(
         parts.append(_text(LEFT - 8, down(y) + 4, f"{y:g}", anchor="end"))
     for number, (name, points) in enumerate(kept.items()):
         colour = COLOURS[number % len(COLOURS)]
-        if band := bands.get(name, ()):
+        if band := drawn.get(name, []):
             edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
             outline = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in edge)
             parts.append(f'<polygon points="{outline}" fill="{colour}" fill-opacity="0.14"/>')

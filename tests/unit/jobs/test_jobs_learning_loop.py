@@ -82,7 +82,7 @@ def test_it_beats_a_random_player_after_a_moment():
 
 
 def test_a_plot_shows_the_band_of_a_series_whole():
-    band = [(0, 0.5, 90), (2, 1, 4)]
+    band = [(0, 0.5, 90), (1, 0.5, float("inf")), (2, 1, 4)]
     svg = line_plot("t", {"one": [(0, 1), (2, 3)]}, x_label="x", y_label="y", bands={"one": band})
     outline = re.search(r'<polygon points="([^"]+)"', svg)[1]
     heights = [float(point.split(",")[1]) for point in outline.split()]

@@ -98,7 +98,7 @@ class Ssh:
             raise ConfigError(f"node {node.name!r} has neither ssh_host nor overlay_ip")
         async with self._connecting[node.name]:
             known = self._lines.get(node.name)
-            if known is not None and self._still_good(node, *known):
+            if known is not None and self._still_good(node, *known) and await self._is_shared(known[0]):
                 return known[0]
             return await self._connect(node)
 
@@ -149,6 +149,12 @@ class Ssh:
             return False  # its entry changed
         best = line.address == node.addresses[0]
         return best or self._runtime.monotonic_s() - since_s < OVERLAY_AGAIN_S
+
+    async def _is_shared(self, line: SshLine) -> bool:
+        """Whether commands find the connection; without, each would log in anew when its maker has left."""
+        if self._control_dir is None:
+            return True
+        return await asyncio.to_thread((self._control_dir / _socket_name(line.node, line.address)).exists)
 
     async def _connect(self, node: DataNode) -> SshLine:
         if self._control_dir is not None:

@@ -52,7 +52,7 @@ export function drawTotals(store) {
     { name: "games/s", value: rate(speed), note: `${count(speed * 3600)} an hour`, points: store.speeds },
     { name: "games", value: count(sum("games")), note: `${count(sum("rows"))} rows` },
     { name: "promotions", value: count(sum("promotions")), note: `${count(sum("rejections"))} refused, ${count(sum("rollbacks"))} taken back` },
-    { name: "workers busy", value: `${busy} of ${run.workers}`, note: waiting(store.get("queue", {})) },
+    { name: "jobs running", value: count(busy), note: waiting(store.get("queue", {})) },
     { name: "CPU time", value: duration(cpuS), note: [gpuS > 0 ? `GPU ${duration(gpuS)}` : "", priced.length ? `cost ${money(spent)}` : ""].filter(Boolean).join(", ") || "no GPU used" },
   ];
   keyed(byId("totals"), boxes, {
