@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from data_http import http_bench
-from data_transports import HERE, THERE, artifact, drive_bench, s3_bench, ssh_bench
+from data_benches import bench_of
+from data_transports import HERE, THERE, artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
 from ringrift.errors import Corrupt
@@ -20,15 +20,7 @@ def content_of(size, seed=0):
 
 @pytest.fixture(params=TRANSPORTS)
 async def bench(request, tmp_path, tmp_path_factory):
-    if request.param == "s3":
-        made = s3_bench(request.getfixturevalue("s3_bucket"), tmp_path)
-    elif request.param == "http":
-        made = http_bench(tmp_path)
-    elif request.param == "drive":
-        made = drive_bench(tmp_path)
-    else:
-        server = request.getfixturevalue("ssh_server")
-        made = ssh_bench(request.param, server, tmp_path, tmp_path_factory.mktemp("c"))
+    made = bench_of(request, tmp_path, tmp_path_factory)
     yield made
     await made.close()
 

@@ -5,9 +5,9 @@ import os
 import msgspec
 import pytest
 
+from data_benches import bench_of
 from data_cluster import running_node
-from data_http import http_bench
-from data_transports import THERE, ssh_bench
+from data_transports import THERE
 from ringrift.data.arrivals import take_over_arrivals
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.receive_main import ReceiveRequest
@@ -18,11 +18,7 @@ from ringrift.data.transfer.messages import File, Files, FileToSeal, decode, enc
 
 @pytest.fixture(params=["http", "rsync", "base64"])
 async def bench(request, tmp_path, tmp_path_factory):
-    if request.param == "http":
-        made = http_bench(tmp_path)
-    else:
-        server = request.getfixturevalue("ssh_server")
-        made = ssh_bench(request.param, server, tmp_path, tmp_path_factory.mktemp("c"))
+    made = bench_of(request, tmp_path, tmp_path_factory)
     yield made
     await made.close()
 
