@@ -77,6 +77,44 @@ async def test_row_09_a_file_that_was_damaged_at_the_receiver_is_not_confirmed_b
         assert store.read(card) == await here.read(card)
 
 
+@pytest.mark.parametrize("way", ["http", "ssh"])
+async def test_a_confirmed_sync_has_receivers_hash_what_they_hold(
+    tmp_path, here_root, there, ssh_server, way
+):
+    """A flipped bit keeps the size: only reading finds it, and it is mended before anything is confirmed."""
+    root = tmp_path / "there" if way == "http" else tmp_path / "yonder"
+    store = Store(root, SystemRuntime())
+    node = there.node(ssh_port=1) if way == "http" else ssh_server.node("there", root)
+    async with running_node("here", here_root, node) as here:
+        small, large = [await here.make(os.urandom(size), games=1) for size in (1000, CHUNK_BYTES + 1)]
+        facade = facade_of(here)
+        assert (await facade.sync("games")).success
+        begun_s = SystemRuntime().now_s()
+        for card in (small, large):
+            store.folder.place(card.digest).chmod(0o600)
+            store.damage(card)
+        asked = await facade.sync("games", require_confirmation=True)
+        assert (asked.success, asked.details["files_moved"], asked.details["not_confirmed"]) == (True, 2, {})
+        for card in (small, large):
+            assert store.read(card) == await here.read(card)
+            (receipt,) = [
+                each for each in await here.plane.manifest.copies(card.digest) if each.node == "there"
+            ]
+            assert receipt.verified_s >= begun_s
+        assert len(list((root / "quarantine").iterdir())) == 2
+
+
+async def test_what_is_not_confirmed_is_named(here_root, there, tmp_path):
+    async with running_node("here", here_root, there.node(ssh_port=1)) as here:
+        card = await here.make(b"game", games=1)
+        facade = facade_of(here)
+        assert (await facade.sync("games")).success
+        await asyncio.to_thread(there.kill)
+        asked = await facade.sync("games", require_confirmation=True)
+        assert not asked.success
+        assert asked.details["not_confirmed"] == {"there": [card.digest]}
+
+
 async def test_a_copy_that_its_node_says_it_does_not_have_counts_no_more(tmp_path, here_root, there):
     """Both copies are gone or damaged: neither may make a third one look dispensable."""
     store = Store(tmp_path / "there", SystemRuntime())

@@ -32,7 +32,7 @@ from ringrift.cli.logs import log_to_stderr
 from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import NOTHING, clock, count
-from ringrift.data.artifacts import DATA_TYPES
+from ringrift.data.artifacts import DATA_TYPES, ArtifactKind
 from ringrift.data.orphans import Orphans, register_orphans
 from ringrift.data.plane import DataPlane
 from ringrift.data.replication import ReplicationRepairDaemon
@@ -77,7 +77,8 @@ def ls(data_type: str, config: str, node: str, limit: int, as_json: bool) -> Non
     columns = LS_WIDE_COLUMNS if console().width >= WIDE else LS_COLUMNS
     shown = [shown_row(row)[: len(columns)] for row in rows[-limit:]]
     print_table("Artifacts\n", columns, shown, cut=columns[-1])
-    games, size = sum(row["games"] for row in rows), sum(row["size"] for row in rows)
+    shards = [row for row in rows if row["kind"] == ArtifactKind.GAMES]  # samples are made of their games
+    games, size = sum(row["games"] for row in shards), sum(row["size"] for row in rows)
     left_out = f", the newest {limit} of them shown" if len(rows) > limit else ""
     console().print(f"\n{count(len(rows))} artifacts, {count(games)} games, {size_text(size)}{left_out}")
 

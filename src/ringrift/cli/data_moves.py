@@ -47,7 +47,9 @@ data_type = click.option(
     "--timeout", default=3600.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds."
 )
 @click.option("--limit-mbps", type=click.FloatRange(0, min_open=True), help="Most megabits a second.")
-@click.option("--confirm", is_flag=True, help="Have receivers confirm files that they had already.")
+@click.option(
+    "--confirm", is_flag=True, help="Have receivers read and hash all files now, also those that they had."
+)
 @as_json
 @on_data_folder
 def sync(targets: tuple[str, ...], data_type: str, as_json: bool, **given: Any) -> None:
@@ -83,6 +85,9 @@ def _tell_sync(found: SyncResponse) -> None:
         out.print(f"nothing was missing: {', '.join(details['up_to_date'])}", markup=False)
     for line in (*details["notes"], *_once_each(found)):
         out.print(line, markup=False)
+    for node, digests in details["not_confirmed"].items():
+        for digest in digests[:FAILED_SHOWN]:
+            out.print(f"not confirmed by {node}: {digest}", markup=False)
 
 
 def _once_each(found: SyncResponse) -> list[str]:

@@ -17,6 +17,7 @@ from ringrift.data.backup_plan import BackupRules, Failures, plan_import
 from ringrift.data.backup_service import ArchiveBackup, BackupReport, archives
 from ringrift.data.copies import CopyView
 from ringrift.data.distribution import digest_in
+from ringrift.data.manifest_index import games_in
 from ringrift.data.moves import arrived, copy_artifacts
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
@@ -272,7 +273,7 @@ class ArchiveImportDaemon(ArchiveDaemon):
         for config, cards in chosen.items():
             begun_s = self._runtime.monotonic_s()
             report = await backup.restore([archived[card.digest] for card in cards])
-            games_before = sum(card.games for card in held.values() if card.config == config)
+            games_before = games_in(card for card in held.values() if card.config == config)
             if report.files:
                 await self._tell(plane, config, report, games_before, self._runtime.monotonic_s() - begun_s)
 

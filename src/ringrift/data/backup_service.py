@@ -19,6 +19,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.backup_index import ArchiveIndex, merged, same_content
 from ringrift.data.backup_plan import BackupRules, plan_backup, plan_reverification
 from ringrift.data.decisions import DecisionLog
+from ringrift.data.manifest_index import games_in
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
@@ -42,15 +43,13 @@ class BackupReport:
     bytes: int = 0  # of those files
     already: int = 0
     failed: dict[str, str] = field(default_factory=dict)  # digest: why
-    games: int = 0
+    games: int = 0  # in shards; those that samples and reports were made of are the same ones
 
     def take(self, moved: Moved, cards: Collection[Artifact]) -> None:
         known = {card.digest: card for card in cards}
         self.files += len(moved.receipts)
         self.bytes += sum(receipt.size for receipt in moved.receipts)
-        self.games += sum(
-            known[receipt.digest].games for receipt in moved.receipts if receipt.digest in known
-        )
+        self.games += games_in(known[each.digest] for each in moved.receipts if each.digest in known)
         self.already += len(moved.already_there)
         self.failed |= dict(moved.failed)
 

@@ -10,6 +10,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.deletion import Deleter
 from ringrift.data.deletion_records import GivingUp, Tombstone
 from ringrift.data.file_facts import FileFacts, read_facts
+from ringrift.data.manifest_index import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.errors import Corrupt
 
@@ -30,7 +31,7 @@ class Orphans:
 
     @property
     def games(self) -> int:
-        return sum(artifact.games for artifact in self.registered)
+        return games_in(self.registered)
 
 
 async def register_orphans(plane: DataPlane, *, young_s: float = YOUNG_S) -> Orphans:

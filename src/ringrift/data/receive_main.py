@@ -72,6 +72,7 @@ class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     wants: tuple[tuple[str, int], ...] = ()  # give: digest and offset
     cards: tuple[msgspec.Raw, ...] = ()  # seal, take: what the sender says of its files
     bytes_max: int = 0  # give: parts of up to so many bytes together
+    read_again: bool = False  # look: hash what is there
 
 
 class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,7 +87,7 @@ class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 def look(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
     landing.rsync_folder(peer)
-    return _reply(landing.look(request.sizes))
+    return _reply(landing.look(request.sizes, read_again=request.read_again))
 
 
 def seal(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:

@@ -93,9 +93,11 @@ class Answers:
     # --- files that come ------------------------------------------------------------------------------
 
     def _held(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        files = decode(head, Files).files
+        asked = decode(head, Files)
+        files = asked.files
         _check_count(len(files), ASKED_AT_ONCE)
-        receipts = {file.digest: self._intake.held(file.digest, file.size) for file in files}
+        look = self._intake.read_again if asked.read_again else self._intake.held
+        receipts = {file.digest: look(file.digest, file.size) for file in files}
         self._intake.check_room(sum(file.size for file in files if receipts[file.digest] is None))
         return ServerAnswer(encode(Taken(receipts=tuple(r for r in receipts.values() if r is not None))))
 

@@ -167,6 +167,15 @@ def test_backup_to_a_drive_and_restore_from_it(drive):
     assert "no archive is called 'b'" in ringrift("backup", "b", code=2).stderr
 
 
+def test_games_are_counted_in_shards_only(drive):
+    """Samples and reports are made of games that their shards hold: backup said 65,399 of 28,620."""
+    make("games", "a", games=5)
+    make("samples", "a", games=5, kind=ArtifactKind.SAMPLES)
+    make("report", "a", games=5, kind=ArtifactKind.REPORT)
+    assert "3 artifacts, 5 games" in ringrift("ls").stdout
+    assert "3 files, 5 games" in ringrift("backup", "--prepare").stdout
+
+
 def test_restore_fills_a_folder_that_nothing_ran_in(drive, tmp_path, monkeypatch):
     games = make("games", "a")
     ringrift("backup", "usb", "--prepare")

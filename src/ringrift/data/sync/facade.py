@@ -222,6 +222,7 @@ class SyncFacade:
                 "files_moved": tally.files,
                 "digests_moved": sorted({digest for _, digest in tally.moved})[:_DIGESTS_SHOWN],
                 "files_confirmed": len(tally.receipts) - tally.files,
+                "not_confirmed": _not_confirmed(run),
                 "games_synced": sum(tally.games.values()),
                 "notes": list(plan.notes),
                 "errors_left_out": max(0, len(errors) - _ERRORS_MAX),
@@ -307,12 +308,26 @@ async def _is_kept(plane: DataPlane, run: _Run) -> bool:
     return all(manifest.is_at(digest, node) for node, digest in owed)
 
 
+def _not_confirmed(run: _Run) -> dict[str, list[str]]:
+    """By node, the files whose hash was asked for and was not given."""
+    left: dict[str, list[str]] = {}
+    if run.request.require_confirmation:
+        for node, digest in sorted(run.owed - run.tally.confirmed):
+            left.setdefault(node, []).append(digest)
+    return {node: digests[:_DIGESTS_SHOWN] for node, digests in left.items()}
+
+
 def _nodes_of(plan: SyncPlan) -> Sequence[str]:
     return list(dict.fromkeys(trip.node for trip in (*plan.fetches, *plan.sends)))
 
 
 def _pace_of(request: SyncRequest) -> SyncPace:
-    return SyncPace(priority=request.priority, bytes_per_s=request.bytes_per_s, data_type=request.data_type)
+    return SyncPace(
+        priority=request.priority,
+        bytes_per_s=request.bytes_per_s,
+        data_type=request.data_type,
+        read_again=request.require_confirmation,
+    )
 
 
 def _split(config_key: str | None) -> tuple[str | None, int | None]:

@@ -47,7 +47,7 @@ class SyncRequest:
     bandwidth_limit_mbps: float | None = None  # for the whole request, in megabits per second
     exclude_nodes: list[str] = field(default_factory=list)
     prefer_ephemeral: bool = False
-    require_confirmation: bool = False  # each receiver confirms each file now, known copies included
+    require_confirmation: bool = False  # each receiver hashes each file now, known copies included
     source_node: str | None = None  # only files that this node holds; they are fetched from it
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from ringrift.data.sync.constants import FILES_PER_TRIP
 from ringrift.data.sync.history import SyncHistory, SyncRecord
 from ringrift.data.sync.plans import SyncPlan, Trip
 from ringrift.data.sync.progress import SyncProgress
-from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
+from ringrift.data.transfer.contract import AT_REST, Moved, Terms, TransferProgress
 from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
 from ringrift.errors import RingRiftError
 
@@ -90,6 +90,7 @@ class SyncPace:
     priority: str = "normal"
     bytes_per_s: float | None = None  # for all trips together
     data_type: str = "all"
+    read_again: bool = False  # receivers hash what they have already
 
 
 class Courier:
@@ -158,7 +159,7 @@ class Courier:
         async def show(now: TransferProgress) -> None:
             self.progress.show(trip, now)
 
-        terms = Terms(on_progress=show)
+        terms = Terms(on_progress=show, read_again=pace.read_again)
         try:
             moved = await move(
                 node, batch, priority=pace.priority, terms=terms, limit_bytes_per_s=bytes_per_s
@@ -171,7 +172,8 @@ class Courier:
             unreachable = isinstance(error, NodeUnreachable)
             return replace(end, errors=told, broken_off=True, unreachable=unreachable, rest_s=rest_s)
         self.progress.call_ended(trip, files=len(batch), size=size)
-        return _grown(end, batch, moved, receiver=self._plane.this.name if trip.fetch else trip.node)
+        receiver = self._plane.this.name if trip.fetch else trip.node
+        return _grown(end, batch, moved, receiver=receiver, read_again=pace.read_again)
 
     async def note(self, end: TripEnd, pace: SyncPace, started_s: float) -> None:
         """Keep what became of a trip."""
@@ -190,12 +192,22 @@ class Courier:
         await self.history.add(record)
 
 
-def _grown(end: TripEnd, batch: Sequence[Artifact], moved: Moved, *, receiver: str) -> TripEnd:
-    """Add what one call brought. A receipt of another node than the receiver's proves nothing here."""
+def _grown(
+    end: TripEnd, batch: Sequence[Artifact], moved: Moved, *, receiver: str, read_again: bool
+) -> TripEnd:
+    """Add what one call brought. A receipt of another node than the receiver's proves nothing here.
+
+    Where files were to be read again, the word that one lies there does not confirm it.
+    """
     asked = {each.digest for each in batch}
     fitting = {each.digest for each in moved.receipts if each.node == receiver} & asked
-    known = {each.digest for each in moved.already_there if each.node == receiver} & asked - fitting
-    failed = dict(moved.failed)
+    there = {each.digest: each for each in moved.already_there if each.node == receiver}
+    unread = {digest for digest, each in there.items() if read_again and each.verifier == AT_REST}
+    known = (there.keys() & asked) - fitting - unread
+    failed = {
+        **dict.fromkeys(unread, "not confirmed: it is there, and was not read again"),
+        **dict(moved.failed),
+    }
     why = [
         f"{end.trip.node}: {digest[:12]}: {failed.get(digest, 'no receipt came back')}"
         for digest in sorted(asked - fitting - known)

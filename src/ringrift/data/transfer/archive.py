@@ -60,7 +60,8 @@ class ArchiveTransport:
 
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)
-        call.found((await asyncio.to_thread(self._landing.look, call.sizes())).receipts)
+        held = await asyncio.to_thread(self._landing.look, call.sizes(), read_again=terms.read_again)
+        call.found(held.receipts)
         if not call.open:
             return call.moved()
         way = _Way(self.objects(node), node, call)

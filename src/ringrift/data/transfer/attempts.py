@@ -54,6 +54,10 @@ class MoveOrder:
         return self._terms.timeout_s
 
     @property
+    def read_again(self) -> bool:
+        return self._terms.read_again
+
+    @property
     def on_progress(self) -> Callable[[TransferProgress], Awaitable[None]]:
         return self._terms.on_progress
 
@@ -223,11 +227,18 @@ class Attempt:
     """One try of one transport at some of a call's files."""
 
     def __init__(
-        self, transport: Transport, way: Way, node: DataNode, tally: CallTally, *, stall_s: float
+        self,
+        transport: Transport,
+        way: Way,
+        node: DataNode,
+        tally: CallTally,
+        *,
+        stall_s: float,
+        read_again: bool = False,
     ) -> None:
         self.transport, self.node, self.tally = transport, node, tally
         self.progressed = False
-        self._stall_s = stall_s
+        self._stall_s, self._read_again = stall_s, read_again
         self._call = transport.send if way is Way.SEND else transport.fetch
 
     async def run(self, cards: Sequence[Artifact], *, pace: Pace, left_s: float) -> int:
@@ -246,9 +257,13 @@ class Attempt:
 
         try:
             async with limit:
-                moved = await self._call(
-                    self.node, cards, Terms(pace=pace, timeout_s=self._stall_s, on_progress=on_progress)
+                terms = Terms(
+                    pace=pace,
+                    timeout_s=self._stall_s,
+                    on_progress=on_progress,
+                    read_again=self._read_again,
                 )
+                moved = await self._call(self.node, cards, terms)
         except TimeoutError:
             if not limit.expired() or now_s() >= ends_s:
                 raise

@@ -39,7 +39,7 @@ class Base64Transport:
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)
         line = await self._stores.ssh.line(node)
-        look = await self._ask(line, "look", ReceiveRequest(sizes=call.sizes()), terms)
+        look = await self._stores.look(line, call, by=NAME)
         call.found(look.receipts)
         call.lacks(call.open)
         course = _Course(look.offsets)
@@ -68,7 +68,7 @@ class Base64Transport:
 
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)
-        look = await asyncio.to_thread(self._landing.look, call.sizes())
+        look = await asyncio.to_thread(self._landing.look, call.sizes(), read_again=terms.read_again)
         call.found(look.receipts)
         course = _Course(look.offsets)
         while call.open:

@@ -18,6 +18,7 @@ from ringrift.data.nodes import DataNode
 from ringrift.errors import Unavailable
 
 CHUNK_BYTES = 2 << 20
+AT_REST = "found at rest"  # the verifier of a receipt for a file that was there and was not read again
 
 
 class TransferFailed(Unavailable):
@@ -67,6 +68,7 @@ class Terms:
     pace: Pace = field(default_factory=Unpaced)
     timeout_s: float = 600.0  # without any progress, not in all
     on_progress: Callable[[TransferProgress], Awaitable[None]] = _nobody_looks
+    read_again: bool = False  # the receiver hashes what it has already, now, before it says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ between sites, give nodes overlay addresses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from ringrift.runtime import Runtime
 T = TypeVar("T")
 
 CONNECTIONS = 3
+READ_AT_ONCE = 256 << 20  # that a receiver hashes for one answer
 
 
 class HttpTransport:
@@ -49,13 +50,13 @@ class HttpTransport:
         tally = TransferTally(artifacts, terms, self._runtime)
         await asyncio.to_thread(self._check_here, tally)
         open_line = self._opener(node, terms)
-        await self._ask_what_is_held(tally, open_line)
+        await self._ask_what_is_held(tally, open_line, read_again=terms.read_again)
         return await self._work(Sending(self._intake, tally, terms), open_line)
 
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         tally = TransferTally(artifacts, terms, self._runtime)
         open_line = self._opener(node, terms)
-        await asyncio.to_thread(self._check_held_here, tally)
+        await asyncio.to_thread(self._check_held_here, tally, read_again=terms.read_again)
         if tally.open_files():
             await self._first_word(_hello, open_line)
         return await self._work(Fetching(self._intake, tally, terms), open_line)
@@ -101,19 +102,23 @@ class HttpTransport:
             if self._intake.held(artifact.digest, artifact.size) is None:
                 tally.fail(artifact.digest, "it is not whole in this node's store")
 
-    def _check_held_here(self, tally: TransferTally) -> None:
-        held = (self._intake.held(file.digest, file.size) for file in tally.artifacts.values())
+    def _check_held_here(self, tally: TransferTally, *, read_again: bool) -> None:
+        look = self._intake.read_again if read_again else self._intake.held
+        held = (look(file.digest, file.size) for file in tally.artifacts.values())
         tally.already_there(receipt for receipt in held if receipt is not None)
         if missing := sum(artifact.size for artifact in tally.open_files()):
             self._intake.check_room(missing)
 
-    async def _ask_what_is_held(self, tally: TransferTally, open_line: Callable[[], HttpLine]) -> None:
+    async def _ask_what_is_held(
+        self, tally: TransferTally, open_line: Callable[[], HttpLine], *, read_again: bool
+    ) -> None:
         files = [File(artifact.digest, artifact.size) for artifact in tally.open_files()]
-        for start in range(0, len(files), ASKED_AT_ONCE):
-            asked = Files(tuple(files[start : start + ASKED_AT_ONCE]))
+        for some in _asked_together(files, bytes_max=READ_AT_ONCE if read_again else None):
+            asked = Files(some, read_again=read_again)
             taken = await self._first_word(partial(_held, asked), open_line)
             tally.already_there(taken.receipts)
             tally.lacks({file.digest for file in asked.files} - {each.digest for each in taken.receipts})
+            await tally.tell()
 
     async def _first_word(self, say: Callable[[HttpLine], T], open_line: Callable[[], HttpLine]) -> T:
         """Ask over a connection of its own; `TransferFailed` if the node cannot be reached."""
@@ -135,6 +140,20 @@ class HttpTransport:
                 if attempt + 1 < TRIES:
                     await self._runtime.sleep(PAUSE_S * 2**attempt)
         raise TransferFailed(why, retry_after_s=5.0)
+
+
+def _asked_together(files: Sequence[File], *, bytes_max: int | None) -> Iterator[tuple[File, ...]]:
+    """Cut a list into questions, short where the files are read for the answer."""
+    some: list[File] = []
+    size = 0
+    for file in files:
+        if some and (len(some) == ASKED_AT_ONCE or (bytes_max is not None and size + file.size > bytes_max)):
+            yield tuple(some)
+            some, size = [], 0
+        some.append(file)
+        size += file.size
+    if some:
+        yield tuple(some)
 
 
 def _held(asked: Files, line: HttpLine) -> Taken:

@@ -51,12 +51,15 @@ class Landing:
     def __init__(self, intake: Intake, *, verifier: str, now_s: Callable[[], float]) -> None:
         self.intake, self._verifier, self._now_s = intake, verifier, now_s
 
-    def look(self, sizes: Mapping[str, int]) -> Landed:
-        """What is there, whole or in part; `StorageFull` if there is no room for the rest."""
-        landed = Landed()
+    def look(self, sizes: Mapping[str, int], *, read_again: bool = False) -> Landed:
+        """What is there, whole or in part; `StorageFull` if there is no room for the rest.
+
+        With *read_again* a file is there if it was hashed now and its digest was right.
+        """
+        landed, held = Landed(), self.intake.read_again if read_again else self.intake.held
         missing_bytes = 0
         for digest, size in sizes.items():
-            if (receipt := self.intake.held(digest, size)) is not None:
+            if (receipt := held(digest, size)) is not None:
                 landed.receipts.append(receipt)
                 continue
             with suppress(FileNotFoundError):

@@ -50,6 +50,7 @@ class Files(msgspec.Struct, frozen=True, omit_defaults=True):
 
     files: tuple[File, ...]
     cards: tuple[msgspec.Raw, ...] = ()
+    read_again: bool = False  # `held`: hash them now
 
 
 class ChunkRange(msgspec.Struct, frozen=True):

@@ -11,14 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringrift.data.transfer.contract import TransferFailed
-from ringrift.errors import ConfigError
 from ringrift.runtime import Child, Command, Runtime
 
+_PACKAGES = {"ssh": "openssh-client"}  # where the package is not called like the program
 OUTPUT_BYTES_MAX = 64 << 20
 COMPLAINT_CHARS_MAX = 600
 _READ_BYTES = 1 << 16
 _REAP_S = 10.0
 _LEFTOVER_S = 86_400.0
+
+
+class ProgramMissing(TransferFailed):
+    """A way needs a program that is not installed; another way may do without."""
+
+    def __init__(self, program: str, *, where: str) -> None:
+        package = _PACKAGES.get(program, program)
+        super().__init__(
+            f"{program} is not installed on {where}; install the package {package} there", retry_after_s=300.0
+        )
+        self.program, self.where = program, where
 
 
 class Scratch:
@@ -88,7 +99,7 @@ class Programs:
             try:
                 child = await self._runtime.spawn(command)
             except FileNotFoundError:
-                raise ConfigError(f"{argv[0]} is not installed on this machine") from None
+                raise ProgramMissing(argv[0], where="this machine") from None
             code: int | None = None
             try:
                 output = await _listen(child, argv[0], quiet_s, hear)

@@ -21,7 +21,7 @@ from ringrift.data.artifacts import Receipt
 from ringrift.data.disk_usage import FULL_PERCENT, disk_usage
 from ringrift.data.transfer.card_box import CardBox
 from ringrift.data.transfer.chunks import ChunkIndex, hash_of
-from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.data.transfer.contract import AT_REST, CHUNK_BYTES
 from ringrift.data.transfer.incoming import PARTS, Incoming
 from ringrift.engine.digests import check_digest
 from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
@@ -35,9 +35,10 @@ log = structlog.get_logger()
 RESERVE_BYTES = 256 << 20  # left free for the databases of this node
 SMALL_BYTES_MAX = CHUNK_BYTES  # files up to this travel whole, in batches
 CHUNK_INDEX = "chunks.db"  # in the blob folder
+QUARANTINE = "quarantine"  # beside the blob folder
 _UNFINISHED_MAX = 64
 _BLOCK_BYTES = 512  # the unit of st_blocks
-_AT_REST = "found at rest"
+_CONFIRMED = "read again"
 _FULL_S = 60.0
 
 
@@ -80,7 +81,26 @@ class Intake:
         if found.st_size != size:
             log.warning("transfer.damaged_copy", digest=digest, size=found.st_size, wanted=size)
             return None
-        return Receipt(digest=digest, node=self.node, size=size, verified_s=found.st_mtime, verifier=_AT_REST)
+        return Receipt(digest=digest, node=self.node, size=size, verified_s=found.st_mtime, verifier=AT_REST)
+
+    def read_again(self, digest: str, size: int) -> Receipt | None:
+        """The receipt of a file that is here and was hashed just now; a damaged one is set aside."""
+        if self.held(digest, size) is None:
+            return None
+        place = self.folder.place(digest)
+        with told_in_our_words(place):
+            try:
+                found = digest_of(place)
+            except FileNotFoundError:
+                return None
+        if found == digest:
+            return self._receipt(digest, size, _CONFIRMED)
+        log.error("transfer.damaged_copy", digest=digest, found=found)
+        aside = self.folder.folder.parent / QUARANTINE
+        with told_in_our_words(aside):
+            aside.mkdir(parents=True, exist_ok=True)
+            place.replace(aside / f"{digest}.{self.folder.private_name().name}")
+        return None
 
     def check_room(self, size: int) -> None:
         """Refuse before the first byte what would fill the disk: `StorageFull`."""

@@ -20,7 +20,7 @@ from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.card_box import packed_cards
 from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
 from ringrift.data.transfer.landing import Landing, rsync_place
-from ringrift.data.transfer.programs import ProgramEnd, Programs
+from ringrift.data.transfer.programs import ProgramEnd, ProgramMissing, Programs
 from ringrift.data.transfer.ssh import SSH_FAILED, SshLine
 from ringrift.data.transfer.ssh_store import SshStores, data_folder, has_ssh
 from ringrift.errors import StorageFull
@@ -32,6 +32,7 @@ _KIB = 1024  # rsync counts its limit in these
 _FULL = "No space left on device"
 _PROGRESS = re.compile(rb"\s(\d+)\s+\d+%")
 _LITERAL = re.compile(rb"Literal data: (\d+) bytes")
+_MISSING_THERE = re.compile(r"rsync: (command )?not found|command not found: rsync|rsync: No such file")
 _TAIL_BYTES = 4096
 
 
@@ -51,8 +52,8 @@ class RsyncTransport:
         here = await asyncio.to_thread(self._here, call)
         line = await self._stores.ssh.line(node)
         quiet_s = terms.timeout_s
-        look = ReceiveRequest(sizes=call.sizes())
-        call.found((await self._stores.ask(line, "look", look, by=NAME, quiet_s=quiet_s)).receipts)
+        look = await self._stores.look(line, call, by=NAME)
+        call.found(look.receipts)
         call.lacks(call.open)
         for batch in call.batches():
             target = f"{data_folder(node)}/{BLOBS}/{rsync_place(self._stores.this)}/"
@@ -75,7 +76,8 @@ class RsyncTransport:
 
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)
-        call.found((await asyncio.to_thread(self._landing.look, call.sizes())).receipts)
+        held = await asyncio.to_thread(self._landing.look, call.sizes(), read_again=terms.read_again)
+        call.found(held.receipts)
         if not call.open:
             return call.moved()
         line = await self._stores.ssh.line(node)
@@ -107,6 +109,8 @@ class RsyncTransport:
         call.bytes_sent += meter.bytes_sent
         if outcome.code:
             log.warning("rsync.failed", node=line.node.name, code=outcome.code, error=outcome.complaint)
+        if outcome.code and _MISSING_THERE.search(outcome.complaint):
+            raise ProgramMissing(NAME, where=line.node.name)
         if outcome.code == SSH_FAILED:
             self._stores.ssh.forget(line)
             raise TransferFailed(f"rsync to {line.node.name} cannot connect: {outcome.complaint}")

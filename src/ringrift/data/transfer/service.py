@@ -26,6 +26,7 @@ from ringrift.data.transfer.gates import GateLimits, TransferGates
 from ringrift.data.transfer.holdings import Holdings
 from ringrift.data.transfer.pacing import BothPaces, RatePace
 from ringrift.data.transfer.priorities import priority_of
+from ringrift.data.transfer.programs import ProgramMissing
 from ringrift.data.transfer.ranking import TransferHealth
 from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
 from ringrift.engine.ports import Blobs, KeyValue
@@ -83,6 +84,7 @@ class TransferService:
         self._nodes, self._blobs, self._manifest = nodes, blobs, manifest
         self._runtime, self._own_router = runtime, router
         self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._missing_programs: set[tuple[str, str]] = set()  # (program, where), each said once
         self.config = config or TransferConfig()
         self.health = TransferHealth()
         self.gates = TransferGates(self.config.gates)
@@ -217,7 +219,12 @@ class TransferService:
             if not left or self._left_s(tally) <= 0:
                 break
             attempt = Attempt(
-                self._transports[name], way, node, tally, stall_s=min(self.config.stall_s, order.stall_s)
+                self._transports[name],
+                way,
+                node,
+                tally,
+                stall_s=min(self.config.stall_s, order.stall_s),
+                read_again=order.read_again,
             )
             reached = await self._attempted(attempt, left, pace) or reached
             await self._keep_receipts(tally)
@@ -256,12 +263,19 @@ class TransferService:
         node, name, tally = attempt.node.name, attempt.transport.name, attempt.tally
         why = str(error) or "no time was left"
         tally.attempts.append((name, why))
-        log.warning("transfer.attempt_failed", node=node, transport=name, error=why)
+        self._say_failure(node, name, error, why)
         if attempt.progressed and self._left_s(tally) <= 0:
             self.health.ended(node, name)  # it did its work; the caller had no more time
         else:
             self.health.failed(node, name, now_s=self._runtime.monotonic_s())
         return attempt.progressed
+
+    def _say_failure(self, node: str, transport: str, error: Exception, why: str) -> None:
+        if isinstance(error, ProgramMissing):
+            if (error.program, error.where) in self._missing_programs:
+                return  # it is as missing as it was
+            self._missing_programs.add((error.program, error.where))
+        log.warning("transfer.attempt_failed", node=node, transport=transport, error=why)
 
     # --- what it needs --------------------------------------------------------------------------------
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
+from ringrift.data.artifacts import Receipt
 from ringrift.data.nodes import DataNode
 from ringrift.data.receive_main import FULL, MODULE, REFUSED, ReceiveReply, ReceiveRequest
+from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.data.transfer.programs import ProgramEnd, Scratch
 from ringrift.data.transfer.ssh import Ssh, SshLine
 from ringrift.errors import StorageFull
 
+READ_AT_ONCE = 256 << 20  # that a receiver hashes for one answer
 _HOME = "~/"
 
 
@@ -30,6 +35,17 @@ class SshStores:
     def __init__(self, ssh: Ssh, scratch: Scratch, *, this: str) -> None:
         self.ssh, self._scratch, self.this = ssh, scratch, this
 
+    async def look(self, line: SshLine, call: TransferCall, *, by: str) -> ReceiveReply:
+        """Ask what the node has of a call's files; it reads them for that if the call wants them read."""
+        terms, receipts, offsets = call.terms, list[Receipt](), dict[str, int]()
+        for sizes in _looked_at_together(call.sizes(), bytes_max=READ_AT_ONCE if terms.read_again else None):
+            asked = ReceiveRequest(sizes=sizes, read_again=terms.read_again)
+            reading_s = sum(sizes.values()) / READ_BYTES_PER_S if terms.read_again else 0.0
+            found = await self.ask(line, "look", asked, by=by, quiet_s=terms.timeout_s + reading_s)
+            receipts += found.receipts
+            offsets |= found.offsets
+        return ReceiveReply(receipts=tuple(receipts), offsets=offsets)
+
     async def ask(
         self, line: SshLine, action: str, request: ReceiveRequest, *, by: str, quiet_s: float
     ) -> ReceiveReply:
@@ -40,6 +56,16 @@ class SshStores:
         async with self._scratch.file(msgspec.json.encode(request)) as asked:
             outcome = await self.ssh.run(line, words, quiet_s=quiet_s, stdin=asked)
         return _answer(node, outcome)
+
+
+def _looked_at_together(sizes: dict[str, int], *, bytes_max: int | None) -> Iterator[dict[str, int]]:
+    some: dict[str, int] = {}
+    for digest, size in sizes.items():
+        if some and bytes_max is not None and sum(some.values()) + size > bytes_max:
+            yield some
+            some = {}
+        some[digest] = size
+    yield some
 
 
 def _answer(node: DataNode, outcome: ProgramEnd) -> ReceiveReply:
