@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup run test check bench clean
+.PHONY: setup run test check bench fuzz clean
 .DEFAULT_GOAL := run
 
 # pip, not uv: see docs/decisions on installing torch.
@@ -37,6 +37,17 @@ check: $(VENV)/.dev-ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
+
+# Every reader of outside data (or FUZZ_TARGETS="shard npz") for FUZZ_S seconds each; see tests/fuzz/README.md.
+FUZZ_S ?= 60
+FUZZ_TARGETS ?= --all
+FUZZ_PARALLEL ?= 1
+$(VENV)/.fuzz-ready: $(VENV)/.dev-ready
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,fuzz]'
+	@touch $@
+
+fuzz: $(VENV)/.fuzz-ready
+	nice $(BIN)/python -m tests.fuzz $(FUZZ_TARGETS) --seconds $(FUZZ_S) --parallel $(FUZZ_PARALLEL)
 
 bench: $(VENV)/.bench-ready
 	$(BIN)/python benchmarks/run_all.py

@@ -11,13 +11,14 @@ A file is in the archive when its card is. The card is created once, after every
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.transfer.contract import CHUNK_BYTES
-from ringrift.errors import Corrupt, SchemaTooNew
+from ringrift.engine.digests import check_digest
+from ringrift.errors import ConfigError, Corrupt, SchemaTooNew
 
 T = TypeVar("T")
 
@@ -36,6 +37,11 @@ class ArchivePart(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     size: int
 
+    def __post_init__(self) -> None:
+        check_digest(self.sha256)  # it becomes a path
+        if not 0 <= self.size <= PART_BYTES:
+            raise ConfigError(f"part {self.sha256[:12]} has the size {self.size}")
+
     @property
     def key(self) -> str:
         return f"parts/{self.sha256[:2]}/{self.sha256}"
@@ -48,6 +54,10 @@ class ArchiveCard(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[ArchivePart, ...]
     verified_s: float
     verified_by: str  # the node that read it back
+
+    def __post_init__(self) -> None:
+        if sum(part.size for part in self.parts) != self.artifact.size:
+            raise ConfigError(f"the parts of {self.artifact.digest[:12]} do not add up to its size")
 
     @property
     def key(self) -> str:
@@ -70,6 +80,10 @@ class NodeInventory(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     at_s: float
     digests: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for digest in self.digests:
+            check_digest(digest)
 
 
 class ArchiveManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +121,7 @@ def decode(key: str, content: bytes, kind: type[T]) -> T:
     """Raises `Corrupt`, which names the object."""
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
         raise Corrupt(
             key,
             found=f"this object of the archive cannot be read ({error})",
@@ -117,10 +131,10 @@ def decode(key: str, content: bytes, kind: type[T]) -> T:
 
 def check_marker(place: str, content: bytes) -> None:
     """Refuse an archive that a newer version wrote."""
-    found: dict[str, Any] = decode(f"{place}/{MARKER}", content, dict)
-    if found.get("format", 0) > FORMAT:
+    found = decode(f"{place}/{MARKER}", content, ArchiveMarker)
+    if found.format > FORMAT:
         raise SchemaTooNew(
             place,
-            found=f"the archive has format {found['format']}, this version reads {FORMAT}",
+            found=f"the archive has format {found.format}, this version reads {FORMAT}",
             advice="Update",
         )
