@@ -91,13 +91,16 @@ class Loop:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "ringrift.cli", *command],
-                env={**os.environ, **self.variables},
+                env=self.environment(),
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         self.starts += 1
+
+    def environment(self):
+        return {**os.environ, **self.variables}
 
     @property
     def is_up(self):

@@ -4,17 +4,17 @@
 """
 
 import asyncio
-import json
 import shutil
 
+import msgspec
 import pytest
 from loop_under_test import CONFIG, DEEDS, FAST, KINDS, Killer, until, watched_loop
 
 from held_job import STEPS, held_command
 from ringrift.engine.ports import NewWork, WorkState
 from ringrift.jobs.shards.reader import open_shard
-from ringrift.learning.facts import JobIssued, Promoted
-from ringrift.learning.ledger import prefix_of, read_facts
+from ringrift.learning.facts import AnyFact, JobIssued, Promoted
+from ringrift.learning.ledger import FIRST_HASH, Ledger, prefix_of, read_facts, sealed
 from ringrift.work.worker_records import running_jobs
 
 KILLS = 3 * len(KINDS)
@@ -137,30 +137,38 @@ async def cut_a_model(audit):
     path.write_bytes(b"half")
 
 
-async def count_an_end_twice(audit):
+async def write_again(audit, mark):
+    """Write the first fact with *mark* in it once more, as the loop would."""
     entries = await audit.engine.kv.entries(prefix_of(CONFIG))
-    end = next(each for each in entries if b'"job_ended"' in each.value)
-    await audit.engine.kv.create(f"{prefix_of(CONFIG)}{len(entries) + 1:010d}", end.value)
+    fact = (await read_facts(audit.engine.kv, CONFIG))[
+        next(number for number, each in enumerate(entries) if mark in each.value)
+    ]
+    ledger = await Ledger.open(audit.engine.kv, CONFIG, bucket_rules=audit.rules.bucket)
+    key = f"{prefix_of(CONFIG)}{len(entries) + 1:010d}"
+    await audit.engine.kv.create(key, sealed(fact, key=key, before=ledger.last_hash)[1])
+
+
+async def count_an_end_twice(audit):
+    await write_again(audit, b'"job_ended"')
 
 
 async def order_a_job_twice(audit):
-    entries = await audit.engine.kv.entries(prefix_of(CONFIG))
-    order = next(each for each in entries if b'"job_issued"' in each.value)
-    await audit.engine.kv.create(f"{prefix_of(CONFIG)}{len(entries) + 1:010d}", order.value)
+    await write_again(audit, b'"job_issued"')
 
 
 async def promote_twice(audit):
-    entries = await audit.engine.kv.entries(prefix_of(CONFIG))
-    fact = next(each for each in entries if b'"fact":"promoted"' in each.value)
-    await audit.engine.kv.create(f"{prefix_of(CONFIG)}{len(entries) + 1:010d}", fact.value)
+    await write_again(audit, b'"fact":"promoted"')
 
 
 async def forget_why_it_was_promoted(audit):
-    """The evaluations before a promotion end without a result."""
+    """The evaluations before a promotion end without a result; whoever did it made the hashes fit."""
+    last_hash = FIRST_HASH
     for entry in await audit.engine.kv.entries(prefix_of(CONFIG)):
+        fact = msgspec.json.decode(entry.value, type=AnyFact)
         if b'"job_ended"' in entry.value and b".evaluate.00" in entry.value:
-            fact = json.loads(entry.value) | {"report": None, "error": "lost"}
-            await audit.engine.kv.put(entry.key, json.dumps(fact).encode())
+            fact = msgspec.structs.replace(fact, report=None, error="lost")
+        last_hash, value = sealed(fact, key=entry.key, before=last_hash)
+        await audit.engine.kv.put(entry.key, value)
 
 
 async def point_to_another_champion(audit):

@@ -12,13 +12,13 @@ from ringrift.errors import ConfigError
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
-_EMPTY = b"{}"
+EMPTY_JSON = b"{}"
 
 
 def encode_json(what: str, value: Mapping[str, Any]) -> bytes:
     """Return *value* as JSON; `ConfigError` if it cannot be written as such or is too large."""
     if not value:
-        return _EMPTY
+        return EMPTY_JSON
     try:
         return check_size(what, _encode(value))
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
@@ -26,4 +26,4 @@ def encode_json(what: str, value: Mapping[str, Any]) -> bytes:
 
 
 def decode_json(text: bytes) -> dict[str, Any]:
-    return {} if text == _EMPTY else _decode(text)
+    return {} if text == EMPTY_JSON else _decode(text)

@@ -8,6 +8,8 @@ from ringrift.errors import ConfigError, Conflict
 
 ENDED = frozenset({WorkState.DONE, WorkState.DEAD, WorkState.CANCELLED})
 LEASE_RAN_OUT = "the lease ran out"
+PAYLOAD_DAMAGED = "its payload is not what was added: the database is damaged"
+RESULT_DAMAGED = "its result is not what it was completed with: the database is damaged"
 
 
 def check_new_work(new: NewWork) -> None:

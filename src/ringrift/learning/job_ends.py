@@ -19,6 +19,8 @@ def ended_fact(state: ConfigState, job: OpenJob, item: WorkItem, *, at_s: float)
         return without_report(job, item.error or "cancelled", at_s=at_s, cancelled=True)
     if item.state is WorkState.DEAD:
         return without_report(job, item.error or "no reason was given", at_s=at_s)
+    if item.result is None and item.error:  # the queue has lost the answer
+        return without_report(job, item.error, at_s=at_s)
     try:
         report = read_report(item.result or {})
     except ConfigError as error:

@@ -1,14 +1,15 @@
 """The facts of a config stay in step with what is stored, whoever is interrupted while writing."""
 
 import asyncio
+import json
 import threading
 
 import pytest
 
 from ringrift.engine.memory import MemoryStore, memory_engine
-from ringrift.errors import Conflict, Unavailable
+from ringrift.errors import Conflict, Corrupt, Unavailable
 from ringrift.learning.facts import Noted
-from ringrift.learning.ledger import Ledger, read_facts
+from ringrift.learning.ledger import Ledger, prefix_of, read_facts
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import BucketRules
 from ringrift.runtime import system_runtime
@@ -152,3 +153,78 @@ async def test_the_loop_has_turns_while_facts_are_read_and_added_up(monkeypatch)
     await engine.close()
     assert texts(again.state.notes) == [f"fact {number}" for number in range(5)]
     assert (turns.asked, turns.came) == (10, 10), "once for each fact read, once for each taken in"
+
+
+# --- damage -------------------------------------------------------------------------------------------------
+
+
+async def three_facts(engine):
+    ledger = await opened(engine)
+    for text in ("first", "second", "third"):
+        await ledger.append(note(text))
+    return await engine.kv.entries(prefix_of(CONFIG))
+
+
+def in_an_old_version(entry):
+    """As versions without hashes stored it."""
+    fact = json.loads(entry.value)
+    del fact["chain"]
+    return json.dumps(fact).encode()
+
+
+async def change_a_text(kv, entries):
+    await kv.put(entries[1].key, entries[1].value.replace(b"second", b"decond"))
+
+
+async def change_a_hash(kv, entries):
+    value = entries[1].value
+    await kv.put(entries[1].key, value[:-3] + (b"0" if value[-3:-2] != b"0" else b"1") + value[-2:])
+
+
+async def lose_a_hash(kv, entries):
+    await kv.put(entries[1].key, in_an_old_version(entries[1]))
+
+
+async def exchange_two(kv, entries):
+    await kv.put(entries[1].key, entries[2].value)
+    await kv.put(entries[2].key, entries[1].value)
+
+
+async def lose_one(kv, entries):
+    await kv.delete(entries[1].key)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (change_a_text, f"fact 2 of {CONFIG} is not what was written"),
+        (change_a_hash, f"fact 2 of {CONFIG} is not what was written"),
+        (lose_a_hash, f"fact 2 of {CONFIG} is not what was written: it has lost its hash"),
+        (exchange_two, f"fact 2 of {CONFIG} is not what was written"),
+        (lose_one, f"fact 2 of {CONFIG} is missing"),
+    ],
+)
+def test_a_fact_that_is_not_what_was_written_is_refused_by_its_number(damage, told):
+    async def scenario(engine):
+        await damage(engine.kv, await three_facts(engine))
+        for read in (lambda: read_facts(engine.kv, CONFIG), lambda: opened(engine)):
+            with pytest.raises(Corrupt, match=told):
+                await read()
+
+    in_a_world(scenario)
+
+
+def test_facts_of_earlier_versions_are_covered_by_the_next_that_is_written():
+    async def scenario(engine):
+        for entry in await three_facts(engine):
+            await engine.kv.put(entry.key, in_an_old_version(entry))
+        ledger = await opened(engine)
+        assert texts(ledger.state.notes) == ["first", "second", "third"]
+        await ledger.append(note("fourth"))
+        assert texts(await read_facts(engine.kv, CONFIG)) == ["first", "second", "third", "fourth"]
+        first = (await engine.kv.entries(prefix_of(CONFIG)))[0]
+        await engine.kv.put(first.key, first.value.replace(b"first", b"fist "))
+        with pytest.raises(Corrupt, match=f"one of the facts 1 to 4 of {CONFIG} is not what was written"):
+            await opened(engine)
+
+    in_a_world(scenario)

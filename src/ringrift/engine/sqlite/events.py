@@ -6,17 +6,20 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import structlog
 
 from ringrift.engine.limits import EngineLimits, check_size
 from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, LogRecord, Position
 from ringrift.engine.positions import merge_positions
 from ringrift.engine.sqlite import events_sql as sql
+from ringrift.engine.sqlite.checksums import of_event
 from ringrift.engine.sqlite.store import Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import EVENTS
 
 _TRIM_ROWS = 2_000  # one transaction removes no more, so that nobody waits long behind it
 
+log = structlog.get_logger()
 _encode = msgspec.json.encode
 _decode_seqs = msgspec.json.Decoder(tuple[int, ...]).decode
 
@@ -38,10 +41,7 @@ class SqliteEventLog:
                 rows = db.execute(sql.READ, (after, limit))
             else:
                 rows = db.execute(sql.READ_TYPES, (after, limit, _encode(list(types)).decode()))
-            return [
-                LogRecord(seq=seq, id=event_id, type=kind, body=body, appended_s=appended_s)
-                for seq, event_id, kind, body, appended_s in rows
-            ]
+            return [record for row in rows if (record := _record(row)) is not None]
 
         return await self._store.read(query)
 
@@ -83,13 +83,27 @@ class SqliteEventLog:
                 return removed
 
 
+def _record(row: tuple[int, str, str, bytes, float, int | None]) -> LogRecord | None:
+    """Read one row; None for one that is not as it was appended.
+
+    An event only says that there is something to look at, so a damaged one is left out, and said: an error
+    would keep all later ones from everybody for as long as it is in the log.
+    """
+    seq, event_id, kind, body, appended_s, checksum = row
+    if checksum != of_event(event_id, kind, appended_s, body):
+        log.error("engine.event.damaged", seq=seq, id=event_id, type=kind)
+        return None
+    return LogRecord(seq=seq, id=event_id, type=kind, body=body, appended_s=appended_s)
+
+
 def _append(tx: Transaction, events: Sequence[LogEvent]) -> list[Appended]:
     # A clock that goes back must not unsort the log: ages are found by bisection.
     last = tx.db.execute(sql.LAST_STAMP).fetchone()
     stamp_s = tx.now_s if last is None else max(tx.now_s, last[0])
     outcome = []
     for event in events:
-        done = tx.db.execute(sql.APPEND, (event.id, event.type, stamp_s, event.body))
+        checksum = of_event(event.id, event.type, stamp_s, event.body)
+        done = tx.db.execute(sql.APPEND, (event.id, event.type, stamp_s, event.body, checksum))
         if done.rowcount:
             assert done.lastrowid is not None
             outcome.append(Appended(done.lastrowid, duplicate=False))

@@ -1,12 +1,15 @@
 """Every query of the event log."""
 
-APPEND = "INSERT INTO event(id, type, appended_s, body) VALUES (?, ?, ?, ?) ON CONFLICT(id) DO NOTHING"
+APPEND = (
+    "INSERT INTO event(id, type, appended_s, body, checksum) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT(id) DO NOTHING"
+)
 SEQ_OF_ID = "SELECT seq FROM event WHERE id = ?"
 LAST_STAMP = "SELECT appended_s FROM event ORDER BY seq DESC LIMIT 1"
 
-READ = "SELECT seq, id, type, body, appended_s FROM event WHERE seq > ? ORDER BY seq LIMIT ?"
+READ = "SELECT seq, id, type, body, appended_s, checksum FROM event WHERE seq > ? ORDER BY seq LIMIT ?"
 READ_TYPES = (
-    "SELECT seq, id, type, body, appended_s FROM event WHERE seq > ?1"
+    "SELECT seq, id, type, body, appended_s, checksum FROM event WHERE seq > ?1"
     " AND type IN (SELECT value FROM json_each(?3)) ORDER BY seq LIMIT ?2"
 )
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from ringrift.engine.sqlite.checksums import check_entry
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import check_ours, connect
-from ringrift.engine.sqlite.kv_sql import GET
-from ringrift.engine.sqlite.schema import MIGRATIONS, missing_migrations
+from ringrift.engine.sqlite.kv_sql import GET, GET_WITHOUT_CHECKSUM
+from ringrift.engine.sqlite.schema import MIGRATIONS, WITHOUT_CHECKSUMS, missing_migrations, schema_version
 
 
 def glance(config: SqliteConfig, key: str, *, now_s: float) -> bytes | None:
@@ -24,5 +25,11 @@ def glance(config: SqliteConfig, key: str, *, now_s: float) -> bytes | None:
         check_ours(path)
         with closing(connect(config, read_only=True)) as db:
             missing_migrations(db, path, MIGRATIONS)
+            if schema_version(db) <= WITHOUT_CHECKSUMS:
+                row = db.execute(GET_WITHOUT_CHECKSUM, (key, now_s)).fetchone()
+                return None if row is None else bytes(row[0])
             row = db.execute(GET, (key, now_s)).fetchone()
-    return None if row is None else bytes(row[1])
+    if row is None:
+        return None
+    check_entry(path, row)
+    return bytes(row[1])

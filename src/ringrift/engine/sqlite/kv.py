@@ -7,10 +7,12 @@ import math
 import sqlite3
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
+from pathlib import Path
 
 from ringrift.engine.limits import EngineLimits, check_above_zero, check_key, check_size
 from ringrift.engine.ports import Change, ChangePage, Entry
 from ringrift.engine.sqlite import kv_sql as sql
+from ringrift.engine.sqlite.checksums import EntryRow, check_entry, of_entry
 from ringrift.engine.sqlite.store import Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import KV
@@ -29,14 +31,14 @@ class SqliteKeyValue:
 
     async def get(self, key: str) -> Entry | None:
         now_s = self._store.runtime.now_s()
-        return await self._store.read(lambda db: _get(db, key, now_s))
+        return await self._store.read(lambda db: self._get(db, key, now_s))
 
     async def entries(self, prefix: str = "") -> list[Entry]:
         now_s = self._store.runtime.now_s()
 
         def query(db: sqlite3.Connection) -> list[Entry]:
             rows = db.execute(sql.ENTRIES, (prefix, prefix + _LAST_CHARACTER, now_s))
-            return [Entry(key=k, value=v, revision=r, expires_s=e) for k, v, r, e in rows]
+            return [_entry(self._store.config.database, row) for row in rows]
 
         return await self._store.read(query)
 
@@ -44,7 +46,7 @@ class SqliteKeyValue:
         _check(key, value, ttl_s)
 
         def operation(tx: Transaction) -> int:
-            if (present := _get(tx.db, key, tx.now_s)) is not None:
+            if (present := self._get(tx.db, key, tx.now_s)) is not None:
                 raise AlreadyExists(key, revision=present.revision)
             return _put(tx, key, value, ttl_s)
 
@@ -58,7 +60,7 @@ class SqliteKeyValue:
         _check(key, value, ttl_s)
 
         def operation(tx: Transaction) -> int:
-            _check_revision(tx, key, revision)
+            self._check_revision(tx, key, revision)
             return _put(tx, key, value, ttl_s)
 
         return await self._store.write(operation)
@@ -66,8 +68,8 @@ class SqliteKeyValue:
     async def delete(self, key: str, *, revision: int | None = None) -> bool:
         def operation(tx: Transaction) -> bool:
             if revision is not None:
-                _check_revision(tx, key, revision)
-            if _get(tx.db, key, tx.now_s) is None:
+                self._check_revision(tx, key, revision)
+            if self._get(tx.db, key, tx.now_s) is None:
                 return False
             _put(tx, key, None, None)
             return True
@@ -84,7 +86,7 @@ class SqliteKeyValue:
 
         async def look() -> tuple[list[Change] | None, float | None]:
             await self.expire()
-            return await self._store.read(lambda db: _changes(db, prefix, after))
+            return await self._store.read(lambda db: self._changes(db, prefix, after))
 
         while True:
             changes = await self._store.wait(look, topic=KV, timeout_s=math.inf)
@@ -99,7 +101,7 @@ class SqliteKeyValue:
         def query(db: sqlite3.Connection) -> ChangePage:
             revision = _revision(db)  # before the rows: what is written meanwhile comes with the next page
             rows = db.execute(sql.CHANGES, (after, prefix, prefix + _LAST_CHARACTER, limit))
-            found = tuple(Change(key=k, value=v, revision=r) for k, v, r in rows)
+            found = tuple(self._change(row) for row in rows)
             if len(found) == limit:
                 return ChangePage(found, found[-1].revision, complete=False)
             last = found[-1].revision if found else after
@@ -113,6 +115,30 @@ class SqliteKeyValue:
         while await self._store.read(lambda db: _is_due(db, now_s)):
             await self._store.write(expire_some)
 
+    # --- reading: what is not as it was stored is an error, never a value ----------------------------------
+
+    def _get(self, db: sqlite3.Connection, key: str, now_s: float) -> Entry | None:
+        row = db.execute(sql.GET, (key, now_s)).fetchone()
+        return None if row is None else _entry(self._store.config.database, row)
+
+    def _check_revision(self, tx: Transaction, key: str, revision: int) -> None:
+        present = self._get(tx.db, key, tx.now_s)
+        current = None if present is None else present.revision
+        if current != revision:
+            raise RevisionMismatch(key, expected=revision, current=current)
+
+    def _changes(
+        self, db: sqlite3.Connection, prefix: str, after: int
+    ) -> tuple[list[Change] | None, float | None]:
+        rows = db.execute(sql.CHANGES, (after, prefix, prefix + _LAST_CHARACTER, _CHANGES_ROWS))
+        found = [self._change(row) for row in rows]
+        (next_due_s,) = db.execute(sql.NEXT_DUE).fetchone()
+        return found or None, next_due_s
+
+    def _change(self, row: EntryRow) -> Change:
+        entry = _entry(self._store.config.database, row)
+        return Change(key=entry.key, value=row[1], revision=entry.revision)
+
 
 def _check(key: str, value: bytes, ttl_s: float | None) -> None:
     check_key(key)
@@ -121,35 +147,24 @@ def _check(key: str, value: bytes, ttl_s: float | None) -> None:
         check_above_zero("ttl_s", ttl_s)
 
 
-def _get(db: sqlite3.Connection, key: str, now_s: float) -> Entry | None:
-    row = db.execute(sql.GET, (key, now_s)).fetchone()
-    return None if row is None else Entry(key=row[0], value=row[1], revision=row[2], expires_s=row[3])
+def _entry(database: Path, row: EntryRow) -> Entry:
+    """Read one row; `Corrupt` with its key if it is not as it was stored."""
+    check_entry(database, row)
+    key, value, revision, expires_s, _ = row
+    return Entry(key=key, value=b"" if value is None else value, revision=revision, expires_s=expires_s)
 
 
 def _revision(db: sqlite3.Connection) -> int:
     return int(db.execute(sql.REVISION).fetchone()[0])
 
 
-def _check_revision(tx: Transaction, key: str, revision: int) -> None:
-    present = _get(tx.db, key, tx.now_s)
-    current = None if present is None else present.revision
-    if current != revision:
-        raise RevisionMismatch(key, expected=revision, current=current)
-
-
 def _put(tx: Transaction, key: str, value: bytes | None, ttl_s: float | None) -> int:
     (revision,) = tx.db.execute(sql.NEXT_REVISION).fetchone()
     expires_s = None if ttl_s is None else tx.now_s + ttl_s
-    tx.db.execute(sql.STORE, (key, revision, expires_s, tx.now_s, value))
+    checksum = of_entry(key, revision, expires_s, value)
+    tx.db.execute(sql.STORE, (key, revision, expires_s, tx.now_s, value, checksum))
     tx.changed.add(KV)
     return int(revision)
-
-
-def _changes(db: sqlite3.Connection, prefix: str, after: int) -> tuple[list[Change] | None, float | None]:
-    rows = db.execute(sql.CHANGES, (after, prefix, prefix + _LAST_CHARACTER, _CHANGES_ROWS))
-    found = [Change(key=key, value=value, revision=revision) for key, value, revision in rows]
-    (next_due_s,) = db.execute(sql.NEXT_DUE).fetchone()
-    return found or None, next_due_s
 
 
 def _is_due(db: sqlite3.Connection, now_s: float) -> bool:

@@ -5,16 +5,18 @@ REVISION = "SELECT value FROM counter WHERE name = 'revision'"
 
 _ALIVE = "value IS NOT NULL AND (expires_s IS NULL OR expires_s > ?)"
 _UNDER_PREFIX = "key >= ? AND key < ?"
-GET = f"SELECT key, value, revision, expires_s FROM kv WHERE key = ? AND {_ALIVE}"
-ENTRIES = f"SELECT key, value, revision, expires_s FROM kv WHERE {_UNDER_PREFIX} AND {_ALIVE} ORDER BY key"
+_ENTRY = "key, value, revision, expires_s, checksum"
+GET = f"SELECT {_ENTRY} FROM kv WHERE key = ? AND {_ALIVE}"
+GET_WITHOUT_CHECKSUM = f"SELECT value FROM kv WHERE key = ? AND {_ALIVE}"
+ENTRIES = f"SELECT {_ENTRY} FROM kv WHERE {_UNDER_PREFIX} AND {_ALIVE} ORDER BY key"
 STORE = (
-    "INSERT INTO kv(key, revision, expires_s, changed_s, value) VALUES (?, ?, ?, ?, ?)"
+    "INSERT INTO kv(key, revision, expires_s, changed_s, value, checksum) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT(key) DO UPDATE SET revision = excluded.revision, expires_s = excluded.expires_s,"
-    " changed_s = excluded.changed_s, value = excluded.value"
+    " changed_s = excluded.changed_s, value = excluded.value, checksum = excluded.checksum"
 )
 # Without the hint SQLite may walk all keys under the prefix to find the few that changed.
 CHANGES = (
-    "SELECT key, value, revision FROM kv INDEXED BY kv_revision"
+    f"SELECT {_ENTRY} FROM kv INDEXED BY kv_revision"
     f" WHERE revision > ? AND {_UNDER_PREFIX} ORDER BY revision LIMIT ?"
 )
 

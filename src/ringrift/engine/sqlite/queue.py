@@ -6,17 +6,19 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from ringrift.engine.encoding import decode_json
+from ringrift.engine.encoding import EMPTY_JSON, decode_json
 from ringrift.engine.limits import check_above_zero
 from ringrift.engine.ports import Claim, Claimant, Completion, EndedWork, Json, NewWork, WorkItem, WorkState
 from ringrift.engine.sqlite import queue_ops as ops
 from ringrift.engine.sqlite import queue_sql as sql
+from ringrift.engine.sqlite.checksums import of_result, of_work
 from ringrift.engine.sqlite.lanes import LaneIndex
 from ringrift.engine.sqlite.queue_batches import ClaimedRows, group, prepare
 from ringrift.engine.sqlite.queue_sql import STATE_OF, Code
 from ringrift.engine.sqlite.store import Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import QUEUE
+from ringrift.engine.work_rules import PAYLOAD_DAMAGED, RESULT_DAMAGED
 
 
 class SqliteWorkQueue:
@@ -137,8 +139,13 @@ class SqliteWorkQueue:
 
 
 def _view(row: Sequence[Any]) -> WorkItem:
+    """Read one row; what is not as it was stored is left out, and the error says so."""
     item_id, kind, payload, code, priority, attempts, attempts_max, holder, token, due_s, *rest = row
-    result, error, added_s, changed_s = rest
+    result, error, added_s, changed_s, trace, checksum, result_checksum = rest
+    if checksum != of_work(item_id, payload, trace):
+        payload, error = EMPTY_JSON, error or PAYLOAD_DAMAGED
+    if result is not None and result_checksum != of_result(result):
+        result, error = None, RESULT_DAMAGED
     return WorkItem(
         id=item_id,
         kind=kind,

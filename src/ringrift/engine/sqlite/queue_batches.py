@@ -15,6 +15,7 @@ import msgspec
 
 from ringrift.engine.encoding import decode_json, encode_json
 from ringrift.engine.ports import Claim, Completion, NewWork
+from ringrift.engine.sqlite.checksums import of_work
 from ringrift.engine.work_rules import check_new_work
 
 LaneKey = tuple[str, str, str]
@@ -82,7 +83,16 @@ def prepare(items: Sequence[NewWork], new_id: Callable[[], str]) -> list[PlainRu
         check_new_work(new)
         item_id, lane = new.id or new_id(), lane_of(new)
         payload, trace = encode_json("payload", new.payload), encode_json("trace", new.trace)
-        row = (item_id, new.priority, new.attempts_max, new.delay_s, trace.decode(), payload.decode())
+        checksum = of_work(item_id, payload, trace)
+        row = (
+            item_id,
+            new.priority,
+            new.attempts_max,
+            new.delay_s,
+            trace.decode(),
+            payload.decode(),
+            checksum,
+        )
         if new.after or new.idempotency_key is not None:
             end_run()
             parts.append(LinkedItem(lane, item_id, new, as_parameter([row])))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ringrift.engine.ports import Claimant, WorkState
 from ringrift.engine.sqlite import queue_sql as sql
+from ringrift.engine.sqlite.checksums import of_result, of_work
 from ringrift.engine.sqlite.lanes import LaneIndex, find_or_add_lane
 from ringrift.engine.sqlite.queue_batches import (
     ClaimedRows,
@@ -23,6 +24,7 @@ from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import QUEUE
 from ringrift.engine.work_rules import (
     LEASE_RAN_OUT,
+    PAYLOAD_DAMAGED,
     lost_because,
     no_such_item,
     not_dead,
@@ -138,9 +140,19 @@ def claim(
     ).fetchall()
     by_seq = {row[0]: row for row in rows}
     ordered = [by_seq[seq] for seq in picked]
+    sound = [row for row in ordered if _is_sound(tx, row)]
     return ClaimedRows(
-        [(item_id, lanes.kind(lane), *rest) for _, item_id, lane, *rest in ordered], token, until_s
+        [(item_id, lanes.kind(lane), *rest) for _, item_id, lane, *rest, _ in sound], token, until_s
     )
+
+
+def _is_sound(tx: Transaction, row: tuple[int, str, int, bytes, int, bytes, int | None]) -> bool:
+    """Whether an item asks for what it was added with; one that does not ends, with the reason."""
+    seq, item_id, _, payload, _, trace, checksum = row
+    if checksum == of_work(item_id, payload, trace):
+        return True
+    _end_attempt(tx, seq, item_id, PAYLOAD_DAMAGED, spent=True, not_before_s=tx.now_s)
+    return False
 
 
 def renew(tx: Transaction, item_id: str, token: int, lease_s: float) -> float:
@@ -154,7 +166,8 @@ def complete(tx: Transaction, runs: Sequence[FinishedRun]) -> list[tuple[str, in
     """Complete the items whose claims hold; return the ids and tokens of the others."""
     refused = []
     for run in runs:
-        parameters = (tx.now_s, run.result, as_parameter(run.ids), run.token, tx.now_s)
+        checksum = of_result(run.result)
+        parameters = (tx.now_s, run.result, checksum, as_parameter(run.ids), run.token, tx.now_s)
         finished = dict(tx.db.execute(sql.COMPLETE, parameters).fetchall())
         _note_ends(tx, finished.values())
         refused += [(item_id, run.token) for item_id in run.ids if item_id not in finished]

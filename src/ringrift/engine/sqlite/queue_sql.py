@@ -33,12 +33,13 @@ DROP_EMPTY_LANES = "DELETE FROM lane WHERE id NOT IN (SELECT lane FROM work_coun
 DROP_EMPTY_COUNTS = "DELETE FROM work_count WHERE items = 0"
 
 # --- adding
-# Each row is [id, priority, attempts_max, delay_s, trace, payload]; then the time and the lane.
+# Each row is [id, priority, attempts_max, delay_s, trace, payload, checksum]; then the time and the lane.
 ADD = (
     "INSERT INTO work(id, lane, state, priority, attempts_max, due_s, not_before_s, added_s, changed_s,"
-    f" trace, payload) SELECT value->>0, ?3, iif(value->>3 > 0, {Code.DELAYED:d}, {Code.READY:d}), value->>1,"
+    " trace, payload, checksum)"
+    f" SELECT value->>0, ?3, iif(value->>3 > 0, {Code.DELAYED:d}, {Code.READY:d}), value->>1,"
     " value->>2, iif(value->>3 > 0, ?2 + (value->>3), NULL), ?2 + (value->>3), ?2, ?2,"
-    " CAST(value->>4 AS BLOB), CAST(value->>5 AS BLOB) FROM json_each(?1)"
+    " CAST(value->>4 AS BLOB), CAST(value->>5 AS BLOB), value->>6 FROM json_each(?1)"
 )
 LINK = "UPDATE work SET state = ?, due_s = ?, blockers = ?, idempotency_key = ?, error = ? WHERE seq = ?"
 ID_OF_KEY = "SELECT id FROM work WHERE idempotency_key = ?"
@@ -53,7 +54,8 @@ READY_IN_LANE = (
 NEXT_TOKEN = "UPDATE counter SET value = value + 1 WHERE name = 'token' RETURNING value"
 CLAIM = (
     f"UPDATE work SET state = {Code.CLAIMED:d}, holder = ?, token = ?, due_s = ?, changed_s = ?,"
-    f" attempts = attempts + 1 WHERE seq IN {_MANY} RETURNING seq, id, lane, payload, attempts, trace"
+    f" attempts = attempts + 1 WHERE seq IN {_MANY}"
+    " RETURNING seq, id, lane, payload, attempts, trace, checksum"
 )
 NEXT_DUE = "SELECT min(due_s) FROM work WHERE due_s IS NOT NULL"
 IS_DUE = "SELECT 1 FROM work WHERE due_s <= ? LIMIT 1"
@@ -64,8 +66,8 @@ _HELD = f"id = ? AND token = ? AND state = {Code.CLAIMED:d} AND due_s > ?"
 RENEW = f"UPDATE work SET due_s = ? WHERE {_HELD} RETURNING seq"
 COMPLETE = (
     f"UPDATE work SET state = {Code.DONE:d}, due_s = NULL, holder = NULL, error = NULL, changed_s = ?,"
-    f" result = ? WHERE id IN {_MANY} AND token = ? AND state = {Code.CLAIMED:d} AND due_s > ?"
-    " RETURNING id, seq"
+    f" result = ?, result_checksum = ? WHERE id IN {_MANY} AND token = ?"
+    f" AND state = {Code.CLAIMED:d} AND due_s > ? RETURNING id, seq"
 )
 NOTE_ENDS = "INSERT OR REPLACE INTO work_end(item) SELECT value FROM json_each(?)"
 FORGET_END = "DELETE FROM work_end WHERE item = ?"
@@ -102,7 +104,7 @@ NEEDS_OF = (
 # --- looking
 _COLUMNS = (
     "work.id, lane.kind, payload, state, priority, attempts, attempts_max, holder, token, due_s,"
-    " result, error, added_s, changed_s"
+    " result, error, added_s, changed_s, trace, checksum, result_checksum"
 )
 _VIEW = f"SELECT {_COLUMNS} FROM work JOIN lane ON lane.id = work.lane"
 GET = f"{_VIEW} WHERE work.id = ?"

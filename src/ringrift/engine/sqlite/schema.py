@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringrift.engine.sqlite.checksums import make_available
 from ringrift.errors import SchemaTooNew
 
+WITHOUT_CHECKSUMS = 3  # the last version that has none
 APPLICATION_ID = 0x52524654  # "RRFT" in the file header says whose database this is
 
 _FIRST = (
@@ -109,6 +111,18 @@ _WORK_COUNTED = (
     f" BEGIN {_COUNT_ONE_LESS}; {_COUNT_ONE_MORE}; END",
 )
 
+_CHECKSUMS = (
+    # What is there gets its checksum now: damage from before cannot be known.
+    "ALTER TABLE kv ADD COLUMN checksum INTEGER",
+    "UPDATE kv SET checksum = checksum_of_entry(key, revision, expires_s, value)",
+    "ALTER TABLE event ADD COLUMN checksum INTEGER",
+    "UPDATE event SET checksum = checksum_of_event(id, type, appended_s, body)",
+    "ALTER TABLE work ADD COLUMN checksum INTEGER",
+    "ALTER TABLE work ADD COLUMN result_checksum INTEGER",
+    "UPDATE work SET checksum = checksum_of_work(id, payload, trace),"
+    " result_checksum = iif(result IS NULL, NULL, checksum_of_result(result))",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -122,6 +136,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, _FIRST),
     Migration(2, _ENDS_IN_ORDER),
     Migration(3, _WORK_COUNTED),
+    Migration(4, _CHECKSUMS),
 )
 
 
@@ -141,6 +156,7 @@ def missing_migrations(
 
 def migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     """Bring the schema up to date. The caller keeps other writers out."""
+    make_available(db)
     for migration in missing_migrations(db, path, migrations):
         db.execute("BEGIN IMMEDIATE")
         try:
