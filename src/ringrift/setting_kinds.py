@@ -92,6 +92,7 @@ class JobSettings:
     memory_mb: int | None = None
     nice: int = 5  # 0 to 19; jobs give way to the processes that control them
     cpus: tuple[int, ...] = ()  # none: all
+    env: tuple[str, ...] = ()  # variables of the worker that the job gets beside the usual ones
 
 
 def _parse_jobs(value: Any) -> tuple[JobSettings, ...]:
@@ -108,6 +109,7 @@ def _parse_job(kind: str, table: Mapping[str, Any]) -> JobSettings:
         "memory_mb": lambda v: int(_parse_number(v, above=0.5, up_to=1e9)),
         "nice": lambda v: int(_parse_number(v, above=-1.0, up_to=19.0)),
         "cpus": lambda v: tuple(int(_parse_number(each, above=-1.0, up_to=65_535.0)) for each in v),
+        "env": _parse_variables,
     }
     if unknown := sorted(set(table) - set(readers)):
         raise ConfigError(f"[jobs.{kind}] has no {unknown[0]!r}; it may have: {', '.join(readers)}")
@@ -124,6 +126,14 @@ def _parse_command(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
         raise TypeError
     return tuple(value)
+
+
+def _parse_variables(value: Any) -> tuple[str, ...]:
+    names = _parse_command(value) if value != [] else ()
+    for name in names:
+        if not name.isidentifier() or name.startswith("RINGRIFT_"):  # what is ours is not for jobs
+            raise ValueError
+    return names
 
 
 def _parse_table(value: Any) -> dict[str, Any]:

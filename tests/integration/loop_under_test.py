@@ -114,7 +114,9 @@ class Loop:
                 if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 environ = process.environ()
-                if environ.get("RINGRIFT_DATA_DIR") == str(self.data):
+                if environ.get("RINGRIFT_DATA_DIR") == str(self.data) or environ.get(
+                    "RINGRIFT_JOB_OUT", ""
+                ).startswith(f"{self.data}/"):
                     found[_role(process, environ)].append(process)
         return found
 

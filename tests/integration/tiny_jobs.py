@@ -3,7 +3,8 @@
 Games are lists of numbers that follow from the seed, files are JSON, and a candidate wins by a draw of lots
 that follows from the seed too. Like the real ones it goes on where a killed run of it ended, and every file
 under its final name is whole. It imports nothing that takes time, so that a loop of it is mostly the loop.
-While a file named `hold-KIND` lies beside the data folder, jobs of that kind stand still.
+While a file named `hold-KIND` lies beside the data folder, jobs of that kind stand still. They are not told
+where that is, but a job folder lies in it.
 """
 
 import fcntl
@@ -33,7 +34,7 @@ def main():
         if not take(lock):
             say("result", kind, status="unavailable", exit_code=UNAVAILABLE, error="somebody works here")
             return UNAVAILABLE
-        while os.path.exists(f"{os.environ['RINGRIFT_DATA_DIR']}/../hold-{kind}") and not asked_to_stop:
+        while os.path.exists(f"{folder}/../../../../hold-{kind}") and not asked_to_stop:
             time.sleep(STEP_S)
         return {"selfplay": selfplay, "validate": validate, "export": export, "train": train}.get(
             kind, evaluate

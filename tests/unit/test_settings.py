@@ -86,6 +86,7 @@ def test_a_wrong_value_names_variable_value_and_what_is_allowed(variable, value,
         ("[jobs.train]\ncomand = ['x']", r"\[jobs.train\] has no 'comand'"),
         ("[jobs.train]\ncommand = 'python x.py'", r"command of \[jobs.train\]"),
         ("[jobs.train]\nmemory_mb = 0", r"memory_mb of \[jobs.train\]"),
+        ("[jobs.train]\nenv = ['RINGRIFT_DATA_SECRET']", r"env of \[jobs.train\]"),
         ("jobs = 3", "a table per kind of job"),
     ],
 )

@@ -37,7 +37,15 @@ async def search_here(
     said = settings.job("tune")
     task = JobTask(
         argv=job_argv("tune", said),
-        env=job_environment(item_id=ID, kind="tune", config=order.config, out=str(place.out), trace={}),
+        env=job_environment(
+            item_id=ID,
+            kind="tune",
+            config=order.config,
+            out=str(place.out.absolute()),
+            trace={},
+            also=said.env,
+        ),
+        folder=place.out,
         params=place.params,
         log=place.log,
         limits=limits_for("tune", order, said),

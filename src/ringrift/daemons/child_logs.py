@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections import deque
 from pathlib import Path
 
@@ -13,18 +14,29 @@ TAIL_LINES = 5
 
 def keep_log_small(path: Path | None, *, bytes_max: int = LOG_BYTES_MAX) -> None:
     """Move the end of a log that grew too long aside and empty it; the child appends on."""
-    if path is None or not path.exists() or path.stat().st_size <= bytes_max:
+    if path is None or not _is_plain_file(path) or path.stat().st_size <= bytes_max:
         return
-    path.with_suffix(path.suffix + ".1").write_bytes(_last_bytes(path, bytes_max))
+    aside = path.with_suffix(path.suffix + ".1")
+    end = _last_bytes(path, bytes_max)
+    aside.unlink(missing_ok=True)
+    aside.write_bytes(end)
     os.truncate(path, 0)
 
 
 def log_tail(path: Path | None, *, lines: int = TAIL_LINES) -> list[str]:
     """Return the last lines of a log, or none if there is no log."""
-    if path is None or not path.exists():
+    if path is None or not _is_plain_file(path):
         return []
     text = _last_bytes(path, TAIL_BYTES).decode("utf-8", "replace")
     return list(deque(text.splitlines(), maxlen=lines))
+
+
+def _is_plain_file(path: Path) -> bool:
+    """A child can put a link, or a pipe that nobody writes to, in the place of its log."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _last_bytes(path: Path, count: int) -> bytes:

@@ -117,6 +117,8 @@ def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
         return str(error)
     if job.kind == "validate" and report.status != DATA_REFUSED and not _named_shards(job, report):
         return "the check names none of the shards that it was given"
+    if job.kind == "selfplay" and (claim := _unordered_games(job, brought.shards)):
+        return claim
     known = [model for model in brought.models + brought.students if state.player(model.digest)]
     if known:
         return f"the training changed nothing: it brought model {known[0].digest[:12]} again"
@@ -125,6 +127,19 @@ def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
     if not (brought.matches and all(match.games for match in brought.matches)):
         return "no games were played"
     return unasked(job, brought.matches)
+
+
+def _unordered_games(job: OpenJob, shards: list[Shard]) -> str:
+    """Games by another model, or more of them, than were ordered; empty if there are none."""
+    model = str(job.order.params.get("model", "")).rpartition("/")[2]
+    wanted = job.order.inputs.get(model, "none")
+    for shard in shards:  # a program of a user's own may say nothing of its model
+        if shard.model is not None and shard.model != wanted:
+            return f"its games are said to be by model {shard.model[:12]}; ordered was {wanted[:12]}"
+    games, ordered = sum(shard.games for shard in shards), job.order.params.get("games")
+    if isinstance(ordered, int) and games > ordered:
+        return f"it brought {games} games; {ordered} were ordered"
+    return ""
 
 
 def match_with(match: Match, **changes: Any) -> Match:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -114,12 +115,24 @@ def _match(
     )
 
 
-def unasked(job: OpenJob, matches: Iterable[Match]) -> str:
+def unasked(job: OpenJob, matches: Sequence[Match]) -> str:
     """Games that nobody ordered are no evidence; empty if all were ordered."""
-    named = (*job.order.params.get("opponents", ()), *job.order.params.get("players", ()))
+    params = job.order.params
+    named = (*params.get("opponents", ()), *params.get("players", ()))
     asked = {participant(str(each), job.order.inputs)[0] for each in named}
-    strange = sorted({match.second for match in matches} - asked)
-    return f"games against {', '.join(strange)} were not asked for" if strange else ""
+    both = "players" in params  # of a tournament; in an evaluation the first is the candidate of the order
+    met = [match.second for match in matches] + [match.first for match in matches if both]
+    strange = sorted(set(met) - asked)
+    if strange:
+        return f"games against {', '.join(each[:64] for each in strange[:3])} were not asked for"
+    pairs = Counter(frozenset((match.first, match.second)) for match in matches)
+    if repeated := [pair for pair, times in pairs.items() if times > 1]:
+        return f"the games of {' and '.join(sorted(each[:12] for each in repeated[0]))} are told twice"
+    games = params.get("games")
+    for match in matches:
+        if isinstance(games, int) and match.games > max(games, match.players):
+            return f"{match.games} games against {match.second[:12]} are told; {games} were ordered"
+    return ""
 
 
 def participant(text: str, inputs: dict[str, str]) -> tuple[str, int]:

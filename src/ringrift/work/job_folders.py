@@ -6,7 +6,9 @@
                        params.json   what the job read on stdin
                        record.json   whose it is, and under which token it runs now
 
-A folder goes when its item is completed, cancelled or dead.
+A folder goes when its item is completed, cancelled or dead. The job can write anywhere in it, so nothing that
+is read from it is taken on trust: no links are followed, only plain files are opened, and what the record
+says counts for the item of this folder alone.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
-from urllib.parse import quote
+from typing import Annotated, Any, BinaryIO
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -25,6 +29,11 @@ from ringrift.errors import ConfigError, Corrupt
 from ringrift.work.job_orders import INPUTS, OUT, JobOrder
 
 FOLDER_CHARS_MAX = 200
+RECORD_BYTES_MAX = 100_000
+NAME_BYTES_MAX = 1000
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+WorkerName = Annotated[str, msgspec.Meta(pattern=r"^[\w.-]{1,200}$")]
 
 
 class JobRecord(msgspec.Struct, kw_only=True):
@@ -33,12 +42,12 @@ class JobRecord(msgspec.Struct, kw_only=True):
     item_id: str
     kind: str
     config: str
-    worker: str | None = None  # None: nobody works on it now
+    worker: WorkerName | None = None  # None: nobody works on it now
     token: int = 0
     abandoned: int = 0  # how many workers died over it
-    wall_s: float = 0.0  # what earlier attempts took; this one goes on from what they made
-    cpu_s: float = 0.0
-    gpu_s: float = 0.0
+    wall_s: Seconds = 0.0  # what earlier attempts took; this one goes on from what they made
+    cpu_s: Seconds = 0.0
+    gpu_s: Seconds = 0.0
 
 
 class JobFolder:
@@ -52,14 +61,18 @@ class JobFolder:
 
     def prepare(self) -> None:
         """Make it, or find it as an earlier attempt left it."""
-        for folder in (self.inputs, self.out, self.log.parent):
+        for folder in (self.path, self.inputs, self.out, self.log.parent):
+            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                _remove(folder)
             folder.mkdir(parents=True, exist_ok=True)
+        if not _is_plain_file(self.log):
+            _remove(self.log)
 
     def read_record(self) -> JobRecord | None:
         """None if there is none, or none that can be read: then nobody can say whose the folder is."""
         try:
-            return msgspec.json.decode(self._record.read_bytes(), type=JobRecord)
-        except (FileNotFoundError, msgspec.DecodeError):
+            return msgspec.json.decode(_read_plain_file(self._record, RECORD_BYTES_MAX), type=JobRecord)
+        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError, RecursionError):
             return None
 
     def write_record(self, record: JobRecord) -> None:
@@ -90,16 +103,14 @@ class JobFolder:
 
     def artifact(self, said: str) -> tuple[str, Path]:
         """The name and the file of an artifact; `Corrupt` if it is not in this folder, or no file."""
-        path = Path(said) if Path(said).is_absolute() else self.out / said
         for root in (self.out, self.inputs):
-            try:
-                name = path.resolve().relative_to(root.resolve()).as_posix()
-            except ValueError:
-                continue
-            if path.is_file() and not path.is_symlink():
-                return name, path
+            name = _name_under(root, said)
+            if name is not None:
+                return name, root / name
         raise Corrupt(
-            path, found="the job announced it, but it is no file of its folder", advice="Look at its log"
+            said[:NAME_BYTES_MAX],
+            found="the job announced it, but it is no file of its folder",
+            advice="Look at its log",
         )
 
     def remove(self) -> None:
@@ -126,6 +137,10 @@ class JobFolders:
         if len(name) > FOLDER_CHARS_MAX:
             name = hashlib.sha256(item_id.encode()).hexdigest()
         return JobFolder(self.root / ("%2E" + name[1:] if name.startswith(".") else name))
+
+    def item_of(self, folder: JobFolder) -> str:
+        """The item that a folder is named after; one with a very long id is not found again."""
+        return unquote(folder.path.name)
 
     def all(self) -> list[JobFolder]:
         """Every folder, whoever's it is."""
@@ -155,8 +170,83 @@ def _replace(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
+def _name_under(root: Path, said: str) -> str | None:
+    """The name of a plain file in *root* that no link leads to; None if it is none."""
+    try:
+        # Only the folders above are ours: what the job can write to must not be a link.
+        place = Path(os.path.normpath(root.absolute() / said))
+        name = place.relative_to(root.absolute()).as_posix()
+        is_inside = place.resolve().is_relative_to(root.parent.resolve() / root.name)
+    except (ValueError, OSError, RuntimeError):  # elsewhere, a NUL, too long, a circle of links
+        return None
+    is_sound = name.isprintable() and len(name.encode()) <= NAME_BYTES_MAX
+    return name if is_inside and is_sound and _is_plain_file(root / name) else None
+
+
+def _is_plain_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _read_plain_file(path: Path, bytes_max: int) -> bytes:
+    """Never waits for a pipe and never follows a link; `FileNotFoundError` if it is no plain, small file."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise FileNotFoundError(error.errno, f"{path} cannot be read: {error.strerror}") from None
+    with os.fdopen(handle, "rb") as file:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > bytes_max:
+            raise FileNotFoundError(f"{path} is not what was written there")
+        return file.read(bytes_max)
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove whatever it is. Folders are emptied one by one in their root: a job may nest them endlessly."""
+    try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink(missing_ok=True)
+            return
+        path.chmod(0o700)
+        root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        _empty(root)
+    finally:
+        os.close(root)
+    with suppress(OSError):  # another process puts something in, or removes it too
+        path.rmdir()
+
+
+def _empty(root: int) -> None:
+    moved = 0
+    while inner := _folders_after_unlinking(root):
+        for name in inner:
+            with suppress(OSError):
+                os.chmod(name, 0o700, dir_fd=root)
+                handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
+                try:
+                    for deeper in _folders_after_unlinking(handle):
+                        moved += 1
+                        os.rename(deeper, f".{moved}.gone", src_dir_fd=handle, dst_dir_fd=root)
+                finally:
+                    os.close(handle)
+                os.rmdir(name, dir_fd=root)
+        if set(inner) <= set(_folders_after_unlinking(root)):
+            return  # none of them can be removed
+
+
+def _folders_after_unlinking(folder: int) -> list[str]:
+    """Remove the files of *folder*; return the names of the folders in it."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                found.append(entry.name)
+                continue
+            with suppress(OSError):
+                os.unlink(entry.name, dir_fd=folder)
+    return found

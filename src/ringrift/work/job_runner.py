@@ -40,6 +40,7 @@ class JobTask:
 
     argv: Sequence[str]
     env: dict[str, str]
+    folder: Path  # where it runs
     params: Path
     log: Path
     limits: JobLimits
@@ -100,7 +101,9 @@ class RunningJob:
 
     async def _start(self) -> Child:
         task = self._task
-        command = Command(argv=task.argv, env=task.env, input=task.params, output=task.log, piped=True)
+        command = Command(
+            argv=task.argv, env=task.env, cwd=task.folder, input=task.params, output=task.log, piped=True
+        )
         try:
             child = await self._runtime.spawn(command)
         except OSError as error:

@@ -14,6 +14,8 @@ import msgspec
 
 LINE_BYTES_MAX = 4 * 2**20
 ARTIFACTS_MAX = 10_000
+DEPTH_MAX = 32  # of lists and tables in one another
+INTEGER_MAX = 2**63 - 1
 TEXT_CHARS_MAX = 200
 POSITION = ("stage", "done", "total", "rate", "eta_s", "idle_s")
 KNOWN = frozenset(("event", "kind", "elapsed_s", "cpu_s", "gpu_s", *POSITION))
@@ -92,7 +94,8 @@ class JobTalk:
             self._take_artifact(said)
         elif event == "result":
             self.result = said
-            for each in said.get("artifacts") or ():
+            listed = said.get("artifacts")
+            for each in listed if isinstance(listed, list) else ():
                 self._take_artifact(each)
 
     def _take_position(self, said: dict[str, Any]) -> None:
@@ -122,17 +125,33 @@ class JobTalk:
 
 def number(value: Any) -> float | None:
     """A finite number, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    if isinstance(value, int):
+        return value if abs(value) <= INTEGER_MAX else None
+    return value if math.isfinite(value) else None
 
 
 def _decode(line: bytes) -> dict[str, Any] | None:
     try:
         said = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
-    return said if isinstance(said, dict) else None
+    return said if isinstance(said, dict) and _is_plain(said) else None
+
+
+def _is_plain(said: Any) -> bool:
+    """Whether whoever takes it further can: not too deep, and no number beyond 64 bits."""
+    level: list[Any] = [said]
+    for _ in range(DEPTH_MAX):
+        if any(type(each) is int and abs(each) > INTEGER_MAX for each in level):
+            return False
+        tables = [each.values() for each in level if isinstance(each, dict)]
+        lists = [each for each in level if isinstance(each, list)]
+        level = [each for inner in (*tables, *lists) for each in inner]
+        if not level:
+            return True
+    return False
 
 
 def _in_words(talk: JobTalk) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ _BY_ITSELF = {STOPPED: "stopped_by_itself"}
 RETRY_S, RETRY_S_MAX = 5.0, 300.0
 UNAVAILABLE_S = 60.0
 ERROR_CHARS_MAX = 2000
+CORES = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,8 @@ class JobEnd:
 
     @property
     def cpu_s(self) -> float:
-        return max(self.usage.cpu_s, self.talk.cpu_s)
+        """What was measured; what the job says of itself counts as far as the machine could have given it."""
+        return max(self.usage.cpu_s, min(self.talk.cpu_s, self.wall_s * CORES))
 
 
 class Fate(StrEnum):
@@ -92,6 +95,8 @@ def _error(end: JobEnd) -> str:
         parts = ["it stopped although the worker did not ask for it"]
     if end.exit_code == DONE and end.talk.result is None and not end.why:
         parts = ["it ended without a result line"]
+        if end.talk.lines_refused:
+            parts.append(f"{end.talk.lines_refused} of its lines could not be read")
     if said:
         parts.append(str(said))
     elif end.log_tail:

@@ -106,10 +106,12 @@ class ClaimedJob:
             config=order.config,
             out=str(self._folder.out.absolute()),
             trace=claim.trace,
+            also=said.env,
         )
         task = JobTask(
             argv=job_argv(claim.kind, said),
             env=env,
+            folder=self._folder.out,
             params=self._folder.params,
             log=self._folder.log,
             limits=self._limits,
@@ -126,6 +128,8 @@ class ClaimedJob:
             self._wall_s += end.wall_s
             self._cpu_s += end.cpu_s
             self._gpu_s += _gpu_s(end, order)
+            # What left the process group could still write to files that are about to be taken in.
+            await asyncio.to_thread(end_processes_of, claim.id)
             return end
         finally:
             telling.cancel()
@@ -139,27 +143,29 @@ class ClaimedJob:
             await asyncio.to_thread(end_processes_of, claim.id)
             self._wall_s, self._cpu_s, self._gpu_s = before.wall_s, before.cpu_s, before.gpu_s
         await lay_out(folder, order, self._shop.engine.blobs)
-        record = JobRecord(
-            item_id=claim.id,
-            kind=claim.kind,
-            config=order.config,
-            worker=self._shop.config.name,
-            token=claim.token,
-            abandoned=0 if before is None else before.abandoned,
+        record = self._record(self._shop.config.name, abandoned=0 if before is None else before.abandoned)
+        await asyncio.to_thread(folder.write_record, record)
+
+    def _record(self, worker: str | None, *, abandoned: int) -> JobRecord:
+        return JobRecord(
+            item_id=self._claim.id,
+            kind=self._claim.kind,
+            config=self._order.config,
+            worker=worker,
+            token=self._claim.token,
+            abandoned=abandoned,
             wall_s=self._wall_s,
             cpu_s=self._cpu_s,
             gpu_s=self._gpu_s,
         )
-        await asyncio.to_thread(folder.write_record, record)
 
     async def _leave_folder(self) -> None:
         """Say that nobody works in it now, before the item can be another's."""
         try:
-            record = await asyncio.to_thread(self._folder.read_record)
-            if record is not None and record.token == self._claim.token:
-                record.worker, record.wall_s = None, self._wall_s
-                record.cpu_s, record.gpu_s = self._cpu_s, self._gpu_s
-                await asyncio.to_thread(self._folder.write_record, record)
+            found = await asyncio.to_thread(self._folder.read_record)
+            abandoned = 0 if found is None else found.abandoned
+            if await asyncio.to_thread(self._folder.path.is_dir):
+                await asyncio.to_thread(self._folder.write_record, self._record(None, abandoned=abandoned))
         except OSError as error:  # a full disk; whoever claims the item next makes the folder his own
             log.warning("worker.folder_not_left", item=self._claim.id, error=str(error))
 
@@ -197,7 +203,9 @@ class ClaimedJob:
     async def _report(self, end: JobEnd, verdict: JobVerdict) -> JobReport:
         assert self._job is not None
         config, blobs = self._shop.config, self._shop.engine.blobs
-        artifacts, fields = await take_in(self._folder, end.talk, blobs)
+        artifacts, fields = await take_in(
+            self._folder, end.talk, blobs, asked=(self._claim.kind, self._order)
+        )
         return JobReport(
             status=verdict.status,
             worker=config.name,

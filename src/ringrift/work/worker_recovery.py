@@ -89,13 +89,21 @@ class Recovery:
     async def _sweep(self, is_dead: Callable[[str], bool]) -> None:
         for folder in await asyncio.to_thread(self._folders.all):
             record = await asyncio.to_thread(folder.read_record)
-            if record is None:
+            if record is None or self._folders.of(record.item_id).path != folder.path:
+                # Half made, or a record that its job made up, which must not reach another item.
+                await self._remove_if_ended(folder)
                 continue
             if record.worker is not None and await asyncio.to_thread(is_dead, record.worker):
                 await self._take_back(folder, record)
             item = await self._engine.queue.get(record.item_id)
             if item is None or item.state in ENDED:
                 await asyncio.to_thread(folder.remove)
+
+    async def _remove_if_ended(self, folder: JobFolder) -> None:
+        """Go by the name of the folder, where nothing in it can be believed."""
+        item = await self._engine.queue.get(self._folders.item_of(folder))
+        if item is not None and item.state in ENDED:
+            await asyncio.to_thread(folder.remove)
 
     async def _take_back(self, folder: JobFolder, record: JobRecord) -> None:
         if not await _is_unchanged(folder, record):

@@ -50,6 +50,7 @@ def evaluation(story, model, opponents=("random",)):
         ({"pairs": [1, 2]}, "pairs"),
         ({"players": 3, "places": [9, 1]}, "places"),
         ({"games": 0, "wins": 0, "losses": 0}, "no games were played"),
+        ({"games": 1000, "wins": 999}, "10 were ordered"),
     ],
 )
 def test_an_odd_match_is_a_failure_with_its_reason(changes, told):
@@ -57,6 +58,22 @@ def test_an_odd_match_is_a_failure_with_its_reason(changes, told):
     job = evaluation(story, model)
     assert problem_with(story.state, job, report(matches=[GOOD_MATCH])) == ""
     assert told in problem_with(story.state, job, report(matches=[{**GOOD_MATCH, **changes}]))
+
+
+def test_the_same_games_do_not_count_twice():
+    story, model = a_story_with_a_model()
+    job = evaluation(story, model)
+    assert "told twice" in problem_with(story.state, job, report(matches=[GOOD_MATCH, GOOD_MATCH]))
+
+
+@pytest.mark.parametrize(
+    ("games", "model", "told"), [(33, None, "33 games; 32"), (10, "f" * 64, "by model ffffffffffff")]
+)
+def test_games_that_were_not_ordered_are_a_failure(games, model, told):
+    story = Story()
+    job = opened(story, "selfplay", selfplay_order(story.state, RULES, simulations=32))
+    shard = artifact("shard", "one", games=games, rows=100)
+    assert told in problem_with(story.state, job, report(shard, generator_sha256=model))
 
 
 @pytest.mark.parametrize("fields", [{}, {"matches": None}, {"matches": []}, {"matches": [7]}, {"matches": 3}])
