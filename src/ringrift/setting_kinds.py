@@ -51,6 +51,14 @@ def _parse_name(value: Any) -> str:
     return text
 
 
+def _parse_names(value: Any) -> tuple[str, ...]:
+    """Read a list of names, or the same with commas between them."""
+    given = value.split(",") if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise TypeError
+    return tuple(_parse_name(each.strip()) for each in given if each.strip())
+
+
 def _parse_host(value: Any) -> str:
     text = str(value)
     if not text or len(text) > 255 or not all(c.isalnum() or c in ".:-" for c in text):
@@ -159,6 +167,7 @@ SECRET = ValueKind(f"a text of at least {SECRET_LETTERS_MIN} letters", _parse_se
 PATH = ValueKind("a file path", _parse_path)
 PORT = ValueKind("a port number from 0 (any free port) to 65535", _parse_port)
 NAME = ValueKind("1 to 100 letters, digits, '.', '_' or '-'", _parse_name)
+NAMES = ValueKind("a list of names", _parse_names)
 HOST = ValueKind("a host name or IP address", _parse_host)
 SECONDS = ValueKind(
     "a number of seconds above 0, at most 604800",

@@ -24,6 +24,7 @@ from ringrift.setting_kinds import (
     HOURS,
     JOBS,
     NAME,
+    NAMES,
     PATH,
     PORT,
     PRICES,
@@ -71,6 +72,15 @@ class Settings:
         "RINGRIFT_HEALTH_HOST", HOST, "127.0.0.1", "address of the health probes; loopback unless you say so"
     )
     health_port: int = _setting("RINGRIFT_HEALTH_PORT", PORT, 8790, "port of the health probes")
+    http_names: tuple[str, ...] = _setting(
+        "RINGRIFT_HTTP_NAMES", NAMES, (), "host names under which the page answers, besides this host's own"
+    )
+    http_events: tuple[str, ...] | None = _setting(
+        "RINGRIFT_HTTP_EVENTS", NAMES, None, "events that POST /event takes; by default what jobs report"
+    )
+    http_read_needs_token: bool = _setting(
+        "RINGRIFT_HTTP_READ_NEEDS_TOKEN", BOOL, False, "ask for the token also for reading on loopback"
+    )
 
     event_handler_timeout: float = _setting(
         "RINGRIFT_EVENT_HANDLER_TIMEOUT", SECONDS, 600.0, "longest run of one event handler"

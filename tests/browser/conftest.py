@@ -10,6 +10,7 @@ from playwright.sync_api import sync_playwright
 from held_port import HeldPort
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.sample_run import SampleRun
+from ringrift.web.access import AccessKeys
 from ringrift.web.endpoints import Probes
 from ringrift.web.server import ProbeServer
 from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard
@@ -78,6 +79,20 @@ def browser():
         started.close()
 
 
+class Actions(list):
+    """What was asked of the run."""
+
+    async def publish(self, event, headers):
+        self.append(event.event_type)
+        return "id"
+
+    async def pause(self, request):
+        self.append("pause")
+
+    async def resume(self, request):
+        self.append("resume")
+
+
 class Site:
     """The live page of a made-up run."""
 
@@ -85,6 +100,8 @@ class Site:
         self.runtime = SystemRuntime(seed=1)
         self.board = SnapshotBoard()
         self.server = None
+        self.actions = Actions()
+        self.open_to_read = True
         self._port = HeldPort()
 
     @property
@@ -92,8 +109,11 @@ class Site:
         return self.server.url
 
     def start(self):
-        self.probes = Probes(self.board, None, self.runtime)
-        self.server = ProbeServer(self.probes.app(), host="127.0.0.1", port=self._port.number)
+        self.keys = AccessKeys("t" * 64, self.runtime)
+        self.probes = Probes(self.board, self.actions, self.runtime, keys=self.keys)
+        self.server = ProbeServer(
+            self.probes.app(open_to_read=self.open_to_read), host="127.0.0.1", port=self._port.number
+        )
         self.server.start()
 
     def stop(self):

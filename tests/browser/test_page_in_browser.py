@@ -249,3 +249,61 @@ def test_a_problem_that_the_doctor_found_looks_like_one(site, visit):
     visitor = visit()
     badge = visitor.page.locator("#findings .badge")
     assert (badge.inner_text(), badge.get_attribute("data-level")) == ("problem", "bad")
+
+
+# --- the key --------------------------------------------------------------------------------------------
+
+
+def test_whoever_came_by_a_link_may_act_and_the_code_does_not_stay_in_the_address(site, visit):
+    site.show(ONE)
+    code = site.keys.new_code()
+    visitor = visit(f"/#enter={code}")
+    visitor.wait_for_text("#act", "Pause")
+    assert code not in visitor.page.url
+    visitor.page.locator("#act").click()
+    visitor.page.wait_for_timeout(50)
+    site.show(msgspec.structs.replace(ONE.status(), state="paused"))
+    visitor.wait_for_text("#act", "Resume")
+    visitor.page.locator("#act").click()
+    visitor.page.wait_for_function("() => !document.querySelector('#act').innerText.includes('🔒')")
+    assert site.actions[:1] == ["pause"]
+    assert visitor.page.locator("#key-note").is_hidden()
+    visitor.page.reload()
+    visitor.wait_for_text("#link-text", "live")
+    assert "🔒" not in visitor.text("#act"), "the session outlives a reload"
+    assert visitor.complaints == []
+
+
+def test_without_the_key_the_page_reads_and_says_what_acting_needs(site, visit):
+    site.show(ONE)
+    visitor = visit()
+    visitor.wait_for_text("#act", "🔒 Pause")
+    visitor.page.locator("#act").click()
+    visitor.wait_for_text("#key-note", "ringrift link")
+    assert visitor.text("#state") == "running"
+    assert site.actions == []
+
+
+def test_a_link_that_was_used_says_so(site, visit):
+    site.show(ONE)
+    code = site.keys.new_code()
+    site.keys.exchange(code)
+    visitor = visit(f"/#enter={code}")
+    visitor.wait_for_text("#key-note", "used before")
+
+
+def test_beyond_loopback_the_page_shows_the_run_only_with_the_key(browser, site):
+    site.stop()
+    site.open_to_read = False
+    site.start()
+    site.show(ONE)
+    context = browser.new_context()
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    page.goto(site.url)
+    page.wait_for_function("() => document.querySelector('#banner').innerText.includes('ringrift link')")
+    assert page.locator("#rating-value").inner_text() == ""
+    page.goto(f"{site.url}/#enter={site.keys.new_code()}")
+    page.wait_for_function("() => document.querySelector('#link-text').innerText.includes('live')")
+    assert page.locator("#state").inner_text() == "running"
+    context.close()

@@ -76,10 +76,15 @@ class Run:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def token(self):
+        return (self.data / "http_token").read_text(encoding="utf8").strip()
+
     def post_event(self, url, event_type, **payload):
         body = json.dumps({"event_type": event_type, "payload": payload, "source": "test"}).encode()
         request = urllib.request.Request(
-            f"{url}/event", data=body, headers={"content-type": "application/json"}
+            f"{url}/event",
+            data=body,
+            headers={"content-type": "application/json", "authorization": f"Bearer {self.token()}"},
         )
         with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             return json.loads(answer.read())["event_id"]

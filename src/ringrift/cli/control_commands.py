@@ -92,10 +92,7 @@ async def _resume(engine: Engine, config: str | None, *, clear_emergency: bool) 
     wishes, emergency = Wishes(engine.kv), get_emergency_stop()
     known = await configs_of(engine.kv)
     whom = (ALL, *known) if config is None else (await require_config(engine.kv, config),)
-    for each in whom:
-        wish = await wishes.get(each)
-        if wish is not None and wish.paused:
-            await wishes.set(each, _wish(paused=False, reason=""))
+    await wishes.resume(whom, _wish(paused=False, reason=""))
     whole = await wishes.get(ALL)
     cleared = await emergency.clear() if clear_emergency else None
     notice = await emergency.notice()

@@ -32,6 +32,7 @@ log = structlog.get_logger()
 EVENTS_SHOWN = 8
 FIELDS_SHOWN = 4
 SUMMARY_EVERY_S = 30.0
+LINK_TEXT = "the live page, with the key to act; good once (`ringrift link` prints another):"
 BORDER_CHARS, BORDER_LINES = 4, 6
 _COLOURS = {
     "healthy": "green",
@@ -52,7 +53,9 @@ class View(Protocol):
 
     def starting(self) -> None: ...
 
-    def started(self, news: Started) -> None: ...
+    def started(self, news: Started, link: str | None) -> None:
+        """The *link* brings the page its key, once: for a person's eyes, never for a log."""
+        ...
 
     def refresh(self, manager: DaemonManager, status: RunStatus | None) -> None: ...
 
@@ -75,7 +78,7 @@ class PlainView:
     def starting(self) -> None:
         log.info("run.starting")
 
-    def started(self, news: Started) -> None:
+    def started(self, news: Started, link: str | None) -> None:  # noqa: ARG002 - logs are read by others
         address = read_address(get_settings().coordination_dir)
         log.info(
             "run.started",
@@ -130,10 +133,12 @@ class LiveView:
     def starting(self) -> None:
         self._screen.update(Text("starting…", style="dim"), refresh=True)
 
-    def started(self, news: Started) -> None:
+    def started(self, news: Started, link: str | None) -> None:
         status = news.manager.get_status()
         self._not_built = sum(bool(status[daemon].unavailable_reason) for daemon in news.left_out)
         self._screen.console.print("\n".join(_choice_lines()))
+        if link is not None:
+            self._screen.console.print(f"{LINK_TEXT}\n{link}", markup=False, highlight=False, soft_wrap=True)
 
     def refresh(self, manager: DaemonManager, status: RunStatus | None) -> None:
         self._last = self.picture(manager, status)

@@ -14,6 +14,7 @@ COMMANDS = {
     "pause": Place("ringrift.cli.control_commands:pause", "Order no new jobs."),
     "resume": Place("ringrift.cli.control_commands:resume", "Let what is paused go on."),
     "stop": Place("ringrift.cli.control_commands:stop", "Ask the run to stop, and wait until it has."),
+    "link": Place("ringrift.cli.control:link", "A link to the live page that may also act."),
     "models": Place("ringrift.cli.models:models", "The networks of a run: list, show, export."),
     "recall": Place("ringrift.cli.recall:recall", "Take games that are not to be trusted out of a run."),
     "replay": Place("ringrift.cli.replay:replay_command", "Whether every decision follows from the facts."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 import click
+import structlog
 from rich.console import Console
 
 from ringrift.bootstrap.control_process import Started, run_control_process
@@ -24,6 +26,7 @@ from ringrift.bootstrap.run_options import (
     set_run_options,
 )
 from ringrift.cli.answers import plain_errors
+from ringrift.cli.control import page_link
 from ringrift.cli.durations import parse_duration
 from ringrift.cli.live_view import PlainView, View, live_view
 from ringrift.cli.logs import log_to_file, log_to_stderr
@@ -35,11 +38,15 @@ from ringrift.data.sync.config import read_sync_config
 from ringrift.engine.opening import get_engine
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.learning.rules import learning_rules
+from ringrift.private_files import open_private
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.web.address import read_address
 from ringrift.web.run_reader import RunReader
 
+log = structlog.get_logger()
+
+LINK_FILE = "page_link.html"
 STOP_LOOK_S = 0.25
 PROFILE_HELP = f"Which daemons to run: {', '.join(PROFILES)}."
 
@@ -133,8 +140,10 @@ async def _control(profile: str, stop: asyncio.Event, started: asyncio.Future[St
 async def _show(view: View, started: asyncio.Future[Started], stop: asyncio.Event, runtime: Runtime) -> None:
     view.starting()
     news = await started
-    view.started(news)
-    await _open_page()
+    link = await asyncio.to_thread(_link)
+    view.started(news, link)
+    if link is not None and get_run_options().open_browser:
+        await asyncio.to_thread(_open_page, link)
     reader, kv, next_s = RunReader(), (await get_engine()).kv, 0.0
     while not stop.is_set():
         if runtime.monotonic_s() >= next_s:
@@ -144,10 +153,31 @@ async def _show(view: View, started: asyncio.Future[Started], stop: asyncio.Even
     view.stopping()
 
 
-async def _open_page() -> None:
+def _link() -> str | None:
+    """The link to the page; None where no page is served."""
     address = read_address(get_settings().coordination_dir)
-    if get_run_options().open_browser and address is not None:
-        await asyncio.to_thread(webbrowser.open, address.url)
+    if address is None:
+        return None
+    try:
+        return page_link(address)
+    except RingRiftError as error:
+        log.warning("run.no_link", error=str(error))
+        return None
+
+
+def _open_page(link: str) -> None:
+    """Have a browser open a file that leads on: other users can read its command line, but not the file."""
+    path = get_settings().data_dir / LINK_FILE
+    try:
+        path.unlink(missing_ok=True)
+        with os.fdopen(
+            open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8"
+        ) as file:
+            file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(link)}">\n')
+    except OSError as error:
+        log.warning("run.no_link", error=str(error))
+        return
+    webbrowser.open(path.absolute().as_uri())
 
 
 async def _stop_after(stop: asyncio.Event, limit_s: float, runtime: Runtime) -> None:

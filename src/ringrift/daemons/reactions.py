@@ -1,9 +1,13 @@
-"""What the manager does when something is said: it only changes what is wanted, held or paused."""
+"""What the manager does when something is said: it only changes what is wanted, held or paused.
+
+Who leads is never taken from an event, which anybody may have said: an event makes the manager look whether
+this process can prove that it leads, and only what it finds counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -35,6 +39,8 @@ class Reactions:
 
     def __init__(self, supervisor: Supervisor, bus: EventBus | None, *, emit: Emit, node_id: str) -> None:
         self._supervisor, self._bus, self._emit, self._node_id = supervisor, bus, emit, node_id
+        # Whether this process can prove now that it leads; None where nobody is elected.
+        self.leads: Callable[[], Awaitable[bool]] | None = None
         self._subscribed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._blocks_told_s: dict[str, float] = {}
@@ -81,9 +87,14 @@ class Reactions:
         until_s = self._supervisor.runtime.monotonic_s() + DISK_PAUSE_S
         self._change(lambda unit: unit.spec.pausable, lambda unit: unit.pauses.update({DISK_FULL: until_s}))
 
-    async def on_leader_elected(self, event: Any) -> None:
+    async def on_leader_elected(self, _: Any) -> None:
         """Leader-only daemons run where the leader is, and nowhere else."""
-        leads = payload_of(event).get("leader_id") == self._node_id
+        if self.leads is None:
+            log.info(
+                "daemons.leadership_hearsay", heard="LEADER_ELECTED", done="nothing: nobody is elected here"
+            )
+            return
+        leads = await self.leads()
 
         def apply(unit: Unit) -> None:
             if leads:
@@ -95,6 +106,9 @@ class Reactions:
         self._change(lambda unit: unit.spec.leader_only, apply)
 
     async def on_split_brain_detected(self, _: Any) -> None:
+        if self.leads is None or await self.leads():
+            log.warning("daemons.leadership_hearsay", heard="SPLIT_BRAIN_DETECTED", done="nothing: it leads")
+            return
         log.error("daemons.split_brain")
         self._change(
             lambda unit: unit.spec.split_brain_stop and not unit.spec.critical,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import quote
 
 import msgspec
@@ -33,6 +34,13 @@ class Wishes:
     async def get(self, config: str) -> Wish | None:
         entry = await self._kv.get(key_of(config))
         return None if entry is None else msgspec.json.decode(entry.value, type=Wish)
+
+    async def resume(self, configs: Iterable[str], wish: Wish) -> None:
+        """Have *wish* in the place of every pause of *configs*."""
+        for config in configs:
+            found = await self.get(config)
+            if found is not None and found.paused:
+                await self.set(config, wish)
 
     async def why_paused(self, config: str) -> str | None:
         """The reason, or None if the config may work."""

@@ -1,7 +1,8 @@
 """`/events/stream`: pictures as server-sent events, for as long as somebody watches.
 
 A watcher that comes back with the mark of what it has seen gets what changed since; one that is slow misses
-pictures, never parts. At most `WATCHERS_MAX` watch at a time, and one that takes nothing is let go.
+pictures, never parts. At most `WATCHERS_MAX` watch at a time, some of them only with the key, so that nobody
+else can shut the owner out; one that takes nothing is let go.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Send
 
 from ringrift.runtime import Runtime
+from ringrift.web.guard import has_key
 from ringrift.web.sections import Sections
 from ringrift.web.snapshot import SnapshotBoard, liveness, readiness
 
 WATCHERS_MAX = 32
+WATCHERS_WITH_KEY = 8  # places that only the key opens
 BEAT_S = 5.0
 SEND_S_MAX = 20.0
 RETRY_MS = 1000
@@ -39,8 +42,9 @@ class LiveStream:
         return self._watchers
 
     async def answer(self, request: Request) -> Response:
-        if self._watchers >= WATCHERS_MAX:
-            why = f"{WATCHERS_MAX} pages watch this run already; close one"
+        watchers_max = WATCHERS_MAX - (0 if has_key(request.scope) else WATCHERS_WITH_KEY)
+        if self._watchers >= watchers_max:
+            why = f"{watchers_max} pages watch this run already; close one"
             return JSONResponse({"error": why}, status_code=503, headers={"retry-after": "5"})
         # A browser that reconnects by itself sends the header; the page, which starts anew, the parameter.
         mark = request.headers.get("last-event-id") or request.query_params.get("mark", "")

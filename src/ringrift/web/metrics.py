@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
@@ -11,6 +12,8 @@ from prometheus_client.registry import Collector
 
 from ringrift.web.run_metrics import run_metrics
 from ringrift.web.snapshot import ProbeSnapshot
+
+_OPENMETRICS = re.compile(r"application/openmetrics-text(?:\s*;\s*version=(0\.0\.1|1\.0\.0))?\s*(?:[;,]|$)")
 
 
 class _SnapshotCollector(Collector):
@@ -51,5 +54,8 @@ def render(snapshot: ProbeSnapshot | None, *, now_s: float, accept: str) -> tupl
     """Return the exposition of *snapshot* and its content type, by the reader's Accept header."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_SnapshotCollector(snapshot, now_s=now_s))
-    encode, content_type = choose_encoder(accept)
+    # Only what exists is handed on: the library fails on odd versions, and a header is anybody's text.
+    asked = _OPENMETRICS.search(accept)
+    form = "" if asked is None else f"application/openmetrics-text; version={asked[1] or '1.0.0'}"
+    encode, content_type = choose_encoder(form)
     return encode(registry), content_type

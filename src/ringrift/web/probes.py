@@ -7,22 +7,28 @@ listens is written beside the engine's database, so that the `ringrift` command 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import ipaddress
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
 
 from ringrift.daemons.reader import DaemonReader
 from ringrift.engine.opening import get_engine
-from ringrift.errors import Unavailable
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.router import get_router
 from ringrift.events.tracing import continued, extract
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.wishes import ALL, Wish, Wishes
+from ringrift.private_files import secret_in
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
+from ringrift.web.access import TOKEN_FILE, AccessKeys
 from ringrift.web.address import Address, forget_address, write_address
-from ringrift.web.endpoints import PostedEvent, Probes
+from ringrift.web.endpoints import PostedEvent, PostedRequest, Probes, events_by_http
 from ringrift.web.live_stream import LiveStream
 from ringrift.web.picture import take_picture
 from ringrift.web.run_reader import RunReader
@@ -32,7 +38,24 @@ from ringrift.web.snapshot import SnapshotBoard
 log = structlog.get_logger()
 
 PICTURE_EVERY_S = 1.0
-PUBLISH_S_MAX = 30.0
+ACTION_S_MAX = 30.0
+REASON_CHARS_MAX = 500
+T = TypeVar("T")
+
+
+def http_token(settings: Settings) -> str:
+    """The token of the data folder, made fresh for its owner alone if there is none."""
+    path = settings.data_dir / TOKEN_FILE
+    with told_in_our_words(path):
+        return secret_in(path)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on *host*."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 class HealthServerDaemon:
@@ -64,10 +87,19 @@ class HealthServerDaemon:
     async def run(self, *, on_ready: Callable[[], None]) -> None:
         """Serve until cancelled."""
         self._control_loop = asyncio.get_running_loop()
-        host = self._settings.health_host
-        probes = Probes(self._board, self._publish, self._runtime, host=host)
-        server = ProbeServer(probes.app(), host=host, port=self._settings.health_port)
-        folder = self._settings.coordination_dir
+        settings, host = self._settings, self._settings.health_host
+        token = await asyncio.to_thread(http_token, settings)
+        probes = Probes(
+            self._board,
+            self,
+            self._runtime,
+            keys=AccessKeys(token, self._runtime),
+            events=events_by_http(settings.http_events),
+        )
+        open_to_read = is_loopback(host) and not settings.http_read_needs_token
+        app = probes.app(names=(host, *settings.http_names), open_to_read=open_to_read)
+        server = ProbeServer(app, host=host, port=settings.health_port)
+        folder = settings.coordination_dir
         address = Address.of_this_process(server.url)
         try:
             server.start()
@@ -93,17 +125,39 @@ class HealthServerDaemon:
             return HealthCheckResult.unhealthy("the probe server's thread has ended")
         return HealthCheckResult.ok(f"listening on {server.url}")
 
-    async def _publish(self, posted: PostedEvent, headers: Mapping[str, str]) -> str:
-        """Called on the server's loop; the event itself is published on the control loop."""
+    # --- what a request with the key may do; called on the server's loop, done on the control loop -------
+
+    async def publish(self, event: PostedEvent, headers: Mapping[str, str]) -> str:
+        return await self._on_control_loop(self._publish_here(event, headers))
+
+    async def pause(self, request: PostedRequest) -> None:
+        await self._on_control_loop(self._ask_for(request, paused=True))
+
+    async def resume(self, request: PostedRequest) -> None:
+        await self._on_control_loop(self._ask_for(request, paused=False))
+
+    async def _on_control_loop(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._control_loop is not None, "the server runs only while the daemon does"
-        handed_over = asyncio.run_coroutine_threadsafe(
-            self._publish_here(posted, headers), self._control_loop
-        )
+        handed_over = asyncio.run_coroutine_threadsafe(work, self._control_loop)
         try:
-            async with asyncio.timeout(PUBLISH_S_MAX):
+            async with asyncio.timeout(ACTION_S_MAX):
                 return await asyncio.wrap_future(handed_over)
         except TimeoutError:
-            raise Unavailable(f"the event's handlers took more than {PUBLISH_S_MAX:g} s") from None
+            raise Unavailable(f"the control process took more than {ACTION_S_MAX:g} s") from None
+
+    async def _ask_for(self, request: PostedRequest, *, paused: bool) -> None:
+        wishes, now_s = Wishes((await get_engine()).kv), self._runtime.now_s()
+        latest = self._board.latest()
+        known = () if latest is None or latest.run is None else tuple(latest.run.configs)
+        if request.config not in (None, *known):
+            raise ConfigError(f"{request.config!r:.100} is not learned here; there are {', '.join(known)}")
+        wish = Wish(paused=paused, reason=request.reason[:REASON_CHARS_MAX], by="the live page", at_s=now_s)
+        if request.config is not None:
+            await wishes.set(request.config, wish)
+        elif paused:
+            await wishes.set(ALL, wish)
+        else:
+            await wishes.resume((ALL, *known), wish)
 
     async def _publish_here(self, posted: PostedEvent, headers: Mapping[str, str]) -> str:
         with continued(extract(headers)):

@@ -1,4 +1,9 @@
-"""The HTTP server of the probes: one thread with a loop of its own."""
+"""The HTTP server of the probes: one thread with a loop of its own.
+
+What strangers can hold is bounded: how many connections there are, how large the head of a request is, and
+how long it may take to arrive. When all connections are taken, the one that has waited longest without a
+whole request makes room for a new one, so that idle ones never keep anybody out.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,63 @@ import threading
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ringrift.errors import ConfigError
 
 STOP_S = 5.0
+CONNECTIONS_MAX = 128
+HEAD_BYTES_MAX = 16_384
+HEAD_S = 10.0
+KEEP_ALIVE_S = 15
+
+
+class _Connection(H11Protocol):
+    """One connection that must bring whole requests in time, and makes way while it has none."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    _waiting_since_s = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
+        super().connection_made(transport)
+        self._wait_for_a_request()
+        if len(self.connections) > CONNECTIONS_MAX:
+            waiting = [each for each in self.connections if isinstance(each, _Connection) and each.is_waiting]
+            min(waiting, key=lambda each: each._waiting_since_s, default=self).hang_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif not self.is_waiting:
+            self._wait_for_a_request()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is being answered here."""
+        return self._deadline is not None
+
+    def hang_up(self) -> None:
+        self._stop_waiting()
+        self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing() and not self.is_waiting:
+            self._wait_for_a_request(KEEP_ALIVE_S)
+
+    def _wait_for_a_request(self, limit_s: float = HEAD_S) -> None:
+        self._waiting_since_s = self.loop.time()
+        self._deadline = self.loop.call_later(limit_s, self.hang_up)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class ProbeServer:
@@ -21,7 +79,16 @@ class ProbeServer:
         self._host = host
         self._socket = _bind(host, port)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            app,
+            http=_Connection,
+            ws="none",
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            server_header=False,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="ringrift-probes", daemon=True)

@@ -48,6 +48,17 @@ def make_manager(
     )
 
 
+class Election:
+    """What the store would say of who leads."""
+
+    def __init__(self, manager: DaemonManager) -> None:
+        self.leads = True
+        manager.reactions.leads = self._look
+
+    async def _look(self) -> bool:
+        return self.leads
+
+
 def rows(*specs: DaemonSpec) -> Registry:
     return Registry(specs)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from daemons_kit import HOUR_S, in_simulation, make_manager, own_type
+from daemons_kit import HOUR_S, Election, in_simulation, make_manager, own_type
 
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.planning import Phase
@@ -109,7 +109,8 @@ class World:
             self.forbidden.clear()
             await self.manager.start_all(TYPES)
         elif step in ("lead", "follow"):
-            await react.on_leader_elected({"leader_id": "here" if step == "lead" else "elsewhere"})
+            Election(self.manager).leads = step == "lead"
+            await react.on_leader_elected({})
         elif step == "press":
             await react.on_backpressure_activated({})
         elif step == "release":

@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from daemons_kit import HOUR_S, Crasher, Steady, Stubborn, in_simulation, make_manager, own_type
+from daemons_kit import (
+    HOUR_S,
+    Crasher,
+    Election,
+    Steady,
+    Stubborn,
+    in_simulation,
+    make_manager,
+    own_type,
+)
 
 from ringrift.daemons.planning import NOT_LEADER
 from ringrift.daemons.registry_checks import check_registry_health
@@ -59,18 +68,37 @@ def test_02_a_safety_stop_is_not_undone() -> None:
         manager, daemon = make_manager(), Steady()
         manager.register_factory(MINE, daemon, leader_only=True, split_brain_stop=True)
         await manager.start(MINE)
-        react = manager.reactions
-        await react.on_leader_elected({"leader_id": "elsewhere"})
+        react, election = manager.reactions, Election(manager)
+        election.leads = False
+        await react.on_leader_elected({"leader_id": "here"})
         await asyncio.sleep(10 * HOUR_S)
         assert (daemon.alive, daemon.lives) == (0, 1)
         assert NOT_LEADER in manager.why(MINE)
         await react.on_split_brain_detected({"leaders_seen": ["a", "b"]})
-        await react.on_leader_elected({"leader_id": "here"})
+        election.leads = True
+        await react.on_leader_elected({"leader_id": "elsewhere"})
         await asyncio.sleep(10 * HOUR_S)
         assert daemon.alive == 0
         await react.on_split_brain_resolved({"canonical_leader": "here"})
         await asyncio.sleep(1)
         assert (daemon.alive, daemon.lives) == (1, 2)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_nothing_stops_because_an_event_says_that_another_one_leads() -> None:
+    async def main() -> None:
+        manager, daemon = make_manager(), Steady()
+        manager.register_factory(MINE, daemon, leader_only=True, split_brain_stop=True)
+        await manager.start(MINE)
+        for proof in (None, True):  # nobody is elected here; and this process holds its lease
+            if proof:
+                Election(manager).leads = True
+            await manager.reactions.on_leader_elected({"leader_id": "evil"})
+            await manager.reactions.on_split_brain_detected({"leaders_seen": ["evil", "here"]})
+            await asyncio.sleep(HOUR_S)
+            assert (daemon.alive, daemon.lives) == (1, 1)
         await manager.shutdown()
 
     in_simulation(main)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons_kit import HOUR_S, Crasher, Steady, in_simulation, make_manager, own_type
+from daemons_kit import HOUR_S, Crasher, Election, Steady, in_simulation, make_manager, own_type
 
 from ringrift.daemons.ledger_store import JsonLedger, MemoryLedger
 from ringrift.daemons.loop_watchdog import LoopWatchdog
@@ -295,7 +295,9 @@ def test_19_a_standby_steps_down_and_its_dependents_still_start() -> None:
         manager, leader, follower = make_manager(), Steady(), Steady()
         manager.register_factory(MINE, leader, leader_only=True)
         manager.register_factory(OTHER, follower, depends_on=[MINE])
+        election = Election(manager)
         for turn in ("elsewhere", "here", "elsewhere"):
+            election.leads = turn == "here"
             await manager.reactions.on_leader_elected({"leader_id": turn})
             await manager.start_all([MINE, OTHER])
             await asyncio.sleep(60)

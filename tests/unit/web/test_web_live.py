@@ -14,6 +14,7 @@ from ringrift.learning.run_status import STATUS_KEY
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.web import live_stream
+from ringrift.web.access import AccessKeys
 from ringrift.web.endpoints import Probes
 from ringrift.web.guard import POLICY
 from ringrift.web.run_reader import RunReader
@@ -113,7 +114,7 @@ def board():
 
 @pytest.fixture
 def probes(board, runtime):
-    return Probes(board, None, runtime)
+    return Probes(board, None, runtime, keys=AccessKeys("t" * 64, runtime))
 
 
 @pytest.fixture
@@ -179,13 +180,16 @@ def test_silence_is_broken_by_beats_that_say_how_old_the_picture_is(client, boar
 
 
 def test_one_watcher_too_many_is_sent_away_and_a_place_is_free_again(client, board, probes, monkeypatch):
-    monkeypatch.setattr(live_stream, "WATCHERS_MAX", 1)
+    monkeypatch.setattr(live_stream, "WATCHERS_MAX", live_stream.WATCHERS_WITH_KEY + 1)
     with client.stream("GET", "/events/stream") as answer:
         news = messages(answer.iter_lines())
         next(news)
         refused = client.get("/events/stream")
         assert refused.status_code == 503
         assert "close one" in refused.json()["error"]
+        key = {"authorization": "Bearer " + "t" * 64}
+        with client.stream("GET", "/events/stream", headers=key) as owner:
+            assert owner.status_code == 200, "nobody shuts the owner out"
     for _ in range(3000):
         board.wake()
         if probes.stream.watchers == 0:
@@ -238,8 +242,17 @@ def test_names_that_are_nobody_elses_are_answered(client, host):
     assert client.get("/", headers={"host": host}).status_code == 200
 
 
-def test_monitoring_may_come_under_any_name(client):
-    assert client.get("/metrics", headers={"host": "node-7.cluster.example"}).status_code == 200
+def test_monitoring_comes_under_any_name_with_the_token(client):
+    foreign = {"host": "node-7.cluster.example"}
+    assert client.get("/metrics", headers=foreign).status_code == 403
+    assert (
+        client.get("/metrics", headers={**foreign, "authorization": "Bearer " + "t" * 64}).status_code == 200
+    )
+
+
+def test_probes_answer_under_any_name_and_tell_no_details(client):
+    answer = client.get("/livez", headers={"host": "node-7.cluster.example"})
+    assert (answer.status_code, answer.json()) == (503, {"alive": False})
 
 
 # --- metrics and reading --------------------------------------------------------------------------------

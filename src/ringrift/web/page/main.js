@@ -1,5 +1,6 @@
 // Joins the parts: what comes in by the stream is kept in the store, and what changed is drawn.
-import { byId } from "./dom.js";
+import { act, enter, refresh, rights } from "./access.js";
+import { byId, say } from "./dom.js";
 import { Detail } from "./detail.js";
 import { drawDaemons, drawDecisions, drawEvents, drawFindings, drawQueue, drawWorkers } from "./lists.js";
 import { drawHead, drawTiles, drawTotals } from "./overview.js";
@@ -11,10 +12,15 @@ const UPTIME_EVERY_TICKS = 5;
 const store = new Store();
 const detail = new Detail();
 let link = "connecting";
-let wanted = decodeURIComponent(location.hash.slice(1));
+let wanted = asked();
 let decisionsOf = "all";
 let configsDrawn = 0;
 let ticks = 0;
+
+// What stands behind the number sign, which anybody may have written.
+function asked() {
+  try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
+}
 
 // The config that was asked for, or the first one there is.
 function chosen() {
@@ -78,6 +84,29 @@ function switchTheme() {
   detail.repaint();
 }
 
+function note(text) {
+  byId("key-note").hidden = text === "";
+  say(byId("key-note"), text);
+}
+
+async function comeIn() {
+  try {
+    note(await enter());
+    await refresh();
+  } catch {
+    note("The server did not answer to the link; `ringrift link` prints another one when it runs.");
+  }
+  drawHead(store, link);
+}
+
+async function pressAct() {
+  if (!rights.may_act) return note("Reading is open here; acting needs the key. Run `ringrift link` on this machine and open the link that it prints.");
+  const why = await act(byId("act").dataset.path, {});
+  note(why === "" ? "" : `Not done: ${why}`);
+  await refresh();
+}
+
+byId("act").addEventListener("click", pressAct);
 byId("theme").addEventListener("click", switchTheme);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => detail.repaint());
 press(document.querySelectorAll("[data-axis]"), "axis", (axis) => {
@@ -89,12 +118,15 @@ press(document.querySelectorAll("[data-of]"), "of", (of) => {
   drawAll();
 });
 addEventListener("hashchange", () => {
-  wanted = decodeURIComponent(location.hash.slice(1));
+  if (location.hash.startsWith("#enter=")) return void comeIn();
+  wanted = asked();
   drawAll();
 });
 
 drawAll();
+if (location.hash.startsWith("#enter=")) await comeIn();
 watch({
+  onOpen: refresh,
   onPicture: (message) => draw(store.take(message)),
   onBeat: (message) => {
     store.hear(message);

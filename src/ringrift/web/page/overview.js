@@ -3,8 +3,9 @@ import { byId, el, keyed, say } from "./dom.js";
 import { ago, clock, count, duration, interval, isNumber, money, rate } from "./format.js";
 import { sparkline } from "./sparkline.js";
 import { level, stageTitle } from "./words.js";
+import { rights } from "./access.js";
 
-const LINKS = { connecting: "connecting…", live: "live", lost: "connection lost", stopped: "stopped" };
+const LINKS = { connecting: "connecting…", live: "live", lost: "connection lost", locked: "locked", stopped: "stopped" };
 
 export function drawHead(store, link) {
   const run = store.get("run");
@@ -18,13 +19,26 @@ export function drawHead(store, link) {
   const node = store.get("node");
   say(byId("version"), node ? `RingRift ${node.version}` : "");
   drawBanner(store, link);
+  drawAct(run, link);
   document.body.classList.toggle("stale", link !== "live" && link !== "connecting");
+}
+
+// Whoever has no key sees the button, too, and is told on a click what it needs.
+function drawAct(run, link) {
+  const button = byId("act");
+  button.hidden = link !== "live" || !["running", "paused"].includes(run?.state);
+  button.dataset.locked = rights.may_act ? "no" : "yes";
+  button.title = rights.may_act ? "" : "needs the key";
+  button.dataset.path = run?.state === "paused" ? "/resume" : "/pause";
+  say(button, `${rights.may_act ? "" : "🔒 "}${run?.state === "paused" ? "Resume" : "Pause"}`);
 }
 
 function drawBanner(store, link) {
   const banner = byId("banner");
   let text = "";
-  if (link === "lost" || link === "stopped") {
+  if (link === "locked") {
+    text = "This page needs the key to show the run. Run `ringrift link` on its machine and open the link that it prints.";
+  } else if (link === "lost" || link === "stopped") {
     const what = link === "stopped" ? "The run was stopped." : "Connection lost.";
     const seen = store.heardAt === null ? "Nothing was seen yet." : `Last seen ${clock(store.serverS)} (${ago((performance.now() - store.heardAt) / 1000)}).`;
     text = `${what} ${seen} This page comes back by itself when it runs again.`;
