@@ -27,8 +27,9 @@ from ringrift.data.backup_daemons import (
 from ringrift.data.backup_plan import BackupRules
 from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Tombstone
 from ringrift.data.nodes import DataNode
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.routed_event import RouterEvent
+from ringrift.runtime import SystemRuntime
 
 AT_ONCE = BackupRules(gather_s=0.0, retry_s=0.001, retry_s_max=0.001)
 
@@ -295,6 +296,85 @@ async def test_a_drive_is_filled_only_when_it_is_plugged_in(drive, tmp_path):
         assert (told["total_files"], told["total_bytes"], told["storage_path"]) == (1, 5, drive.drive_path)
 
 
+class LaterRuntime(SystemRuntime):
+    """The real world, some time later."""
+
+    ahead_s = 0.0
+
+    def now_s(self):
+        return super().now_s() + self.ahead_s
+
+
+async def promote(node, content):
+    model = await node.make(content, kind=ArtifactKind.MODEL)
+    champion = {"config": "hex8_2p", "model": model.digest}
+    await node.plane.kv.put("learning/champion/hex8_2p", json.dumps(champion).encode())
+    return model
+
+
+@pytest.mark.parametrize("target", ["drive", "s3"])
+async def test_the_state_goes_at_every_promotion_and_every_ten_minutes(drive, s3_bucket, tmp_path, target):
+    """Without being asked: a backup without it restored 0 games and no champion."""
+    archive = drive if target == "drive" else s3_bucket.node()
+    kind = DriveBackupDaemon if target == "drive" else NodeBackupDaemon
+    runtime = LaterRuntime()
+    async with running_node("gpu-1", tmp_path / "data", archive) as node:
+        backup = ArchiveBackup(node.plane, archive)
+        await backup.prepare()
+        daemon = kind(plane=node.plane, rules=AT_ONCE, router=node.router, runtime=runtime)
+
+        async def states():
+            await one_round(daemon)
+            return [(state.reason, state.champions) for state in await backup.states.all()]
+
+        await node.make(b"games", games=3)
+        assert await states() == [("the first", {})]
+        await node.make(b"more games", games=3)
+        assert len(await states()) == 1, "ten minutes are not over"
+        model = await promote(node, b"weights")
+        assert (await states())[1:] == [("promotion", {"hex8_2p": model.digest})]
+        runtime.ahead_s = 601.0
+        assert len(await states()) == 2, "nothing happened since"
+        await node.make(b"still more games", games=3)
+        assert len(await states()) == 2
+        runtime.ahead_s = 1_300.0
+        assert [reason for reason, _ in await states()][2:] == ["time"]
+        newest = (await backup.states.all())[-1]
+        assert (newest.files, newest.games) == (4, 9)
+        assert daemon.health_check().details["states"] != {}
+        anew = kind(plane=node.plane, rules=AT_ONCE, router=node.router, runtime=runtime)
+        model = await promote(node, b"better weights")  # nobody heard of it
+        await one_round(anew)
+        assert (await backup.states.all())[-1].champions == {"hex8_2p": model.digest}
+
+
+async def test_a_state_never_names_a_file_that_the_archive_lacks(drive, tmp_path):
+    there = ArchiveThere(Files(tmp_path / "drive"))
+    async with running_node("gpu-1", tmp_path / "data", drive) as node:
+        backup = ArchiveBackup(node.plane, drive)
+        await backup.prepare()
+        card = await node.make(b"games", games=3)
+        unknown = await node.plane.blobs.put_bytes(b"a report that no manifest knows")
+        await node.plane.kv.put("learning/fact/hex8_2p/0000000001", json.dumps({"report": unknown}).encode())
+        cards = tmp_path / "drive" / "cards"
+        cards.write_text("in the way")  # files cannot arrive
+        with pytest.raises(Unavailable):
+            await backup.back_up_state("a test")
+        assert await backup.states.all() == []
+        cards.unlink()
+        state = await backup.back_up_state("a test")
+        assert there.read(card) == b"games"
+        assert f"cards/{unknown}.json" in there.objects.names()
+        assert (state.lost, state.facts) == ((), {"hex8_2p": 1})
+        for key in list(cards.iterdir()):
+            key.unlink()  # somebody swapped the drive; the manifest still believes in its copies
+        await backup.back_up_state("a test", even_if_same=True)
+        assert there.read(card) == b"games"
+        lost = await node.make(b"lost before any backup")
+        await node.plane.blobs.delete(lost.digest)
+        assert (await backup.back_up_state("a test")).lost == (lost.digest,)
+
+
 async def test_a_drive_gets_what_only_other_nodes_have(drive, ssh_server, tmp_path):
     async with running_node("gpu-1", tmp_path / "gpu-1") as gpu:
         card = await gpu.make(b"games of the gpu")
@@ -350,14 +430,14 @@ async def test_rows_of_the_daemon_table_find_their_daemons(s3_bucket):
 async def test_an_archive_is_found_by_its_name(drive, s3_bucket, tmp_path):
     async with running_node("control", tmp_path / "a") as node:
         with pytest.raises(ConfigError, match="no archive is configured"):
-            the_archive(node.plane)
+            the_archive(node.plane.nodes)
     async with running_node("control", tmp_path / "b", drive, s3_bucket.node()) as node:
-        assert [archive.name for archive in archives(node.plane)] == ["drive", "archive"]
-        assert the_archive(node.plane, "drive") is drive
+        assert [archive.name for archive in archives(node.plane.nodes)] == ["drive", "archive"]
+        assert the_archive(node.plane.nodes, "drive") is drive
         with pytest.raises(ConfigError, match="which archive"):
-            the_archive(node.plane)
+            the_archive(node.plane.nodes)
         with pytest.raises(ConfigError, match="no archive is called"):
-            the_archive(node.plane, "tape")
+            the_archive(node.plane.nodes, "tape")
 
 
 def port_of(bucket):

@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from ringrift.cli.answers import plain_errors, print_json
+from ringrift.cli.data_archives import backup, check, restore
 from ringrift.cli.data_gc import gc
-from ringrift.cli.data_moves import backup, restore, sync
+from ringrift.cli.data_moves import sync
 from ringrift.cli.data_pins import pin, unpin
 from ringrift.cli.data_plane import ask_plane, find_artifact, move_with_bars
 from ringrift.cli.data_views import (
@@ -192,6 +193,7 @@ def _print_replicas(found: Replicas) -> None:
 data.add_command(sync)
 data.add_command(backup)
 data.add_command(restore)
+data.add_command(check)
 data.add_command(gc)
 data.add_command(pin)
 data.add_command(unpin)

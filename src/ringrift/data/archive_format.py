@@ -5,6 +5,7 @@
     cards/<digest>.json          one file: its card, its parts, who verified it when; written last
     nodes/<node>.json            which files a node put here; it only grows
     manifest.json                all cards at one time, so that a restore needs one read
+    states/<run>/<node>/…        the states of runs, see `run_states`; the only objects that are ever removed
 
 A file is in the archive when its card is. The card is created once, after every part was read back.
 """
@@ -28,6 +29,7 @@ MARKER = "ringrift-archive.json"
 MANIFEST = "manifest.json"
 CARDS = "cards/"
 NODES = "nodes/"
+STATES = "states/"
 _JSON = ".json"
 
 
@@ -63,13 +65,13 @@ class ArchiveCard(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         return card_key(self.artifact.digest)
 
-    def receipt(self, archive: str, verifier: str) -> Receipt:
-        """The archive's receipt: it was read whole when its card was written."""
+    def receipt(self, archive: str, verifier: str, *, verified_s: float | None = None) -> Receipt:
+        """The archive's receipt: it was read whole when its card was written, or at *verified_s*."""
         return Receipt(
             digest=self.artifact.digest,
             node=archive,
             size=self.artifact.size,
-            verified_s=self.verified_s,
+            verified_s=self.verified_s if verified_s is None else verified_s,
             verifier=verifier,
         )
 

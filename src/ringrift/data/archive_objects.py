@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ringrift.data.archive_format import MARKER, ArchiveMarker, check_marker, encode
+from ringrift.data.archive_format import MARKER, STATES, ArchiveMarker, check_marker, encode
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import sync_folder
@@ -21,7 +21,7 @@ _UNFINISHED = ".unfinished-"
 
 
 class ArchiveObjects(Protocol):
-    """Objects under keys. There is no call that deletes: an archive only grows.
+    """Objects under keys. Files only grow: nothing but states, of which there are many, can be removed.
 
     Errors of the store are `TransferFailed`; a full drive is `StorageFull`.
     """
@@ -50,6 +50,15 @@ class ArchiveObjects(Protocol):
         ...
 
     async def keys(self, prefix: str) -> list[str]: ...
+
+    async def remove(self, key: str) -> None:
+        """Remove an object of a state; `ConfigError` for any other."""
+        ...
+
+
+def check_removable(key: str) -> None:
+    if not key.startswith(STATES):
+        raise ConfigError(f"{key} is no object of a state; nothing else is ever removed from an archive")
 
 
 class DriveObjects:
@@ -133,6 +142,17 @@ class DriveObjects:
             return sorted(name for name in names if _UNFINISHED not in name)
 
         return await self._run(work)
+
+    async def remove(self, key: str) -> None:
+        check_removable(key)
+
+        def work() -> None:
+            place = self._folder / key
+            place.unlink(missing_ok=True)
+            with suppress(OSError):  # other objects are in it
+                place.parent.rmdir()
+
+        await self._run(work)
 
     def _written(self, place: Path, content: bytes) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)

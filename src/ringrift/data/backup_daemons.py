@@ -2,6 +2,8 @@
 
 S3_BACKUP sends champions, S3_NODE_SYNC everything this node has (and brings back what it lost),
 S3_CONSOLIDATION joins what the nodes put there, EXTERNAL_DRIVE_SYNC fills drives, OWC_IMPORT reads them.
+S3_NODE_SYNC and EXTERNAL_DRIVE_SYNC also send the state of the run: at every promotion, and every ten
+minutes in which anything happened.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.backup_plan import BackupRules, Failures, plan_import
+from ringrift.data.backup_plan import BackupRules, Failures, LastState, plan_import, state_due
 from ringrift.data.backup_service import ArchiveBackup, BackupReport, archives
 from ringrift.data.copies import CopyView
 from ringrift.data.distribution import digest_in
@@ -22,6 +24,7 @@ from ringrift.data.moves import arrived, copy_artifacts
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
 from ringrift.data.retention import read_champions
+from ringrift.data.run_states import leading_models, run_identity
 from ringrift.data.waking import WakingDaemon
 from ringrift.errors import Unavailable
 from ringrift.events.routed_event import RouterEvent
@@ -43,6 +46,7 @@ class ArchiveDaemon(WakingDaemon):
     daemon: ClassVar[str]
     interval_s: ClassVar[float]
     target: ClassVar[str] = "s3"
+    keeps_state: ClassVar[bool] = False  # also sends the state of the run
 
     def __init__(
         self,
@@ -62,6 +66,8 @@ class ArchiveDaemon(WakingDaemon):
         self._promoted: dict[str, None] = {}  # digests heard of, in order
         self._first_promotion_s = 0.0
         self._backups: dict[str, ArchiveBackup] = {}
+        self._last_states: dict[str, LastState] = {}  # by archive
+        self._files_too = True  # else a cycle only looks whether a state is due
 
     @abstractmethod
     async def _serve(self, backup: ArchiveBackup) -> None: ...
@@ -71,17 +77,51 @@ class ArchiveDaemon(WakingDaemon):
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
-        for archive in archives(plane):
+        for archive in archives(plane.nodes):
             if not _is_target(archive, self.target):
                 continue
+            backup = self._backup(plane, archive)
             try:
-                await self._serve(self._backup(plane, archive))
+                if self._files_too:
+                    await self._serve(backup)
+                if self.keeps_state:
+                    await self._keep_state(backup)
             except Unavailable as error:
                 # An archive that is away is waited for; what it lacks is found again next time.
                 self.waiting[archive.name] = error.what
                 log.warning("backup.archive_away", archive=archive.name, error=error.what)
             else:
                 self.waiting.pop(archive.name, None)
+
+    async def _rest(self) -> None:
+        """Wait for the next round over the files, and look meanwhile whether a state is due."""
+        begun_s, look_s = self._runtime.monotonic_s(), self.rules.state_look_s
+        while self.keeps_state and self._runtime.monotonic_s() - begun_s + look_s < self._cycle_interval:
+            await self._first_of(self._runtime.sleep(look_s), self._woken.wait())
+            if self._woken.is_set():
+                break
+            self._files_too = False
+            try:
+                await self._cycle()
+            finally:
+                self._files_too = True
+        await super()._rest()
+
+    async def _keep_state(self, backup: ArchiveBackup) -> None:
+        """Send the state if one is due. Which one the archive has is asked once, then remembered."""
+        plane, name = backup.plane, backup.archive.name
+        if (last := self._last_states.get(name)) is None:
+            run = await run_identity(plane.kv, plane.runtime)
+            states = await backup.states.all(run=run.id, node=plane.this.name)
+            if states:
+                last = LastState(at_s=states[-1].at_s, champions=states[-1].champions)
+        champions, now_s = await leading_models(plane.kv), self._runtime.now_s()
+        if reason := state_due(last, champions, now_s=now_s, rules=self.rules):
+            state = await backup.back_up_state(reason)
+            at_s, champions = (now_s, champions) if state is None else (state.at_s, state.champions)
+            last = LastState(at_s=at_s, champions=champions)
+        if last is not None:
+            self._last_states[name] = last
 
     def _backup(self, plane: DataPlane, archive: DataNode) -> ArchiveBackup:
         known = self._backups.get(archive.name)
@@ -125,6 +165,7 @@ class ArchiveDaemon(WakingDaemon):
             "failing": alarming,
             "damaged": dict(self.damaged),
             "restored": self.restored,
+            "states": {name: last.at_s for name, last in self._last_states.items()},
         }
         own = super().health_check().with_details(**details)
         if own.healthy and (count := sum(map(len, (*alarming.values(), *self.damaged.values())))):
@@ -176,7 +217,7 @@ class S3BackupDaemon(ArchiveDaemon):
 class NodeBackupDaemon(ArchiveDaemon):
     """S3_NODE_SYNC: all that this node has, and back what it lost."""
 
-    daemon, interval_s = "s3_node_sync", 3_600.0
+    daemon, interval_s, keeps_state = "s3_node_sync", 3_600.0, True
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return dict.fromkeys(("SELFPLAY_COMPLETE", "TRAINING_COMPLETED", "MODEL_PROMOTED"), self.wake)
@@ -203,8 +244,11 @@ class ConsolidationOfArchives(ArchiveDaemon):
 class DriveBackupDaemon(ArchiveDaemon):
     """EXTERNAL_DRIVE_SYNC: everything the cluster has, on every drive that is plugged in."""
 
-    daemon, interval_s, target = "external_drive_sync", 1_800.0, "drive"
+    daemon, interval_s, target, keeps_state = "external_drive_sync", 1_800.0, "drive", True
     emits: ClassVar[tuple[str, ...]] = ("DATA_BACKUP_COMPLETED",)
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return {"MODEL_PROMOTED": self.wake}
 
     async def _serve(self, backup: ArchiveBackup) -> None:
         await backup.index.objects.ready(to_write=True)

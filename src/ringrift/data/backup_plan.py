@@ -28,10 +28,14 @@ class BackupRules:
     reverify_s: float = 21 * 86_400.0  # receipts count for 30 days
     reverify_files: int = 50  # in one round
     games_wanted: int = 500  # a config with fewer games here gets archived ones
+    state_s: float = 600.0  # a state goes at least so often while anything happens, and at every promotion
+    state_look_s: float = 30.0  # between two looks whether one is due
 
     def __post_init__(self) -> None:
         if self.gather_s < 0 or not 0 < self.retry_s <= self.retry_s_max:
             raise ConfigError("backup rules: gather_s must not be negative, and 0 < retry_s <= retry_s_max")
+        if not 0 < self.state_look_s <= self.state_s:
+            raise ConfigError("backup rules: 0 < state_look_s <= state_s")
         if min(self.gather_max, self.alarm_after, self.batch_files) < 1:
             raise ConfigError("backup rules: gather_max, alarm_after and batch_files must be at least 1")
 
@@ -71,6 +75,27 @@ def plan_reverification(
         if receipt.node == archive and receipt.verified_s < now_s - rules.reverify_s
     ]
     return [digest for _, digest in sorted(old)[: rules.reverify_files]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastState:
+    """The last state of this run that an archive has, or that was found to hold nothing new."""
+
+    at_s: float
+    champions: Mapping[str, str]
+
+
+def state_due(
+    last: LastState | None, champions: Mapping[str, str], *, now_s: float, rules: BackupRules
+) -> str:
+    """Return why a state is due now, from what is and not from what was heard; empty if none is."""
+    if last is None:
+        return "the first"
+    if dict(last.champions) != dict(champions):
+        return "promotion"
+    if not last.at_s <= now_s < last.at_s + rules.state_s:  # a clock that was set back proves nothing
+        return "time"
+    return ""
 
 
 def plan_import(

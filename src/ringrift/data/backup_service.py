@@ -6,6 +6,7 @@ node: every byte was hashed on its way in, and what was here before is hashed, t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,20 +19,32 @@ from ringrift.data.archive_objects import DriveObjects
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.backup_index import ArchiveIndex, merged, same_content
 from ringrift.data.backup_plan import BackupRules, plan_backup, plan_reverification
+from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.manifest_index import games_in
-from ringrift.data.nodes import DataNode
+from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
+from ringrift.data.run_states import (
+    LOST_NAMED_MAX,
+    RunState,
+    SnapshotContents,
+    StateArchive,
+    read_snapshot,
+    run_identity,
+    take_snapshot,
+)
 from ringrift.data.transfer.archives import is_archive, open_archive
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
-from ringrift.errors import ConfigError, Corrupt
+from ringrift.engine.sqlite.blob_folder import digest_of
+from ringrift.errors import ConfigError, Corrupt, Unavailable
 
 log = structlog.get_logger()
 
 PART = "backup"
 OnProgress = Callable[[TransferProgress], Awaitable[None]]
 _REREAD = "read again"
+_SCRATCH = "transfer/states"
 
 
 @dataclass(slots=True)
@@ -54,14 +67,14 @@ class BackupReport:
         self.failed |= dict(moved.failed)
 
 
-def archives(plane: DataPlane) -> tuple[DataNode, ...]:
+def archives(nodes: DataNodes) -> tuple[DataNode, ...]:
     """The archive nodes of the config file."""
-    return tuple(node for node in plane.nodes.all() if is_archive(node) and node.active)
+    return tuple(node for node in nodes.all() if is_archive(node) and node.active)
 
 
-def the_archive(plane: DataPlane, name: str = "") -> DataNode:
+def the_archive(nodes: DataNodes, name: str = "") -> DataNode:
     """Return the archive of that name, or the only one; `ConfigError` otherwise."""
-    known = archives(plane)
+    known = archives(nodes)
     if not known:
         raise ConfigError("no archive is configured: give a node of ringrift.toml an s3_url or a drive_path")
     found = [node for node in known if node.name == name] if name else list(known)
@@ -79,6 +92,7 @@ class ArchiveBackup:
     def __init__(self, plane: DataPlane, archive: DataNode, *, rules: BackupRules | None = None) -> None:
         self.plane, self.archive, self.rules = plane, archive, rules or BackupRules()
         self.index = ArchiveIndex(open_archive(archive, plane.runtime))
+        self.states = StateArchive(self.index.objects)
         self._decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
 
     async def prepare(self) -> bool:
@@ -121,6 +135,79 @@ class ArchiveBackup:
         if report.files or report.failed:
             await self._note("backed up", report)
         return report
+
+    # --- the state of the run -------------------------------------------------------------------------
+
+    async def back_up_state(self, reason: str, *, even_if_same: bool = False) -> RunState | None:
+        """Put the engine's state into the archive, after every file that it names; None if nothing changed.
+
+        `Unavailable` if a file that is here did not get there: the state waits for it.
+        """
+        plane, settings = self.plane, self.plane.settings
+        await self.index.objects.ready(to_write=True)
+        await Cataloguer(plane).catalogue()
+        identity = await run_identity(plane.kv, plane.runtime)
+        scratch, at_s = settings.data_dir / _SCRATCH, plane.runtime.now_s()
+        snapshot = await asyncio.to_thread(take_snapshot, settings.coordinator_db, scratch)
+        try:
+            found = await asyncio.to_thread(read_snapshot, snapshot, plane.this.name)
+            before = await self.states.all(run=identity.id, node=plane.this.name)
+            if before and before[-1].content == found.content and not even_if_same:
+                return None
+            lost = await self._send_named(found)
+            digest, size = await asyncio.to_thread(digest_of, snapshot), snapshot.stat().st_size
+            held = (await plane.view()).held_by(plane.this.name)
+            state = RunState(
+                run=identity.id,
+                node=plane.this.name,
+                at_s=at_s,
+                digest=digest,
+                size=size,
+                parts=(),
+                reason=reason,
+                schema=found.schema,
+                champions=found.champions,
+                facts=found.facts,
+                files=len(found.held),
+                games=games_in(each for each in held if each.digest in found.held),
+                content=found.content,
+                lost=tuple(lost[:LOST_NAMED_MAX]),
+            )
+            state = await self.states.put(snapshot, state, scratch=scratch)
+        finally:
+            await asyncio.to_thread(snapshot.unlink, missing_ok=True)
+        thinned = await self.states.thin(identity.id, plane.this.name, now_s=plane.runtime.now_s())
+        log.info("backup.state", archive=self.archive.name, run=state.run, reason=reason, thinned=thinned)
+        return state
+
+    async def _send_named(self, found: SnapshotContents) -> list[str]:
+        """Send what the state names and the archive lacks; return what neither of us has.
+
+        The archive itself is asked, not what the manifest believes of it.
+        """
+        plane, there = self.plane, set(await self.index.digests())
+        here = sorted((found.named - there).intersection(await plane.blobs.digests()))
+        lost = sorted((found.held - there).difference(here))
+        cards = []
+        for digest in here:
+            await plane.manifest.drop_copy(digest, self.archive.name)
+            card = await plane.manifest.artifact(digest)
+            size = await plane.blobs.size(digest) or 0
+            cards.append(card or Artifact(digest=digest, size=size, node=plane.this.name))
+        report = await self.send(cards)
+        for digest, why in report.failed.items():
+            try:
+                await plane.blobs.verify(digest)
+            except (Corrupt, KeyError):
+                lost.append(digest)  # the file here is damaged or gone: no state can wait for it
+            else:
+                raise Unavailable(
+                    f"the state waits for {digest[:12]}, which {self.archive.name} lacks: {why}",
+                    retry_after_s=self.rules.retry_s,
+                )
+        if lost:
+            log.error("backup.files_lost", archive=self.archive.name, files=len(lost), first=lost[0])
+        return lost
 
     # --- back -----------------------------------------------------------------------------------------
 

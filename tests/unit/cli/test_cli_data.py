@@ -2,6 +2,11 @@
 
 import hashlib
 import json
+import sqlite3
+import stat
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +16,7 @@ from ringrift.cli.data_progress import WatchedTransfers, bars
 from ringrift.cli.data_views import size_text
 from ringrift.cli.main import app
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.database_copies import prepare_database_for_transfer
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode
 from ringrift.data.retention import pin
@@ -185,21 +191,147 @@ def test_restore_fills_a_folder_that_nothing_ran_in(drive, tmp_path, monkeypatch
     assert [(row["digest"], row["nodes"]) for row in answer("ls")] == [(games.digest, ["a", "usb"])]
 
 
-def test_a_run_goes_on_in_an_empty_folder_with_its_memory(drive, tmp_path, monkeypatch):
+def test_a_run_comes_back_into_an_empty_folder_with_its_state(drive, tmp_path, monkeypatch):
     lived_in = str(get_settings().data_dir)
     games = make("games", "a")
     in_engine(lambda engine: engine.kv.put("learning/something", b"that files do not say"))
-    ringrift("backup", "usb", "--prepare")
+    assert answer("backup", "usb", "--prepare", "--no-memory")["state"] is None
     monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
-    assert "has no memory of a run" in ringrift("restore", "--memory", code=2).stderr
+    assert "has no state of a run" in ringrift("restore", "--memory", code=2).stderr
+    assert not get_settings().coordinator_db.exists()
     monkeypatch.setenv("RINGRIFT_DATA_DIR", lived_in)
-    assert answer("backup", "--memory")["files"] == 1
+    assert answer("backup")["state"]["node"] == "a"
     assert "has a run" in ringrift("restore", "--memory", code=2).stderr
     monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
-    assert answer("restore", "--memory")["files"] == 1
+    done = ringrift("restore").stdout
+    assert "1 file, 5 games, 5 B restored from usb" in done
+    assert "`ringrift run` goes on from there" in done
     assert blob(games).read_bytes() == b"games"
     assert in_engine(lambda engine: engine.kv.get("learning/something")).value == b"that files do not say"
-    assert answer("verify")["scrubbed"]["verified"] == 2
+    assert [(row["digest"], row["nodes"]) for row in answer("ls")] == [(games.digest, ["a", "usb"])]
+    with closing(sqlite3.connect(get_settings().coordinator_db)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",), "the engine needs it"
+    assert stat.S_IMODE(get_settings().coordinator_db.stat().st_mode) == 0o600
+    restores = in_engine(lambda engine: engine.kv.entries("run/restores/"))
+    assert [json.loads(each.value)["archive"] for each in restores] == ["usb"]
+
+
+def test_a_restore_takes_the_run_and_node_that_was_asked_for(drive, tmp_path, monkeypatch):
+    """It took the newest of any node, in silence."""
+    for name in ("a", "b"):
+        monkeypatch.setenv("RINGRIFT_NODE_ID", name)
+        monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / name))
+        process_scope().clear()
+        make(f"games of {name}", name)
+        in_engine(lambda engine, name=name: engine.kv.put("whose", name.encode()))
+        ringrift("backup", "usb", *(["--prepare"] if name == "a" else []))
+    monkeypatch.delenv("RINGRIFT_NODE_ID")
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    told = ringrift("restore", code=2).stderr
+    assert "choose one with --node, --run or --at" in told
+    assert "of node a" in told
+    assert "of node b" in told
+    assert "no state of a run that fits; there are: run" in ringrift("restore", "--node", "c", code=2).stderr
+    assert not get_settings().coordinator_db.exists()
+    found = answer("restore", "--node", "a")
+    assert (found["state"]["node"], found["files"]) == ("a", 1)
+    assert in_engine(lambda engine: engine.kv.get("whose")).value == b"a"
+    here = {system_runtime().hostname, "usb"}
+    assert [set(row["nodes"]) for row in answer("ls")] == [here], "the lost machine has no copies"
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "other"))
+    monkeypatch.setenv("RINGRIFT_NODE_ID", "b")
+    assert answer("restore")["state"]["node"] == "b", "a machine with a name asks for its own"
+
+
+def test_a_restore_can_go_back_and_replaces_a_run_only_when_told(drive, monkeypatch):
+    times = []
+    for number in range(3):
+        make(f"games {number}", "a")
+        in_engine(lambda engine, number=number: engine.kv.put("number", str(number).encode()))
+        ringrift("backup", "usb", *(["--prepare"] if not number else []))
+        times.append(system_runtime().now_s())
+    assert "has a run" in ringrift("restore", "--at", "now", code=2).stderr
+    at = datetime.fromtimestamp(times[1], UTC).isoformat()
+    done = answer("restore", "--at", at, "--replace")
+    assert in_engine(lambda engine: engine.kv.get("number")).value == b"1"
+    assert Path(done["moved_aside"]).exists()
+    assert "--at is 'then'" in ringrift("restore", "--at", "then", code=2).stderr
+
+
+def test_a_restore_of_a_damaged_archive_leaves_nothing_behind(drive, tmp_path, monkeypatch):
+    games = make("games", "a")
+    ringrift("backup", "usb", "--prepare")
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    [card] = (drive / "cards").iterdir()
+    card.rename(tmp_path / "card")
+    told = ringrift("restore", code=2).stderr
+    assert "does not have 1 files that the state names" in told
+    assert games.digest[:12] in told
+    assert not get_settings().coordinator_db.exists()
+    (tmp_path / "card").rename(card)
+    [part] = drive.glob("states/*/*/*/part-00000")
+    content = part.read_bytes()
+    part.write_bytes(content[:-3] + b"xyz")
+    assert "its bytes are not those that were stored" in ringrift("restore", code=2).stderr
+    assert not list(tmp_path.glob("fresh/coordination/*"))
+    part.write_bytes(content)
+    assert answer("restore")["files"] == 1
+
+
+def test_a_state_of_an_earlier_version_is_still_restored(drive, tmp_path, monkeypatch):
+    make("games", "a")
+    in_engine(lambda engine: engine.kv.put("whose", b"mine"))
+    settings = get_settings()
+    copy = prepare_database_for_transfer(settings.coordinator_db, tmp_path)
+
+    async def register(engine):
+        digest = await engine.blobs.put(copy)
+        card = Artifact(
+            digest=digest,
+            size=copy.stat().st_size,
+            kind=ArtifactKind.SNAPSHOT,
+            name="run-memory.db",
+            node="a",
+            created_s=5.0,
+        )
+        manifest = ManifestStore(engine.kv)
+        await manifest.register([card])
+        await manifest.add_receipts([Receipt(digest=digest, node="a", size=card.size, verified_s=5.0)])
+
+    in_engine(register)
+    ringrift("backup", "usb", "--prepare", "--no-memory")
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    assert answer("restore")["state"]["run"] == ""
+    assert in_engine(lambda engine: engine.kv.get("whose")).value == b"mine"
+
+
+def test_check_reads_a_whole_archive_and_tells_what_is_damaged(drive):
+    good, bad, gone = make("good", "a"), make("bad!", "a"), make("gone", "a")
+    ringrift("backup", "usb", "--prepare")
+    found = answer("check", "usb")
+    assert (found["files"], found["games"], found["states"], found["damaged"]) == (3, 15, 1, [])
+    part = drive / "parts" / bad.digest[:2] / bad.digest
+    part.write_bytes(b"BAD!")
+    (drive / "cards" / f"{gone.digest}.json").unlink()
+    found = answer("check", code=1)
+    damaged = {each["digest"]: each for each in found["damaged"]}
+    assert (found["files"], set(damaged)) == (1, {bad.digest, gone.digest})
+    assert "has wrong bytes" in damaged[bad.digest]["why"]
+    assert "of node a" in damaged[bad.digest]["needed_by"][0]
+    assert "data check usb --mend" in damaged[bad.digest]["advice"]
+    assert "is missing" in damaged[gone.digest]["why"]
+    rows = {row["digest"]: row["nodes"] for row in answer("ls")}
+    assert rows == {good.digest: ["a", "usb"], bad.digest: ["a"], gone.digest: ["a"]}, "it counts no more"
+    shown = ringrift("check", code=1).stdout
+    assert "needed by: run" in shown
+    assert "1 file with 5 games and 1 states good" in shown
+    assert [each["mended"] for each in answer("check", "--mend", code=1)["damaged"]].count(True) == 1
+    ringrift("backup")
+    assert answer("check")["damaged"] == []
+    [state] = sorted(drive.glob("states/*/*/*/part-00000"))[:1]
+    state.write_bytes(b"nothing")
+    found = answer("check", code=1)
+    assert [each["what"] for each in found["damaged"]] == ["state"]
 
 
 def test_a_folder_that_only_took_in_files_of_others_can_be_looked_at(drive):

@@ -16,12 +16,19 @@ from ringrift.data.transfer.service import TransferService
 from ringrift.data.transfer.ssh import Ssh
 from ringrift.data.transfer.ssh_store import SshStores
 from ringrift.engine.ports import Engine
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 
 
 def assemble_transfers(
-    engine: Engine, settings: Settings, runtime: Runtime, *, nodes: DataNodes, manifest: ManifestStore
+    engine: Engine,
+    settings: Settings,
+    runtime: Runtime,
+    *,
+    nodes: DataNodes,
+    manifest: ManifestStore,
+    router: UnifiedEventRouter | None = None,
 ) -> TransferService:
     """Put the transports together. Nothing is connected before the first file goes."""
     this = nodes.this.name
@@ -39,6 +46,6 @@ def assemble_transfers(
         Base64Transport(stores, landing("base64")),
         *archive_transports(landing("archive"), runtime),
     )
-    service = TransferService(transports, nodes, engine.blobs, manifest, engine.kv, runtime)
+    service = TransferService(transports, nodes, engine.blobs, manifest, engine.kv, runtime, router=router)
     service.closes(ssh.close)
     return service

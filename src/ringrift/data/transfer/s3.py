@@ -17,6 +17,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import S3Store
 
 from ringrift.data.archive_format import MARKER, ArchiveMarker, check_marker, encode
+from ringrift.data.archive_objects import check_removable
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.errors import ConfigError
@@ -98,6 +99,11 @@ class S3Objects:
             async for batch in obstore.list(self._store, prefix.rstrip("/")):
                 found += [meta["path"] for meta in batch]
             return sorted(found)
+
+    async def remove(self, key: str) -> None:
+        check_removable(key)
+        async with self._told_in_our_words("remove", key):
+            await obstore.delete_async(self._store, key)
 
     @asynccontextmanager
     async def _told_in_our_words(self, doing: str, key: str) -> AsyncIterator[None]:
