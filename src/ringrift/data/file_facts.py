@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import struct
 import zipfile
 from dataclasses import dataclass
@@ -10,10 +9,14 @@ from pathlib import Path
 
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.dataset_checks import validate_npz_structure
+from ringrift.errors import Corrupt
+from ringrift.foreign_files.databases import open_foreign_database
+from ringrift.foreign_files.paths import name_problem, open_regular
+from ringrift.jobs.shards.schema import APPLICATION_ID, COPY_ADVICE, TABLE_RULES
 
 _SQLITE_MAGIC = b"SQLite format 3\x00"
-_SHARD_ID = 0x52524753  # "RRGS": what game shards carry as their application id
 _HEADER_BYTES = 100
+_FACTS_MAX, _DIGITS_MAX = 100, 15
 _WEIGHTS_HEADER_MAX = 100 << 20
 
 
@@ -30,7 +33,7 @@ class FileFacts:
 
 def read_facts(path: Path) -> FileFacts:
     """Say what *path* is, `OTHER` if nothing we know. Reads little, but blocks: call it in a thread."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         header = file.read(_HEADER_BYTES)
     if header.startswith(_SQLITE_MAGIC):
         return _database(path, header)
@@ -47,25 +50,21 @@ def _database(path: Path, header: bytes) -> FileFacts:
     if len(header) < _HEADER_BYTES:
         return FileFacts(kind=ArtifactKind.OTHER, problem="the file ends in its header")
     (application,) = struct.unpack(">68xI28x", header)
-    if application != _SHARD_ID:
+    if application != APPLICATION_ID:
         return FileFacts(kind=ArtifactKind.SNAPSHOT)
-    # A sealed file never changes, so SQLite need not look for a journal or take locks.
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
     try:
-        told = dict(db.execute("SELECT key, value FROM schema_metadata"))
-        (games,) = db.execute("SELECT count(*) FROM games").fetchone()
-    except sqlite3.DatabaseError as error:
-        return FileFacts(kind=ArtifactKind.GAMES, problem=f"the database is damaged ({error})")
-    finally:
-        db.close()
-    problem = "" if told.get("games") == str(games) else f"{games} of {told.get('games')} games are there"
-    return FileFacts(
-        kind=ArtifactKind.GAMES,
-        config=told.get("config_key", ""),
-        games=games,
-        rows=int(told.get("rows", 0)),
-        problem=problem,
+        with open_foreign_database(path, TABLE_RULES, advice=COPY_ADVICE, every_value=False) as db:
+            told = dict(db.execute("SELECT key, value FROM schema_metadata").fetchmany(_FACTS_MAX))
+            (games,) = db.execute("SELECT count(*) FROM games").fetchone()
+    except Corrupt as error:
+        return FileFacts(kind=ArtifactKind.GAMES, problem=error.found)
+    config, rows = str(told.get("config_key", "")), str(told.get("rows", "0"))
+    problem = (
+        "" if told.get("games") == str(games) else f"{games} of {told.get('games')!s:.20} games are there"
     )
+    if not rows.isdecimal() or len(rows) > _DIGITS_MAX or (config and name_problem(config)):
+        return FileFacts(kind=ArtifactKind.GAMES, problem="its facts are none that a shard states")
+    return FileFacts(kind=ArtifactKind.GAMES, config=config, games=games, rows=int(rows), problem=problem)
 
 
 def _is_weights(path: Path, header: bytes) -> bool:

@@ -22,7 +22,8 @@ from ringrift.data.file_checks import (
     set_aside,
 )
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.errors import ConfigError, Unavailable
+from ringrift.errors import ConfigError, Corrupt, Unavailable
+from ringrift.foreign_files.paths import open_regular
 from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
@@ -111,10 +112,12 @@ def check_database(
     deadline_s = clock() + timeout
     with told_in_our_words(path):
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 head = file.read(len(_MAGIC))
         except FileNotFoundError:
             return DatabaseCheck(DatabaseState.MISSING, (f"{path} does not exist",))
+        except Corrupt as error:
+            return DatabaseCheck(DatabaseState.CORRUPT, (error.found,))
     if not head:
         return DatabaseCheck(DatabaseState.EMPTY, (f"{path} is empty",))
     if head != _MAGIC:
@@ -124,6 +127,8 @@ def check_database(
             errors = _look(db) if fast else _ask(db, "quick_check" if quick else "integrity_check")
     except sqlite3.Error as error:
         return _said(error, path)
+    except UnicodeDecodeError:  # SQLite's message quotes the file, which holds no text there
+        return DatabaseCheck(DatabaseState.CORRUPT, ("its tables have names that are no text",))
     return DatabaseCheck(DatabaseState.CORRUPT if errors else DatabaseState.SOUND, tuple(errors))
 
 
@@ -164,6 +169,8 @@ def _connect(path: Path, deadline_s: float, clock: Callable[[], float]) -> sqlit
         f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=left_s
     )
     db.set_progress_handler(lambda: clock() >= deadline_s, _STEPS)
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.execute("PRAGMA cell_size_check = ON")
     # The wait for a lock counts from the first statement; all later ones find the lock taken.
     db.execute("BEGIN")
     db.execute("SELECT count(*) FROM sqlite_master").fetchone()

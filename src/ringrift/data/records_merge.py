@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringrift.errors import ConfigError, Corrupt, Unavailable
+from ringrift.foreign_files.databases import open_foreign_records
 
 BUSY_S = 10.0
 _BATCH = 1000
@@ -70,11 +71,16 @@ def take_snapshot(source: Path, target: Path) -> None:
 def merge_database(local: Path, snapshot: Path, tables: Sequence[RecordTable]) -> Merged:
     """Take the records of *snapshot* into *local*, all or none. Tables that *local* lacks are made."""
     total = Merged()
-    with _opened(snapshot, writable=False) as theirs, _opened(local, writable=True) as ours:
+    names = [table.table for table in tables]
+    with (
+        open_foreign_records(snapshot, names, advice="Leave it; fetch it again") as (theirs, found),
+        _opened(local, writable=True) as ours,
+    ):
         ours.execute("BEGIN IMMEDIATE")
         try:
             for table in tables:
-                total += _merge_table(ours, theirs, table, snapshot)
+                if table.table in found:
+                    total += _merge_table(ours, theirs, table, snapshot, found[table.table])
         except BaseException:
             ours.execute("ROLLBACK")
             raise
@@ -98,7 +104,7 @@ def _opened(path: Path, *, writable: bool) -> Iterator[sqlite3.Connection]:
     mode = "rwc" if writable else "ro"
     try:
         database = sqlite3.connect(
-            f"file:{path}?mode={mode}",
+            f"{path.absolute().as_uri()}?mode={mode}",
             uri=True,
             timeout=BUSY_S,
             isolation_level=None,
@@ -121,14 +127,16 @@ def _columns(database: sqlite3.Connection, table: str) -> tuple[str, ...]:
 
 
 def _merge_table(
-    ours: sqlite3.Connection, theirs: sqlite3.Connection, rules: RecordTable, snapshot: Path
+    ours: sqlite3.Connection,
+    theirs: sqlite3.Connection,
+    rules: RecordTable,
+    snapshot: Path,
+    columns: Mapping[str, str],
 ) -> Merged:
-    columns = _columns(theirs, rules.table)
-    if not columns:
-        return Merged()
-    if not _columns(ours, rules.table):
-        made = theirs.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (rules.table,)).fetchone()
-        ours.execute(made[0])
+    if not _columns(ours, rules.table) and set(rules.key) <= columns.keys():
+        # From the names and types alone: a declaration that somebody else wrote is not run here.
+        fields = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+        ours.execute(f"CREATE TABLE {rules.table} ({fields}, PRIMARY KEY ({', '.join(rules.key)}))")
     mine = _columns(ours, rules.table)
     if differing := sorted(set(mine) ^ set(columns)):
         raise ConfigError(

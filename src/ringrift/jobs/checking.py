@@ -17,6 +17,7 @@ from ringrift.jobs.shards.reader import BrokenGame, GameSummary
 from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
 
 GAMES_AT_ONCE = 64
+BYTES_AT_ONCE = 32 << 20
 RESULT_TOLERANCE = 1e-6
 POLICY_SUM_TOLERANCE = 1e-3
 ALTERED = "altered"
@@ -73,7 +74,7 @@ def checked_games(
     game: Game, games: Iterable[StoredGame | BrokenGame], *, seen: SeenGames, moves_min: int
 ) -> Iterator[CheckedGame]:
     """Check every game, in order; holds a bounded number of them at a time."""
-    for some in in_groups(games, GAMES_AT_ONCE):
+    for some in _held_together(games):
         faults = [_record_fault(game, each, moves_min=moves_min) for each in some]
         replayed = [at for at, fault in enumerate(faults) if fault is None or fault.reason == ALTERED]
         stored = [each for each in (some[at] for at in replayed) if isinstance(each, StoredGame)]
@@ -89,6 +90,20 @@ def checked_games(
 def in_groups(items: Iterable[T], size: int) -> Iterator[list[T]]:
     remaining = iter(items)
     while group := list(islice(remaining, size)):
+        yield group
+
+
+def _held_together(games: Iterable[StoredGame | BrokenGame]) -> Iterator[list[StoredGame | BrokenGame]]:
+    """Some games at a time, fewer where they are large."""
+    group: list[StoredGame | BrokenGame] = []
+    size = 0
+    for each in games:
+        group.append(each)
+        size += each.game.policies.actions.nbytes if isinstance(each, StoredGame) else 0
+        if len(group) >= GAMES_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
         yield group
 
 

@@ -160,6 +160,11 @@ def checked_shard(path: Path, *, seen: SeenGames, params: ValidateParams) -> Ite
         config = shard.metadata.get("config_key")
         if config is None:
             raise Corrupt(path, found="it does not say of which config it is", advice="Write the games again")
+        # Before a game is noted as seen: a shard that is refused must not make others look like copies of it.
+        there, promised = shard.game_count, shard.metadata.get("games", "no")
+        if promised != str(there):
+            told = f"{there} of {promised[:20]} games are there"
+            raise Corrupt(path, found=told, advice="Fetch it again")
         try:
             game = load_game(config)
         except ConfigError as error:
@@ -168,10 +173,6 @@ def checked_shard(path: Path, *, seen: SeenGames, params: ValidateParams) -> Ite
         with closing(found):
             for checked in checked_games(game, shard.games(), seen=seen, moves_min=params.moves_min):
                 found.add(checked)
-            promised = int(shard.metadata.get("games", "-1"))
-            if promised != found.games:
-                told = f"{found.games} of {promised} games are there"
-                raise Corrupt(path, found=told, advice="Fetch it again")
             yield found
 
 

@@ -17,11 +17,12 @@ from ringrift.jobs.shards.records import (
     SoftPolicies,
     StoredGame,
 )
-from ringrift.jobs.shards.schema import SCHEMA_VERSION
+from ringrift.jobs.shards.schema import PLAYERS_MAX, SCHEMA_VERSION
 
 Row = tuple[Any, ...]
 
 MOVE_COLUMNS = 9  # that are read of each move
+VALUE_MAX = 1.001
 
 
 class Undecodable(ValueError):
@@ -109,11 +110,14 @@ def stored_game(game: Row, players: Sequence[Row], moves: Sequence[Row]) -> Stor
     """Put the rows of one game together; raises `Undecodable`."""
     try:
         return _stored_game(game, players, moves)
-    except (TypeError, ValueError, OverflowError, msgspec.DecodeError) as fault:
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.DecodeError) as fault:
         raise Undecodable(str(fault)) from fault
 
 
 def _stored_game(game: Row, players: Sequence[Row], moves: Sequence[Row]) -> StoredGame:
+    if not 1 <= game[2] <= PLAYERS_MAX:
+        raise Undecodable(f"a game of {game[2]} players")
+    _check_words(game, players)
     if [row[0] for row in moves] != list(range(len(moves))):
         raise Undecodable("move numbers have gaps")
     if [row[0] for row in players] != list(range(1, game[2] + 1)):
@@ -133,7 +137,7 @@ def _stored_game(game: Row, players: Sequence[Row], moves: Sequence[Row]) -> Sto
         engine_mode=game[12],
         generator_sha256=game[13],
         search_budget=game[14],
-        metadata=msgspec.json.decode(game[16]),
+        metadata=msgspec.json.decode(game[16], type=dict[str, Any]),
         seats=tuple(
             SeatRecord(
                 ai_type=row[1],
@@ -175,5 +179,16 @@ def _root_values(blobs: Sequence[bytes | None], *, players: int) -> Floats:
     values = np.full((len(blobs), players), np.nan, dtype=np.float32)
     for number, blob in enumerate(blobs):
         if blob is not None:
+            if len(blob) != 4 * players:
+                raise Undecodable(f"values of {len(blob)} bytes for {players} players")
             values[number] = np.frombuffer(blob, "<f4")
+            if not (np.abs(values[number]) <= VALUE_MAX).all():
+                raise Undecodable(f"the values of move {number} are not from -1 to 1")
     return values
+
+
+def _check_words(game: Row, players: Sequence[Row]) -> None:
+    """Names end up in reports, in logs and on terminals."""
+    for words in (game[:2], game[4:5], game[9:10], game[11:14], *(row[1:4] for row in players)):
+        if odd := [word for word in words if word is not None and not word.isprintable()]:
+            raise Undecodable(f"a name with characters that cannot be printed: {odd[0][:40]!r}")

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringrift.errors import Corrupt
+from ringrift.foreign_files.databases import bound_work, restrict
 from ringrift.jobs.scratch import CACHE_KIB
 from ringrift.jobs.sealing import file_sha256
 from ringrift.jobs.shards.reader import open_shard
-from ringrift.jobs.shards.schema import GAME_TABLES, create_tables
+from ringrift.jobs.shards.schema import COPY_ADVICE, GAME_TABLES, create_tables
 from ringrift.jobs.shards.writer import COUNTS
 
 LEAVE = "Leave it as it is; it holds something that a merged shard would lose"
+_OF_THE_DISK = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 _DERIVED = frozenset({*COUNTS, "content_sha256", "sources"})  # facts that are made anew
 
 
@@ -41,7 +43,7 @@ class ShardMerger:
     """Takes shards in, one by one; a shard that is refused leaves nothing behind."""
 
     def __init__(self, part: Path, config: str) -> None:
-        self._config = config
+        self._config, self._part = config, part
         self.sources: list[MergedSource] = []
         self._db = sqlite3.connect(part.absolute().as_uri(), isolation_level=None, uri=True)
         self._db.execute("PRAGMA page_size = 4096")
@@ -49,6 +51,7 @@ class ShardMerger:
         self._db.execute("PRAGMA synchronous = OFF")  # the whole file is synced before its rename
         self._db.execute("PRAGMA temp_store = FILE")
         self._db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        restrict(self._db)
         create_tables(self._db)
         self._columns = {table: _columns(self._db, "main", table) for table in GAME_TABLES}
 
@@ -63,7 +66,6 @@ class ShardMerger:
             told = f"its games are of {facts.get('config_key')!r}, not of {self._config!r}"
             raise Corrupt(path, found=told, advice="Merge shards of one config")
         with self._attached(path):
-            self._check_shape(path)
             games = self._check_games(path, facts)
             self._db.execute("BEGIN")
             try:
@@ -86,24 +88,17 @@ class ShardMerger:
     @contextmanager
     def _attached(self, path: Path) -> Iterator[None]:
         # A sealed file never changes, so SQLite need not look for a journal or take locks.
+        bound_work(self._db, path.stat().st_size + self._part.stat().st_size)
         self._db.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro&immutable=1",))
         try:
             yield
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_DISK:
+                raise
+            raise Corrupt(path, found=f"the database is damaged ({error})", advice=COPY_ADVICE) from error
         finally:
+            bound_work(self._db, 0)
             self._db.execute("DETACH source")
-
-    def _check_shape(self, path: Path) -> None:
-        tables = {
-            row[0] for row in self._db.execute("SELECT name FROM source.sqlite_schema WHERE type = 'table'")
-        }
-        extra = tables - {*GAME_TABLES, "schema_metadata"}
-        if extra:
-            raise Corrupt(path, found=f"it has a table {sorted(extra)[0]!r} that is not ours", advice=LEAVE)
-        for table, columns in self._columns.items():
-            found = _columns(self._db, "source", table)
-            if set(found) != set(columns):
-                odd = sorted(set(found) ^ set(columns))[0]
-                raise Corrupt(path, found=f"its {table} and ours differ in the column {odd!r}", advice=LEAVE)
 
     def _check_games(self, path: Path, facts: dict[str, str]) -> int:
         games: int = self._db.execute("SELECT count(*) FROM source.games").fetchone()[0]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringrift.errors import Corrupt
-from ringrift.jobs.scratch import CACHE_KIB
+from ringrift.foreign_files.databases import open_foreign_database
 from ringrift.jobs.shards.encoding import Row, Undecodable, stored_game
 from ringrift.jobs.shards.records import StoredGame
-from ringrift.jobs.shards.schema import COPY_ADVICE, check_header
+from ringrift.jobs.shards.schema import COPY_ADVICE, PLAYERS_MAX, TABLE_RULES, check_header
 
 _GAMES = """
 SELECT game_id, config_key, num_players, rng_seed, run_id, run_index, created_at, completed_at, winner,
@@ -33,6 +33,11 @@ SELECT game_id, config_key, run_id, run_index, completed_at, total_moves, policy
        generator_sha256, search_budget, fingerprint
 FROM games ORDER BY run_id, run_index, game_id
 """
+
+
+FACTS_MAX = 100
+MOVES_MAX = 50_000  # of one game; the longest that a game may be is 32,768
+GAME_BYTES_MAX = 64 << 20  # policies and values of one game
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,10 @@ class ShardReader:
 
     @property
     def metadata(self) -> dict[str, str]:
-        return dict(self._db.execute("SELECT key, value FROM schema_metadata"))
+        rows = self._db.execute("SELECT key, value FROM schema_metadata").fetchmany(FACTS_MAX + 1)
+        if len(rows) > FACTS_MAX:
+            raise Corrupt(self.path, found=f"it states more than {FACTS_MAX} facts", advice=COPY_ADVICE)
+        return dict(rows)
 
     @property
     def game_count(self) -> int:
@@ -87,29 +95,25 @@ class ShardReader:
                 yield self._assemble(row)
 
     def _assemble(self, row: Row) -> StoredGame | BrokenGame:
-        players = self._db.execute(_PLAYERS, row[:1]).fetchall()
-        moves = self._db.execute(_MOVES, row[:1]).fetchall()
+        players = self._db.execute(_PLAYERS, row[:1]).fetchmany(PLAYERS_MAX + 1)
         try:
-            return stored_game(row, players, moves)
+            return stored_game(row, players, self._moves(row))
         except Undecodable as fault:
             return BrokenGame(str(row[0]), str(fault))
+
+    def _moves(self, row: Row) -> list[Row]:
+        moves, size = [], 0
+        for move in self._db.execute(_MOVES, row[:1]):
+            moves.append(move)
+            size += sum(len(blob) for blob in move[-2:] if blob is not None)
+            if len(moves) > MOVES_MAX or size > GAME_BYTES_MAX:
+                raise Undecodable(f"more than {MOVES_MAX} moves, or policies of {GAME_BYTES_MAX} bytes")
+        return moves
 
 
 @contextmanager
 def open_shard(path: Path) -> Iterator[ShardReader]:
     """Open a sealed shard; raises `Corrupt` or a kind of it if the file is damaged or not ours."""
     check_header(path)
-    # A sealed file never changes, so SQLite need not look for a journal or take locks.
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-    try:
-        # Large shards are sorted; that may take a file, but not memory that grows with the shard.
-        db.execute("PRAGMA temp_store = FILE")
-        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise Corrupt(path, found=f"the database is damaged ({found})", advice=COPY_ADVICE)
+    with open_foreign_database(path, TABLE_RULES, advice=COPY_ADVICE) as db:
         yield ShardReader(db, path)
-    except sqlite3.DatabaseError as error:
-        raise Corrupt(path, found=f"the database is damaged ({error})", advice=COPY_ADVICE) from error
-    finally:
-        db.close()

@@ -7,6 +7,8 @@ import struct
 from pathlib import Path
 
 from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew
+from ringrift.foreign_files.databases import VALUE_BYTES_MAX, ForeignColumn, ForeignTable
+from ringrift.foreign_files.paths import open_regular
 
 APPLICATION_ID = 0x52524753  # "RRGS"
 SCHEMA_VERSION = 19  # versions up to 18 belong to databases of an earlier program, which kept no policies
@@ -69,6 +71,59 @@ CREATE TABLE game_moves (
 ) WITHOUT ROWID;
 """
 
+_ID_MAX, _WORD_MAX, _NAME_MAX, _TEXT_MAX = 200, 100, 4096, 1 << 20
+POLICY_BYTES_MAX = 1 << 20
+PLAYERS_MAX = 16
+
+
+def _texts(length_max: int, *names: str, null: bool = False) -> tuple[ForeignColumn, ...]:
+    return tuple(ForeignColumn(name, "text", length_max, null) for name in names)
+
+
+def _numbers(kind: str, *names: str, null: bool = False) -> tuple[ForeignColumn, ...]:
+    return tuple(ForeignColumn(name, kind, null=null) for name in names)
+
+
+# The same tables, as they must be in a file that somebody else wrote; games need far less than the lengths.
+TABLE_RULES = {
+    "schema_metadata": ForeignTable((*_texts(_ID_MAX, "key"), *_texts(VALUE_BYTES_MAX, "value"))),
+    "games": ForeignTable(
+        (
+            *_texts(_ID_MAX, "game_id", "config_key", "run_id"),
+            *_numbers("integer", "num_players", "rng_seed", "run_index", "duration_ms", "total_moves"),
+            *_numbers("integer", "total_turns", "policy_rows", "schema_version"),
+            *_numbers("integer", "winner", "search_budget", null=True),
+            *_numbers("real", "created_at", "completed_at"),
+            *_texts(_WORD_MAX, "game_status", "termination_reason", "source", "engine_mode", "fingerprint"),
+            *_texts(_WORD_MAX, "generator_sha256", null=True),
+            *_texts(_TEXT_MAX, "metadata_json"),
+        ),
+        checks=("CHECK (game_status = 'completed')", "CHECK (total_moves > 0)"),
+    ),
+    "game_players": ForeignTable(
+        (
+            *_texts(_ID_MAX, "game_id"),
+            *_texts(_WORD_MAX, "player_type", "ai_type"),
+            *_texts(_NAME_MAX, "name"),
+            *_texts(_WORD_MAX, "model_sha256", null=True),
+            *_numbers("integer", "player_number", "ranking"),
+            *_numbers("integer", "simulations", null=True),
+            *_numbers("real", "result"),
+        )
+    ),
+    "game_moves": ForeignTable(
+        (
+            *_texts(_ID_MAX, "game_id"),
+            *_numbers("integer", "move_number", "turn_number", "player", "action"),
+            *_texts(_WORD_MAX, "phase", null=True),
+            *_texts(_WORD_MAX, "move_type"),
+            *_texts(_NAME_MAX, "move_text"),
+            ForeignColumn("move_probs", "blob", POLICY_BYTES_MAX, null=True),
+            ForeignColumn("root_values", "blob", 4 * PLAYERS_MAX, null=True),
+        )
+    ),
+}
+
 
 def create_tables(db: sqlite3.Connection) -> None:
     """Make an empty shard of *db*."""
@@ -80,7 +135,7 @@ def create_tables(db: sqlite3.Connection) -> None:
 def check_header(path: Path) -> None:
     """Raise unless the file's header says that it is a shard this version can read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header = file.read(_HEADER_BYTES)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None

@@ -1,0 +1,62 @@
+"""Names and files from outside: what a name may hold, and reading a file that may be no file at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from ringrift.errors import ConfigError, Corrupt
+
+NAME_BYTES_MAX = 200  # leaves room for what is put before and behind it in a file's name
+
+
+def name_problem(name: str) -> str:
+    """Say why *name* cannot name a file, node or config; empty if it can.
+
+    A name ends up in paths, in command lines and on terminals: none of them may take it for something else.
+    """
+    if not name:
+        return "it is empty"
+    if name.startswith("-"):
+        return "it begins with '-', which programs take for an option"
+    if name in (".", "..") or "/" in name or "\\" in name:
+        return "it leads to another folder"
+    if not name.isprintable():
+        return "it holds characters that cannot be printed"
+    if len(os.fsencode(name)) > NAME_BYTES_MAX:
+        return f"it is longer than {NAME_BYTES_MAX} bytes"
+    return ""
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise `ConfigError` unless *name* can name a file, node or config."""
+    if problem := name_problem(name):
+        raise ConfigError(f"{what} {name[:80]!r} cannot be used: {problem}")
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Open a file to read. What is no plain file is refused with `Corrupt` at once, even a pipe.
+
+    Without *follow*, a link is refused too: for folders into which others write. Raises `OSError` as `open`.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    if not follow and path.is_symlink():
+        raise Corrupt(path, found="it is a link to another place", advice="Put the file itself there")
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Corrupt(path, found="it is no plain file", advice="Name a file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path, *, bytes_max: int, follow: bool = True) -> bytes:
+    """Return the whole content; `Corrupt` if there are more than *bytes_max*, of which no more are read."""
+    with open_regular(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > bytes_max else file.read(bytes_max + 1)
+    if size > bytes_max or len(content) > bytes_max:
+        told = f"it has {max(size, len(content))} bytes, and {bytes_max} are the most that are read"
+        raise Corrupt(path, found=told, advice="Check where it came from")
+    return content
