@@ -1,4 +1,8 @@
-"""Telling a process from a later one that was given the same number."""
+"""Telling a process from a later one that was given the same number.
+
+A process is known by its number and its start, counted from the start of the machine: setting the wall clock
+changes neither.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-START_TOLERANCE_S = 2.0  # the system rounds, and reckons start times from a clock that may be set
+START_TOLERANCE_S = 0.02  # two ticks
+# Other systems tell the time of day at which a process began, as older files of ours do.
+_TIME_OF_DAY_FROM_S = 1e9
+_TIME_OF_DAY_TOLERANCE_S = 2.0  # the system rounds, and reckons it from a clock that may be set
 # In /proc/PID/stat behind the name, which may itself hold brackets and spaces.
 _STATE, _START_TICKS = 0, 19
 _ENDED = ("Z", "X")
@@ -25,7 +32,13 @@ def is_alive(pid: int, began_s: float | None) -> bool:
     found_s = _start_s(pid)
     if found_s is None:
         return False
-    return began_s is None or abs(found_s - began_s) <= START_TOLERANCE_S
+    if began_s is None:
+        return True
+    if began_s < _TIME_OF_DAY_FROM_S:
+        return abs(found_s - began_s) <= START_TOLERANCE_S
+    if found_s < _TIME_OF_DAY_FROM_S:
+        found_s += _boot_wall_s()
+    return abs(found_s - began_s) <= _TIME_OF_DAY_TOLERANCE_S
 
 
 def _start_s(pid: int) -> float | None:
@@ -35,14 +48,18 @@ def _start_s(pid: int) -> float | None:
     # Read here and not by psutil, whose loading alone takes a tenth of what `ringrift status` may.
     try:
         told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        booted = Path("/proc/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = told.rpartition(")")[2].split()
     if fields[_STATE] in _ENDED:
         return None
-    boot_s = float(booted.partition("\nbtime ")[2].split()[0])
-    return boot_s + int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
+    return int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
+
+
+def _boot_wall_s() -> float:
+    """The time of day at which the machine started, by its wall clock of now."""
+    booted = Path("/proc/stat").read_text(encoding="utf-8")
+    return float(booted.partition("\nbtime ")[2].split()[0])
 
 
 def _start_s_elsewhere(pid: int) -> float | None:

@@ -1,8 +1,9 @@
 """Time, randomness, identity, waiting and spawning: everything the world may do differently.
 
 The control plane takes a `Runtime` and reads no clock itself, so that the same code runs under simulated
-time (`ringrift.testing.simulation`). `monotonic_s` orders and measures; `now_s` is for people, for the
-records that several processes share, and for expiry that must survive a restart.
+time (`ringrift.testing.simulation`). `monotonic_s` orders and measures inside one process; `now_s` is for the
+records that several processes share and for expiry that must survive a restart: setting the wall clock does
+not change it. `wall_s` is for people and for the ages of files.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import IO, Protocol, TextIO, cast
 import structlog
 
 from ringrift import clock
+from ringrift.clock import ClockAnchor
 from ringrift.process import process_scope
 
 
@@ -75,8 +77,28 @@ class Runtime(Protocol):
     @property
     def rng(self) -> random.Random: ...
 
+    @property
+    def boot_id(self) -> str:
+        """Which start of which machine this is; `boot_s` means nothing across different ones."""
+        ...
+
     def now_s(self) -> float:
-        """Wall-clock seconds since the epoch; may jump."""
+        """Seconds since the epoch as all processes on one engine count them: no step, and never back.
+
+        It begins with the wall clock; see `keep_time`.
+        """
+        ...
+
+    def wall_s(self) -> float:
+        """What the wall clock says; may jump."""
+        ...
+
+    def boot_s(self) -> float:
+        """Seconds since the machine started, sleep included: the same in all its processes."""
+        ...
+
+    def keep_time(self, anchor: ClockAnchor) -> None:
+        """Count `now_s` from *anchor*, as the others on the same engine do; the first one given stays."""
         ...
 
     def monotonic_s(self) -> float:
@@ -99,16 +121,28 @@ class SystemRuntime:
         self.hostname = socket.gethostname()
         self.pid = os.getpid()
         self.rng = random.Random(seed)
+        self.boot_id = clock.boot_id()
+        self._own_anchor = ClockAnchor(self.boot_id, self.boot_s(), self.wall_s())
+        self._anchor: ClockAnchor | None = None
         self._id_prefix = ""
         self._id_count = 0
         self._renew_id_prefix()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def now_s(self) -> float:
-        return clock.now_s()
+        return (self._anchor or self._own_anchor).at(self.boot_s())
+
+    def wall_s(self) -> float:
+        return clock.wall_s()
 
     def monotonic_s(self) -> float:
         return clock.monotonic_s()
+
+    def boot_s(self) -> float:
+        return clock.boot_s()
+
+    def keep_time(self, anchor: ClockAnchor) -> None:
+        self._anchor = self._anchor or anchor
 
     def new_id(self) -> str:
         # A random prefix per process and a counter: as unique as a UUID at a tenth of the cost.

@@ -31,8 +31,9 @@ PICTURE = "ringrift.cli.status_picture:show"
 def status(as_json: bool) -> None:
     """Show how the run is: configs, stages, ratings, last decisions."""
     with plain_errors():
-        settings, now_s = get_settings(), clock.now_s()
-        value = glance(SqliteConfig.from_settings(settings), STATUS_KEY, now_s=now_s) if has_run() else None
+        settings, value, now_s = get_settings(), None, clock.wall_s()
+        if has_run():
+            value, now_s = glance(SqliteConfig.from_settings(settings), STATUS_KEY)
         told = None if value is None else decode_run_status(value)
         loop = read_master_loop()
         loop = loop if loop is not None and loop.is_alive else None

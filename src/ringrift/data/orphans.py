@@ -70,7 +70,7 @@ async def _is_settled(plane: DataPlane, digest: str, young_s: float) -> bool:
         changed_s = (await asyncio.to_thread(path.stat)).st_mtime
     except FileNotFoundError:
         return False
-    return plane.runtime.now_s() - changed_s >= young_s
+    return plane.runtime.wall_s() - changed_s >= young_s
 
 
 async def _facts(plane: DataPlane, digest: str) -> FileFacts:

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from ringrift.clock import now_s
+from ringrift.clock import wall_s
 from ringrift.data.artifacts import Receipt
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.landing import Landed, Landing, Piece
@@ -171,8 +171,8 @@ def _act(options: argparse.Namespace) -> ReceiveReply:
     request = read_request(sys.stdin.buffer)
     folder = BlobFolder(options.data_dir.expanduser() / BLOBS, system_runtime().new_id)
     index = ChunkIndex(folder.folder / CHUNK_INDEX)
-    intake = Intake(folder, index, node=options.node, now_s=now_s)
-    landing = Landing(intake, verifier=options.by, now_s=now_s)
+    intake = Intake(folder, index, node=options.node, now_s=wall_s)
+    landing = Landing(intake, verifier=options.by, now_s=wall_s)
     try:
         return ACTIONS[options.action](landing, request, options.peer)
     except OSError as error:

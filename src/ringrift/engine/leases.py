@@ -1,9 +1,9 @@
 """A named lease above the key-value port: one holder at a time, with a fencing token.
 
 The token is the revision at which the lease was acquired; it stays the same over renewals and grows with
-every holder. A holder stops by its own monotonic clock at two thirds of the lease, counted from before
-the call that granted it, so that it has stopped before the store lets another in, whatever the network
-or the scheduler did in between.
+every holder. A holder stops by its own clock at two thirds of the lease, counted from before the call that
+granted it, so that it has stopped before the store lets another in, whatever the network or the scheduler
+did in between. That clock goes on while the machine sleeps, as the engine's does.
 """
 
 from __future__ import annotations
@@ -169,12 +169,12 @@ class NamedLease:
     @property
     def held(self) -> bool:
         """Whether it is safe to act as the holder, by this process's own clock."""
-        return self._holding is not None and self._runtime.monotonic_s() < self._holding.stop_at_s
+        return self._holding is not None and self._runtime.boot_s() < self._holding.stop_at_s
 
     @property
     def left_s(self) -> float:
         """For how long it is still safe to act as the holder; 0 when it is not."""
-        return max(0.0, self._holding.stop_at_s - self._runtime.monotonic_s()) if self._holding else 0.0
+        return max(0.0, self._holding.stop_at_s - self._runtime.boot_s()) if self._holding else 0.0
 
     @property
     def token(self) -> int:
@@ -186,7 +186,7 @@ class NamedLease:
 
     async def try_acquire(self) -> bool:
         """Take the lease if it is free."""
-        asked_s = self._runtime.monotonic_s()
+        asked_s = self._runtime.boot_s()
         try:
             revision = await self._kv.create(self._key, self._record(0), ttl_s=self._config.lease_s)
         except AlreadyExists:
@@ -209,7 +209,7 @@ class NamedLease:
         """Extend the lease; `LeaseLost` if another has it or the safe time is over."""
         token, holding = self.token, self._holding
         assert holding is not None
-        asked_s = self._runtime.monotonic_s()
+        asked_s = self._runtime.boot_s()
         try:
             revision = await self._extend(holding)
         except RevisionMismatch as error:
@@ -270,7 +270,7 @@ class NamedLease:
             holding = self._holding
             if holding is None:
                 raise LeaseLost(self.name, token=0, reason="it is not held")
-            match decide(holding, self._config, self._runtime.monotonic_s()):
+            match decide(holding, self._config, self._runtime.boot_s()):
                 case Wait(seconds):
                     await self._runtime.sleep(seconds)
                 case Renew(answer_within_s):

@@ -15,13 +15,19 @@ DAY_S = 86_400.0
 class EngineLimits:
     """Bounds of one engine. Seconds, rows and bytes as the names say."""
 
-    event_retention_s: float = DAY_S
+    event_retention_s: float = DAY_S  # longer for what a live subscription has not seen
     event_retention_rows: int = 1_000_000
     finished_retention_s: float = 7 * DAY_S  # done and cancelled work
     dead_retention_s: float = 30 * DAY_S
     work_rows_max: int = 500_000  # above it the oldest finished work leaves early
     cursor_retention_s: float = 30 * DAY_S  # reading positions that nobody moves
     tombstone_retention_s: float = DAY_S  # how long a watcher may be away and still see a deletion
+    age_grace_s: float = 600.0  # after a start or a sleep: time to read before age takes anything
+
+    @property
+    def position_touch_s(self) -> float:
+        """A position that is stored again without having moved is noted as live at this age."""
+        return self.event_retention_s / 24
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

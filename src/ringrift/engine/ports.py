@@ -4,7 +4,8 @@ Every adapter keeps these promises; `ringrift.testing.engine_contract` checks th
 
 - What a call acknowledged survives `kill -9` of any process.
 - Sequence numbers, revisions and tokens of one engine only grow, also over deletion and restart.
-- Times are the engine's wall clock; a lease or entry that ran out is gone for every caller at once.
+- Times are the engine's own (`Runtime.now_s`): seconds since the epoch that no setting of a wall clock
+  changes, the same for every caller. A lease or entry that ran out is gone for all of them at once.
 - Errors are those of `ringrift.errors`; nothing foreign leaks out.
 """
 
@@ -113,7 +114,7 @@ class EventLog(Protocol):
     async def bounds(self) -> LogBounds: ...
 
     async def seq_at(self, *, since_s: float) -> int:
-        """Return the largest sequence number appended before wall-clock time *since_s*."""
+        """Return the largest sequence number appended before the engine's time *since_s*."""
         ...
 
     async def wait(self, *, after: int, timeout_s: float) -> int:
@@ -125,7 +126,11 @@ class EventLog(Protocol):
         ...
 
     async def commit(self, positions: Mapping[CursorKey, Position]) -> None:
-        """Store reading positions. A floor never moves back."""
+        """Store reading positions. A floor never moves back.
+
+        A subscription counts as live for as long as events are kept after its position was stored, moved
+        or not.
+        """
         ...
 
     async def forget(self, keys: Sequence[CursorKey]) -> None:
@@ -133,7 +138,10 @@ class EventLog(Protocol):
         ...
 
     async def trim(self) -> int:
-        """Apply retention now; return how many events went. Also runs by itself."""
+        """Apply retention now; return how many events went. Also runs by itself.
+
+        No event leaves for its age that a live subscription has yet to see.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
 
+from ringrift.engine.engine_clock import EngineClock
 from ringrift.runtime import Runtime
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ QUEUE = "queue"
 KV = "kv"
 
 Look = Callable[[], Awaitable[tuple[T | None, float | None]]]
-"""Looks once: what was found, and the wall-clock time at which looking again may find something."""
+"""Looks once: what was found, and the engine's time at which looking again may find something."""
 
 
 class Waiter:
@@ -94,7 +95,14 @@ class Listening(Protocol):
 
 
 async def wait_for_change(
-    look: Look[T], *, topic: str, topics: Listening, runtime: Runtime, timeout_s: float, poll_s: float
+    look: Look[T],
+    *,
+    topic: str,
+    topics: Listening,
+    runtime: Runtime,
+    clock: EngineClock,
+    timeout_s: float,
+    poll_s: float,
 ) -> T | None:
     """Return what *look* finds, looking again at every change of *topic*; None at the time-out.
 
@@ -109,5 +117,5 @@ async def wait_for_change(
                 return found
             pause_s = min(left_s, poll_s)
             if again_s is not None:
-                pause_s = min(pause_s, max(0.0, again_s - runtime.now_s()))
+                pause_s = min(pause_s, max(0.0, again_s - clock.now_s()))
             await waiter.wait(runtime, pause_s)

@@ -20,7 +20,7 @@ from ringrift.runtime import Runtime
 log = structlog.get_logger()
 
 _GROUP_S = 0.02  # positions gathered before one commit; the notes bridge this time
-_LAZY_S = 30.0  # positions that moved only over foreign events
+_LAZY_S = 30.0  # positions that moved only over foreign events, or did not: whose is live is seen by that
 _RETRY_S = 1.0
 _DONE_MAX = 10_000  # events handled behind one that could be neither handled nor stored as a dead letter
 
@@ -159,13 +159,16 @@ class CursorBook:
             log.error("events.positions_not_recorded", error=str(error))
 
     async def _record_forever(self) -> None:
+        everything_s = self._runtime.monotonic_s() + _LAZY_S
         while True:
-            everything = False
             try:
-                async with asyncio.timeout(_LAZY_S):
+                async with asyncio.timeout(max(0.0, everything_s - self._runtime.monotonic_s())):
                     await self._moved.wait()
             except TimeoutError:
-                everything = True
+                pass
+            everything = self._runtime.monotonic_s() >= everything_s
+            if everything:
+                everything_s = self._runtime.monotonic_s() + _LAZY_S
             if self._notes is not None:
                 await self._runtime.sleep(_GROUP_S)
             self._moved.clear()

@@ -159,7 +159,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         freed, copies = Freed(), (await plane.view()).copies
         known = frozenset(digest for digest, places in copies.items() if places)
         spares = await asyncio.to_thread(
-            spare_files, plane.settings, now_s=plane.runtime.now_s(), known=known
+            spare_files, plane.settings, now_s=plane.runtime.wall_s(), known=known
         )
         for spare in spares:
             if freed.bytes >= wanted:

@@ -45,7 +45,7 @@ class EngineBench(Protocol):
         ...
 
     def now_s(self) -> float:
-        """The engine's wall clock."""
+        """The engine's clock."""
         ...
 
 
@@ -53,9 +53,9 @@ class ShiftedRuntime(SystemRuntime):
     """The real world, with clocks that can be set forward and a wall clock that can be set back."""
 
     def __init__(self, *, seed: int = 0) -> None:
-        super().__init__(seed=seed)
         self._forward_s = 0.0
         self._wall_s = 0.0
+        super().__init__(seed=seed)
 
     def advance(self, seconds: float) -> None:
         assert seconds >= 0
@@ -64,11 +64,14 @@ class ShiftedRuntime(SystemRuntime):
     def jump_wall_clock(self, seconds: float) -> None:
         self._wall_s += seconds
 
-    def now_s(self) -> float:
-        return super().now_s() + self._forward_s + self._wall_s
+    def wall_s(self) -> float:
+        return super().wall_s() + self._forward_s + self._wall_s
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self._forward_s
+
+    def boot_s(self) -> float:
+        return super().boot_s() + self._forward_s
 
     async def sleep(self, seconds: float) -> None:
         # In small steps, to notice that the clock was set forward.

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ringrift.clock import ClockAnchor
 from ringrift.errors import ConfigError
 from ringrift.runtime import Child, Command
 
@@ -131,18 +132,30 @@ class SimulatedChild:
 class SimulatedRuntime:
     """A world of its own: seeded randomness, the loop's clock, children that are only told about.
 
-    `wall_offset_s` may be changed at any time to make the wall clock jump.
+    `wall_offset_s` may be changed at any time to make the wall clock jump; once an engine is used, that
+    changes nothing for `now_s`.
     """
 
     def __init__(self, *, seed: int = 0, hostname: str = "sim", pid: int = 1) -> None:
         self.hostname, self.pid = hostname, pid
         self.rng = random.Random(seed)
         self.wall_offset_s = EPOCH_S
+        self.boot_id = "simulated"
+        self._anchor: ClockAnchor | None = None
         self.children: list[tuple[Command, SimulatedChild]] = []
         self._ids = 0
 
     def now_s(self) -> float:
+        return self.wall_s() if self._anchor is None else self._anchor.at(self.boot_s())
+
+    def wall_s(self) -> float:
         return self.wall_offset_s + self.monotonic_s()
+
+    def boot_s(self) -> float:
+        return self.monotonic_s()
+
+    def keep_time(self, anchor: ClockAnchor) -> None:
+        self._anchor = self._anchor or anchor
 
     def monotonic_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -30,9 +30,9 @@ class BusyHours:
     first: int = 14
     last: int = 22  # not included
 
-    def left_s(self, now_s: float) -> float:
+    def left_s(self, wall_s: float) -> float:
         """How long the busy hours still last; 0 outside of them."""
-        second_of_day = now_s % DAY_S
+        second_of_day = wall_s % DAY_S
         inside = self.first * HOUR_S <= second_of_day < self.last * HOUR_S
         return self.last * HOUR_S - second_of_day if inside else 0.0
 
@@ -69,7 +69,7 @@ class DurationScheduler:
                 left_s = await self._left_s(task, now_s)
                 why = f"{task.task_type.value} runs on {host}, for about {left_s / 60:.0f} min more"
                 return SpawnVerdict(False, why, left_s, check="exclusive")
-        if (left_s := self._busy.left_s(now_s)) > 0:
+        if (left_s := self._busy.left_s(self._runtime.wall_s())) > 0:
             why = f"intensive tasks wait until {self._busy.last}:00 UTC"
             return SpawnVerdict(False, why, left_s, check="busy_hours")
         return SpawnVerdict(True, "ok")

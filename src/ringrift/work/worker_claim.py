@@ -173,10 +173,10 @@ class ClaimedJob:
 
     async def _keep_lease(self) -> None:
         claim, runtime, config = self._claim, self._shop.runtime, self._shop.config
-        until_s, pause_s = runtime.monotonic_s() + config.lease_s, config.renew_s
+        until_s, pause_s = runtime.boot_s() + config.lease_s, config.renew_s
         while True:
             await runtime.sleep(pause_s)
-            asked_s = runtime.monotonic_s()
+            asked_s = runtime.boot_s()
             try:
                 await self._shop.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
                 until_s, pause_s = asked_s + config.lease_s, config.renew_s
@@ -188,7 +188,7 @@ class ClaimedJob:
                 log.warning("worker.renewal_failed", item=claim.id, error=str(error))
                 pause_s = config.renew_s / 4
                 # By our own clock, and a little early: nobody may begin while our job still runs.
-                if runtime.monotonic_s() >= until_s - 2 * pause_s:
+                if runtime.boot_s() >= until_s - 2 * pause_s:
                     self._lose(f"it could not be renewed: {error}")
                     return
 

@@ -12,9 +12,19 @@ from ringrift import process_identity
 from ringrift.process_identity import is_alive, own_start_s
 
 
-def test_it_agrees_with_psutil_about_this_process():
-    assert own_start_s() == pytest.approx(psutil.Process().create_time(), abs=1.0)
-    assert process_identity._start_s_elsewhere(os.getpid()) == pytest.approx(own_start_s(), abs=1.0)
+def test_a_start_told_as_a_time_of_day_is_understood():
+    told_s = psutil.Process().create_time()
+    assert process_identity._start_s_elsewhere(os.getpid()) == pytest.approx(told_s, abs=1.0)
+    assert is_alive(os.getpid(), told_s)
+    assert not is_alive(os.getpid(), told_s - 3600)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell starts as times of day")
+def test_a_wall_clock_that_is_set_makes_nobody_dead(monkeypatch):
+    began_s = own_start_s()
+    monkeypatch.setattr(process_identity, "_boot_wall_s", lambda: 0.0)  # what setting the clock changes
+    assert is_alive(os.getpid(), began_s)
+    assert not is_alive(os.getpid(), began_s + 1.0)
 
 
 def test_this_process_lives_and_one_that_began_at_another_time_does_not():

@@ -7,7 +7,7 @@ from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.glance import glance
 from ringrift.errors import Corrupt, ForeignFile
 from ringrift.settings import load_settings
-from ringrift.testing.simulation import ManualRuntime
+from ringrift.testing.engine_contract import ShiftedRuntime
 
 
 @pytest.fixture
@@ -16,22 +16,23 @@ def settings(tmp_path):
 
 
 async def test_it_sees_what_is_committed_while_the_engine_is_open_and_after(settings):
-    runtime, config = ManualRuntime(), SqliteConfig.from_settings(settings)
+    runtime, config = ShiftedRuntime(), SqliteConfig.from_settings(settings)
     engine = await open_engine(settings, runtime)
     await engine.kv.put("a", b"1")
-    await engine.kv.put("short", b"2", ttl_s=10.0)
+    await engine.kv.put("short", b"2", ttl_s=60.0)
+    await engine.kv.put("shorter", b"2", ttl_s=1e-6)
     await engine.kv.put("gone", b"3")
     await engine.kv.delete("gone")
-    now_s = runtime.now_s()
-    assert glance(config, "a", now_s=now_s) == b"1"
-    assert glance(config, "short", now_s=now_s) == b"2"
-    assert glance(config, "short", now_s=now_s + 11.0) is None
-    assert glance(config, "gone", now_s=now_s) is None
-    assert glance(config, "never", now_s=now_s) is None
+    assert glance(config, "a").value == b"1"
+    assert glance(config, "short").value == b"2"
+    assert glance(config, "shorter").value is None
+    assert glance(config, "gone").value is None
+    assert glance(config, "never").value is None
+    assert glance(config, "a").now_s == pytest.approx(runtime.now_s(), abs=60.0)
     await engine.kv.put("a", b"4")
-    assert glance(config, "a", now_s=now_s) == b"4"
+    assert glance(config, "a").value == b"4"
     await engine.close()
-    assert glance(config, "a", now_s=now_s) == b"4"
+    assert glance(config, "a").value == b"4"
 
 
 @pytest.mark.parametrize(("content", "error"), [(b"", Corrupt), (b"a letter" * 600, ForeignFile)])
@@ -39,6 +40,6 @@ def test_a_file_that_is_not_ours_is_refused_and_left_as_it_was(settings, content
     settings.coordinator_db.parent.mkdir(parents=True)
     settings.coordinator_db.write_bytes(content)
     with pytest.raises(error):
-        glance(SqliteConfig.from_settings(settings), "a", now_s=0.0)
+        glance(SqliteConfig.from_settings(settings), "a")
     assert settings.coordinator_db.read_bytes() == content
     assert [path.name for path in settings.coordinator_db.parent.iterdir()] == [settings.coordinator_db.name]

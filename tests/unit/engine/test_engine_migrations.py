@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.engine.sqlite.files import create_if_absent
 from ringrift.engine.sqlite.queue_sql import Code
 from ringrift.engine.sqlite.schema import MIGRATIONS, Migration
 from ringrift.errors import SchemaTooNew
@@ -127,7 +128,7 @@ async def test_work_from_before_it_was_counted_is_counted(config, opened):
 
 async def make_first_version(config, opened):
     """A file as the first version of the schema left it, with work in every state."""
-    await (await opened(config, migrations=MIGRATIONS[:1])).close()
+    create_if_absent(config, MIGRATIONS[:1])
     db = sqlite3.connect(config.database, isolation_level=None)
     db.execute("INSERT INTO lane(kind, node, requires) VALUES ('k', '', '')")
     for item_id, state, changed_s in (

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.engine.sqlite import queue_sql as sql
 
@@ -38,7 +39,7 @@ async def test_no_question_reads_the_whole_table(config, opened, asked):
 
 
 async def test_counts_follow_what_retention_drops(config, opened, runtime):
-    engine = await opened(replace(config, upkeep_s=0.02))
+    engine = await opened(replace(config, upkeep_s=0.02, limits=EngineLimits(age_grace_s=1e-3)))
     await engine.queue.add([NewWork(kind="k", id=name) for name in "abc"])
     [claim] = await engine.queue.claim(Claimant(worker="w"), lease_s=30)
     await engine.queue.complete(claim.id, token=claim.token)

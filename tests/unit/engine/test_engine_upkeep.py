@@ -16,8 +16,8 @@ DAY_S = 86_400.0
 
 @pytest.fixture
 def busy(config):
-    """Upkeep many times a second."""
-    return replace(config, upkeep_s=0.02)
+    """Upkeep many times a second, and no waiting for those who come back."""
+    return replace(config, upkeep_s=0.02, limits=EngineLimits(age_grace_s=1e-3))
 
 
 async def until(condition, *, within_s=60.0):
@@ -47,6 +47,28 @@ async def test_old_events_leave_and_the_file_shrinks(busy, opened, runtime):
     async def gone():
         first, last = await engine.events.bounds()
         return first > last and rows(busy, "PRAGMA page_count") < pages / 2
+
+    await until(gone)
+
+
+async def test_whoever_comes_back_after_a_long_sleep_finds_what_it_has_not_seen(config, opened, runtime):
+    engine = await opened(replace(config, upkeep_s=0.02, limits=EngineLimits(age_grace_s=20.0)))
+    runtime.advance(DAY_S)  # it has been up for long
+    await engine.events.append([LogEvent(id="a", type="T", body=b"")])
+    await engine.events.commit({CursorKey("c", "p:1"): Position(0)})
+    runtime.advance(3 * DAY_S)  # nobody was there to say that the subscription lives
+    await engine.queue.add([NewWork(kind="k", id="a"), NewWork(kind="k", id="b", delay_s=1.0)])
+    runtime.advance(2.0)
+
+    async def upkeep_was_there():
+        return rows(config, "SELECT count(*) FROM work WHERE state = 3") == 0
+
+    await until(upkeep_was_there)
+    assert len(await engine.events.read(after=0, limit=9)) == 1
+
+    async def gone():
+        runtime.advance(0.5)
+        return not await engine.events.read(after=0, limit=9)
 
     await until(gone)
 

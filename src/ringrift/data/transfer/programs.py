@@ -58,7 +58,7 @@ class Scratch:
     def _sweep(self) -> None:
         for leftover in self.folder.iterdir():
             with suppress(FileNotFoundError):
-                old = leftover.stat().st_mtime < self._runtime.now_s() - _LEFTOVER_S
+                old = leftover.stat().st_mtime < self._runtime.wall_s() - _LEFTOVER_S
                 if old and leftover.is_file():
                     leftover.unlink()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ringrift.clock import ClockAnchor, new_anchor
+from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.memory.blobs import BlobState, MemoryBlobs
 from ringrift.engine.memory.events import EventState, MemoryEventLog
@@ -25,12 +27,13 @@ class MemoryStore:
     kv: KvState = field(default_factory=KvState)
     blobs: BlobState = field(default_factory=BlobState)
     topics: Topics = field(default_factory=Topics)
+    anchor: ClockAnchor | None = None
 
 
 def memory_engine(runtime: Runtime, store: MemoryStore | None = None) -> Engine:
     """Return a handle on *store*, or on a store of its own."""
     store = store or MemoryStore()
-    handle = Handle(runtime, store.topics, store.limits)
+    handle = Handle(runtime, store.topics, store.limits, lambda: _clock(runtime, store))
     return Engine(
         events=MemoryEventLog(handle, store.events),
         queue=MemoryWorkQueue(handle, store.queue),
@@ -38,3 +41,12 @@ def memory_engine(runtime: Runtime, store: MemoryStore | None = None) -> Engine:
         blobs=MemoryBlobs(handle, store.blobs),
         lifecycle=handle,
     )
+
+
+def _clock(runtime: Runtime, store: MemoryStore) -> EngineClock:
+    """Made at the first call, as a simulated clock stands only inside its loop."""
+    if store.anchor is None:
+        store.anchor = new_anchor(
+            boot=runtime.boot_id, boot_s=runtime.boot_s(), now_s=runtime.now_s(), last_s=None
+        )
+    return EngineClock(runtime, store.anchor)

@@ -22,6 +22,7 @@ class EventState:
     seq_by_id: dict[str, int] = field(default_factory=dict)
     last_seq: int = 0
     positions: dict[CursorKey, Position] = field(default_factory=dict)
+    stored_s: dict[CursorKey, float] = field(default_factory=dict)  # when each position was last stored
 
 
 class MemoryEventLog:
@@ -87,25 +88,31 @@ class MemoryEventLog:
         return {key.consumer: at for key, at in self._state.positions.items() if key.instance == instance}
 
     async def commit(self, positions: Mapping[CursorKey, Position]) -> None:
-        await self._handle.enter()
+        now_s = await self._handle.enter()
         stored = self._state.positions
         for key, given in positions.items():
             stored[CursorKey(*key)] = merge_positions(stored.get(key), given)
+            self._state.stored_s[CursorKey(*key)] = now_s
 
     async def forget(self, keys: Sequence[CursorKey]) -> None:
         await self._handle.enter()
         for key in keys:
             self._state.positions.pop(key, None)
+            self._state.stored_s.pop(key, None)
 
     async def trim(self) -> int:
         return self._trim(await self._handle.enter())
 
     def _trim(self, now_s: float) -> int:
         state, limits = self._state, self._handle.limits
-        keep_from = max(
-            self._seq_before(now_s - limits.event_retention_s) + 1,
-            state.last_seq - limits.event_retention_rows + 1,
-        )
+        live_since_s = now_s - limits.event_retention_s
+        unseen = [
+            position.floor + 1
+            for key, position in state.positions.items()
+            if state.stored_s[key] >= live_since_s
+        ]
+        too_young = min([self._seq_before(live_since_s) + 1, *unseen])
+        keep_from = max(too_young, state.last_seq - limits.event_retention_rows + 1)
         count = bisect_left(state.records, keep_from, key=attrgetter("seq"))
         for record in state.records[:count]:
             del state.seq_by_id[record.id]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TypeVar
 
+from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.waiting import Look, Topics, wait_for_change
 from ringrift.errors import Unavailable
@@ -16,17 +18,25 @@ T = TypeVar("T")
 class Handle:
     """Gate of every call: each one yields to the loop once, and a closed handle refuses."""
 
-    def __init__(self, runtime: Runtime, topics: Topics, limits: EngineLimits) -> None:
+    def __init__(
+        self, runtime: Runtime, topics: Topics, limits: EngineLimits, make_clock: Callable[[], EngineClock]
+    ) -> None:
         self.runtime, self.limits = runtime, limits
-        self._topics = topics
+        self._topics, self._make_clock = topics, make_clock
+        self._clock: EngineClock | None = None
         self._open = True
 
+    @property
+    def clock(self) -> EngineClock:
+        self._clock = self._clock or self._make_clock()
+        return self._clock
+
     async def enter(self) -> float:
-        """Let others run, as a call to a real store does; return the wall-clock time."""
+        """Let others run, as a call to a real store does; return the engine's time."""
         self.check_open()
         await self.runtime.sleep(0)
         self.check_open()
-        return self.runtime.now_s()
+        return self.clock.now_s()
 
     def check_open(self) -> None:
         if not self._open:
@@ -41,6 +51,7 @@ class Handle:
             topic=topic,
             topics=self._topics,
             runtime=self.runtime,
+            clock=self.clock,
             timeout_s=timeout_s,
             poll_s=math.inf,
         )

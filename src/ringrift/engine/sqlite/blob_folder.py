@@ -114,11 +114,11 @@ class BlobFolder:
             os.replace(path, places[digest])
         _each(folders, sync_folder)
 
-    def sweep(self, now_s: float) -> None:
+    def sweep(self, wall_s: float) -> None:
         """Remove what dead processes left unfinished."""
         with told_in_our_words(self.folder):
             for leftover in self.incoming.glob("*"):
-                _sweep_one(leftover, now_s)
+                _sweep_one(leftover, wall_s)
 
 
 def digest_of(path: Path) -> str:
@@ -148,11 +148,11 @@ def _each(paths: Iterable[Path], work: Callable[[Path], None]) -> None:
             pass  # an error of any of them comes out here
 
 
-def _sweep_one(leftover: Path, now_s: float) -> None:
+def _sweep_one(leftover: Path, wall_s: float) -> None:
     continued = is_digest(leftover.name[:_DIGEST_LETTERS])
     kept_s = _UPLOAD_LEFTOVER_S if continued else _PRIVATE_LEFTOVER_S
     try:
-        if leftover.is_dir() or leftover.stat().st_mtime > now_s - kept_s:
+        if leftover.is_dir() or leftover.stat().st_mtime > wall_s - kept_s:
             return
         with leftover.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -152,7 +152,7 @@ class FileBlobs:
 
     def sweep(self) -> None:
         """Remove what dead processes left unfinished."""
-        self._folder.sweep(self._runtime.now_s())
+        self._folder.sweep(self._runtime.wall_s())
 
     def _write_new(self, chunks: Iterable[bytes], *, expected: str | None) -> str:
         opened = self._folder.open_private()

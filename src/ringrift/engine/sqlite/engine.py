@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 
 import structlog
 
+from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.ports import Engine
 from ringrift.engine.sqlite.blobs import FileBlobs
 from ringrift.engine.sqlite.config import SqliteConfig
@@ -26,6 +27,7 @@ from ringrift.engine.sqlite.kv import SqliteKeyValue
 from ringrift.engine.sqlite.queue import SqliteWorkQueue
 from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, migrate, missing_migrations
 from ringrift.engine.sqlite.store import Store
+from ringrift.engine.sqlite.time_anchor import settle_anchor
 from ringrift.engine.sqlite.turnstile import Turnstile
 from ringrift.engine.sqlite.upkeep import DatabaseUpkeep
 from ringrift.engine.sqlite.wakeups import Wakeups
@@ -95,11 +97,12 @@ def open_sqlite(
         if missing_migrations(db, path, migrations):
             with turnstile.passed_within(config.call_wait_s):
                 migrate(db, path, migrations)
+        clock = EngineClock(runtime, settle_anchor(db, turnstile, runtime, wait_s=config.call_wait_s))
         config.blob_dir.mkdir(parents=True, exist_ok=True)
         blobs = FileBlobs(config.blob_dir, runtime)
         upkeep = DatabaseUpkeep(config, runtime, blobs.sweep)
         undo.pop_all()
-    return _assemble(config, runtime, db=db, turnstile=turnstile, blobs=blobs, upkeep=upkeep)
+    return _assemble(config, runtime, clock=clock, db=db, turnstile=turnstile, blobs=blobs, upkeep=upkeep)
 
 
 def _check_contents(config: SqliteConfig, migrations: Sequence[Migration]) -> None:
@@ -114,14 +117,15 @@ def _assemble(
     config: SqliteConfig,
     runtime: Runtime,
     *,
+    clock: EngineClock,
     db: sqlite3.Connection,
     turnstile: Turnstile,
     blobs: FileBlobs,
     upkeep: DatabaseUpkeep,
 ) -> Engine:
     wakeups = Wakeups(config.database.with_name(config.database.name + ".wake"), Topics())
-    writer = Writer(db, turnstile, config=config, runtime=runtime, upkeep=upkeep, announce=wakeups.announce)
-    store = Store(config, runtime, writer, wakeups)
+    writer = Writer(db, turnstile, config=config, clock=clock, upkeep=upkeep, announce=wakeups.announce)
+    store = Store(config, runtime, clock=clock, writer=writer, wakeups=wakeups)
     engine = Engine(
         events=SqliteEventLog(store),
         queue=SqliteWorkQueue(store),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -22,6 +23,13 @@ _TRIM_ROWS = 2_000  # one transaction removes no more, so that nobody waits long
 log = structlog.get_logger()
 _encode = msgspec.json.encode
 _decode_seqs = msgspec.json.Decoder(tuple[int, ...]).decode
+
+
+class Trimmed(NamedTuple):
+    """How many events went, and the live subscription that had not seen all of them."""
+
+    events: int
+    unseen_by: CursorKey | None
 
 
 class SqliteEventLog:
@@ -68,7 +76,7 @@ class SqliteEventLog:
 
     async def commit(self, positions: Mapping[CursorKey, Position]) -> None:
         if positions:
-            await self._store.write(lambda tx: _commit(tx, positions))
+            await self._store.write(lambda tx: _commit(tx, positions, self._store.config.limits))
 
     async def forget(self, keys: Sequence[CursorKey]) -> None:
         rows = [(instance, consumer) for consumer, instance in keys]
@@ -77,9 +85,9 @@ class SqliteEventLog:
     async def trim(self) -> int:
         removed, limits = 0, self._store.config.limits
         while True:
-            count = await self._store.write(lambda tx: trim_some(tx, limits))
-            removed += count
-            if count < _TRIM_ROWS:
+            trimmed = await self._store.write(lambda tx: trim_some(tx, limits))
+            removed += trimmed.events
+            if trimmed.events < _TRIM_ROWS:
                 return removed
 
 
@@ -114,7 +122,7 @@ def _append(tx: Transaction, events: Sequence[LogEvent]) -> list[Appended]:
     return outcome
 
 
-def _commit(tx: Transaction, positions: Mapping[CursorKey, Position]) -> None:
+def _commit(tx: Transaction, positions: Mapping[CursorKey, Position], limits: EngineLimits) -> None:
     for (consumer, instance), given in positions.items():
         row = tx.db.execute(sql.POSITION, (instance, consumer)).fetchone()
         stored = None if row is None else Position(row[0], _decode_seqs(row[1]))
@@ -122,6 +130,8 @@ def _commit(tx: Transaction, positions: Mapping[CursorKey, Position]) -> None:
         if merged != stored:
             done = _encode(merged.done_above)
             tx.db.execute(sql.STORE_POSITION, (instance, consumer, merged.floor, done, tx.now_s))
+        elif row[2] < tx.now_s - limits.position_touch_s:  # it has nothing to do, and is there
+            tx.db.execute(sql.TOUCH_POSITION, (tx.now_s, instance, consumer))
 
 
 def _last_seq(db: sqlite3.Connection) -> int:
@@ -149,13 +159,24 @@ def seq_before(db: sqlite3.Connection, since_s: float) -> int:
     return low - 1
 
 
-def trim_some(tx: Transaction, limits: EngineLimits) -> int:
-    """Remove the oldest events that are past their age or number, up to a bounded count."""
+def trim_some(tx: Transaction, limits: EngineLimits, *, by_age: bool = True) -> Trimmed:
+    """Remove the oldest events that are past their age or number, up to a bounded count.
+
+    Age takes nothing that a live subscription has yet to see: one whose position was stored within the
+    time that events are kept. Only too great a number does, and then it is said whose.
+    """
     first, last = read_bounds(tx.db)
-    too_old = seq_before(tx.db, tx.now_s - limits.event_retention_s)
+    live_since_s = tx.now_s - limits.event_retention_s
+    slowest = tx.db.execute(sql.LIVE_FLOOR, (live_since_s,)).fetchone()
+    too_old = seq_before(tx.db, live_since_s) if by_age else 0
+    if slowest is not None:
+        too_old = min(too_old, slowest[0])
     too_many = last - limits.event_retention_rows
     upto = min(max(too_old, too_many), first + _TRIM_ROWS - 1)
-    return 0 if upto < first else tx.db.execute(sql.TRIM, (upto,)).rowcount
+    if upto < first:
+        return Trimmed(0, None)
+    unseen = None if slowest is None or slowest[0] >= upto else CursorKey(*slowest[1:])
+    return Trimmed(tx.db.execute(sql.TRIM, (upto,)).rowcount, unseen)
 
 
 def forget_old_positions(tx: Transaction, limits: EngineLimits) -> None:

@@ -20,11 +20,17 @@ STAMP_FROM = "SELECT seq, appended_s FROM event WHERE seq >= ? ORDER BY seq LIMI
 TRIM = "DELETE FROM event WHERE seq <= ?"
 
 POSITIONS = "SELECT consumer, floor, done_above FROM cursor WHERE instance = ?"
-POSITION = "SELECT floor, done_above FROM cursor WHERE instance = ? AND consumer = ?"
+POSITION = "SELECT floor, done_above, moved_s FROM cursor WHERE instance = ? AND consumer = ?"
 STORE_POSITION = (
     "INSERT INTO cursor(instance, consumer, floor, done_above, moved_s) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT(instance, consumer) DO UPDATE SET"
     " floor = excluded.floor, done_above = excluded.done_above, moved_s = excluded.moved_s"
+)
+TOUCH_POSITION = "UPDATE cursor SET moved_s = ? WHERE instance = ? AND consumer = ?"
+# Who has seen least of those that were there lately.
+LIVE_FLOOR = (
+    "SELECT floor, consumer, instance FROM cursor WHERE moved_s >= ?"
+    " ORDER BY floor, instance, consumer LIMIT 1"
 )
 FORGET_POSITION = "DELETE FROM cursor WHERE instance = ? AND consumer = ?"
 FORGET_OLD_POSITIONS = "DELETE FROM cursor WHERE moved_s < ?"

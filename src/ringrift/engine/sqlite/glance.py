@@ -6,17 +6,33 @@ Nothing is written, no thread is started, and what only an engine needs is not l
 from __future__ import annotations
 
 from contextlib import closing
+from typing import NamedTuple
 
+from ringrift.clock import wall_s
 from ringrift.engine.sqlite.checksums import check_entry
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import check_ours, connect
 from ringrift.engine.sqlite.kv_sql import GET, GET_WITHOUT_CHECKSUM
-from ringrift.engine.sqlite.schema import MIGRATIONS, WITHOUT_CHECKSUMS, missing_migrations, schema_version
+from ringrift.engine.sqlite.schema import (
+    MIGRATIONS,
+    TIME_KEPT,
+    WITHOUT_CHECKSUMS,
+    missing_migrations,
+    schema_version,
+)
+from ringrift.engine.sqlite.time_anchor import time_of
 
 
-def glance(config: SqliteConfig, key: str, *, now_s: float) -> bytes | None:
-    """Return the value of *key* as it was last committed; None if there is none.
+class Glance(NamedTuple):
+    """The value of a key as it was last committed, None if there is none; and the engine's time."""
+
+    value: bytes | None
+    now_s: float
+
+
+def glance(config: SqliteConfig, key: str) -> Glance:
+    """Look at *key*.
 
     Raises what opening an engine raises, without its search for damage in parts that are not read.
     """
@@ -24,12 +40,13 @@ def glance(config: SqliteConfig, key: str, *, now_s: float) -> bytes | None:
     with told_in_our_words(path):
         check_ours(path)
         with closing(connect(config, read_only=True)) as db:
-            missing_migrations(db, path, MIGRATIONS)
+            missing = missing_migrations(db, path, MIGRATIONS)
+            now_s = wall_s() if TIME_KEPT in missing else time_of(db)
             if schema_version(db) <= WITHOUT_CHECKSUMS:
                 row = db.execute(GET_WITHOUT_CHECKSUM, (key, now_s)).fetchone()
-                return None if row is None else bytes(row[0])
+                return Glance(None if row is None else bytes(row[0]), now_s)
             row = db.execute(GET, (key, now_s)).fetchone()
     if row is None:
-        return None
+        return Glance(None, now_s)
     check_entry(path, row)
-    return bytes(row[1])
+    return Glance(bytes(row[1]), now_s)

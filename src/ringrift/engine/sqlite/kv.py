@@ -30,11 +30,11 @@ class SqliteKeyValue:
         self._store = store
 
     async def get(self, key: str) -> Entry | None:
-        now_s = self._store.runtime.now_s()
+        now_s = self._store.clock.now_s()
         return await self._store.read(lambda db: self._get(db, key, now_s))
 
     async def entries(self, prefix: str = "") -> list[Entry]:
-        now_s = self._store.runtime.now_s()
+        now_s = self._store.clock.now_s()
 
         def query(db: sqlite3.Connection) -> list[Entry]:
             rows = db.execute(sql.ENTRIES, (prefix, prefix + _LAST_CHARACTER, now_s))
@@ -111,7 +111,7 @@ class SqliteKeyValue:
 
     async def expire(self) -> None:
         """Turn entries that ran out into deletions that watchers see."""
-        now_s = self._store.runtime.now_s()
+        now_s = self._store.clock.now_s()
         while await self._store.read(lambda db: _is_due(db, now_s)):
             await self._store.write(expire_some)
 

@@ -132,7 +132,7 @@ class SqliteWorkQueue:
         await self._store.write(lambda tx: ops.revive(tx, item_id))
 
     async def expire(self) -> int:
-        ended, now_s = 0, self._store.runtime.now_s()
+        ended, now_s = 0, self._store.clock.now_s()
         while await self._store.read(lambda db: ops.is_due(db, now_s)):
             ended += await self._store.write(ops.end_due)
         return ended

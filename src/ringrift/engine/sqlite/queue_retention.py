@@ -22,7 +22,7 @@ class WorkSweep:
         self._limits = limits
         self._after = 0
 
-    def step(self, tx: Transaction) -> int:
+    def step(self, tx: Transaction, *, by_age: bool = True) -> int:
         """Drop what is past its time among the next rows; return how many went."""
         rows = tx.db.execute(sql.SWEEP, (self._after, _SWEEP_ROWS)).fetchall()
         self._after = rows[-1][0] if len(rows) == _SWEEP_ROWS else 0
@@ -31,6 +31,8 @@ class WorkSweep:
             Code.CANCELLED: self._limits.finished_retention_s,
             Code.DEAD: self._limits.dead_retention_s,
         }
+        if not by_age:
+            return self._drop_excess(tx)
         past = [seq for seq, code, at_s in rows if code in kept_s and at_s < tx.now_s - kept_s[Code(code)]]
         return _drop(tx, past) + self._drop_excess(tx)
 

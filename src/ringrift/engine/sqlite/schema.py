@@ -123,6 +123,26 @@ _CHECKSUMS = (
     " result_checksum = iif(result IS NULL, NULL, checksum_of_result(result))",
 )
 
+_WALL_S = "((julianday('now') - 2440587.5) * 86400.0)"
+_TIME_KEPT = (
+    # Where the engine's time is counted from; it has no row until the database is opened.
+    """CREATE TABLE clock(
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        boot TEXT NOT NULL,
+        boot_s REAL NOT NULL,
+        time_s REAL NOT NULL,
+        last_s REAL NOT NULL) STRICT""",
+    # Until now times came from the wall clock: one that was ahead then must not hold anything for long.
+    # Whoever held a lease cannot write any more, as it does not know this schema.
+    f"UPDATE work SET due_s = min(due_s, {_WALL_S} + 60.0) WHERE due_s IS NOT NULL AND state = 2",
+    f"UPDATE work SET due_s = min(due_s, {_WALL_S} + 3600.0),"
+    f" not_before_s = min(not_before_s, {_WALL_S} + 3600.0) WHERE due_s IS NOT NULL AND state = 3",
+    f"UPDATE kv SET expires_s = min(expires_s, {_WALL_S} + 60.0)"
+    " WHERE expires_s IS NOT NULL AND key >= 'lease/' AND key < 'lease0'",
+    "UPDATE kv SET checksum = checksum_of_entry(key, revision, expires_s, value)"
+    " WHERE expires_s IS NOT NULL AND key >= 'lease/' AND key < 'lease0'",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -132,11 +152,13 @@ class Migration:
     statements: tuple[str, ...]
 
 
+TIME_KEPT = Migration(5, _TIME_KEPT)
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, _FIRST),
     Migration(2, _ENDS_IN_ORDER),
     Migration(3, _WORK_COUNTED),
     Migration(4, _CHECKSUMS),
+    TIME_KEPT,
 )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import connect
@@ -28,8 +29,10 @@ _READERS = 2
 class Store:
     """What the three ports above SQLite share."""
 
-    def __init__(self, config: SqliteConfig, runtime: Runtime, writer: Writer, wakeups: Wakeups) -> None:
-        self.config, self.runtime = config, runtime
+    def __init__(
+        self, config: SqliteConfig, runtime: Runtime, *, clock: EngineClock, writer: Writer, wakeups: Wakeups
+    ) -> None:
+        self.config, self.runtime, self.clock = config, runtime, clock
         self.writer, self._wakeups = writer, wakeups
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="ringrift-reader")
         self._local = threading.local()
@@ -68,6 +71,7 @@ class Store:
             topic=topic,
             topics=self._wakeups,
             runtime=self.runtime,
+            clock=self.clock,
             timeout_s=timeout_s,
             poll_s=self.config.poll_s,
         )

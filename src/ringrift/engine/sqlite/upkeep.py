@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
+
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.events import forget_old_positions, trim_some
@@ -14,8 +16,11 @@ from ringrift.engine.sqlite.queue_retention import WorkSweep, drop_empty_lanes
 from ringrift.engine.sqlite.writer import Operation, Transaction
 from ringrift.runtime import Runtime
 
+log = structlog.get_logger()
+
 _VACUUM_PAGES = 256
 _TRIM_STEPS = 50
+_SLEPT_S = 60.0  # a round that comes this late was held up, and with it perhaps everybody
 _RARELY = 60  # rounds between two looks at what changes slowly
 
 
@@ -28,6 +33,8 @@ class DatabaseUpkeep:
         self._rounds = 0
         self._lock = LockFile(config.database.with_name(config.database.name + ".upkeep"))
         self._next_s = self._schedule()
+        self._awake_since_s = self._round_s = runtime.boot_s()
+        self._forced = False
 
     def wait_s(self) -> float:
         return max(0.0, self._next_s - self._runtime.monotonic_s())
@@ -38,18 +45,37 @@ class DatabaseUpkeep:
         if not self._lock.try_lock():
             return ()
         self._rounds += 1
-        limits = self._config.limits
-        steps: list[Operation[Any]] = [end_due, expire_some, self._work.step]
-        steps += [lambda tx: trim_some(tx, limits)] * _TRIM_STEPS
+        limits, by_age = self._config.limits, self._is_age_due()
+        steps: list[Operation[Any]] = [end_due, expire_some]
+        steps += [lambda tx: self._work.step(tx, by_age=by_age)]
+        steps += [lambda tx: self._trim(tx, by_age=by_age)] * _TRIM_STEPS
         steps += [_vacuum_some]
         if self._rounds % _RARELY == 1:
-            steps += [
-                lambda tx: forget_old_positions(tx, limits),
-                lambda tx: drop_old_tombstones(tx, limits),
-                drop_empty_lanes,
-            ]
+            steps += [lambda tx: drop_old_tombstones(tx, limits), drop_empty_lanes]
             self._sweep_blobs()
+            if by_age:
+                steps += [lambda tx: forget_old_positions(tx, limits)]
         return steps
+
+    def _is_age_due(self) -> bool:
+        """Not soon after a start or a sleep of the machine: nobody has seen what grew old meanwhile."""
+        before_s, self._round_s = self._round_s, self._runtime.boot_s()
+        if self._round_s - before_s > max(_SLEPT_S, 10 * self._config.upkeep_s):
+            self._awake_since_s = self._round_s
+        return self._round_s - self._awake_since_s >= self._config.limits.age_grace_s
+
+    def _trim(self, tx: Transaction, *, by_age: bool) -> int:
+        trimmed = trim_some(tx, self._config.limits, by_age=by_age)
+        if trimmed.unseen_by is not None and not self._forced:
+            log.error(
+                "engine.events.dropped_unseen",
+                subscription=trimmed.unseen_by.consumer,
+                process=trimmed.unseen_by.instance,
+                reason=f"the log holds more than {self._config.limits.event_retention_rows} events",
+            )
+        if trimmed.events:
+            self._forced = trimmed.unseen_by is not None
+        return trimmed.events
 
     def close(self) -> None:
         self._lock.close()

@@ -17,12 +17,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
+from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import from_sqlite
 from ringrift.engine.sqlite.schema import schema_too_new, schema_version
+from ringrift.engine.sqlite.time_anchor import TimeNote
 from ringrift.engine.sqlite.turnstile import Turnstile
 from ringrift.errors import RingRiftError, Unavailable
-from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -73,12 +74,13 @@ class Writer:
         turnstile: Turnstile,
         *,
         config: SqliteConfig,
-        runtime: Runtime,
+        clock: EngineClock,
         upkeep: Upkeep,
         announce: Callable[[Iterable[str]], None],
     ) -> None:
-        self._db, self._turnstile, self._config, self._runtime = db, turnstile, config, runtime
+        self._db, self._turnstile, self._config, self._clock = db, turnstile, config, clock
         self._upkeep, self._announce = upkeep, announce
+        self._time_note = TimeNote()
         self._schema_version = schema_version(db)
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -194,14 +196,17 @@ class Writer:
     def _transact(self, batch: Sequence[Call[Any]]) -> frozenset[str]:
         """Run the batch in one transaction; return the topics that changed."""
         db = self._db
-        tx = Transaction(db, self._runtime.now_s())
+        tx = Transaction(db, self._clock.now_s())
         try:
             db.execute("BEGIN IMMEDIATE")
             found = schema_version(db)
             if found != self._schema_version:
                 raise schema_too_new(self.path, found, self._schema_version)
+            before = db.total_changes
             for call in batch:
                 self._run_one(tx, call)
+            if db.total_changes > before:
+                self._time_note.write(db, tx.now_s)
             db.execute("COMMIT")
         except (sqlite3.Error, RingRiftError) as error:
             self._undo_all(batch, error)
