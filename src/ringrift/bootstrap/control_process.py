@@ -14,13 +14,16 @@ from typing import Any, TypeVar
 from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
 from ringrift.bootstrap.master_loop import read_master_loop
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
-from ringrift.bootstrap.run_options import settle_run_options
+from ringrift.bootstrap.run_options import get_run_options, settle_run_options
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.data.plane import close_data_plane
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import AlreadyExists, Conflict
 from ringrift.events.router import get_router
+from ringrift.learning.high_water import check_not_lost
+from ringrift.learning.run_check import require_whole_store
+from ringrift.learning.setting_aside import set_run_aside
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
@@ -59,8 +62,15 @@ async def run_control_process(
             raise Conflict(_already_running(guard)) from None
         stack.callback(guard.release)
         _be_known_as_control()
+        settings = get_settings()
+        if get_run_options().begin_anew:
+            await asyncio.to_thread(set_run_aside, settings, system_runtime().now_s())
+        await asyncio.to_thread(check_not_lost, settings)
         engine = await get_engine()
         stack.push_async_callback(close_engine)
+        await require_whole_store(
+            engine.kv, system_runtime(), database=settings.coordinator_db, data_dir=settings.data_dir
+        )
         stack.push_async_callback(close_data_plane)
         choice = await settle_run_options(engine.kv)
         router = get_router()

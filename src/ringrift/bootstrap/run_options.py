@@ -34,6 +34,7 @@ class RunOptions:
     configs: tuple[str, ...] | None = None
     workers: int | None = None
     open_browser: bool = False
+    begin_anew: bool = False  # set aside what a run left in the folder
 
 
 def set_run_options(options: RunOptions) -> None:

@@ -30,6 +30,7 @@ from ringrift.data.transfer.assembling import assemble_transfers
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.high_water import forget_mark
 from ringrift.learning.ledger import known_configs, read_facts
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
@@ -213,6 +214,7 @@ def _restore_run(archive: str, state: RunState, given: dict[str, Any], *, as_jso
             the_archive(_nodes(), archive), settings, runtime, make_transfers=transfers, check=_check_facts
         )
         restored = asyncio.run(source.restore(state, incomplete=given["incomplete"]))
+        forget_mark(settings.data_dir)  # it speaks of what was there before
     _tell_restored(restored, as_json=as_json)
     return restored.report
 

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from ringrift.cli.options import has_run
-from ringrift.engine.opening import close_engine, get_engine
+from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
+from ringrift.learning.high_water import check_not_lost
 from ringrift.settings import get_settings
 
 T = TypeVar("T")
@@ -29,7 +30,10 @@ def ask_engine(question: Callable[[Engine], Awaitable[T]]) -> T:
 @asynccontextmanager
 async def opened_engine(*, may_make: bool = False) -> AsyncIterator[Engine]:
     """The engine for a while; `ConfigError` if no run was ever there, unless the folder may be made."""
-    if not may_make and not has_run():
+    if may_make:
+        allow_new_database()
+    elif not has_run():
+        check_not_lost(get_settings())
         raise ConfigError(
             f"there is no run in {get_settings().data_dir}; start one with `ringrift run`, "
             "or name its folder with --data"

@@ -23,6 +23,7 @@ from ringrift.engine.ports import Engine
 from ringrift.learning.doctor import CONFIG_CHECKS, RUN_CHECKS, examine
 from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
 from ringrift.learning.doctor_rounds import disk_usage, largest_step_back_s, look_around
+from ringrift.learning.high_water import check_not_lost
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.rules import LearningRules, learning_rules
 from ringrift.learning.rules_record import rules_of
@@ -48,6 +49,8 @@ def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> 
         wanted = DEFAULT_CONFIGS if config is None else parse_configs(config)
         if not as_json:
             _announce(wanted, quick=quick)
+        if not has_run():
+            check_not_lost(get_settings())
         if has_run():
             findings = ask_engine(lambda engine: _examine_run(engine, config, quick=quick))
         else:

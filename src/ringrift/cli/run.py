@@ -59,8 +59,15 @@ PROFILE_HELP = f"Which daemons to run: {', '.join(PROFILES)}."
 @click.option("--profile", default="standard", show_default=True, help=PROFILE_HELP)
 @click.option("--plain", is_flag=True, help="Log lines instead of the live view.")
 @click.option("--no-open", is_flag=True, help="Do not open the live page.")
+@click.option("--begin-anew", is_flag=True, help="Set the run that is in the folder aside, and begin.")
 def run(
-    configs: str | None, workers: int | None, duration: str | None, profile: str, plain: bool, no_open: bool
+    configs: str | None,
+    workers: int | None,
+    duration: str | None,
+    profile: str,
+    plain: bool,
+    no_open: bool,
+    begin_anew: bool,
 ) -> None:
     """Learn on this machine until interrupted; stop and start as you like."""
     with plain_errors():
@@ -72,6 +79,7 @@ def run(
                 configs=None if configs is None else parse_configs(configs),
                 workers=None if workers is None else parse_workers(workers),
                 open_browser=not no_open and live and has_display(os.environ),
+                begin_anew=begin_anew,
             )
         )
         settings, runtime = get_settings(), system_runtime()

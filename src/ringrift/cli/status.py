@@ -6,6 +6,7 @@ is loaded only for people.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,7 +18,9 @@ from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.on_demand import load
 from ringrift.cli.options import as_json, has_run, on_data_folder
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.glance import glance
+from ringrift.engine.sqlite.glance import glance, glance_revision
+from ringrift.errors import Corrupt
+from ringrift.learning.high_water import MARKED_KEY, check_not_lost, read_mark
 from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, read_address
@@ -31,17 +34,34 @@ PICTURE = "ringrift.cli.status_picture:show"
 def status(as_json: bool) -> None:
     """Show how the run is: configs, stages, ratings, last decisions."""
     with plain_errors():
-        settings, value, now_s = get_settings(), None, clock.wall_s()
+        settings, value, now_s, damage = get_settings(), None, clock.wall_s(), ""
         if has_run():
-            value, now_s = glance(SqliteConfig.from_settings(settings), STATUS_KEY)
+            config = SqliteConfig.from_settings(settings)
+            value, now_s = glance(config, STATUS_KEY)
+            damage = damage_seen(settings.data_dir, revision=glance_revision(config, MARKED_KEY))
+        else:
+            check_not_lost(settings)
         told = None if value is None else decode_run_status(value)
         loop = read_master_loop()
         loop = loop if loop is not None and loop.is_alive else None
         address = read_address(settings.coordination_dir)
     if as_json:
-        print_json(document(told, loop, address, now_s=now_s))
+        print_json(document(told, loop, address, now_s=now_s) | ({"damage": damage} if damage else {}))
     else:
         load(PICTURE)(told, loop, address, now_s=now_s)
+    if damage:
+        click.secho(f"ringrift: {damage}", err=True, fg="red")
+
+
+def damage_seen(data_dir: Path, *, revision: int) -> str:
+    """What the high-water mark says against a database with *revision*; empty if nothing."""
+    try:
+        mark = read_mark(data_dir)
+    except Corrupt as error:
+        return str(error)
+    if mark is None or mark.revision <= revision:
+        return ""
+    return "this is older than the run was: changes are missing from the database; `ringrift run` says more"
 
 
 def document(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from dataclasses import replace
 
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Engine
@@ -20,6 +21,15 @@ __all__ = ["close_engine", "get_engine", "get_engine_blocking", "memory_engine",
 async def open_engine(settings: Settings, runtime: Runtime) -> Engine:
     """Open the engine that *settings* name."""
     return await asyncio.to_thread(open_sqlite, SqliteConfig.from_settings(settings), runtime)
+
+
+class BeginningAllowed:
+    """In the scope of a process that may make a database where the files of a run lie."""
+
+
+def allow_new_database() -> None:
+    """For whoever brings the run's state itself: a restore, a rebuild, a run that begins anew."""
+    process_scope().put(BeginningAllowed, BeginningAllowed())
 
 
 class SharedEngine:
@@ -41,7 +51,10 @@ class SharedEngine:
     def get(self) -> Engine:
         with self._lock:
             if self._engine is None:
-                self._engine = open_sqlite(SqliteConfig.from_settings(get_settings()), system_runtime())
+                config = SqliteConfig.from_settings(get_settings())
+                if process_scope().peek(BeginningAllowed) is not None:
+                    config = replace(config, may_begin_among_files=True)
+                self._engine = open_sqlite(config, system_runtime())
             return self._engine
 
     def peek(self) -> Engine | None:

@@ -23,6 +23,7 @@ from ringrift.learning.diagnoses import keep_reported
 from ringrift.learning.effort import SELFPLAY, Effort
 from ringrift.learning.facts import AnyFact, Blocked, JobIssued
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
+from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.job_ends import ended_fact, without_report
 from ringrift.learning.ledger import Ledger, known_configs, remember_config
 from ringrift.learning.outlook import outlook
@@ -89,6 +90,13 @@ class Controller:
         if config not in self._ledgers:
             raise ConfigError(f"{config} is not among the configs of this run: {', '.join(self._ledgers)}")
         return self._ledgers[config].state
+
+    def marks(self) -> dict[str, ConfigMark]:
+        """How far each config is."""
+        return {
+            config: ConfigMark(facts=ledger.state.facts, last_hash=ledger.last_hash, games=ledger.state.games)
+            for config, ledger in self._ledgers.items()
+        }
 
     def held(self, config: str) -> dict[str, Block]:
         """What *config* wants and the machine may not take now, by kind."""

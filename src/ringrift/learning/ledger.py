@@ -10,7 +10,7 @@ done beside the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -134,30 +134,42 @@ async def read_chain(kv: KeyValue, config: str) -> Chain:
     return await asyncio.to_thread(check_chain, config, entries)
 
 
+async def read_hashes(kv: KeyValue, config: str) -> list[str]:
+    """The hash after each fact of *config*, without reading the facts themselves; raises as `read_facts`."""
+    entries = await kv.entries(prefix_of(config))
+    return await asyncio.to_thread(lambda: [own_hash for _, _, own_hash in _links(config, entries)])
+
+
 def check_chain(config: str, entries: Sequence[Entry]) -> Chain:
     """Read what is stored of *config*; raises `Corrupt` at the first fact that is not as it was written."""
-    prefix, chain = prefix_of(config), Chain([], [])
-    begun = False
-    for number, entry in enumerate(entries, start=1):
-        if entry.key != prefix + _NUMBER.format(number):
-            raise Corrupt(entry.key, found=f"fact {number} of {config} is missing", advice=REPAIR_ADVICE)
-        body, stored = _unsealed(entry.value)
-        own_hash = _hash(chain.last, entry.key, body)
-        if stored != own_hash and (stored or begun):
-            raise Corrupt(
-                entry.key, found=_difference(config, number, stored, begun=begun), advice=REPAIR_ADVICE
-            )
-        begun = begun or bool(stored)
+    chain = Chain([], [])
+    for entry, body, own_hash in _links(config, entries):
         try:
             chain.facts.append(_decode(body))
         except msgspec.MsgspecError as error:
             raise Corrupt(
                 entry.key,
-                found=f"fact {number} of {config} cannot be read ({error})",
-                advice="Use the version that wrote it" if stored else REPAIR_ADVICE,
+                found=f"fact {len(chain.facts) + 1} of {config} cannot be read ({error})",
+                advice=f"Use the version that wrote it. If it is damaged: {REPAIR_ADVICE}",
             ) from None
         chain.hashes.append(own_hash)
     return chain
+
+
+def _links(config: str, entries: Sequence[Entry]) -> Iterator[tuple[Entry, bytes, str]]:
+    """Every fact as it was encoded, with its hash; `Corrupt` at the first that is not as it was written."""
+    prefix, before, begun = prefix_of(config), FIRST_HASH, False
+    for number, entry in enumerate(entries, start=1):
+        if entry.key != prefix + _NUMBER.format(number):
+            raise Corrupt(entry.key, found=f"fact {number} of {config} is missing", advice=REPAIR_ADVICE)
+        body, stored = _unsealed(entry.value)
+        own_hash = _hash(before, entry.key, body)
+        if stored != own_hash and (stored or begun):
+            found = _difference(config, number, stored, begun=begun)
+            raise Corrupt(entry.key, found=found, advice=REPAIR_ADVICE)
+        begun = begun or bool(stored)
+        yield entry, body, own_hash
+        before = own_hash
 
 
 def _difference(config: str, number: int, stored: str, *, begun: bool) -> str:

@@ -16,6 +16,7 @@ from ringrift.learning.controller import Controller
 from ringrift.learning.doctor_findings import Finding, Level
 from ringrift.learning.doctor_rounds import DoctorRounds
 from ringrift.learning.ledger import quoted
+from ringrift.learning.run_check import MarkKeeper
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.state import ConfigState
 from ringrift.learning.status_view import AroundConfig, config_status, decisions
@@ -46,13 +47,14 @@ class StatusWriter:
         self._engine, self._runtime, self._settings = engine, runtime, settings
         self._controller = controller
         self._doctor = DoctorRounds(engine.kv, runtime, data_dir=settings.data_dir, router=router)
+        self._mark = MarkKeeper(engine.kv, runtime, settings.data_dir)
         self._started_s = runtime.now_s()
         self._told: dict[str, bytes] = {}  # config: its explanation as it is stored
         self._ill = ""  # why the doctor could not look, when last asked
         self.doctor_failures = 0
 
     async def write(self, state: str) -> None:
-        """Store the picture, and why each config does or does not do something."""
+        """Store the picture, why each config does or does not do something, and how far the run has come."""
         kv = self._engine.kv
         await kv.put(STATUS_KEY, msgspec.json.encode(await self.picture(state)))
         for config, plan in self._controller.plans.items():
@@ -60,6 +62,7 @@ class StatusWriter:
             if told != self._told.get(config):
                 await kv.put(EXPLAIN_PREFIX + quoted(config), told)
                 self._told[config] = told
+        await self._mark.keep(self._controller.marks())
 
     async def picture(self, run_state: str) -> RunStatus:
         """The picture of the run now; *run_state* is running or stopped."""

@@ -23,6 +23,7 @@ class SqliteConfig:
     upkeep_s: float = 10.0  # mean time between two rounds of upkeep
     pending_max: int = 10_000  # calls waiting for the writer; more are refused
     batch_max: int = 1_000  # calls that share one commit
+    may_begin_among_files: bool = False  # make a database where sealed files lie, which speaks for a lost one
 
     def __post_init__(self) -> None:
         for name in ("call_wait_s", "poll_s", "upkeep_s", "pending_max", "batch_max"):

@@ -22,6 +22,11 @@ _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIS
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _PRIMARY_CODE = 0xFF  # SQLite puts details above the lowest byte
 
+LOST_ADVICE = (
+    "Nothing was changed. Restore a backup (`ringrift data restore`), make the run again from its files as "
+    "far as they go (`ringrift rebuild`), or set what is there aside and begin anew "
+    "(`ringrift run --begin-anew`)"
+)
 RESTORE_ADVICE = (
     "Nothing was changed. Stop all processes, keep a copy, and restore a backup or recover the rows "
     "with `sqlite3 FILE .recover`"

@@ -12,8 +12,9 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from ringrift.engine.digests import is_digest
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import RESTORE_ADVICE
+from ringrift.engine.sqlite.faults import LOST_ADVICE, RESTORE_ADVICE
 from ringrift.engine.sqlite.schema import APPLICATION_ID, Migration, migrate
 from ringrift.errors import Corrupt, ForeignFile, StorageReadOnly
 
@@ -49,6 +50,8 @@ def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> b
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return False
+    if not config.may_begin_among_files:
+        check_not_lost(path, config.blob_dir)
     _remove_leftovers(path)
     making = path.with_name(f"{path.name}{_LEFTOVER}{os.getpid()}-{os.urandom(4).hex()}")
     try:
@@ -61,6 +64,19 @@ def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> b
         making.unlink(missing_ok=True)
     sync_folder(path.parent)
     return True
+
+
+def check_not_lost(path: Path, blob_dir: Path) -> None:
+    """Raise `Corrupt` where there are sealed files and no database: a new one would be taken for the run."""
+    if path.exists():
+        return
+    files = sum(1 for each in blob_dir.glob("[0-9a-f][0-9a-f]/*") if is_digest(each.name))
+    if files:
+        raise Corrupt(
+            path,
+            found=f"the database is missing, and {files} files of a run are in {blob_dir}",
+            advice=LOST_ADVICE,
+        )
 
 
 def _make(making: Path, migrations: Sequence[Migration]) -> None:

@@ -1,0 +1,129 @@
+"""Whether the store of a run is whole, asked before it starts and by the doctor; and how its mark is kept.
+
+The hashes of all facts of all configs are compared, those of configs that the run does not learn now too, and
+what the high-water mark says of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from ringrift.engine.ports import KeyValue
+from ringrift.engine.sqlite.faults import LOST_ADVICE
+from ringrift.errors import AlreadyExists, Corrupt
+from ringrift.learning.high_water import MARKED_KEY, ConfigMark, HighWaterMark, behind, read_mark, write_mark
+from ringrift.learning.ledger import known_configs, read_hashes
+from ringrift.runtime import Runtime
+
+IDENTITY_KEY = "run/identity"
+REMARK_S = 30.0  # without new facts
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class StoreCheck:
+    """What was found. Anything *lost* is a reason not to go on."""
+
+    lost: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    hashes: dict[str, list[str]] = field(default_factory=dict)  # config: after each fact
+    mark: HighWaterMark | None = None
+
+
+async def check_store(kv: KeyValue, data_dir: Path) -> StoreCheck:
+    """Compare facts and mark; raises `Corrupt` at the first fact that is not what was written."""
+    found = StoreCheck()
+    try:
+        found.mark = await asyncio.to_thread(read_mark, data_dir)
+    except Corrupt as error:
+        found.notes.append(str(error))
+    told = {} if found.mark is None else found.mark.configs
+    for config in sorted({*await known_configs(kv), *told}):
+        found.hashes[config] = await read_hashes(kv, config)
+    if found.mark is None:
+        if any(found.hashes.values()) and not found.notes:
+            found.notes.append("nothing says how far the run had come; what is there is taken for all of it")
+        return found
+    identity = await read_identity(kv)
+    found.lost = behind(found.mark, identity, _hashes_of(found.hashes))
+    marked = await kv.get(MARKED_KEY)
+    if (marked is None or marked.revision < found.mark.revision) and not found.lost:
+        found.notes.append("the database is older than the run was; all facts are there")
+    return found
+
+
+async def require_whole_store(kv: KeyValue, runtime: Runtime, *, database: Path, data_dir: Path) -> None:
+    """Check before a start; `Corrupt` with the choices there are if the run had come further.
+
+    A mark that is missing or damaged is written anew.
+    """
+    found = await check_store(kv, data_dir)
+    if found.lost:
+        raise Corrupt(database, found="; ".join(found.lost), advice=LOST_ADVICE)
+    for note in found.notes:
+        log.warning("run.store", found=note)
+    if found.mark is None:
+        await MarkKeeper(kv, runtime, data_dir).keep({})
+
+
+async def read_identity(kv: KeyValue) -> str:
+    """What tells this database from any other; empty if it was never marked."""
+    entry = await kv.get(IDENTITY_KEY)
+    return "" if entry is None else entry.value.decode()
+
+
+class MarkKeeper:
+    """Writes the mark of a run, at most once for each call and only if there is something to say."""
+
+    def __init__(self, kv: KeyValue, runtime: Runtime, data_dir: Path) -> None:
+        self._kv, self._runtime, self._data_dir = kv, runtime, data_dir
+        self._identity = ""
+        self._before: dict[str, ConfigMark] = {}
+        self._written: Mapping[str, ConfigMark] = {}
+        self._written_s = float("-inf")
+
+    async def keep(self, configs: Mapping[str, ConfigMark]) -> None:
+        """Note how far *configs* are. What is known of others stays."""
+        now_s = self._runtime.monotonic_s()
+        if configs == self._written and now_s - self._written_s < REMARK_S:
+            return
+        if not await asyncio.to_thread(self._data_dir.is_dir):
+            return  # an engine in memory leaves nothing behind that could be lost
+        if not self._identity:
+            await self._begin()
+        revision = await self._kv.put(MARKED_KEY, b"")
+        mark = HighWaterMark(
+            identity=self._identity,
+            revision=revision,
+            written_s=self._runtime.now_s(),
+            configs={**self._before, **configs},
+        )
+        await asyncio.to_thread(write_mark, self._data_dir, mark)
+        self._written, self._written_s = configs, now_s
+
+    async def _begin(self) -> None:
+        """Give the database its identity, and take over what is known of the configs of earlier runs."""
+        with suppress(AlreadyExists):
+            await self._kv.create(IDENTITY_KEY, self._runtime.new_id().encode())
+        found = await check_store(self._kv, self._data_dir)
+        told = {} if found.mark is None else found.mark.configs
+        for config, hashes in found.hashes.items():
+            games = told[config].games if config in told else 0
+            if hashes:
+                self._before[config] = ConfigMark(facts=len(hashes), last_hash=hashes[-1], games=games)
+        self._identity = await read_identity(self._kv)
+
+
+def _hashes_of(hashes: Mapping[str, list[str]]) -> Callable[[str, int], str | None]:
+    def hash_of(config: str, facts: int) -> str | None:
+        known = hashes.get(config, [])
+        return None if facts > len(known) else known[facts - 1] if facts else ""
+
+    return hash_of
