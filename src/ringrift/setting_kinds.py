@@ -1,16 +1,29 @@
-"""How each kind of setting is read, and what a person is told about it."""
+"""How each kind of setting is read, and what a person is told about it.
+
+Values come as text from the environment and typed from the config file. Nothing is rounded, cut or guessed: a
+port of 1.5, a list written as a text or a number that is not finite is refused.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ringrift.errors import ConfigError
+from ringrift.jobs.kinds import KINDS
 
 SECRET_LETTERS_MIN = 16
+LEASE_S_MIN = 1.0  # below that a worker that is held up for a moment loses its job
+TABLE_DEPTH_MAX = 8
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# A leading dash would be an option of ssh or rsync.
+_HOST = re.compile(r"[A-Za-z0-9:\[][A-Za-z0-9.:%\[\]_-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,34 +34,52 @@ class ValueKind:
     parse: Callable[[Any], Any]
 
 
+def is_plain_text(text: str) -> bool:
+    """Whether *text* has neither control characters nor bytes that are not UTF-8."""
+    return not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in text)
+
+
 def _parse_bool(value: Any) -> bool:
     if isinstance(value, bool):
         return value
+    if not isinstance(value, str):
+        raise TypeError
     words = {"true": True, "1": True, "yes": True, "on": True}
     words |= {"false": False, "0": False, "no": False, "off": False}
-    return words[str(value).strip().lower()]
+    return words[value.strip().lower()]
 
 
-def _parse_number(value: Any, *, above: float, up_to: float) -> float:
-    if isinstance(value, bool):
+def _parse_number(value: Any, *, least: float, most: float, above: bool = False) -> float:
+    """Read a number from *least* to *most*; with *above*, *least* itself is too little."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError
     number = float(value)
-    if not above < number <= up_to:
+    if not least <= number <= most or (above and number == least):
         raise ValueError
     return number
 
 
-def _parse_port(value: Any) -> int:
-    if isinstance(value, bool) or not 0 <= int(value) <= 65535:
+def _parse_whole(value: Any, *, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError
+    if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
         raise ValueError
-    return int(value)
+    number = int(value)
+    if not least <= number <= most:
+        raise ValueError
+    return number
+
+
+def _parse_pattern(value: Any, pattern: re.Pattern[str]) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    if not pattern.fullmatch(value):
+        raise ValueError
+    return value
 
 
 def _parse_name(value: Any) -> str:
-    text = str(value)
-    if not text or len(text) > 100 or not all(c.isalnum() or c in "._-" for c in text):
-        raise ValueError
-    return text
+    return _parse_pattern(value, _NAME)
 
 
 def _parse_names(value: Any) -> tuple[str, ...]:
@@ -60,16 +91,18 @@ def _parse_names(value: Any) -> tuple[str, ...]:
 
 
 def _parse_host(value: Any) -> str:
-    text = str(value)
-    if not text or len(text) > 255 or not all(c.isalnum() or c in ".:-" for c in text):
-        raise ValueError
-    return text
+    return _parse_pattern(value, _HOST)
 
 
 def _parse_path(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value):
         raise TypeError
-    return Path(value).expanduser()
+    if not is_plain_text(str(value)):
+        raise ValueError
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:  # ~NAME of a user that there is not
+        raise ValueError from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,33 +138,28 @@ class JobSettings:
 
 def _parse_jobs(value: Any) -> tuple[JobSettings, ...]:
     """Read a table of tables, or the same as JSON from the environment."""
-    tables = json.loads(value) if isinstance(value, str) else value
-    return tuple(_parse_job(_parse_name(kind), table) for kind, table in dict(tables).items())
+    return tuple(_parse_job(kind, table) for kind, table in _parse_table(value).items())
 
 
-def _parse_job(kind: str, table: Mapping[str, Any]) -> JobSettings:
-    readers: dict[str, Callable[[Any], Any]] = {
-        "command": _parse_command,
-        "timeout_s": lambda v: _parse_number(v, above=0.0, up_to=31_536_000.0),
-        "silence_s": lambda v: _parse_number(v, above=0.0, up_to=31_536_000.0),
-        "memory_mb": lambda v: int(_parse_number(v, above=0.5, up_to=1e9)),
-        "nice": lambda v: int(_parse_number(v, above=-1.0, up_to=19.0)),
-        "cpus": lambda v: tuple(int(_parse_number(each, above=-1.0, up_to=65_535.0)) for each in v),
-        "env": _parse_variables,
-    }
-    if unknown := sorted(set(table) - set(readers)):
-        raise ConfigError(f"[jobs.{kind}] has no {unknown[0]!r}; it may have: {', '.join(readers)}")
+def _parse_job(kind: str, table: Any) -> JobSettings:
+    if kind not in KINDS:
+        raise ConfigError(f"[jobs.{kind}]: there is no job {kind!r}; there are {', '.join(KINDS)}")
+    if not isinstance(table, Mapping):
+        raise TypeError
+    if unknown := sorted(set(table) - set(_JOB_READERS)):
+        raise ConfigError(f"[jobs.{kind}] has no {unknown[0]!r}; it may have: {', '.join(_JOB_READERS)}")
     read: dict[str, Any] = {}
     for name, given in table.items():
+        allowed, reader = _JOB_READERS[name]
         try:
-            read[name] = readers[name](given)
+            read[name] = reader(given)
         except (ValueError, TypeError):
-            raise ConfigError(f"{name} of [jobs.{kind}] cannot be {given!r}") from None
+            raise ConfigError(f"{name} of [jobs.{kind}] is {given!r}; it must be {allowed}") from None
     return JobSettings(kind=kind, **read)
 
 
 def _parse_command(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) and word for word in value):
         raise TypeError
     return tuple(value)
 
@@ -144,17 +172,66 @@ def _parse_variables(value: Any) -> tuple[str, ...]:
     return names
 
 
+def _parse_cpus(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise TypeError
+    if any(isinstance(each, str) for each in value):
+        raise TypeError
+    return tuple(_parse_whole(each, least=0, most=65_535) for each in value)
+
+
+def _parse_duration(value: Any) -> float:
+    return _parse_number(value, least=0.0, most=31_536_000.0, above=True)
+
+
+_JOB_READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "command": ('a list of words, such as ["python", "my_trainer.py"]', _parse_command),
+    "timeout_s": ("a number of seconds above 0, at most a year", _parse_duration),
+    "silence_s": ("a number of seconds above 0, at most a year", _parse_duration),
+    "memory_mb": (
+        "a whole number from 1 to 1000000000",
+        lambda v: _parse_whole(v, least=1, most=1_000_000_000),
+    ),
+    "nice": ("a whole number from 0 to 19", lambda v: _parse_whole(v, least=0, most=19)),
+    "env": (
+        'a list of names of variables, such as ["MY_TOKEN"], none that begins with RINGRIFT_',
+        _parse_variables,
+    ),
+    "cpus": ("a list of numbers of cores, such as [0, 1]", _parse_cpus),
+}
+
+
 def _parse_table(value: Any) -> dict[str, Any]:
     """Read a table, or the same as JSON from the environment."""
-    table = json.loads(value) if isinstance(value, str) else value
+    try:
+        table = json.loads(value) if isinstance(value, str) else value
+    except RecursionError:
+        raise ConfigError(f"tables may lie {TABLE_DEPTH_MAX} deep in each other, not more") from None
     if not isinstance(table, dict):
         raise TypeError
+    _check_plain(table, depth=TABLE_DEPTH_MAX)
     return table
+
+
+def _check_plain(value: Any, *, depth: int) -> None:
+    """What no table may hold, whoever reads it: deep nesting, numbers without an end, unprintable text."""
+    if depth < 0:
+        raise ConfigError(f"tables may lie {TABLE_DEPTH_MAX} deep in each other, not more")
+    if isinstance(value, dict | list):
+        for each in value.items() if isinstance(value, dict) else value:
+            for part in each if isinstance(each, tuple) else (each,):
+                _check_plain(part, depth=depth - 1)
+    elif isinstance(value, str) and not is_plain_text(value):
+        raise ConfigError(f"the text {value!r} has control characters, or bytes that are not UTF-8")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"a setting is {value}; numbers must be finite")
+    elif isinstance(value, int) and abs(value) >= 2**63:
+        raise ConfigError("a setting has a number of more than 64 bits")
 
 
 def _parse_prices(value: Any) -> dict[str, float]:
     return {
-        _parse_name(node): _parse_number(price, above=-1e-9, up_to=1e6)
+        _parse_name(node): _parse_number(price, least=0.0, most=1e6)
         for node, price in _parse_table(value).items()
     }
 
@@ -164,23 +241,27 @@ TABLE = ValueKind("a table", _parse_table)
 PRICES = ValueKind("a table of names of nodes with the price of an hour", _parse_prices)
 JOBS = ValueKind("a table per kind of job, such as [jobs.train]", _parse_jobs)
 SECRET = ValueKind(f"a text of at least {SECRET_LETTERS_MIN} letters", _parse_secret)
-PATH = ValueKind("a file path", _parse_path)
-PORT = ValueKind("a port number from 0 (any free port) to 65535", _parse_port)
-NAME = ValueKind("1 to 100 letters, digits, '.', '_' or '-'", _parse_name)
+PATH = ValueKind("a file path without control characters, in UTF-8", _parse_path)
+PORT = ValueKind(
+    "a port number from 0 (any free port) to 65535", lambda v: _parse_whole(v, least=0, most=65_535)
+)
+NAME = ValueKind("1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit", _parse_name)
 NAMES = ValueKind("a list of names", _parse_names)
 HOST = ValueKind("a host name or IP address", _parse_host)
 SECONDS = ValueKind(
     "a number of seconds above 0, at most 604800",
-    lambda v: _parse_number(v, above=0.0, up_to=604_800.0),
+    lambda v: _parse_number(v, least=0.0, most=604_800.0, above=True),
 )
 SECONDS_OR_ZERO = ValueKind(
     "a number of seconds from 0 to 604800",
-    lambda v: _parse_number(v, above=-1e-9, up_to=604_800.0),
+    lambda v: _parse_number(v, least=0.0, most=604_800.0),
+)
+LEASE = ValueKind(
+    f"a number of seconds from {LEASE_S_MIN:g} to 86400",
+    lambda v: _parse_number(v, least=LEASE_S_MIN, most=86_400.0),
 )
 HOURS = ValueKind(
-    "a number of hours above 0, at most 8760", lambda v: _parse_number(v, above=0.0, up_to=8760.0)
+    "a number of hours above 0, at most 8760",
+    lambda v: _parse_number(v, least=0.0, most=8760.0, above=True),
 )
-COUNT = ValueKind(
-    "a whole number from 1 to 100000000",
-    lambda v: int(_parse_number(v, above=0.5, up_to=1e8)) if float(v) == int(float(v)) else int("x"),
-)
+COUNT = ValueKind("a whole number from 1 to 100000000", lambda v: _parse_whole(v, least=1, most=100_000_000))

@@ -2,7 +2,8 @@
 
 A value is looked up in the environment, then in the config file (`ringrift.toml` in the working folder, or
 the file that `RINGRIFT_CONFIG` names), then in the defaults. A wrong value is a `ConfigError` that names
-the setting, the value and what is allowed; nothing is guessed.
+the setting, the value and what is allowed; nothing is guessed. The tables are checked here too, by those who
+go by them, so that no command accepts what another refuses.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from ringrift.setting_kinds import (
     HOST,
     HOURS,
     JOBS,
+    LEASE,
     NAME,
     NAMES,
     PATH,
@@ -39,6 +42,16 @@ from ringrift.setting_kinds import (
 
 CONFIG_FILE = "ringrift.toml"
 CONFIG_VARIABLE = "RINGRIFT_CONFIG"
+CONFIG_BYTES_MAX = 1_000_000
+SHOWN_MAX = 200  # of a wrong value in an error
+# Who goes by a table, and so knows what may be in it. They stand above this module and are loaded only for a
+# table that is given: commands that answer at once stay quick.
+_TABLE_CHECKS: Mapping[str, str] = {
+    "learning": "ringrift.learning.rules:learning_rules",
+    "nodes": "ringrift.data.nodes:check_node_table",
+    "sync": "ringrift.data.sync.config:read_sync_config",
+}
+_HOSTS_CHECK = "ringrift.data.sync.config:check_hosts"
 
 
 class Source(StrEnum):
@@ -121,7 +134,7 @@ class Settings:
         "RINGRIFT_JOB_GRACE_PERIOD", SECONDS, 60.0, "time a job has to stop by itself"
     )
     job_lease: float = _setting(
-        "RINGRIFT_JOB_LEASE", SECONDS, 30.0, "silence of a worker after which its jobs go to others"
+        "RINGRIFT_JOB_LEASE", LEASE, 30.0, "silence of a worker after which its jobs go to others"
     )
     learning: Mapping[str, Any] | None = _setting(
         "RINGRIFT_LEARNING", TABLE, None, "how configs are played, trained and judged"
@@ -223,6 +236,7 @@ def load_settings(
         place = str(path) if source is Source.FILE else ""
         variable, about = item.metadata["variable"], item.metadata["about"]
         origins.append(Origin(item.name, variable, value, source, about, place))
+    _check_tables(values)
     known = {item.metadata["variable"] for item in fields(Settings)} | {CONFIG_VARIABLE}
     unknown = sorted(name for name in env if name.startswith("RINGRIFT_") and name not in known)
     return LoadedSettings(Settings(**values), tuple(origins), tuple(unknown))
@@ -231,6 +245,20 @@ def load_settings(
 def get_settings() -> Settings:
     """Return the settings of this process, read once."""
     return process_scope().get(Settings, lambda: load_settings().settings)
+
+
+def _check_tables(values: Mapping[str, Any]) -> None:
+    for name, entry in _TABLE_CHECKS.items():
+        if values[name] is not None:
+            _load(entry)(values[name])
+    if values["sync"] is not None:
+        _load(_HOSTS_CHECK)(values["sync"], values["nodes"], values["node_name"])
+
+
+def _load(entry: str) -> Callable[..., Any]:
+    module, _, name = entry.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
 
 
 def _look_up(
@@ -254,7 +282,9 @@ def _parse(kind: ValueKind, value: Any, place: str) -> Any:
     try:
         return kind.parse(value)
     except (ValueError, TypeError, KeyError, OverflowError):
-        raise ConfigError(f"{place} is {value!r}; it must be {kind.allowed}") from None
+        shown = repr(value)
+        shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
+        raise ConfigError(f"{place} is {shown}; it must be {kind.allowed}") from None
 
 
 def _read_config_file(
@@ -263,6 +293,8 @@ def _read_config_file(
     named = config_file or (Path(env[CONFIG_VARIABLE]) if CONFIG_VARIABLE in env else None)
     path = named or Path(CONFIG_FILE)
     try:
+        if path.stat().st_size > CONFIG_BYTES_MAX:
+            raise ConfigError(f"config file {path} has more than {CONFIG_BYTES_MAX} bytes")
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if named is None:
@@ -270,6 +302,10 @@ def _read_config_file(
         raise ConfigError(f"config file {path} does not exist") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"config file {path} has tables or lists too deep in each other") from None
+    except ValueError as error:  # what the reader of TOML lets through, such as a number of 5,000 digits
+        raise ConfigError(f"config file {path} cannot be read: {error}") from None
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     known = {item.name for item in fields(Settings)}

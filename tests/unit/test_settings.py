@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
+from ringrift.learning.rules import learning_rules
 from ringrift.settings import JobSettings, Source, load_settings
 
 DOCUMENTED = {
@@ -66,6 +67,16 @@ def test_paths_follow_the_data_folder_unless_named():
         ("RINGRIFT_PROCESS_NAME", "a b", "letters"),
         ("RINGRIFT_DATA_DIR", "", "file path"),
         ("RINGRIFT_EVENT_RETENTION_ROWS", "1.5", "whole number"),
+        ("RINGRIFT_EVENT_RETENTION_ROWS", "1e3", "whole number"),
+        ("RINGRIFT_HEALTH_PORT", "1.5", "port number"),
+        ("RINGRIFT_HEALTH_PORT", "-1", "port number"),
+        ("RINGRIFT_HEALTH_PORT", "\u0661", "port number"),
+        ("RINGRIFT_JOB_LEASE", "1e-9", "from 1 to 86400"),
+        ("RINGRIFT_JOB_LEASE", "inf", "from 1 to 86400"),
+        ("RINGRIFT_NODE_ID", "-oProxyCommand=x", "the first a letter or digit"),
+        ("RINGRIFT_HEALTH_HOST", "-x", "host name"),
+        ("RINGRIFT_DATA_DIR", "a\udcff", "UTF-8"),
+        ("RINGRIFT_DATA_DIR", "a\nb", "control characters"),
     ],
 )
 def test_a_wrong_value_names_variable_value_and_what_is_allowed(variable, value, allowed):
@@ -88,6 +99,33 @@ def test_a_wrong_value_names_variable_value_and_what_is_allowed(variable, value,
         ("[jobs.train]\nmemory_mb = 0", r"memory_mb of \[jobs.train\]"),
         ("[jobs.train]\nenv = ['RINGRIFT_DATA_SECRET']", r"env of \[jobs.train\]"),
         ("jobs = 3", "a table per kind of job"),
+        ("[jobs]\ntrain = 3", "a table per kind of job"),
+        ("[jobs.trian]\nnice = 3", "there is no job 'trian'; there are selfplay"),
+        ("[jobs.train]\ncpus = '12'", r"cpus of \[jobs.train\] is '12'; it must be a list of numbers"),
+        ("[jobs.train]\ncpus = [1.5]", r"cpus of \[jobs.train\]"),
+        ("[jobs.train]\nnice = 1.5", r"nice of \[jobs.train\]"),
+        ("[jobs.train]\ntimeout_s = nan", "numbers must be finite"),
+        ("health_port = 1.5", "port number"),
+        ("health_port = true", "port number"),
+        ("node_name = 5", "letters, digits"),
+        ("data_dir = 'x'\njob_lease = 0.000000001", "from 1 to 86400"),
+        ("a = " + "[" * 3_000 + "]" * 3_000, "too deep|unknown setting"),
+        ("[learning]\nsimulatoins = 3", "unknown setting 'simulatoins'"),
+        ("[learning]\nsimulations = 0", "simulations"),
+        ("[learning]\nlearning_rate = inf", "numbers must be finite"),
+        ("[learning]\nrating_opponents = ['mcts:0']", "names 'mcts:0'; there are random"),
+        ("[learning]\nrating_opponents = ['stockfish']", "names 'stockfish'; there are random"),
+        ("[learning.promotion]\nfloor_2p = 1.5", "share from 0 to 1"),
+        ("[nodes]\na = 3", r"each node is a table, \[nodes.a\]"),
+        ("[nodes.a]\nssh_port = -1", "ssh_port"),
+        ("[nodes.a]\ndata_port = 65536", "data_port"),
+        ("[nodes.a]\nstatus = 'retierd'", "status"),
+        ("[nodes.a]\nssh_host = '-oProxyCommand=x'", "ssh_host"),
+        ("[nodes.a]\nssh_user = '-l'", "ssh_user"),
+        ('[nodes.a]\nroot_path = "a\\nb"', "control characters"),
+        ("[nodes.-a]\nssh_port = 22", "nodes.-a"),
+        ("[sync]\ninterval_s = 0", "interval_s"),
+        ("[sync]\nexcluded_hosts = ['nobody']", "no node of the config file"),
     ],
 )
 def test_a_wrong_config_file_is_refused(tmp_path, content, complaint):
@@ -135,3 +173,20 @@ def test_a_secret_is_shown_nowhere(tmp_path):
     with pytest.raises(ConfigError, match="at least 16") as refused:
         load_settings({"RINGRIFT_DATA_SECRET": "short horse"})
     assert "horse" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "variable", ["RINGRIFT_LEARNING", "RINGRIFT_NODES", "RINGRIFT_SYNC", "RINGRIFT_JOBS"]
+)
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "3", "nul", '{"a": NaN}', '{"a": 1e999}'])
+def test_a_table_in_the_environment_that_cannot_be_one_is_refused(variable, text):
+    with pytest.raises(ConfigError) as caught:
+        load_settings({variable: text})
+    assert len(str(caught.value)) < 600
+
+
+def test_a_player_that_a_game_does_not_have_is_refused_before_the_run(tmp_path):
+    rules = learning_rules({"rating_opponents": ["random", "heuristic:quick"]})
+    rules.check_configs(["square8_2p", "hexagonal_4p"])
+    with pytest.raises(ConfigError, match="connect_four_2p has no such player"):
+        rules.check_configs(["square8_2p", "connect_four_2p"])

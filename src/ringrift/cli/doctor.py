@@ -11,6 +11,7 @@ import click
 import msgspec
 from rich.text import Text
 
+from ringrift.bootstrap.learning_libraries import check_learning_libraries
 from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.bootstrap.run_options import DEFAULT_CONFIGS, parse_configs
 from ringrift.cli.answers import plain_errors, print_json
@@ -20,6 +21,7 @@ from ringrift.cli.known_configs import configs_of, require_config
 from ringrift.cli.options import PATH, as_json, has_run, on_data_folder, use_data_folder
 from ringrift.cli.terminal import console
 from ringrift.engine.ports import Engine
+from ringrift.errors import ConfigError
 from ringrift.learning.doctor import CONFIG_CHECKS, RUN_CHECKS, examine
 from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
 from ringrift.learning.doctor_rounds import disk_usage, largest_step_back_s, look_around
@@ -30,9 +32,10 @@ from ringrift.learning.rules_record import rules_of
 from ringrift.learning.run_status import STATUS_KEY, RunStatus
 from ringrift.learning.state import ConfigState, fold
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
+from ringrift.settings import Settings, get_settings
 
 EXIT_PROBLEM = 1
+DEFAULT_FOLDER = Settings().data_dir
 STYLES = {Level.FINE: "green", Level.NOTICE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
@@ -46,6 +49,7 @@ def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> 
     """Examine a run and say in plain words what is wrong and what to do; exit code 1 if anything is grave."""
     with plain_errors():
         use_data_folder(run)
+        _check_named_folder()
         wanted = DEFAULT_CONFIGS if config is None else parse_configs(config)
         if not as_json:
             _announce(wanted, quick=quick)
@@ -55,13 +59,30 @@ def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> 
             findings = ask_engine(lambda engine: _examine_run(engine, config, quick=quick))
         else:
             findings = asyncio.run(_examine_folder(wanted[0], quick=quick))
+        findings = [*_examine_installation(), *findings]
     grave = any(each.level is Level.PROBLEM for each in findings)
     if as_json:
         print_json({"run": str(get_settings().data_dir), "problem": grave, "findings": findings})
     else:
-        _show(findings)
+        _show(findings, about="" if has_run() else "the machine; there is no run here that could be examined")
     if grave:
         raise click.exceptions.Exit(EXIT_PROBLEM)
+
+
+def _check_named_folder() -> None:
+    """A folder that somebody named and that is not there is a mistake, not a run in good health."""
+    folder = get_settings().data_dir
+    if not folder.exists() and folder != DEFAULT_FOLDER:
+        raise ConfigError(f"there is no folder {folder}, so there is no run to examine")
+
+
+def _examine_installation() -> list[Finding]:
+    """Whether a run could do its jobs at all."""
+    try:
+        check_learning_libraries(get_settings())
+    except ConfigError as error:
+        return [Finding(check="installation", level=Level.PROBLEM, text=str(error))]
+    return []
 
 
 def _announce(wanted: Sequence[str], *, quick: bool) -> None:
@@ -132,14 +153,15 @@ def _with_what_is_fine(findings: list[Finding], ward: Ward) -> list[Finding]:
     return findings + [each for one in newest for each in one.findings if each.level is Level.FINE]
 
 
-def _show(findings: Sequence[Finding]) -> None:
+def _show(findings: Sequence[Finding], *, about: str) -> None:
     say = console().print
     for each in findings:
         say(Text.assemble((f"{each.level:<8}", STYLES[each.level]), " ", _sentence(each.text)))
         if each.advice:
             say(Text(f"         {each.advice}", style="dim"))
     if all(each.level is Level.FINE for each in findings):
-        say(Text("\nNothing wrong was found.", style="green"))
+        what = f" with {about}" if about else ""
+        say(Text(f"\nNothing wrong was found{what}.", style="green"))
     silent = {*RUN_CHECKS, *CONFIG_CHECKS} - {each.check for each in findings}
     if silent:
         say(Text(f"\nNothing to say of: {', '.join(sorted(silent)).replace('_', ' ')}", style="dim"))

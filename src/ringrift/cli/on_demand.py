@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -9,7 +10,11 @@ from typing import Any
 
 import click
 
+from ringrift.setting_kinds import is_plain_text
+
 LOGGING = "ringrift.cli.logs:log_to_stderr"
+SHOWN_MAX = 200  # of a word that a person typed, in what is said of it
+MESSAGE_MAX = 1_000
 EXIT_INTERRUPTED = 130  # as shells tell it of a program that Ctrl-C ended
 
 
@@ -62,8 +67,10 @@ class OnDemandGroup(click.Group):
     def main(  # type: ignore[override]  # narrower than the overloads of the interface
         self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
     ) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
         try:
-            answer = super().main(args, standalone_mode=False, **extra)
+            _check_words(words)
+            answer = super().main(words, standalone_mode=False, **extra)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
             raise SystemExit(error.exit_code) from None
@@ -75,13 +82,30 @@ class OnDemandGroup(click.Group):
                 raise SystemExit(EXIT_INTERRUPTED) from None
             click.echo("Nothing was changed.", err=True)  # a question was not answered with yes
             raise SystemExit(1) from None
+        except OSError as error:  # a name that is too long, a folder that is a file, no rights
+            place = "" if error.filename is None else f"{_shortened(str(error.filename))}: "
+            click.secho(f"ringrift: {place}{error.strerror or error}", err=True, fg="red")
+            raise SystemExit(click.UsageError.exit_code) from None
         if not standalone_mode:
             return answer
         raise SystemExit(answer if isinstance(answer, int) else 0)
 
 
+def _check_words(words: Sequence[str]) -> None:
+    """Refuse what could be neither shown nor stored: names of files, configs and reasons are UTF-8 here."""
+    for word in words:
+        if not is_plain_text(word.replace("\n", " ").replace("\t", " ")):
+            raise click.UsageError(
+                f"{_shortened(repr(word))} has control characters, or bytes that are not UTF-8"
+            )
+
+
+def _shortened(text: str, *, most: int = SHOWN_MAX) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def _in_one_line(error: click.ClickException) -> str:
-    said = " ".join(error.format_message().split())
+    said = _shortened(" ".join(error.format_message().split()), most=MESSAGE_MAX)
     said = f"{said[:1].lower()}{said[1:]}".rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     return said if context is None else f"{said}; `{context.command_path} --help` tells what there is"

@@ -33,14 +33,11 @@ from ringrift.cli.logs import log_to_file, log_to_stderr
 from ringrift.cli.options import check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.daemons.graph import PROFILES
-from ringrift.data.nodes import read_nodes
-from ringrift.data.sync.config import read_sync_config
 from ringrift.engine.opening import get_engine
 from ringrift.errors import ConfigError, RingRiftError
-from ringrift.learning.rules import learning_rules
 from ringrift.private_files import open_private
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import get_settings
 from ringrift.web.address import read_address
 from ringrift.web.run_reader import RunReader
 
@@ -84,7 +81,6 @@ def run(
         )
         settings, runtime = get_settings(), system_runtime()
         check_data_folder()
-        _check_tables(settings, runtime)
         check_learning_libraries(settings)
         with ExitStack() as stack:
             if live:
@@ -104,13 +100,6 @@ def _check_profile(profile: str) -> None:
     """Before anything is made or started for it."""
     if profile not in PROFILES:
         raise ConfigError(f"--profile is {profile!r}; it must be one of {', '.join(PROFILES)}")
-
-
-def _check_tables(settings: Settings, runtime: Runtime) -> None:
-    """A wrong table would stop what goes by it alone, in a run that goes on and looks well."""
-    learning_rules(settings.learning or {})
-    nodes = read_nodes(settings.node_name or runtime.hostname, settings.nodes)
-    read_sync_config(settings.sync).check_nodes(nodes)
 
 
 def has_display(environ: Mapping[str, str]) -> bool:

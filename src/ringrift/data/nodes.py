@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from ringrift.errors import ConfigError
 
 DATA_PORT = 8766
+# What becomes a word of a command line must not look like an option, nor carry a line break into a file.
+Word = Annotated[str, Meta(pattern=r"^(?!-)[^\x00-\x1f\x7f]*$", max_length=1_000)]
+Host = Annotated[str, Meta(pattern=r"^([A-Za-z0-9:\[][A-Za-z0-9.:%\[\]_-]*)?$", max_length=255)]
+User = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._@+-]*)?$", max_length=100)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Percent = Annotated[float, Meta(gt=0, le=100)]
+NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+NodeStatus = Literal[
+    "ready", "active", "unknown", "proxy_only", "terminated", "offline", "setup", "retired", "archived"
+]
 _INACTIVE = frozenset({"terminated", "offline", "setup", "retired", "archived"})
 
 
 class DataNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One node, under `[nodes.NAME]` of the config file. An empty address means: not reachable that way."""
 
-    name: str
-    status: str = "ready"
-    role: str = "selfplay"
-    provider: str = "unknown"
-    overlay_ip: str = ""  # Tailscale or the like; tried before the plain address
-    ssh_host: str = ""
-    ssh_port: int = 22
-    ssh_user: str = ""
-    ssh_key: str = ""
-    ssh_known_hosts: str = ""  # empty: ssh's own file
-    root_path: str = ""  # the data folder there
-    s3_url: str = ""  # s3://BUCKET/PREFIX: an object store instead of a machine
-    s3_endpoint: str = ""  # empty: Amazon's
-    s3_region: str = "us-east-1"
-    drive_path: str = ""  # where an archive drive is mounted, instead of a machine
-    python: str = "python3"  # the interpreter there that has ringrift
-    data_port: int = 0  # of its data server; 0: none
+    name: NodeName
+    status: NodeStatus = "ready"
+    role: Word = "selfplay"
+    provider: Word = "unknown"
+    overlay_ip: Host = ""  # Tailscale or the like; tried before the plain address
+    ssh_host: Host = ""
+    ssh_port: Annotated[int, Meta(ge=1, le=65_535)] = 22
+    ssh_user: User = ""
+    ssh_key: Word = ""
+    ssh_known_hosts: Word = ""  # empty: ssh's own file
+    root_path: Word = ""  # the data folder there
+    s3_url: Word = ""  # s3://BUCKET/PREFIX: an object store instead of a machine
+    s3_endpoint: Word = ""  # empty: Amazon's
+    s3_region: Word = "us-east-1"
+    drive_path: Word = ""  # where an archive drive is mounted, instead of a machine
+    python: Word = "python3"  # the interpreter there that has ringrift
+    data_port: Port = 0  # of its data server; 0: none
     ephemeral: bool = False  # may vanish at any moment
     training: bool = False
-    nfs: str = ""  # nodes that name the same share need no copies of each other's
-    receives: tuple[str, ...] = ("games", "models", "npz")
-    bandwidth_mbps: float = 0.0  # 0: by provider
-    disk_max_percent: float = 70.0
+    nfs: Word = ""  # nodes that name the same share need no copies of each other's
+    receives: tuple[Literal["games", "models", "npz"], ...] = ("games", "models", "npz")
+    bandwidth_mbps: Annotated[float, Meta(ge=0)] = 0.0  # 0: by provider
+    disk_max_percent: Percent = 70.0
 
     @property
     def active(self) -> bool:
@@ -87,10 +98,17 @@ class DataNodes:
 
 def read_nodes(this: str, table: Mapping[str, Any] | None) -> DataNodes:
     """Read the `nodes` table of the config file; `ConfigError` names the node and the field."""
+    return DataNodes(this, check_node_table(table or {}))
+
+
+def check_node_table(table: Mapping[str, Any]) -> list[DataNode]:
+    """The nodes of the table; `ConfigError` names the first one that is wrong, and its field."""
     nodes = []
-    for name, fields in (table or {}).items():
+    for name, fields in table.items():
+        if not isinstance(fields, Mapping):
+            raise ConfigError(f"[nodes] has {name!r} = {fields!r}; each node is a table, [nodes.{name}]")
         try:
-            nodes.append(msgspec.convert({**dict(fields), "name": name}, DataNode))
+            nodes.append(msgspec.convert({**fields, "name": name}, DataNode))
         except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise ConfigError(f"node {name!r} in the config file: {error}") from None
-    return DataNodes(this, nodes)
+            raise ConfigError(f"[nodes.{name}]: {error}") from None
+    return nodes

@@ -9,6 +9,8 @@ from ringrift.errors import ConfigError
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.kinds import KINDS, job_main
 
+EXIT_INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
+
 
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
@@ -32,4 +34,7 @@ def one_thread_per_process() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # before the job could take the signal: nothing was begun
+        sys.exit(EXIT_INTERRUPTED)

@@ -69,6 +69,10 @@ class PromotionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ConfigError("promotion: a floor without games would let everything pass")
         if self.games_max < 2 or self.chunk_games < 2:
             raise ConfigError("promotion: games_max and chunk_games must be 2 or more")
+        if not all(0 <= floor <= 1 for floor in (self.floor_2p, self.floor_3p, self.floor_4p)):
+            raise ConfigError("promotion: a floor is a share from 0 to 1")
+        if self.simulations is not None and self.simulations < 1:
+            raise ConfigError("promotion: simulations must be 1 or more")
 
     def test(self) -> SprtConfig:
         return SprtConfig(self.elo0, self.elo1, self.alpha, self.beta)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,12 +11,16 @@ from msgspec import Meta
 
 from ringrift.errors import ConfigError
 from ringrift.learning.promotion import PromotionRules
-from ringrift.learning.window import BucketRules
+from ringrift.learning.window import RINGRIFT_BOARDS, BucketRules
 
-Positive = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0)]
-SecondsOrZero = Annotated[float, Meta(ge=0)]
+YEAR_S = 31_536_000
+Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Seconds = Annotated[float, Meta(gt=0, le=YEAR_S)]
+SecondsOrZero = Annotated[float, Meta(ge=0, le=YEAR_S)]
 Size = Literal["small", "medium", "large"]
+# As `ringrift.players.texts` reads them, which the control process does not load: it needs compiled games.
+_OPPONENT = re.compile(r"random|heuristic(:quick)?|mcts:[1-9][0-9]{0,6}")
+OPPONENTS = "random, heuristic, heuristic:quick, mcts:SIMULATIONS"
 
 
 class StudentRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,9 +52,9 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     selfplay_games_first: Positive = 32  # while nothing is measured
     selfplay_slots: Positive = 64
     batch: Positive = 256
-    learning_rate: Annotated[float, Meta(gt=0)] = 2e-3
+    learning_rate: Annotated[float, Meta(gt=0, le=10)] = 2e-3
     learning_rate_steps: Positive = 1_000  # after so many steps the rate falls with the root of the steps
-    weight_decay: Annotated[float, Meta(ge=0)] | None = None  # None: what the job does by itself
+    weight_decay: Annotated[float, Meta(ge=0, le=10)] | None = None  # None: what the job does by itself
     value_mix: Annotated[float, Meta(ge=0, le=1)] = 0.8
     hold_out: Annotated[float, Meta(ge=0, le=0.5)] = 0.05
     window_base: Annotated[int, Meta(ge=0)] = 0  # rows; 0: by the board
@@ -73,6 +78,23 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tournament_every_s: SecondsOrZero = 4 * 3600.0  # 0: none
     tournament_champions: Annotated[int, Meta(ge=2, le=16)] = 5
     tournament_games: Positive = 16  # of each pair
+
+    def __post_init__(self) -> None:
+        for opponent in self.rating_opponents:
+            if not _OPPONENT.fullmatch(opponent):
+                raise ConfigError(f"rating_opponents names {opponent!r}; there are {OPPONENTS}")
+
+    def check_configs(self, configs: Sequence[str]) -> None:
+        """Raises `ConfigError` for an opponent that one of *configs* does not have."""
+        for config in configs:
+            board = config.rsplit("_", 1)[0]
+            if board in RINGRIFT_BOARDS:
+                continue
+            if names := [each for each in self.rating_opponents if each.startswith("heuristic")]:
+                raise ConfigError(
+                    f"rating_opponents of [learning] names {names[0]!r}, but {config} has no such player; "
+                    "it can be rated against random and mcts:SIMULATIONS"
+                )
 
 
 def learning_rules(table: Mapping[str, Any]) -> LearningRules:

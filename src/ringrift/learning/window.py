@@ -18,6 +18,7 @@ EXPONENT, GROWTH = 0.75, 0.4
 # Small boards: what a run of minutes learns from must not still be the games of its first net.
 _BASE_ROWS = {"hex8": 10_000, "square8": 10_000, "square19": 100_000, "hexagonal": 150_000}
 _BASE_ROWS_OTHER = 10_000
+RINGRIFT_BOARDS = frozenset(_BASE_ROWS)
 
 
 def base_rows(config: str) -> int:

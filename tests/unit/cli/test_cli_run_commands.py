@@ -423,7 +423,7 @@ def test_a_run_that_cannot_be_is_refused_before_it_starts(arguments, complaint):
     ("table", "complaint"),
     [
         ("[learning]\nsimulation = 8", "[learning] has the unknown setting 'simulation'; it may have: "),
-        ("[nodes.other]\nadress = 1", "node 'other' in the config file: "),
+        ("[nodes.other]\nadress = 1", "[nodes.other]: "),
         ("[sync]\ninterval = 60", "[sync] of the config file: "),
         ('[sync]\nexcluded_hosts = ["bee"]', "excluded_hosts of [sync] names 'bee', which is no node"),
     ],
@@ -434,6 +434,7 @@ def test_a_run_with_a_wrong_table_is_refused_before_it_starts(tmp_path, monkeypa
     monkeypatch.setenv("RINGRIFT_CONFIG", str(path))
     refused = ringrift("run", "--plain", "--for", "1s", code=2)
     assert complaint in refused.stderr
+    monkeypatch.delenv("RINGRIFT_CONFIG")
     assert not get_settings().coordinator_db.exists()
 
 

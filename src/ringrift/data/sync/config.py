@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ringrift.data.nodes import DataNodes
+from ringrift.data.nodes import DataNodes, read_nodes
 from ringrift.data.sync.constants import (
     BROADCAST_BYTES_MAX,
     CONCURRENT_NODES,
@@ -21,6 +21,7 @@ from ringrift.data.sync.constants import (
     SyncStrategy,
 )
 from ringrift.errors import ConfigError
+from ringrift.runtime import system_runtime
 
 
 class S3Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,3 +89,9 @@ def read_sync_config(table: Mapping[str, Any] | None, **changes: Any) -> AutoSyn
         return msgspec.convert({**dict(table or {}), **changes}, AutoSyncConfig)
     except (msgspec.ValidationError, TypeError) as error:
         raise ConfigError(f"[sync] of the config file: {error}") from None
+
+
+def check_hosts(sync: Mapping[str, Any], nodes: Mapping[str, Any] | None, this: str | None) -> None:
+    """Raises `ConfigError` for a host of `[sync]` that is neither in `[nodes]` nor this machine."""
+    known = read_nodes(this or system_runtime().hostname, nodes)
+    read_sync_config(sync).check_nodes(known)
