@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup run test check bench fuzz clean
+.PHONY: setup run test check bench fuzz commands clean
 .DEFAULT_GOAL := run
 
 # pip, not uv: see docs/decisions on installing torch.
@@ -51,6 +51,11 @@ fuzz: $(VENV)/.fuzz-ready
 
 bench: $(VENV)/.bench-ready
 	$(BIN)/python benchmarks/run_all.py
+
+# Random command lines from what --help offers: no traceback, no hang.
+COMMAND_LINES ?= 2000
+commands: $(VENV)/.dev-ready
+	nice $(BIN)/python scripts/random_commands.py --lines $(COMMAND_LINES)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
