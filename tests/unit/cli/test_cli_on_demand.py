@@ -118,11 +118,13 @@ def test_a_wrong_profile_is_named_before_anything_is_made(tmp_path):
 
 
 def test_the_doctor_of_a_folder_without_a_run_says_so_and_knows_its_games(tmp_path):
-    folder = str(tmp_path / "nowhere")
+    folder = str(tmp_path)
     told = CliRunner().invoke(app, ["doctor", folder, "--quick"])
     assert told.exit_code == 0
     assert f"There is no run in {folder} yet" in told.stdout
-    assert "Nothing wrong was found." in told.stdout
+    assert "Nothing wrong was found with the machine; there is no run here" in told.stdout
+    missing = CliRunner().invoke(app, ["doctor", f"{folder}/nowhere", "--quick"])
+    assert (missing.exit_code, "there is no folder" in missing.stderr) == (2, True)
     refused = CliRunner().invoke(app, ["doctor", folder, "--quick", "--config", "nope"])
     assert (refused.exit_code, "'nope' is no config" in refused.stderr) == (2, True)
 
