@@ -18,7 +18,7 @@ from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.doctor_job import diagnose
 from ringrift.cli.known_configs import configs_of, require_config
-from ringrift.cli.options import PATH, as_json, has_run, on_data_folder, use_data_folder
+from ringrift.cli.options import PATH, as_json, check_data_folder, has_run, on_data_folder, use_data_folder
 from ringrift.cli.terminal import console
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
@@ -71,6 +71,7 @@ def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> 
 
 def _check_named_folder() -> None:
     """A folder that somebody named and that is not there is a mistake, not a run in good health."""
+    check_data_folder()
     folder = get_settings().data_dir
     if not folder.exists() and folder != DEFAULT_FOLDER:
         raise ConfigError(f"there is no folder {folder}, so there is no run to examine")
