@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
-from ringrift.data.transfer.assembling import assemble_transfers
+from ringrift.data.transfer.assembling import assemble_holders, assemble_transfers
 from ringrift.engine.opening import open_engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import SystemRuntime
@@ -72,6 +72,7 @@ async def running_node(name, root, *others, **fields):
         make_transfers=lambda plane: assemble_transfers(
             engine, settings, runtime, nodes=nodes, manifest=plane.manifest
         ),
+        make_holders=lambda plane: assemble_holders(settings, runtime, nodes=nodes, promises=plane.promises),
     )
     node = NodeUnderTest(plane)
     try:

@@ -6,16 +6,19 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_transports import HERE, THERE, Store, TransportBench
 from held_port import HeldPort
 from ringrift.data.nodes import DataNode
-from ringrift.data.server import ADDRESS_FILE
+from ringrift.data.server import ADDRESS_FILE, data_server
 from ringrift.data.transfer.http import HttpTransport
 from ringrift.runtime import SystemRuntime
+from ringrift.settings import load_settings
 
 SECRET = "the secret of the tests"
 START_S = 60.0
@@ -86,6 +89,43 @@ class DataServerProcess:
 
     def node(self, **fields):
         return DataNode(name=self.name, **({"ssh_host": "127.0.0.1", "data_port": self.port} | fields))
+
+
+class DataServerThread:
+    """The data server of one data folder in a thread of this process: quick to start, not to be killed."""
+
+    def __init__(self, root, name, *, secret=SECRET):
+        self.root, self.name = root, name
+        self._held = HeldPort()
+        environment = {
+            "RINGRIFT_DATA_DIR": str(root),
+            "RINGRIFT_NODE_ID": name,
+            "RINGRIFT_DATA_PORT": str(self._held.number),
+            "RINGRIFT_DATA_SECRET": secret,
+        }
+        self._server = data_server(load_settings(environment).settings, SystemRuntime())
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    async def _run(self):
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        with suppress(asyncio.CancelledError):
+            await self._server.run(on_ready=self._ready.set)
+
+    def start(self):
+        self._thread.start()
+        assert self._ready.wait(START_S)
+        return self
+
+    def stop(self):
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(START_S)
+        self._held.give_back()
+
+    @property
+    def entry(self):
+        """What the config files of others say of it."""
+        return {"ssh_host": "127.0.0.1", "data_port": self._held.number}
 
 
 def http_transport(store, runtime=None, *, secret=SECRET, node=HERE, **limits):

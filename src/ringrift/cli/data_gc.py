@@ -90,7 +90,7 @@ async def _collect(
     rows = []
     for artifact in wanted:
         held_for = held.get(artifact.digest, "")
-        verdict = await deleter.examine(artifact, held_for=held_for)
+        verdict = await deleter.examine(artifact, held_for=held_for, ask=dry_run)
         if verdict.allowed and not dry_run:
             verdict = (
                 await deleter.delete(artifact, why="asked for by a person", by=BY, held_for=held_for)

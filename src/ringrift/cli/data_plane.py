@@ -68,6 +68,8 @@ def move_with_bars(
                 shared.runtime,
                 nodes=shared.nodes,
                 make_transfers=lambda _plane: WatchedTransfers(shared.transfers, progress),
+                make_holders=lambda _plane: shared.holders,
+                holder=shared.holder,
             )
             return await work(plane, progress)
 

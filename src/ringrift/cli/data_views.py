@@ -84,7 +84,7 @@ async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, A
     held = await read_held(plane, (await plane.view()).cards)
     verdict = DeletionVerdict(allowed=False, reason="this node has none")
     if await plane.blobs.has(digest):
-        verdict = await deleter.examine(artifact, held_for=held.get(digest, ""))
+        verdict = await deleter.examine(artifact, held_for=held.get(digest, ""), ask=True)
     judged = [(receipt, "") for receipt in copies.counted] + list(copies.discounted)
     return {
         "artifact": _card(artifact),

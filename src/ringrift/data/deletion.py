@@ -1,23 +1,25 @@
 """The one place that deletes artifacts.
 
-A node deletes only its own copy, and only while enough others hold verified ones: `may_delete` decides,
-`Deleter.delete` carries it out. It writes the tombstone first, by compare-and-swap, so that no two nodes give
-up their copies because of each other's; then it looks again, and takes the tombstone back if a copy was
-lost meanwhile, or a person, work or a champion came to need the file. A crash at any step leaves the copy,
-or a decided deletion that `finish` completes or takes back.
+A node deletes only its own copy. `may_delete` says from the records whether it is worth asking; then the
+node notes that it begins, asks the other holders now, and deletes only if enough of them looked at their
+disks and promised to keep the file (`judge_promises`). No answer is no copy: the records are only what
+somebody said once. A crash at any step leaves the copy, or a decision that `finish` asks about anew and
+completes or takes back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.away import AwayLog
-from ringrift.data.copies import DAY_S, Copies, CopyRules, CopyView
+from ringrift.data.copies import DAY_S, EPHEMERAL, Copies, CopyRules, CopyView
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion_records import (
     DeletionRecords,
@@ -26,15 +28,22 @@ from ringrift.data.deletion_records import (
     Tombstone,
     with_node,
 )
+from ringrift.data.inventory import learn_from_answer
+from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
+from ringrift.data.promises import BEING_DELETED, KEEP_S, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
 from ringrift.data.quarantine import Quarantine
 from ringrift.data.retention import OpenInputs, needed_for
-from ringrift.errors import ConfigError, Conflict, Corrupt
+from ringrift.data.transfer.messages import File
+from ringrift.errors import ConfigError, Conflict, Corrupt, RingRiftError
 
 log = structlog.get_logger()
 
 PART = "deletion"
-_TRIES = 20
+SILENT_S = 60.0  # before a node that did not answer is asked again
+REFUSALS_RECORDED_MAX = 20  # of one reason, in one batch
+_TRIES, _WRITES = 3, 50
+_PAUSE_S = (0.05, 0.5)  # before another try, when two nodes wanted to delete the same file at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +122,72 @@ def may_delete(
     )
 
 
+class HolderReply(NamedTuple):
+    """What came of asking one node about one file."""
+
+    node: str
+    answer: KeepAnswer | None
+    why: str = ""  # there is no answer
+
+    @property
+    def file(self) -> KeptFile | None:
+        return None if self.answer is None else next(iter(self.answer.files), None)
+
+
+def judge_promises(
+    replies: Sequence[HolderReply], copies_min: int, *, own_store: str, heir: str = ""
+) -> DeletionVerdict:
+    """Whether enough nodes looked, have the file and keep it. Without a promise asked for: would they?
+
+    *own_store* is the folder of the copy that is to go; of an heir, which stays, it counts like any other.
+    """
+    stores: dict[str, str] = {}
+    doubts = []
+    for reply in replies:
+        file = reply.file
+        if reply.answer is None or file is None:
+            doubts.append(f"{reply.node} does not answer: {reply.why}")
+        elif file.pinned:
+            return DeletionVerdict(allowed=False, reason=f"it is pinned on {reply.node}: {file.pinned}")
+        elif file.refusal:
+            doubts.append(f"{reply.node}: {file.refusal}")
+        elif not reply.answer.counts:
+            doubts.append(f"{reply.node}: {EPHEMERAL}")
+        elif reply.answer.store == own_store and not heir:
+            doubts.append(f"{reply.node} has the same folder as this node")
+        elif reply.answer.store in stores:
+            doubts.append(f"{reply.node} has the same folder as {stores[reply.answer.store]}")
+        else:
+            stores[reply.answer.store] = reply.node
+    keeping = sorted(stores.values())
+    if len(keeping) >= copies_min:
+        what = f"{heir[:12]}, which has all of it" if heir else "it"
+        told = f"{len(keeping)} nodes looked now and keep {what}: {', '.join(keeping)}"
+        return DeletionVerdict(allowed=True, reason=told, copies_left=0 if heir else len(keeping))
+    told = f"{len(keeping)} nodes keep {'its heir' if heir else 'it'}, {copies_min} must"
+    told = f"{told} ({'; '.join(doubts)})" if doubts else told
+    return DeletionVerdict(allowed=False, reason=told, copies_left=len(keeping))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted:
-    """What became of one wish to delete."""
+    """What became of one request to delete."""
 
     digest: str
     verdict: DeletionVerdict
     bytes_freed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the other holders said, and until when (by `boot_s`) that may be acted upon."""
+
+    verdict: DeletionVerdict
+    promise: str = ""
+    until_s: float = 0.0
+    asked: tuple[DataNode, ...] = ()  # they may have promised, answer or not
+    busy: bool = False  # somebody else deletes the same file just now
+    pinned: bool = False
 
 
 class Deleter:
@@ -134,13 +202,26 @@ class Deleter:
         for_s = self.rules.copy_rules.receipt_age_s_max  # what was read before that counts for nobody
         self._away_log = AwayLog(plane.engine.events, plane.kv, plane.runtime, for_s=for_s)
         self._inputs = OpenInputs(plane.queue)
+        self._silent: dict[
+            str, tuple[str, float]
+        ] = {}  # nodes that did not answer: why, and asked again when
+        self._refusals: Counter[str] = Counter()
         self.decisions = DecisionLog(plane.kv, plane.runtime, node=self._node)
 
     async def examine(
-        self, artifact: Artifact, *, held_for: str = "", rules: DeletionRules | None = None
+        self,
+        artifact: Artifact,
+        *,
+        held_for: str = "",
+        rules: DeletionRules | None = None,
+        ask: bool = False,
     ) -> DeletionVerdict:
-        """Say whether this node's copy may go, without touching it."""
-        return (await self._examine(artifact, held_for, rules or self.rules))[0]
+        """Say whether this node's copy may go, without touching it: by the records, or by asking, too."""
+        rules = rules or self.rules
+        verdict = await self._examine(artifact, held_for, rules)
+        if verdict.allowed and ask:
+            verdict = (await self._ask(artifact, rules, keep_s=0.0)).verdict
+        return verdict
 
     async def delete(
         self,
@@ -153,41 +234,217 @@ class Deleter:
     ) -> Deleted:
         """Delete this node's copy if that is safe. Refusals and deletions are both recorded."""
         rules = rules or self.rules
-        for _ in range(_TRIES):
-            verdict, tombstone, revision = await self._examine(artifact, held_for, rules)
-            if not verdict.allowed:
-                await self._record("refused", artifact.digest, verdict.reason, wanted_for=why, by=by)
-                return Deleted(digest=artifact.digest, verdict=verdict)
-            condemned = self._condemned(artifact, tombstone, verdict, f"{why}; {verdict.reason}", by)
-            try:
-                await self._records.write(condemned, revision=revision)
-            except Conflict:
-                continue  # another node gives up its copy of the same file: count again
-            return await self._carry_out(artifact, held_for, rules)
-        raise Conflict(f"copies of {artifact.digest[:12]} changed {_TRIES} times while one was to be deleted")
+        verdict = await self._examine(artifact, held_for, rules)
+        if verdict.allowed:
+            async with self._plane.promises.deleting():
+                for _ in range(_TRIES):
+                    done, again = await self._try_to_delete(artifact, why, by, held_for, rules)
+                    if not again:
+                        break
+                    await self._plane.runtime.sleep(self._plane.runtime.rng.uniform(*_PAUSE_S))
+        else:
+            done = Deleted(digest=artifact.digest, verdict=verdict)
+        if not done.verdict.allowed:
+            await self._refused(artifact.digest, done.verdict.reason, wanted_for=why, by=by)
+        return done
 
     async def finish(self) -> list[Deleted]:
         """Complete, or take back, deletions that a crash interrupted."""
         await self._away_log.refresh()  # whoever was said to be away is remembered, before the log forgets
-        finished = []
-        for tombstone in (await self._plane.tombstones()).values():
-            own = tombstone.nodes.get(self._node)
-            if own is None or own.state is not GivingUp.DELETING:
-                continue
-            artifact = await self._plane.manifest.artifact(tombstone.digest)
-            card = artifact or Artifact(digest=tombstone.digest, size=own.bytes, name=tombstone.name)
-            finished.append(await self._carry_out(card, "", self.rules))
-        return finished
+        if not await self._unfinished():
+            return []
+        async with self._plane.promises.deleting():
+            return [await self._finish(digest) for digest in await self._unfinished()]
 
-    async def _examine(
-        self, artifact: Artifact, held_for: str, rules: DeletionRules
-    ) -> tuple[DeletionVerdict, Tombstone | None, int | None]:
-        # The tombstone is read before the receipts: whoever gives up a copy after this changes its revision.
-        tombstone, revision = await self._records.tombstone_at(artifact.digest)
+    # --- one deletion -------------------------------------------------------------------------------------
+
+    async def _try_to_delete(
+        self, artifact: Artifact, why: str, by: str, held_for: str, rules: DeletionRules
+    ) -> tuple[Deleted, bool]:
+        """Begin, ask, and delete if enough promise; also return whether it is worth trying again soon."""
+        digest = artifact.digest
+        # Before anybody is asked: from here on this node promises nobody to keep the file.
+        if refusal := await asyncio.to_thread(self._plane.promises.begin, digest, reason=why):
+            return _kept(digest, refusal), False
+        asked = _Asked(verdict=DeletionVerdict(allowed=False, reason=""))
+        try:
+            asked = await self._ask(artifact, rules, keep_s=KEEP_S)
+            held_for = held_for or await needed_for(self._plane, digest, self._inputs)
+        except RingRiftError:
+            await self._end(digest, asked)
+            raise
+        if held_for or not asked.verdict.allowed:
+            await self._end(digest, asked)
+            kept = _kept(digest, f"it is needed: {held_for}")
+            return (kept if held_for else Deleted(digest=digest, verdict=asked.verdict)), asked.busy
+        own = self._entry(artifact, asked.verdict, f"{why}; {asked.verdict.reason}", by)
+        await self._write_entry(artifact, own)
+        return await self._carry_out(artifact, own, asked), False
+
+    async def _carry_out(self, artifact: Artifact, own: GivenUp, asked: _Asked) -> Deleted:
+        """Delete what is decided, if the promises still hold."""
+        digest, manifest, plane = artifact.digest, self._plane.manifest, self._plane
+        receipts = await manifest.copies(digest)
+        await manifest.drop_copy(digest, self._node)
+        freed = await plane.blobs.size(digest) or 0
+        if plane.runtime.boot_s() > asked.until_s:
+            await self._take_back(digest)
+            await self._end(digest, asked)
+            return _kept(digest, "the promises to keep it were running out before it was deleted")
+        await plane.blobs.delete(digest)
+        await self._complete(digest, own, receipts)
+        await self._end(digest, asked)
+        await self._record("deleted", digest, own.reason, by=own.by, bytes=freed, name=artifact.name)
+        log.info("data.deleted", digest=digest[:12], name=artifact.name, reason=own.reason, by=own.by)
+        return Deleted(digest=digest, verdict=asked.verdict, bytes_freed=freed)
+
+    async def _complete(self, digest: str, own: GivenUp, receipts: list[Receipt]) -> None:
+        await self._records.change(
+            digest, lambda each: with_node(each, self._node, self._done(own, receipts))
+        )
+        await asyncio.to_thread(self._plane.promises.forget_reads, digest)
+        await self._forget_if_gone(digest)
+
+    async def _end(self, digest: str, asked: _Asked) -> None:
+        """This node may promise to keep the file again; those who promised us need not any longer."""
+        await asyncio.to_thread(self._plane.promises.end, digest)
+        for node in asked.asked:
+            try:
+                if node.name == self._node:
+                    await asyncio.to_thread(self._plane.promises.release, asked.promise)
+                else:
+                    await self._plane.holders.release(node, ReleaseRequest(promise=asked.promise))
+            except (RingRiftError, TimeoutError) as error:  # it ends by itself
+                log.info("deletion.promise_not_released", node=node.name, error=str(error))
+
+    # --- after a crash ------------------------------------------------------------------------------------
+
+    async def _unfinished(self) -> list[str]:
+        begun = set(await asyncio.to_thread(self._plane.promises.begun))
+        stones = (await self._plane.tombstones()).values()
+        return sorted(begun | {each.digest for each in stones if self._is_deciding(each)})
+
+    async def _finish(self, digest: str) -> Deleted:
+        artifact = await self._plane.manifest.artifact(digest)
+        tombstone = await self._records.tombstone(digest)
+        own = None if tombstone is None else tombstone.nodes.get(self._node)
+        nothing = _Asked(verdict=DeletionVerdict(allowed=False, reason=""))
+        if own is None or own.state is not GivingUp.DELETING:  # it was begun, and nothing was decided
+            await self._end(digest, nothing)
+            return _kept(digest, "nothing was decided")
+        if not await self._plane.blobs.has(digest):
+            receipts = await self._plane.manifest.copies(digest)
+            await self._plane.manifest.drop_copy(digest, self._node)
+            await self._complete(digest, own, receipts)
+            await self._end(digest, nothing)
+            await self._record("deleted", digest, own.reason, by=own.by, bytes=own.bytes)
+            return Deleted(digest=digest, verdict=DeletionVerdict(allowed=True, reason=own.reason))
+        card = artifact or Artifact(digest=digest, size=own.bytes)
+        asked = await self._asked_anew(card, own)
+        if asked.verdict.allowed:
+            return await self._carry_out(card, own, asked)
+        await self._take_back(digest)
+        await self._end(digest, asked)
+        await self._record("withdrawn", digest, asked.verdict.reason, wanted_for=own.reason, by=own.by)
+        return Deleted(digest=digest, verdict=asked.verdict)
+
+    async def _asked_anew(self, artifact: Artifact, own: GivenUp) -> _Asked:
+        """What was promised before the crash may be over, and what was not needed then may be now."""
+        held_for = await needed_for(self._plane, artifact.digest, self._inputs)
+        verdict = await self._examine(artifact, held_for, self.rules)
+        if verdict.allowed:
+            begin = self._plane.promises.begin
+            if refusal := await asyncio.to_thread(begin, artifact.digest, reason=own.reason):
+                verdict = DeletionVerdict(allowed=False, reason=refusal)
+        return (
+            await self._ask(artifact, self.rules, keep_s=KEEP_S)
+            if verdict.allowed
+            else _Asked(verdict=verdict)
+        )
+
+    # --- asking -------------------------------------------------------------------------------------------
+
+    async def _ask(self, artifact: Artifact, rules: DeletionRules, *, keep_s: float) -> _Asked:
+        """Ask who has the file, then who has its heir, if it has one."""
+        asked = await self._ask_about(artifact, rules, keep_s=keep_s)
+        heir = await self._records.heir(artifact.digest)
+        card = None if heir is None else await self._plane.manifest.artifact(heir.heir)
+        if asked.verdict.allowed or asked.pinned or card is None:
+            return asked
+        inherited = await self._ask_about(card, rules, keep_s=keep_s, promise=asked.promise, is_heir=True)
+        return replace(inherited, asked=(*asked.asked, *inherited.asked))
+
+    async def _ask_about(
+        self,
+        artifact: Artifact,
+        rules: DeletionRules,
+        *,
+        keep_s: float,
+        promise: str = "",
+        is_heir: bool = False,
+    ) -> _Asked:
+        plane, begun_s = self._plane, self._plane.runtime.boot_s()
+        request = KeepRequest(
+            asker=self._node,
+            promise=promise or plane.runtime.new_id(),
+            keep_s=keep_s,
+            files=(File(artifact.digest, artifact.size),),
+        )
+        own_store, heir = (
+            await asyncio.to_thread(lambda: plane.promises.id),
+            artifact.digest if is_heir else "",
+        )
+        replies: list[HolderReply] = []
+        verdict = judge_promises(replies, rules.copies_min, own_store=own_store, heir=heir)
+        asked: list[DataNode] = []
+        for group in await self._groups(artifact.digest, with_self=is_heir):
+            asked += group
+            replies += await asyncio.gather(*(self._ask_one(node, request) for node in group))
+            verdict = judge_promises(replies, rules.copies_min, own_store=own_store, heir=heir)
+            if verdict.allowed or _pinned(replies):
+                break
+        return _Asked(
+            verdict=verdict,
+            promise=request.promise,
+            until_s=begun_s + keep_s / 2,  # the rest is for clocks that run at different rates
+            asked=tuple(asked) if keep_s > 0 else (),
+            busy=any(reply.file is not None and reply.file.refusal == BEING_DELETED for reply in replies),
+            pinned=_pinned(replies),
+        )
+
+    async def _groups(self, digest: str, *, with_self: bool) -> list[list[DataNode]]:
+        """Nodes whose copies could count: first those that are known to have one, then the others."""
+        nodes = self._plane.nodes
+        # Of its heir this node's own copy counts, too: it is not the one that goes.
+        ours = set() if with_self else set(nodes.sharing(self._node))
+        able = [each for each in nodes.all() if each.active and not each.ephemeral and each.name not in ours]
+        known = {receipt.node for receipt in await self._plane.manifest.copies(digest)}
+        first = [each for each in able if each.name in known]
+        return [group for group in (first, [each for each in able if each.name not in known]) if group]
+
+    async def _ask_one(self, node: DataNode, request: KeepRequest) -> HolderReply:
+        plane, began_s = self._plane, self._plane.runtime.now_s()
+        if node.name == self._node:
+            return HolderReply(node.name, await asyncio.to_thread(plane.holder.keep, request))
+        why, again_s = self._silent.get(node.name, ("", 0.0))
+        if plane.runtime.boot_s() < again_s:
+            return HolderReply(node.name, None, why)
+        try:
+            answer = await plane.holders.keep(node, request)
+        except RingRiftError as error:
+            self._silent[node.name] = (str(error), plane.runtime.boot_s() + SILENT_S)
+            return HolderReply(node.name, None, str(error))
+        await learn_from_answer(plane, answer, began_s=began_s)
+        return HolderReply(node.name, answer)
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    async def _examine(self, artifact: Artifact, held_for: str, rules: DeletionRules) -> DeletionVerdict:
+        tombstone = await self._records.tombstone(artifact.digest)
         view = await self.view(rules)
         copies = view.of(await self._plane.manifest.copies(artifact.digest), tombstone)
         inheritance = await self._inheritance(artifact.digest, view)
-        verdict = may_delete(
+        return may_delete(
             artifact,
             copies,
             rules,
@@ -196,7 +453,6 @@ class Deleter:
             held_for=held_for,
             inheritance=inheritance,
         )
-        return verdict, tombstone, revision
 
     async def _inheritance(self, digest: str, view: CopyView) -> Inheritance | None:
         heir = await self._records.heir(digest)
@@ -206,10 +462,8 @@ class Deleter:
         copies = view.of(await self._plane.manifest.copies(heir.heir), tombstone)
         return Inheritance(heir=heir.heir, copies=copies)
 
-    def _condemned(
-        self, artifact: Artifact, tombstone: Tombstone | None, verdict: DeletionVerdict, reason: str, by: str
-    ) -> Tombstone:
-        entry = GivenUp(
+    def _entry(self, artifact: Artifact, verdict: DeletionVerdict, reason: str, by: str) -> GivenUp:
+        return GivenUp(
             state=GivingUp.DELETING,
             at_s=self._plane.runtime.now_s(),
             reason=reason,
@@ -217,36 +471,24 @@ class Deleter:
             copies_left=verdict.copies_left,
             bytes=artifact.size,
         )
+
+    async def _write_entry(self, artifact: Artifact, own: GivenUp) -> None:
+        """Enter this node into the tombstone: after a crash, the entry says what was decided."""
         plain = Tombstone(
             digest=artifact.digest, name=artifact.name, kind=artifact.kind.value, config=artifact.config
         )
-        return with_node(tombstone or plain, self._node, entry)
+        for _ in range(_WRITES):
+            tombstone, revision = await self._records.tombstone_at(artifact.digest)
+            try:
+                await self._records.write(with_node(tombstone or plain, self._node, own), revision=revision)
+            except Conflict:
+                continue
+            return
+        raise Conflict(f"the tombstone of {artifact.digest[:12]} changed {_WRITES} times in a row")
 
-    async def _carry_out(self, artifact: Artifact, held_for: str, rules: DeletionRules) -> Deleted:
-        """Look once more, then delete; our own copy is given up already and does not count."""
-        digest, manifest = artifact.digest, self._plane.manifest
-        held_for = held_for or await needed_for(self._plane, digest, self._inputs)
-        verdict, tombstone, _ = await self._examine(artifact, held_for, rules)
-        own = None if tombstone is None else tombstone.nodes.get(self._node)
-        if own is None or own.state is not GivingUp.DELETING:
-            return Deleted(
-                digest=digest, verdict=DeletionVerdict(allowed=False, reason="the decision was taken back")
-            )
-        if not verdict.allowed and await self._plane.blobs.has(digest):
-            await self._take_back(digest)
-            await self._record("withdrawn", digest, verdict.reason, wanted_for=own.reason, by=own.by)
-            return Deleted(digest=digest, verdict=verdict)
-        receipts = await manifest.copies(digest)
-        await manifest.drop_copy(digest, self._node)
-        freed = await self._plane.blobs.size(digest) or 0
-        await self._plane.blobs.delete(digest)
-        await self._records.change(
-            digest, lambda each: with_node(each, self._node, self._done(own, receipts))
-        )
-        await self._forget_if_gone(digest)
-        await self._record("deleted", digest, own.reason, by=own.by, bytes=freed, name=artifact.name)
-        log.info("data.deleted", digest=digest[:12], name=artifact.name, reason=own.reason, by=own.by)
-        return Deleted(digest=digest, verdict=verdict, bytes_freed=freed)
+    def _is_deciding(self, tombstone: Tombstone) -> bool:
+        own = tombstone.nodes.get(self._node)
+        return own is not None and own.state is GivingUp.DELETING
 
     async def _take_back(self, digest: str) -> None:
         """Keep the copy after all. A crash may have dropped its receipt, so it is read before it counts."""
@@ -267,9 +509,7 @@ class Deleter:
 
     def _without_decision(self, tombstone: Tombstone) -> Tombstone:
         """What was carried out meanwhile stays recorded."""
-        own = tombstone.nodes.get(self._node)
-        decided = own is not None and own.state is GivingUp.DELETING
-        return with_node(tombstone, self._node, None) if decided else tombstone
+        return with_node(tombstone, self._node, None) if self._is_deciding(tombstone) else tombstone
 
     def _done(self, own: GivenUp, receipts: list[Receipt]) -> GivenUp:
         """Not before the last receipt of this file, which a slow sender may still bring to the manifest.
@@ -302,8 +542,22 @@ class Deleter:
             rules=(rules or self.rules).copy_rules,
         )
 
+    async def _refused(self, digest: str, reason: str, **facts: Any) -> None:
+        """Record a refusal; the same one of many files only so often."""
+        self._refusals[reason] += 1
+        if self._refusals[reason] <= REFUSALS_RECORDED_MAX:
+            await self._record("refused", digest, reason, **facts)
+
     async def _record(self, action: str, digest: str, reason: str, **facts: Any) -> None:
         await self.decisions.record(PART, action, reason, digest=digest, **facts)
+
+
+def _kept(digest: str, reason: str) -> Deleted:
+    return Deleted(digest=digest, verdict=DeletionVerdict(allowed=False, reason=reason))
+
+
+def _pinned(replies: Sequence[HolderReply]) -> bool:
+    return any(reply.file is not None and bool(reply.file.pinned) for reply in replies)
 
 
 def tombstone_rows(tombstones: Mapping[str, Tombstone]) -> list[dict[str, Any]]:

@@ -11,7 +11,8 @@ from ringrift.data.export_windows import ExportWindows
 from ringrift.data.manifest_index import ManifestIndex, ManifestView
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
-from ringrift.data.transfer.assembling import assemble_transfers
+from ringrift.data.promises import Holder, KeepAnswer, KeepRequest, Released, ReleaseRequest, open_holder
+from ringrift.data.transfer.assembling import assemble_holders, assemble_transfers
 from ringrift.data.transfer.contract import Moved, Terms
 from ringrift.engine.opening import get_engine, get_engine_blocking
 from ringrift.engine.ports import Blobs, Engine, KeyValue, WorkQueue
@@ -53,8 +54,22 @@ class Transfers(Protocol):
         ...
 
 
+class Holders(Protocol):
+    """Asks other nodes about the files that they hold, now. No answer is `Unavailable`."""
+
+    async def keep(self, node: DataNode, request: KeepRequest) -> KeepAnswer: ...
+
+    async def release(self, node: DataNode, request: ReleaseRequest) -> Released: ...
+
+    async def close(self) -> None: ...
+
+
 class DataPlane:
-    """One node's data plane on an open engine. *make_transfers* gets the plane that it is made for."""
+    """One node's data plane on an open engine.
+
+    *make_transfers* and *make_holders* get the plane that they are made for; *holder* answers for the files
+    of this node.
+    """
 
     def __init__(
         self,
@@ -65,6 +80,8 @@ class DataPlane:
         nodes: DataNodes | None = None,
         blobs: Blobs | None = None,
         make_transfers: Callable[[DataPlane], Transfers] | None = None,
+        make_holders: Callable[[DataPlane], Holders] | None = None,
+        holder: Holder | None = None,
     ) -> None:
         self.engine, self.settings, self.runtime = engine, settings, runtime
         self.nodes = nodes or read_nodes(settings.node_name or runtime.hostname, settings.nodes)
@@ -76,8 +93,11 @@ class DataPlane:
         self._tombstones = mirror_tombstones(engine.kv, runtime)
         self._heirs = mirror_heirs(engine.kv, runtime)
         self.windows = ExportWindows(engine.queue)
-        self._make_transfers = make_transfers
+        self.holder = holder or open_holder(settings, runtime, node=self.nodes.this)
+        self.promises = self.holder.promises
+        self._make_transfers, self._make_holders = make_transfers, make_holders
         self._transfers: Transfers | None = None
+        self._holders: Holders | None = None
 
     @property
     def this(self) -> DataNode:
@@ -104,10 +124,22 @@ class DataPlane:
             self._transfers = self._make_transfers(self)
         return self._transfers
 
+    @property
+    def holders(self) -> Holders:
+        """Whoever asks other nodes what they hold."""
+        if self._holders is None:
+            if self._make_holders is None:
+                raise Unavailable("this data plane has no way to ask other nodes")
+            self._holders = self._make_holders(self)
+        return self._holders
+
     async def close(self) -> None:
         """Let go of what transfers keep between calls. The engine is not the plane's to close."""
         if self._transfers is not None:
             await self._transfers.close()
+        if self._holders is not None:
+            await self._holders.close()
+        self.promises.close()
 
 
 def _transfers_of(plane: DataPlane) -> Transfers:
@@ -116,8 +148,18 @@ def _transfers_of(plane: DataPlane) -> Transfers:
     )
 
 
+def _holders_of(plane: DataPlane) -> Holders:
+    return assemble_holders(plane.settings, plane.runtime, nodes=plane.nodes, promises=plane.promises)
+
+
 def _open() -> DataPlane:
-    return DataPlane(get_engine_blocking(), get_settings(), system_runtime(), make_transfers=_transfers_of)
+    return DataPlane(
+        get_engine_blocking(),
+        get_settings(),
+        system_runtime(),
+        make_transfers=_transfers_of,
+        make_holders=_holders_of,
+    )
 
 
 def get_data_plane() -> DataPlane:

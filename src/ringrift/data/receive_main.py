@@ -2,7 +2,8 @@
 
 Another node runs it over ssh. It reads one JSON request from stdin and answers with one JSON line, after
 which the caller knows what this node has and has verified. Actions: `look` (what is there, how far
-unfinished files are), `seal` (files that rsync brought), `take` and `give` (parts of files).
+unfinished files are), `seal` (files that rsync brought), `take` and `give` (parts of files), `keep` and
+`release` (promises to keep files).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import msgspec
 
 from ringrift.clock import wall_s
 from ringrift.data.artifacts import Receipt
+from ringrift.data.nodes import DataNode
+from ringrift.data.promises import KeepAnswer, KeepRequest, ReleaseRequest, open_holder
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.landing import Landed, Landing, Piece
 from ringrift.data.transfer.receiving import CHUNK_INDEX, Intake
@@ -29,6 +32,7 @@ from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.engine.sqlite.faults import from_os
 from ringrift.errors import RingRiftError, StorageFull
 from ringrift.runtime import system_runtime
+from ringrift.settings import load_settings
 
 MODULE = "ringrift.data.receive_main"
 BLOBS = "blobs"  # in a data folder
@@ -73,6 +77,8 @@ class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     cards: tuple[msgspec.Raw, ...] = ()  # seal, take: what the sender says of its files
     bytes_max: int = 0  # give: parts of up to so many bytes together
     read_again: bool = False  # look: hash what is there
+    keep: KeepRequest | None = None
+    release: ReleaseRequest | None = None
 
 
 class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,6 +89,7 @@ class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     corrupted: frozenset[str] = frozenset()
     offsets: dict[str, int] = {}
     pieces: tuple[WirePiece, ...] = ()
+    kept: KeepAnswer | None = None
 
 
 def look(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
@@ -129,8 +136,21 @@ def _part(path: Path, digest: str, offset: int, bytes_max: int) -> WirePiece:
         return WirePiece.pack(digest, size, offset, file.read(bytes_max))
 
 
+def keep(options: argparse.Namespace, request: ReceiveRequest) -> ReceiveReply:
+    """Answer for the files of this folder, without landing any."""
+    settings = load_settings({"RINGRIFT_DATA_DIR": str(options.data_dir.expanduser())}).settings
+    holder = open_holder(settings, system_runtime(), node=DataNode(name=options.node))
+    try:
+        if request.release is not None:
+            holder.release(request.release)
+        return ReceiveReply(kept=None if request.keep is None else holder.keep(request.keep))
+    finally:
+        holder.promises.close()
+
+
 Action = Callable[[Landing, ReceiveRequest, str], ReceiveReply]
 ACTIONS: dict[str, Action] = {"look": look, "seal": seal, "take": take, "give": give}
+KEEPING = ("keep", "release")
 
 
 def _reply(landed: Landed) -> ReceiveReply:
@@ -151,7 +171,7 @@ def read_request(source: BinaryIO) -> ReceiveRequest:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=MODULE, description="Receives files of other nodes.")
-    parser.add_argument("action", choices=ACTIONS)
+    parser.add_argument("action", choices=(*ACTIONS, *KEEPING))
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--node", required=True, help="the name of this node")
     parser.add_argument("--peer", required=True, help="the name of the node that asks")
@@ -169,6 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(options: argparse.Namespace) -> ReceiveReply:
     request = read_request(sys.stdin.buffer)
+    if options.action in KEEPING:
+        return keep(options, request)
     folder = BlobFolder(options.data_dir.expanduser() / BLOBS, system_runtime().new_id)
     index = ChunkIndex(folder.folder / CHUNK_INDEX)
     intake = Intake(folder, index, node=options.node, now_s=wall_s)

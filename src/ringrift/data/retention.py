@@ -14,12 +14,12 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DataPlane
+from ringrift.data.promises import PINS
 from ringrift.engine.digests import check_digest
 from ringrift.engine.ports import KeyValue, WorkItem, WorkQueue, WorkState
 from ringrift.errors import ConfigError
 from ringrift.work.job_orders import JobOrder, read_order
 
-PINS = "data/pins/"
 CHAMPIONS = "learning/champion/"
 _PAGE = 1_000
 

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from ringrift.data.nodes import read_nodes
+from ringrift.data.promises import Holder, open_holder
 from ringrift.data.secret import data_secret
 from ringrift.data.server_answers import Answers
 from ringrift.data.server_buffers import Buffers
@@ -45,9 +46,16 @@ class DataServer:
     """Serves one blob folder until it is cancelled."""
 
     def __init__(
-        self, intake: Intake, *, secret: bytes, address: tuple[str, int], address_file: Path, runtime: Runtime
+        self,
+        intake: Intake,
+        holder: Holder,
+        *,
+        secret: bytes,
+        address: tuple[str, int],
+        address_file: Path,
+        runtime: Runtime,
     ) -> None:
-        self._intake, self._secret, self._address = intake, secret, address
+        self._intake, self._holder, self._secret, self._address = intake, holder, secret, address
         self._address_file, self._runtime = address_file, runtime
         self.port = 0
 
@@ -71,7 +79,7 @@ class DataServer:
         try:
             server = DataHttpServer(
                 self._address,
-                answers=Answers(self._intake, Buffers()),
+                answers=Answers(self._intake, Buffers(), self._holder),
                 signer=Signer(self._secret),
                 once_only=OnceOnly(now_s=self._runtime.now_s, monotonic_s=self._runtime.monotonic_s),
             )
@@ -105,6 +113,7 @@ class DataServer:
         thread.join(_STOP_S)
         self._intake.close()
         self._intake.index.close()
+        self._holder.promises.close()
         self._address_file.unlink(missing_ok=True)
 
 
@@ -117,6 +126,7 @@ def data_server(settings: Settings, runtime: Runtime) -> DataServer:
     this = read_nodes(settings.node_name or runtime.hostname, settings.nodes).this
     return DataServer(
         open_intake(settings, runtime, node=this.name),
+        open_holder(settings, runtime, node=this),
         secret=data_secret(settings),
         address=(settings.data_host, this.data_port or settings.data_port),
         address_file=settings.data_dir / ADDRESS_FILE,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ringrift.data.promises import Holder, KeepRequest, ReleaseRequest
 from ringrift.data.server_buffers import Buffers
 from ringrift.data.transfer.chunks import ChunkedFile, chunk_count, chunk_length
 from ringrift.data.transfer.contract import CHUNK_BYTES
@@ -66,8 +67,8 @@ class ServerAnswer:
 class Answers:
     """The verbs. Safe from several threads."""
 
-    def __init__(self, intake: Intake, buffers: Buffers) -> None:
-        self._intake, self._buffers = intake, buffers
+    def __init__(self, intake: Intake, buffers: Buffers, holder: Holder) -> None:
+        self._intake, self._buffers, self._holder = intake, buffers, holder
         self._verbs: Mapping[str, Callable[[bytes, Payload], ServerAnswer]] = {
             "hello": self._hello,
             "held": self._held,
@@ -78,6 +79,8 @@ class Answers:
             "fetch_batch": self._fetch_batch,
             "fetch_hashes": self._fetch_hashes,
             "fetch_chunks": self._fetch_chunks,
+            "keep": self._keep,
+            "release": self._release,
         }
 
     def answer(self, verb: str, head: bytes, payload: Payload) -> ServerAnswer:
@@ -89,6 +92,14 @@ class Answers:
 
     def _hello(self, _head: bytes, _payload: Payload) -> ServerAnswer:
         return ServerAnswer(encode(Hello(self._intake.node)))
+
+    # --- files that are here --------------------------------------------------------------------------
+
+    def _keep(self, head: bytes, _payload: Payload) -> ServerAnswer:
+        return ServerAnswer(encode(self._holder.keep(decode(head, KeepRequest))))
+
+    def _release(self, head: bytes, _payload: Payload) -> ServerAnswer:
+        return ServerAnswer(encode(self._holder.release(decode(head, ReleaseRequest))))
 
     # --- files that come ------------------------------------------------------------------------------
 

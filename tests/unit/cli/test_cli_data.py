@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from run_folder import in_engine
 
+from data_http import SECRET, DataServerThread
 from ringrift.cli.data_progress import WatchedTransfers, bars
 from ringrift.cli.data_views import size_text
 from ringrift.cli.main import app
@@ -37,6 +38,27 @@ def drive(tmp_path, monkeypatch):
     monkeypatch.setenv("RINGRIFT_NODES", json.dumps(nodes))
     monkeypatch.setenv("RINGRIFT_NODE_ID", "a")
     return path
+
+
+@pytest.fixture
+def neighbors(drive, tmp_path, monkeypatch):
+    """The data servers of `b` and `c`, whose disks have nothing yet."""
+    servers = {name: DataServerThread(tmp_path / name, name).start() for name in ("b", "c")}
+    nodes = {"a": {}, **{name: server.entry for name, server in servers.items()}}
+    nodes["usb"] = {"drive_path": str(drive)}
+    monkeypatch.setenv("RINGRIFT_NODES", json.dumps(nodes))
+    monkeypatch.setenv("RINGRIFT_DATA_SECRET", SECRET)
+    yield servers
+    for server in servers.values():
+        server.stop()
+
+
+def give(servers, artifact):
+    """Put the file on their disks, too."""
+    for server in servers:
+        place = server.root / "blobs" / artifact.digest[:2] / artifact.digest
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(blob(artifact).read_bytes())
 
 
 def ringrift(*arguments, code=0):
@@ -97,11 +119,15 @@ def test_ls_lists_artifacts_with_their_copies(drive):
     assert "no node is called 'zz'" in ringrift("ls", "--node", "zz", code=2).stderr
 
 
-def test_show_says_what_holds_a_file_and_why_it_may_go(drive):
+def test_show_says_what_holds_a_file_and_why_it_may_go(neighbors):
     games = make("games", "a", "b", "c")
+    give(neighbors.values(), games)
     found = answer("show", games.digest[:8])
     assert [each["node"] for each in found["copies"]] == ["a", "b", "c"]
-    assert (found["may_delete"], found["why"]) == (True, "2 verified copies stay: b, c")
+    assert (found["may_delete"], found["why"]) == (True, "2 nodes looked now and keep it: b, c")
+    neighbors["c"].stop()
+    assert "c does not answer" in answer("show", games.digest)["why"]
+    neighbors.pop("c")
     in_engine(lambda engine: pin(engine.kv, games.digest, "for a paper"))
     found = answer("show", games.digest)
     assert (found["may_delete"], found["held_for"]) == (False, "pinned: for a paper")
@@ -135,8 +161,9 @@ def test_replicas_counts_copies_and_plans_repairs(drive):
     assert "1 below the minimum" in shown
 
 
-def test_gc_dry_run_deletes_nothing_and_gc_only_what_is_safe(drive):
+def test_gc_dry_run_deletes_nothing_and_gc_only_what_is_safe(neighbors):
     safe, single = make("safe", "a", "b", "c"), make("single", "a", "b")
+    give(neighbors.values(), safe)
     found = answer("gc", "--dry-run")
     assert (found["files"], found["bytes"]) == (1, 4)
     assert {row["name"]: row["goes"] for row in found["artifacts"]} == {
@@ -146,7 +173,7 @@ def test_gc_dry_run_deletes_nothing_and_gc_only_what_is_safe(drive):
     assert blob(safe).exists()
     assert "would be freed" in ringrift("gc", "--dry-run").stdout
     shown = ringrift("gc").stdout
-    assert "2 verified copies stay: b, c" in shown
+    assert "2 nodes looked now and keep it: b, c" in shown
     assert "1 verified copies would stay, 2 must" in shown
     assert not blob(safe).exists()
     assert blob(single).exists()
@@ -460,9 +487,11 @@ def test_sizes_read_well(size, text):
     assert size_text(size) == text
 
 
-def test_a_pinned_file_stays_until_it_is_unpinned(drive):
+def test_a_pinned_file_stays_until_it_is_unpinned(neighbors):
     games = make("games", "a", "b", "c")
     other = make("more", "a", "b", "c")
+    for each in (games, other):
+        give(neighbors.values(), each)
     assert "no artifact is called 'ffff" in ringrift("pin", games.digest[:8], "f" * 64, code=2).stderr
     assert answer("show", games.digest)["held_for"] == "", "all or none"
     assert "pinned" in ringrift("pin", games.digest[:8], "--why", "for a paper").stdout

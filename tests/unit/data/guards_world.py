@@ -7,9 +7,11 @@ import hashlib
 import random
 from typing import Any
 
+from data_holders import DirectHolders, memory_holder
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
+from ringrift.data.promises import PINS
 from ringrift.data.transfer.contract import Moved, TransferFailed
 from ringrift.engine.memory.engine import MemoryStore, memory_engine
 from ringrift.engine.ports import Engine
@@ -108,18 +110,26 @@ class World:
         return [payload for name, payload in self.events if name == event]
 
     def _plane(self, name: str, nodes: tuple[DataNode, ...]) -> DataPlane:
-        shared, own = memory_engine(self.runtime, self.store), memory_engine(self.runtime)
+        disk = MemoryStore()
+        shared, own = memory_engine(self.runtime, self.store), memory_engine(self.runtime, disk)
         kv = JitteryKv(shared.kv, self.rng)
         engine = Engine(
             events=shared.events, queue=shared.queue, kv=kv, blobs=own.blobs, lifecycle=shared.lifecycle
         )
+        known = DataNodes(name, nodes)
         return DataPlane(
             engine,
             load_settings({"RINGRIFT_DATA_DIR": "unused"}).settings,
             self.runtime,
-            nodes=DataNodes(name, nodes),
+            nodes=known,
             make_transfers=lambda plane: DirectTransfers(self, plane),
+            make_holders=lambda _plane: DirectHolders(self),
+            holder=memory_holder(disk, known.this, self.runtime, pinned=self._pinned),
         )
+
+    def _pinned(self, digest: str) -> str:
+        entry = self.store.kv.live.get(PINS + digest)
+        return "" if entry is None else entry.value.decode()
 
     def receipt(self, artifact: Artifact, node: str) -> Receipt:
         return Receipt(

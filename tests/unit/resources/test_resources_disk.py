@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_holders import WillingHolders
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.capacity import DiskStates
 from ringrift.data.nodes import DataNode, DataNodes
@@ -61,7 +62,10 @@ async def plane(tmp_path):
     settings = load_settings({"RINGRIFT_DATA_DIR": str(tmp_path)}).settings
     runtime = SystemRuntime()
     engine = await open_engine(settings, runtime)
-    yield DataPlane(engine, settings, runtime, nodes=DataNodes("a", NODES), make_transfers=Receivers)
+    nodes = DataNodes("a", NODES)
+    yield DataPlane(
+        engine, settings, runtime, nodes=nodes, make_transfers=Receivers, make_holders=WillingHolders
+    )
     await engine.close()
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNodes
+from ringrift.data.promises import PromiseStore
 from ringrift.data.secret import data_secret
 from ringrift.data.transfer.archives import archive_transports
 from ringrift.data.transfer.base64 import Base64Transport
+from ringrift.data.transfer.holders import ArchiveHolders, HttpHolders, NodeHolders, SshHolders
 from ringrift.data.transfer.http import HttpTransport
 from ringrift.data.transfer.landing import Landing
 from ringrift.data.transfer.programs import Programs, Scratch
@@ -19,6 +21,21 @@ from ringrift.engine.ports import Engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
+
+
+def assemble_holders(
+    settings: Settings, runtime: Runtime, *, nodes: DataNodes, promises: PromiseStore
+) -> NodeHolders:
+    """Put together what asks other nodes about their files."""
+    this = nodes.this.name
+    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
+    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
+    stores = SshStores(ssh, programs.scratch, this=this)
+    http = HttpTransport(
+        open_intake(settings, runtime, node=this), secret=data_secret(settings), runtime=runtime
+    )
+    ways = (HttpHolders(http), SshHolders(stores), ArchiveHolders(promises, runtime))
+    return NodeHolders(ways, ssh_stores=stores)
 
 
 def assemble_transfers(

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
@@ -60,6 +62,16 @@ class HttpTransport:
         if tally.open_files():
             await self._first_word(_hello, open_line)
         return await self._work(Fetching(self._intake, tally, terms), open_line)
+
+    async def ask(
+        self, node: DataNode, verb: str, message: msgspec.Struct, answer: type[T], *, timeout_s: float
+    ) -> T:
+        """Ask one thing that moves no file; `Unavailable` if there is no answer, or a refusal."""
+
+        def say(line: HttpLine) -> T:
+            return line.ask(verb, message, answer)
+
+        return await self._first_word(say, self._opener(node, Terms(timeout_s=timeout_s)))
 
     async def _work(self, work: Work, open_line: Callable[[], HttpLine]) -> Moved:
         crew = Crew(
