@@ -9,8 +9,12 @@ import random
 import signal
 import socket
 import stat
+import threading
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 
+import psutil
 import pytest
 
 from data_http import SECRET, DataServerProcess, http_transport
@@ -19,6 +23,7 @@ from ringrift.daemons.manager import get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.data.secret import SECRET_FILE, data_secret
 from ringrift.data.server import ADDRESS_FILE, data_server
+from ringrift.data.server_http import STRANGER_S, DataHttpServer
 from ringrift.data.transfer.chunks import hash_of
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
 from ringrift.data.transfer.http_line import HttpLine, LineBroken, ServerTime
@@ -33,10 +38,11 @@ from ringrift.data.transfer.messages import (
     encode,
 )
 from ringrift.data.transfer.receiving import Taken
-from ringrift.data.transfer.signing import NotSigned, Signer, Words
+from ringrift.data.transfer.signing import NotSigned, OnceOnly, Signer, Words, digest_of
 from ringrift.errors import StorageFull, Unavailable
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
+from ringrift.testing.simulation import ManualRuntime
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,7 @@ def raw(server, words, *, secret=SECRET, body=None, **changes):
     """A request by hand; return status and body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     headers = Signer(secret.encode()).request_headers(words) | changes
+    headers = {name: value for name, value in headers.items() if value is not None}
     connection.request("POST", words.path, body=words.head if body is None else body, headers=headers)
     answer = connection.getresponse()
     said = answer.read()
@@ -106,15 +113,24 @@ def raw(server, words, *, secret=SECRET, body=None, **changes):
 
 
 def words(verb="hello", head=b'{"files":[]}', *, time_s=None, nonce=None, path=None):
-    return Words(
+    return Said(
         method="POST",
         path=path or f"/v1/{verb}",
         node=HERE,
         time=f"{time.time() if time_s is None else time_s:.6f}",
         nonce=nonce or os.urandom(8).hex(),
-        head=head,
+        head_length=len(head),
+        head_digest=digest_of(head),
         content_length=len(head),
+        head=head,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said(Words):
+    """Words with the head that they are about."""
+
+    head: bytes
 
 
 # --- who may speak ----------------------------------------------------------------------------------------
@@ -272,7 +288,7 @@ def test_other_methods_and_noise_end_the_connection_only(server, line):
         assert b"400" in noise.recv(1 << 16)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("GET", "/etc/passwd")
-    assert connection.getresponse().status == 501
+    assert connection.getresponse().status == 405
     connection.close()
     assert line.ask("hello", Files(()), Hello).node == THERE
 
@@ -305,11 +321,12 @@ def test_a_chunk_with_a_flipped_bit_is_named_and_not_kept(line, there):
 
 def test_one_connection_too_many_is_turned_away_and_there_is_room_again(own_server):
     server = own_server
-    lines = [open_line(server) for _ in range(64)]
-    for line in lines:
-        line.ask("hello", Files(()), Hello)
+    lines = []
+    for _ in range(64):
+        lines.append(open_line(server))
+        lines[-1].ask("hello", Files(()), Hello)
     extra = open_line(server)
-    with pytest.raises(LineBroken):
+    with pytest.raises(Unavailable, match="all connections"):
         extra.ask("hello", Files(()), Hello)
     for line in (*lines, extra):
         line.close()
@@ -319,11 +336,106 @@ def test_one_connection_too_many_is_turned_away_and_there_is_room_again(own_serv
         try:
             assert fresh.ask("hello", Files(()), Hello).node == THERE
             break
-        except LineBroken:
+        except Unavailable:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         finally:
             fresh.close()
+
+
+# --- strangers --------------------------------------------------------------------------------------------
+
+
+def memory_bytes(server):
+    return psutil.Process(server.process.pid).memory_info().rss
+
+
+def ended(connection):
+    """Whether the other side ended it, after what it still had to say."""
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_connections_that_say_nothing_keep_no_peer_out(own_server):
+    idle = [socket.create_connection(("127.0.0.1", own_server.port), timeout=60) for _ in range(200)]
+    for each in idle[:20]:
+        with suppress(OSError):  # it may be gone already, in favor of a later one
+            each.sendall(b"POST /v1/hello HTTP/1.1\r\nX: ")
+    line = open_line(own_server)
+    assert line.ask("hello", Files(()), Hello).node == THERE
+    more = [socket.create_connection(("127.0.0.1", own_server.port), timeout=60) for _ in range(200)]
+    assert line.ask("hello", Files(()), Hello).node == THERE, "a peer is not sent away for strangers"
+    for each in (*idle, *more, line):
+        each.close()
+
+
+def test_whoever_says_nothing_signed_in_time_is_sent_away():
+    clock = ManualRuntime()
+    once = OnceOnly(now_s=clock.now_s, monotonic_s=clock.monotonic_s)
+    server = DataHttpServer(
+        ("127.0.0.1", 0), answers=None, signer=Signer(b"x"), once_only=once, monotonic_s=clock.monotonic_s
+    )
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    with socket.create_connection(server.server_address, timeout=60) as slow:
+        slow.sendall(b"POST /v1/hello HTTP/1.1\r\nX: a letter now and then does not h")
+        while not server._strangers:
+            time.sleep(0.01)
+        clock.advance(STRANGER_S + 1)
+        assert ended(slow)
+    server.shutdown()
+    server.server_close()
+    thread.join(60)
+
+
+def test_large_heads_of_strangers_cost_nothing(own_server):
+    line = open_line(own_server)
+    assert line.ask("hello", Files(()), Hello).node == THERE
+    before, rude = memory_bytes(own_server), []
+    try:
+        for number in range(60):
+            sock = socket.create_connection(("127.0.0.1", own_server.port), timeout=60)
+            rude.append(sock)
+            length = 4 << 20
+            said = f"Content-Length: {length}\r\nRingrift-Head: {length}\r\nRingrift-Digest: {'0' * 64}\r\n"
+            with suppress(OSError):
+                sock.sendall(f"POST /v1/held HTTP/1.1\r\n{said if number % 2 else said[:-85]}\r\n".encode())
+                sock.sendall(bytes(1 << 18))
+        assert memory_bytes(own_server) - before < 30 << 20
+        assert line.ask("hello", Files(()), Hello).node == THERE
+    finally:
+        for each in (*rude, line):
+            each.close()
+
+
+def test_headers_are_bounded_together(server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as rude:
+        with suppress(OSError):
+            for number in range(99):
+                rude.sendall(
+                    b"POST /v1/hello HTTP/1.1\r\n"
+                    if not number
+                    else b"X%d: " % number + b"a" * 1000 + b"\r\n"
+                )
+        assert ended(rude)
+
+
+def test_a_small_head_of_an_earlier_version_is_taken_and_a_large_one_is_told_why_not(server):
+    assert raw(server, words(), **{"Ringrift-Digest": None})[0] == 200
+    large = words("held", b'{"files":[]' + b" " * 20_000 + b"}")
+    status, body = raw(server, large, **{"Ringrift-Digest": None})
+    assert (status, b"needs its digest" in body) == (400, True)
+    assert raw(server, large)[0] == 200
+
+
+def test_depth_is_refused_in_words(server, line):
+    deep = b'{"files":[],"cards":[' + b"[" * 100_000 + b"]" * 100_000 + b"]}"
+    assert raw(server, words("held", deep))[0] == 400
+    assert line.ask("hello", Files(()), Hello).node == THERE
 
 
 # --- life -------------------------------------------------------------------------------------------------

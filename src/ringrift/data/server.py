@@ -82,6 +82,7 @@ class DataServer:
                 answers=Answers(self._intake, Buffers(), self._holder),
                 signer=Signer(self._secret),
                 once_only=OnceOnly(now_s=self._runtime.now_s, monotonic_s=self._runtime.monotonic_s),
+                monotonic_s=self._runtime.monotonic_s,
             )
         except OSError as error:
             why = error.strerror or str(error)

@@ -1,18 +1,24 @@
 """The data server's HTTP side: a thread for each connection, signatures, limits, and errors told in words.
 
-Memory is bounded by the buffers and the number of connections, whatever is sent.
+A connection is a *stranger's* until a request on it was signed rightly. A stranger gets little: a few
+kilobytes of headers, seconds to say something signed, and a place only until another stranger needs it, the
+oldest first. So those who say nothing never keep a peer out, and memory is bounded by the buffers and the
+number of connections, whatever is sent.
 """
 
 from __future__ import annotations
 
+import hmac
 import socket
 import socketserver
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from io import BufferedIOBase
+from typing import Any, ClassVar, cast
 
 import structlog
 
@@ -26,6 +32,7 @@ from ringrift.data.transfer.messages import (
     encode,
 )
 from ringrift.data.transfer.signing import (
+    DIGEST,
     HEAD,
     NODE,
     NONCE,
@@ -37,13 +44,19 @@ from ringrift.data.transfer.signing import (
     Signer,
     StaleRequest,
     Words,
+    digest_of,
 )
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, StorageFull, Unavailable
 
 log = structlog.get_logger()
 
-CONNECTIONS_MAX = 64
+CONNECTIONS_MAX = 64  # of peers
 IDLE_S = 120.0
+STRANGERS_MAX = 32
+STRANGERS_OF_ONE_ADDRESS_MAX = 16
+STRANGER_S = 10.0  # to say something signed
+STRANGER_HEAD_BYTES_MAX = 16_384  # of a head that came without its digest
+LINES_BYTES_MAX = 16_384  # of the request line and the headers together
 _DISCARDED_AT_ONCE = 1 << 18
 _BACKLOG = 128
 
@@ -57,21 +70,30 @@ REFUSALS: tuple[tuple[type[RingRiftError], int, str], ...] = (
     (Unavailable, 503, "unavailable"),
     (ConfigError, 400, "wrong"),
     (Corrupt, 422, "corrupt"),
+    (RingRiftError, 503, "unavailable"),
 )
 
 
 class DataHttpServer(ThreadingHTTPServer):
-    """Listens and hands each connection to a thread; one too many is turned away."""
+    """Listens and hands each connection to a thread. A stranger makes way for the next; a peer stays."""
 
     daemon_threads = True
     request_queue_size = _BACKLOG
 
     def __init__(
-        self, address: tuple[str, int], *, answers: Answers, signer: Signer, once_only: OnceOnly
+        self,
+        address: tuple[str, int],
+        *,
+        answers: Answers,
+        signer: Signer,
+        once_only: OnceOnly,
+        monotonic_s: Callable[[], float],
     ) -> None:
         self.answers, self.signer, self.once_only = answers, signer, once_only
         self.refused: Counter[str] = Counter()
-        self._connections: set[socket.socket] = set()
+        self._monotonic_s = monotonic_s
+        self._peers: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, tuple[str, float]] = {}  # address and arrival, the oldest first
         self._lock = threading.Lock()
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
@@ -82,20 +104,47 @@ class DataHttpServer(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        address = client_address[0]
         with self._lock:
-            crowded = len(self._connections) >= CONNECTIONS_MAX
-            if not crowded:
-                self._connections.add(request)
-        if crowded:
-            self.refused["crowded"] += 1
-            log.warning("data_server.crowded", peer=client_address[0], connections=CONNECTIONS_MAX)
-            self.shutdown_request(request)
-            return
+            self._make_room_for(address)
+            self._strangers[request] = (address, self._monotonic_s())
         super().process_request(request, client_address)
+
+    def _make_room_for(self, address: str) -> None:
+        same = [each for each, (its, _) in self._strangers.items() if its == address]
+        if len(same) >= STRANGERS_OF_ONE_ADDRESS_MAX:
+            self._send_away(same[0], "too many connections of one address")
+        elif len(self._strangers) >= STRANGERS_MAX:
+            self._send_away(next(iter(self._strangers)), "too many connections that said nothing signed")
+
+    def service_actions(self) -> None:
+        """Called twice a second by the loop that listens: those who said nothing signed in time go."""
+        with self._lock:
+            oldest_s = self._monotonic_s() - STRANGER_S
+            late = [each for each, (_, came_s) in self._strangers.items() if came_s < oldest_s]
+            for each in late:
+                self._send_away(each, f"nothing signed within {STRANGER_S:g} s")
+
+    def _send_away(self, stranger: socket.socket, why: str) -> None:
+        address, _ = self._strangers.pop(stranger)
+        self.refused["stranger"] += 1
+        log.info("data_server.stranger_sent_away", peer=address, why=why)
+        _end(stranger)
+
+    def is_known(self, connection: socket.socket) -> None:
+        """Something on this connection was signed; `Unavailable` if there are too many such already."""
+        with self._lock:
+            if connection in self._peers:
+                return
+            if len(self._peers) >= CONNECTIONS_MAX:
+                raise Unavailable("all connections are taken", retry_after_s=5.0)
+            self._strangers.pop(connection, None)
+            self._peers.add(connection)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._connections.discard(request)
+            self._peers.discard(request)
+            self._strangers.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - as the base class
@@ -104,19 +153,48 @@ class DataHttpServer(ThreadingHTTPServer):
     def hang_up(self) -> None:
         """End all connections, so that their threads do."""
         with self._lock:
-            connections = list(self._connections)
+            connections = [*self._peers, *self._strangers]
         for connection in connections:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # the other side was first
-                continue
+            _end(connection)
+
+
+def _end(connection: socket.socket) -> None:
+    """Wake the thread that waits for this connection; it closes it."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the other side was first
+        return
+
+
+class _BoundedLines:
+    """What comes in on a connection. The lines before a body are bounded together."""
+
+    def __init__(self, stream: BufferedIOBase) -> None:
+        self._stream, self.bytes_left = stream, LINES_BYTES_MAX
+
+    def readline(self, size: int = -1) -> bytes:
+        line = self._stream.readline(self.bytes_left + 1 if size < 0 else min(size, self.bytes_left + 1))
+        self.bytes_left -= len(line)
+        if self.bytes_left < 0:
+            raise ConnectionError(f"more than {LINES_BYTES_MAX} bytes of headers")
+        return line
+
+    def readinto(self, piece: memoryview) -> int:
+        return self._stream.readinto(piece)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
 
 
 class _RequestPayload:
     """The payload of a request, read from the connection."""
 
-    def __init__(self, conversation: _Conversation, length: int) -> None:
-        self._stream, self.left = conversation.rfile, length
+    def __init__(self, stream: _BoundedLines, length: int) -> None:
+        self._stream, self.left = stream, length
 
     def read_into(self, piece: memoryview) -> None:
         if len(piece) > self.left:
@@ -147,24 +225,30 @@ class _Conversation(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize: ClassVar[int] = 0
 
+    def setup(self) -> None:
+        super().setup()
+        self.lines = _BoundedLines(self.rfile)
+        self.rfile = cast(BufferedIOBase, self.lines)
+
+    def handle_one_request(self) -> None:
+        self.lines.bytes_left = LINES_BYTES_MAX
+        super().handle_one_request()
+
     def do_POST(self) -> None:
         nonce = self.headers.get(NONCE, "")
         try:
             head, payload = self._read_head()
-        except ConfigError as error:
+        except RingRiftError as error:  # what follows cannot be told from the next request
             self.close_connection = True
             self._refuse(error, nonce)
             return
         try:
-            self._check(head, payload.left)
+            self.server.once_only.admit(self.headers.get(TIME, ""), nonce)
             answer = self.server.answers.answer(self.path.removeprefix(PREFIX), head, payload)
             payload.discard()
             self._send(200, nonce, answer)
         except RingRiftError as error:
-            if isinstance(error, NotSigned):
-                self.close_connection = True
-            else:
-                payload.discard()
+            payload.discard()
             self._refuse(error, nonce)
 
     def handle(self) -> None:
@@ -174,28 +258,49 @@ class _Conversation(BaseHTTPRequestHandler):
             log.info("data_server.connection_lost", peer=self.client_address[0], why=str(error))
 
     def _read_head(self) -> tuple[bytes, _RequestPayload]:
-        try:
-            whole, head = int(self.headers.get("Content-Length", "")), int(self.headers.get(HEAD, ""))
-        except ValueError:
-            raise ConfigError("the request does not say how long it is") from None
-        if not 0 <= head <= min(whole, HEAD_BYTES_MAX) or whole - head > PAYLOAD_BYTES_MAX:
-            raise ConfigError(f"a head of {head} bytes in a body of {whole} is more than this server takes")
-        buffer = bytearray(head)
-        _RequestPayload(self, head).read_into(memoryview(buffer))
-        return bytes(buffer), _RequestPayload(self, whole - head)
+        """The head of a request by somebody who knows the secret, and what follows it."""
+        whole, length = self._lengths()
+        digest = self.headers.get(DIGEST)
+        if digest is None:  # of an earlier version: small enough to be read on trust
+            if length > STRANGER_HEAD_BYTES_MAX:
+                raise ConfigError(f"a head of {length} bytes needs its digest in {DIGEST}")
+            head = self._read(length)
+            self._check(digest_of(head), length, whole)
+        else:
+            self._check(digest, length, whole)
+            head = self._read(length)
+            if not hmac.compare_digest(digest_of(head), digest):
+                raise NotSigned("the head is not the one that was signed")
+        return head, _RequestPayload(self.lines, whole - length)
 
-    def _check(self, head: bytes, payload_length: int) -> None:
+    def _lengths(self) -> tuple[int, int]:
+        """How long the body is, and its head."""
+        said = self.headers.get("Content-Length", ""), self.headers.get(HEAD, "")
+        if not all(text.isascii() and text.isdigit() and len(text) < 16 for text in said):
+            raise ConfigError("the request does not say how long it is")
+        whole, length = int(said[0]), int(said[1])
+        if length > min(whole, HEAD_BYTES_MAX) or whole - length > PAYLOAD_BYTES_MAX:
+            raise ConfigError(f"a head of {length} bytes in a body of {whole} is more than this server takes")
+        return whole, length
+
+    def _read(self, length: int) -> bytes:
+        buffer = bytearray(length)
+        _RequestPayload(self.lines, length).read_into(memoryview(buffer))
+        return bytes(buffer)
+
+    def _check(self, digest: str, length: int, whole: int) -> None:
         words = Words(
             method=self.command,
             path=self.path,
             node=self.headers.get(NODE, ""),
             time=self.headers.get(TIME, ""),
             nonce=self.headers.get(NONCE, ""),
-            head=head,
-            content_length=len(head) + payload_length,
+            head_length=length,
+            head_digest=digest,
+            content_length=whole,
         )
         self.server.signer.check_request(words, self.headers.get(SIGNATURE))
-        self.server.once_only.admit(words.time, words.nonce)
+        self.server.is_known(self.connection)
 
     def _refuse(self, error: RingRiftError, nonce: str) -> None:
         status, reason = next((s, word) for kind, s, word in REFUSALS if isinstance(error, kind))
@@ -225,6 +330,16 @@ class _Conversation(BaseHTTPRequestHandler):
                 sent = self.connection.sendfile(file, part.offset, part.length)
             if sent != part.length:
                 raise ConnectionError(f"{part.path.name[:12]} became shorter while it was sent")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """What is no request of a peer; told in a line, and the connection ends."""
+        self.close_connection = True
+        status = 405 if code == HTTPStatus.NOT_IMPLEMENTED else code
+        log.info("data_server.malformed", peer=self.client_address[0], what=(message or "")[:200])
+        text = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
         log.info("data_server.malformed", peer=self.client_address[0], what=format % args)

@@ -15,10 +15,20 @@ from ringrift.data.transfer.signing import (
     Signer,
     StaleRequest,
     Words,
+    digest_of,
 )
 
 SECRET = b"a secret of some length"
-WORDS = Words(method="POST", path="/v1/held", node="n", time="5.0", nonce="x", head=b"{}", content_length=2)
+WORDS = Words(
+    method="POST",
+    path="/v1/held",
+    node="n",
+    time="5.0",
+    nonce="x",
+    head_length=2,
+    head_digest=digest_of(b"{}"),
+    content_length=2,
+)
 LETTERS = st.text("abcdefghij/0123456789.", max_size=12)
 
 
@@ -47,7 +57,7 @@ def test_no_two_requests_share_a_signature(parts, other):
 
 
 @pytest.mark.parametrize(
-    "change", [{"head": b"{ }"}, {"content_length": 3}, {"head": b"{}", "content_length": 2000}]
+    "change", [{"head_digest": digest_of(b"{ }")}, {"content_length": 3}, {"head_length": 3}]
 )
 def test_the_head_and_the_lengths_are_signed(change):
     with pytest.raises(NotSigned):

@@ -12,7 +12,7 @@ import msgspec
 
 from ringrift.data.transfer.incoming import ChunksLacking
 from ringrift.data.transfer.messages import HEAD_BYTES_MAX, PREFIX, ServerRefusal, decode, encode
-from ringrift.data.transfer.signing import HEAD, SIGNATURE, NotSigned, Signer, Words
+from ringrift.data.transfer.signing import HEAD, SIGNATURE, NotSigned, Signer, Words, digest_of
 from ringrift.errors import StorageFull, Unavailable
 from ringrift.runtime import Runtime
 
@@ -86,7 +86,8 @@ class HttpLine:
             node=self._node,
             time=f"{self._server_time.now_s():.6f}",
             nonce=self._nonce,
-            head=head,
+            head_length=len(head),
+            head_digest=digest_of(head),
             content_length=len(head) + payload_length,
         )
         with _told_as_broken():

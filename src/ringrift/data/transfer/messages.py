@@ -102,7 +102,7 @@ def decode(head: bytes, kind: type[T]) -> T:
     """Read a head; `ConfigError` if it is not one, or breaks a bound."""
     try:
         message = msgspec.json.decode(head, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
         raise ConfigError(f"the head is no {kind.__name__}: {error}") from None
     return message
 

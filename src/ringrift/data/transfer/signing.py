@@ -2,7 +2,8 @@
 
 Each request carries a signature (HMAC-SHA256 under the shared secret) over its method, path, sender, time,
 nonce and the digest of its head. The head names the digest of every piece of the payload, so the signature
-holds for all bytes although no byte is read twice. Responses are signed over the nonce of their request.
+holds for all bytes although no byte is read twice. Length and digest of the head stand in the headers, so a
+server knows who speaks before it takes any of it. Responses are signed over the nonce of their request.
 
 A request counts once: its time must be near the server's and after the server's start, and its nonce unseen.
 The server's time is its wall clock at the start plus what passed since, so that no jump of the clock opens
@@ -20,12 +21,13 @@ from dataclasses import dataclass
 
 from ringrift.errors import ConfigError, Conflict, Unavailable
 
-NODE, TIME, NONCE, SIGNATURE, HEAD = (
+NODE, TIME, NONCE, SIGNATURE, HEAD, DIGEST = (
     "Ringrift-Node",
     "Ringrift-Time",
     "Ringrift-Nonce",
     "Ringrift-Signature",
     "Ringrift-Head",
+    "Ringrift-Digest",
 )
 WINDOW_S = 300.0
 _NONCES_MAX = 200_000
@@ -57,7 +59,8 @@ class Words:
     node: str
     time: str
     nonce: str
-    head: bytes
+    head_length: int
+    head_digest: str
     content_length: int
 
 
@@ -72,7 +75,8 @@ class Signer:
             NODE: words.node,
             TIME: words.time,
             NONCE: words.nonce,
-            HEAD: str(len(words.head)),
+            HEAD: str(words.head_length),
+            DIGEST: words.head_digest,
             SIGNATURE: self._of_request(words),
         }
 
@@ -81,7 +85,7 @@ class Signer:
         self._check(self._of_request(words), signature)
 
     def response_signature(self, *, nonce: str, status: int, head: bytes, content_length: int) -> str:
-        return self._sign("response", nonce, str(status), str(content_length), _digest(head))
+        return self._sign("response", nonce, str(status), str(content_length), digest_of(head))
 
     def check_response(
         self, signature: str | None, *, nonce: str, status: int, head: bytes, content_length: int
@@ -99,9 +103,9 @@ class Signer:
             words.node,
             words.time,
             words.nonce,
-            str(len(words.head)),
+            str(words.head_length),
             str(words.content_length),
-            _digest(words.head),
+            words.head_digest,
         )
 
     def _sign(self, *parts: str) -> str:
@@ -145,5 +149,6 @@ class OnceOnly:
             self._seen[nonce] = server_s  # by the time it came, so that the oldest stand first
 
 
-def _digest(head: bytes) -> str:
+def digest_of(head: bytes) -> str:
+    """What is signed of a head."""
     return hashlib.sha256(head).hexdigest()
