@@ -6,7 +6,6 @@ port of 1.5, a list written as a text or a number that is not finite is refused.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ringrift.errors import ConfigError
+from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.jobs.kinds import KINDS
 
 SECRET_LETTERS_MIN = 16
@@ -204,9 +204,9 @@ _JOB_READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 def _parse_table(value: Any) -> dict[str, Any]:
     """Read a table, or the same as JSON from the environment."""
     try:
-        table = json.loads(value) if isinstance(value, str) else value
-    except RecursionError:
-        raise ConfigError(f"tables may lie {TABLE_DEPTH_MAX} deep in each other, not more") from None
+        table = parse_json(value) if isinstance(value, str) else value
+    except NoDocument as error:
+        raise ConfigError(f"a table in the environment is a JSON object: {error}") from None
     if not isinstance(table, dict):
         raise TypeError
     _check_plain(table, depth=TABLE_DEPTH_MAX)

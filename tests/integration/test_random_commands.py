@@ -40,6 +40,25 @@ def test_what_cannot_be_is_said_in_one_line(words, said, tmp_path):
     assert text.count("\n") == 1
 
 
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["job", "validate", "--params"],
+        ["game", "show", "--config", "square8_2p", "--state"],
+    ],
+)
+def test_deep_json_and_endless_files_are_refused(words, opening, tmp_path):
+    deep = tmp_path / "deep.json"
+    deep.write_text(opening * 100_000)
+    for file, said in ((deep, "deeper than 64 levels"), ("/dev/zero", "no plain file")):
+        argv = [sys.executable, "-m", "ringrift.cli", *words, str(file)]
+        ended = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert "Traceback" not in ended.stderr
+        assert said in ended.stderr + ended.stdout
+        assert ended.returncode in (2, 4)
+
+
 def test_a_table_that_run_refuses_is_refused_by_every_command(tmp_path):
     (tmp_path / "ringrift.toml").write_text("[nodes.one]\nssh_port = -1\n")
     for words in (

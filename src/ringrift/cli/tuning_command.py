@@ -17,6 +17,7 @@ from ringrift.cli.tuning_here import search_here
 from ringrift.cli.wording import NOTHING, clock
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, Conflict
+from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.rules import LearningRules, learning_rules
 from ringrift.learning.rules_record import rules_of
@@ -74,8 +75,8 @@ def _params(given: tuple[str, ...]) -> dict[str, Any]:
         if not equals or not name:
             raise ConfigError(f"--set {each}: write NAME=VALUE, such as trials=8")
         try:
-            params[name.replace("-", "_")] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
+            params[name.replace("-", "_")] = parse_json(value)
+        except NoDocument:
             params[name.replace("-", "_")] = value
     return params
 

@@ -15,13 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from ringrift.errors import ConfigError, RingRiftError
+from ringrift.errors import ConfigError, Corrupt, RingRiftError
+from ringrift.foreign_files.documents import NoDocument, parse_json
+from ringrift.foreign_files.paths import read_regular
 from ringrift.games.contract import Game, State
 from ringrift.games.perft import count_leaves
 from ringrift.games.registry import load_game
 from ringrift.games.ringrift.trace import check_trace_files
 
 EXIT_DIFFERENT, EXIT_WRONG_INPUT = 1, 2
+STATE_BYTES_MAX = 4_000_000
 
 
 def perft(arguments: argparse.Namespace) -> int:
@@ -79,9 +82,12 @@ def _shown_state(game: Game, arguments: argparse.Namespace) -> State:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf8")
-        fields = json.loads(text)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as fault:
+        if str(path) == "-":
+            text = sys.stdin.buffer.read(STATE_BYTES_MAX + 1)
+        else:
+            text = read_regular(path, bytes_max=STATE_BYTES_MAX)
+        fields = parse_json(text)
+    except (OSError, Corrupt, NoDocument) as fault:
         raise ConfigError(f"{path}: no state: {fault}") from fault
     if not isinstance(fields, dict):
         raise ConfigError(f"{path}: a state is a JSON object")

@@ -15,7 +15,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Corrupt
+from ringrift.foreign_files.documents import NoDocument, parse_json
+from ringrift.foreign_files.paths import read_regular
 
 PARAMS_BYTES_MAX = 16 * 2**20
 
@@ -106,11 +108,16 @@ def _unwrap(hint: Any) -> tuple[Any, msgspec.Meta | None]:
 
 def _read_json(source: str) -> dict[str, Any]:
     try:
-        text = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        fields = msgspec.json.decode(text[: PARAMS_BYTES_MAX + 1])
+        if source == "-":
+            text = sys.stdin.buffer.read(PARAMS_BYTES_MAX + 1)
+        else:
+            text = read_regular(Path(source), bytes_max=PARAMS_BYTES_MAX)
+        fields = parse_json(text)
     except OSError as error:
         raise ConfigError(f"--params {source}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except Corrupt as error:
+        raise ConfigError(f"--params {source}: {error.found}") from None
+    except NoDocument as error:
         raise ConfigError(f"--params {source}: {error}") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"--params {source}: expected a JSON object")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Corrupt
+from ringrift.foreign_files.documents import NoDocument, parse_json
+from ringrift.foreign_files.paths import read_regular
 from ringrift.games.contract import Game
 from ringrift.games.ringrift.game import RingRiftGame
 from ringrift.players.contract import Player
@@ -22,9 +23,9 @@ FORMS = (
 )
 # Players with a network live in a module of their own, because it takes seconds to import torch.
 NETWORK_PLAYERS = "ringrift.players.network_players"
-
-
 BASELINE_SIMULATIONS = 64
+SIMULATIONS_MAX = 10_000_000
+WEIGHTS_BYTES_MAX = 1_000_000
 
 
 def baselines(game: Game) -> tuple[str, ...]:
@@ -61,8 +62,8 @@ def _heuristic(text: str, rest: str, game: Game) -> Player:
 def _read_weights(path: Path) -> Weights:
     """Weights as the job `tune` writes them, or a plain object of names and numbers."""
     try:
-        found = json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError) as fault:
+        found = parse_json(read_regular(path, bytes_max=WEIGHTS_BYTES_MAX))
+    except (OSError, Corrupt, NoDocument) as fault:
         raise ConfigError(f"{path}: no weights: {fault}") from fault
     weights = found.get("best_params", found) if isinstance(found, dict) else None
     if not isinstance(weights, dict):
@@ -82,4 +83,6 @@ def _with_network(kind: str, rest: str, text: str, game: Game, *, device: str) -
 def _whole_number(digits: str, text: str) -> int:
     if not (digits.isascii() and digits.isdigit()):
         raise ConfigError(f"{text!r}: {digits!r} is no whole number")
+    if len(digits) > len(str(SIMULATIONS_MAX)) or not 1 <= int(digits) <= SIMULATIONS_MAX:
+        raise ConfigError(f"{text!r}: simulations must be from 1 to {SIMULATIONS_MAX}")
     return int(digits)
