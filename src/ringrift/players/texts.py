@@ -24,7 +24,7 @@ FORMS = (
 # Players with a network live in a module of their own, because it takes seconds to import torch.
 NETWORK_PLAYERS = "ringrift.players.network_players"
 BASELINE_SIMULATIONS = 64
-SIMULATIONS_MAX = 10_000_000
+DIGITS_MAX = 18
 WEIGHTS_BYTES_MAX = 1_000_000
 
 
@@ -83,6 +83,6 @@ def _with_network(kind: str, rest: str, text: str, game: Game, *, device: str) -
 def _whole_number(digits: str, text: str) -> int:
     if not (digits.isascii() and digits.isdigit()):
         raise ConfigError(f"{text!r}: {digits!r} is no whole number")
-    if len(digits) > len(str(SIMULATIONS_MAX)) or not 1 <= int(digits) <= SIMULATIONS_MAX:
-        raise ConfigError(f"{text!r}: simulations must be from 1 to {SIMULATIONS_MAX}")
+    if len(digits) > DIGITS_MAX:
+        raise ConfigError(f"{text[:80]!r}: a number of {len(digits)} digits is too large")
     return int(digits)
