@@ -28,9 +28,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_ERROR_CHARS_MAX = 100_000
+
+
+def storable_text(value: object, *, chars_max: int = 10_000) -> str:
+    """Return the text of an error, a path or whatever came from outside as every store and terminal takes it.
+
+    The operating system's names need not be UTF-8; Python then carries halves of surrogate pairs that can be
+    neither stored nor printed. They, and NUL, become visible escapes. What is too long loses its middle.
+    """
+    text = value if isinstance(value, str) else str(value)
+    if not text.isascii():
+        text = text.encode(errors="backslashreplace").decode()
+    text = text.replace("\x00", "\\x00")
+    if len(text) <= chars_max:
+        return text
+    half = max(chars_max // 2 - 3, 0)
+    return f"{text[:half]} ... {text[len(text) - half :]}"[:chars_max]
+
 
 class RingRiftError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package; its text can be stored and printed whatever it tells of."""
+
+    def __str__(self) -> str:
+        return storable_text(super().__str__(), chars_max=_ERROR_CHARS_MAX)
 
 
 class ConfigError(RingRiftError):

@@ -13,6 +13,7 @@ from ringrift.testing.engine_contract import (
     BlobsContract,
     EventLogContract,
     KeyValueContract,
+    PortValuesContract,
     ShiftedRuntime,
     WorkQueueContract,
 )
@@ -81,4 +82,8 @@ class TestKeyValue(KeyValueContract):
 
 
 class TestBlobs(BlobsContract):
+    pass
+
+
+class TestValues(PortValuesContract):
     pass

@@ -33,6 +33,8 @@ def opened():
     return open_sqlite(config, SystemRuntime())
 def say(*words):
     print(*words, flush=True)
+def tell(*words):
+    say("told", *words)
 """
 
 
@@ -293,3 +295,82 @@ async def test_a_forked_child_opens_its_own_and_keeps_no_lock(tmp_path, impatien
         parent.wait()
         # The child lives on, and the lock of its parent is free all the same.
         await impatient.kv.put("b", b"1")
+
+
+BAD_CALLS = """
+async def main():
+    engine = opened()
+    queue, nan, inf, half = engine.queue, float("nan"), float("inf"), "x-" + chr(0xDCFF)
+    await queue.add([NewWork(kind="mine", id="item")])
+    (claim,) = await queue.claim(Claimant(worker="a", kinds=frozenset({"mine"})), lease_s=60)
+    store = engine.kv._store  # past the checks of the ports: what a defect of ours would do
+    bad = [
+        queue.complete("item", token=2**70),
+        queue.claim(Claimant(worker="a"), lease_s=60, limit=2**70),
+        queue.fail("item", token=claim.token, error="x", retry_after_s=nan),
+        queue.fail("item", token=claim.token, error=half),
+        queue.add([NewWork(kind="mine", delay_s=inf)]),
+        engine.kv.put("key", "text"),
+        engine.kv.put(half, b""),
+        engine.events.append([LogEvent(id="1", type=half, body=b"")]),
+        store.write(lambda tx: tx.db.execute("SELECT ?", (2**70,))),
+        store.write(lambda tx: tx.db.execute("SELECT ?", (half,))),
+        store.write(lambda tx: 1 / 0),
+    ]
+    for call in bad:
+        try:
+            await call
+        except Exception as error:
+            tell(type(error).__name__)
+        else:
+            tell("accepted")
+    tell("alive", engine.failure or "well")
+    sys.stdin.readline()
+    await queue.complete("item", token=claim.token)
+    tell("done")
+asyncio.run(main())
+"""
+
+
+async def said(process):
+    """The next line that the program tells; its log stands between them."""
+    while words := await heard(process):
+        if words[0] == "told":
+            return words[1:]
+    raise AssertionError("the process has ended")
+
+
+async def test_bad_calls_of_one_process_do_not_hold_up_another(tmp_path, impatient):
+    with child(tmp_path, BAD_CALLS) as careless:
+        for _ in range(11):
+            assert await said(careless) == ["ConfigError"]
+            await impatient.kv.put("b", b"1")  # within its own short time
+        assert await said(careless) == ["alive", "well"]
+        careless.stdin.write("\n")
+        careless.stdin.flush()
+        assert await said(careless) == ["done"]
+    assert (await impatient.queue.get("item")).state == "done"
+
+
+async def test_a_process_whose_writer_is_gone_does_not_hold_up_another(tmp_path, impatient):
+    broken = """
+    async def main():
+        engine = opened()
+        writer = engine.kv._store.writer
+        def broken_round(batch):
+            writer._db.execute("BEGIN IMMEDIATE")
+            raise RuntimeError("a defect")
+        writer._transact = broken_round
+        for key in ("first", "later"):
+            try:
+                await engine.kv.put(key, b"")
+            except Exception as error:
+                tell(type(error).__name__, "a defect" in str(error), "a defect" in engine.failure)
+        sys.stdin.readline()
+    asyncio.run(main())
+    """
+    with child(tmp_path, broken) as without_writer:
+        assert await said(without_writer) == ["Unavailable", "True", "True"]
+        assert await said(without_writer) == ["Unavailable", "True", "True"]
+        await impatient.kv.put("b", b"1")
+        await impatient.queue.add([NewWork(kind="k")])

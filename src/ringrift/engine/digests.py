@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ringrift.engine.arguments import shown
 from ringrift.errors import ConfigError, Corrupt
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -12,8 +13,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 def check_digest(digest: str) -> None:
     """Refuse anything that is not a digest, such as a path that leads elsewhere."""
-    if not _DIGEST.fullmatch(digest):
-        raise ConfigError(f"{digest[:80]!r} is not a SHA-256 digest of 64 lower-case hex digits")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise ConfigError(f"a digest is {shown(digest)}; it must be SHA-256 in 64 lower-case hex digits")
 
 
 def is_digest(text: str) -> bool:

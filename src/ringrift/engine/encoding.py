@@ -1,29 +1,114 @@
-"""How payloads and results are written down: JSON, checked before anything is stored."""
+"""How payloads and results are written down: JSON that comes back as it went in, or is refused.
+
+JSON itself would take more and give something else back: NaN as null, a tuple or set as a list, bytes as
+text, the key 1 as "1". What is written is therefore read back and compared before anything is stored.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from ringrift.engine.limits import check_size
-from ringrift.errors import ConfigError
+from ringrift.engine.arguments import check_names_and_text, refuse, shown
+from ringrift.engine.limits import JSON_DEPTH_MAX, TRACE_BYTES_MAX, VALUE_BYTES_MAX
+from ringrift.errors import ConfigError, Corrupt
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 EMPTY_JSON = b"{}"
+_SCALARS = (str, int, float, bool, type(None))
+_LOOKED_AT_MAX = 10_000  # a value that contains itself grows without end
 
 
-def encode_json(what: str, value: Mapping[str, Any]) -> bytes:
-    """Return *value* as JSON; `ConfigError` if it cannot be written as such or is too large."""
+def encode_json(what: str, value: Mapping[str, Any], *, size_max: int = VALUE_BYTES_MAX) -> bytes:
+    """Return *value* as JSON; `ConfigError` if it is too large or deep, or would not come back as it is."""
+    if not isinstance(value, dict):
+        refuse(what, value, "a dict with text for keys")
     if not value:
         return EMPTY_JSON
     try:
-        return check_size(what, _encode(value))
+        text = _encode(value)
+        same = len(text) > size_max or _decode(text) == value
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
+        raise ConfigError(f"{what} cannot be written as JSON: {_first_unfit(what, value) or error}") from None
+    if not same:
+        raise ConfigError(f"{what} would not come back as it is: {_first_unfit(what, value)}")
+    if len(text) > size_max:
+        raise ConfigError(f"{what} has {len(text)} bytes; at most {size_max} fit, larger content is a blob")
+    # Few brackets cannot be nested deeply; only a value with many is walked.
+    if text.count(b"{") + text.count(b"[") > JSON_DEPTH_MAX and _depth(value) > JSON_DEPTH_MAX:
+        raise ConfigError(f"{what} is nested more than {JSON_DEPTH_MAX} levels deep")
+    return text
 
 
-def decode_json(text: bytes) -> dict[str, Any]:
-    return {} if text == EMPTY_JSON else _decode(text)
+def encode_trace(trace: Mapping[str, str]) -> bytes:
+    """Return a tracing context as JSON: names with text, and little of it."""
+    if not trace:
+        return encode_json("trace", trace)
+    text = encode_json("trace", trace, size_max=TRACE_BYTES_MAX)
+    check_names_and_text("trace", trace)
+    return text
+
+
+def decode_json(what: str, text: bytes) -> dict[str, Any]:
+    """Read what `encode_json` wrote; `Corrupt` for anything else."""
+    if text == EMPTY_JSON:
+        return {}
+    try:
+        return _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
+        raise Corrupt(what, found=f"its content is damaged ({error})", advice="Restore a backup") from None
+
+
+def _depth(value: Any) -> int:
+    """Return how deeply lists and dicts are nested, without recursion."""
+    deepest, level = 0, [value]
+    while level:
+        deepest += 1
+        inner = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
+        level = [item for item in inner if isinstance(item, dict | list)]
+    return deepest
+
+
+def _first_unfit(what: str, value: Any) -> str:
+    """Say which part does not fit; "" if it is not a single part. Bounded by the depth that is allowed."""
+    level, looked_at = [(what, value)], 0
+    for _ in range(JSON_DEPTH_MAX + 1):
+        looked_at += len(level)
+        if looked_at > _LOOKED_AT_MAX:
+            return ""
+        below: list[tuple[str, Any]] = []
+        for place, found in level:
+            problem = _unfit(found)
+            if problem:
+                return f"{place} {problem}"
+            if isinstance(found, dict):
+                below += [(f"{place}[{shown(key)}]", item) for key, item in found.items()]
+            elif isinstance(found, list):
+                below += [(f"{place}[{number}]", item) for number, item in enumerate(found)]
+        level = below
+    return f"it is nested more than {JSON_DEPTH_MAX} levels deep" if level else ""
+
+
+def _unfit(found: Any) -> str:
+    if isinstance(found, float) and not math.isfinite(found):
+        return f"is {found}, which is no JSON number"
+    if isinstance(found, str):
+        return "" if _is_utf8(found) else "is text that UTF-8 cannot hold"
+    if isinstance(found, dict):
+        for key in found:
+            if not isinstance(key, str):
+                return f"has a key of type {type(key).__name__}; keys are text"
+            if not _is_utf8(key):
+                return "has a key that UTF-8 cannot hold"
+        return ""
+    if isinstance(found, (*_SCALARS, list)):
+        return ""
+    return f"is of type {type(found).__name__}, which JSON has not"
+
+
+def _is_utf8(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

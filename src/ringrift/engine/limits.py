@@ -1,4 +1,4 @@
-"""What the embedded engine keeps and for how long, and how long its callers wait at most."""
+"""What the engine keeps and for how long, how long its callers wait at most, and what fits into a call."""
 
 from __future__ import annotations
 
@@ -6,9 +6,28 @@ from dataclasses import dataclass
 
 from ringrift.errors import ConfigError
 
-VALUE_BYTES_MAX = 1_000_000  # one event body, payload, result or value; larger content is a blob
-KEY_CHARS_MAX = 512
 DAY_S = 86_400.0
+
+VALUE_BYTES_MAX = 1_000_000  # one event body, payload, result or value; larger content is a blob
+TRACE_BYTES_MAX = 10_000
+JSON_DEPTH_MAX = 64
+CALL_BYTES_MAX = 64_000_000
+CALL_ITEMS_MAX = 100_000
+BLOB_CALL_BYTES_MAX = 2**30  # given in memory; a file may be larger
+CLAIM_ITEMS_MAX = 10_000
+ROWS_MAX = 1_000_000  # what one call returns
+
+KEY_CHARS_MAX = 512  # keys, ids, kinds, nodes, workers, capabilities
+EVENT_TYPE_CHARS_MAX = 200
+ERROR_CHARS_MAX = 100_000
+NAMES_MAX = 1_000  # requirements, capabilities, kinds, dependencies of one item or claimant
+
+LEASE_S_MIN = 0.001
+LEASE_S_MAX = 30 * DAY_S
+WAIT_S_MAX = DAY_S
+DELAY_S_MAX = 366 * DAY_S
+TTL_S_MIN, TTL_S_MAX = 1e-6, 3_660 * DAY_S
+BLOB_WAIT_S = 3_600.0  # one call on blobs; reading or copying a large file takes its time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,25 +50,5 @@ class EngineLimits:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
-
-
-def check_key(key: str) -> None:
-    """Refuse a key that not every adapter can hold."""
-    if not key or len(key) > KEY_CHARS_MAX or "\x00" in key:
-        raise ConfigError(f"key {key[:80]!r} must have 1 to {KEY_CHARS_MAX} characters and no NUL")
-
-
-def check_size(what: str, content: bytes) -> bytes:
-    """Return *content* if every adapter can hold it."""
-    if len(content) > VALUE_BYTES_MAX:
-        raise ConfigError(
-            f"{what} has {len(content)} bytes; at most {VALUE_BYTES_MAX} fit, larger content is a blob"
-        )
-    return content
-
-
-def check_above_zero(what: str, value: float) -> None:
-    if not value > 0:
-        raise ConfigError(f"{what} is {value}; it must be above 0")
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")

@@ -387,12 +387,20 @@ class Engine:
     blobs: Blobs
     lifecycle: EngineLifecycle
 
+    @property
+    def failure(self) -> str:
+        """Why this engine can no longer be used in this process; "" while it can. Only a new one helps."""
+        return self.lifecycle.failure
+
     async def close(self) -> None:
         """Finish what was accepted, then let go. Safe to call twice."""
         await self.lifecycle.close()
 
 
 class EngineLifecycle(Protocol):
-    """Background upkeep (retention, lease expiry, vacuum) and the way out."""
+    """Background upkeep (retention, lease expiry, vacuum), how it is, and the way out."""
+
+    @property
+    def failure(self) -> str: ...
 
     async def close(self) -> None: ...

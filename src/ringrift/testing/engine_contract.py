@@ -6,6 +6,7 @@ A test module defines a fixture `bench` that returns an `EngineBench`; with that
     class TestQueue(WorkQueueContract): ...
     class TestKeyValue(KeyValueContract): ...
     class TestBlobs(BlobsContract): ...
+    class TestValues(PortValuesContract): ...
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from ringrift.testing.engine_contract_blobs import BlobsContract
 from ringrift.testing.engine_contract_events import EventLogContract
 from ringrift.testing.engine_contract_kv import KeyValueContract
 from ringrift.testing.engine_contract_queue import WorkQueueContract
+from ringrift.testing.engine_contract_values import PortValuesContract
 
 __all__ = [
     "BlobsContract",
     "EngineBench",
     "EventLogContract",
     "KeyValueContract",
+    "PortValuesContract",
     "ShiftedRuntime",
     "WorkQueueContract",
 ]

@@ -21,9 +21,14 @@ SINCE_STEP_S = 5.0  # coarse, so that a row does not count as new only because a
 
 
 def take_picture(
-    manager: DaemonReader, router: UnifiedEventRouter, runtime: Runtime, *, run: RunStatus | None = None
+    manager: DaemonReader,
+    router: UnifiedEventRouter,
+    runtime: Runtime,
+    *,
+    run: RunStatus | None = None,
+    engine_failure: str = "",
 ) -> ProbeSnapshot:
-    """Collect what the probes and the page show."""
+    """Collect what the probes and the page show. Without its engine a process is dead, whatever runs."""
     alive, ready = manager.liveness_probe(), manager.readiness_probe()
     summary = manager.health_summary()
     status = manager.get_status().to_dict()
@@ -35,9 +40,9 @@ def take_picture(
     return ProbeSnapshot(
         taken_s=runtime.monotonic_s(),
         node_id=runtime.hostname,
-        alive=bool(alive),
-        ready=bool(ready),
-        reason=f"critical daemons are down: {down}" if down else ready["reason"],
+        alive=bool(alive) and not engine_failure,
+        ready=bool(ready) and not engine_failure,
+        reason=engine_failure or (f"critical daemons are down: {down}" if down else ready["reason"]),
         uptime_s=alive["uptime_seconds"],
         health_score=summary["score"],
         daemon_counts=counts,

@@ -113,10 +113,13 @@ class HealthServerDaemon:
             await asyncio.shield(asyncio.to_thread(_close, server, probes.stream, folder, address))
 
     async def _take_pictures(self) -> None:
-        run, kv = RunReader(), (await get_engine()).kv
+        run, engine = RunReader(), await get_engine()
         while True:
-            status = await run.read(kv)
-            self._board.show(take_picture(self._manager, self._router, self._runtime, run=status))
+            status = await run.read(engine.kv)
+            picture = take_picture(
+                self._manager, self._router, self._runtime, run=status, engine_failure=engine.failure
+            )
+            self._board.show(picture)
             await self._runtime.sleep(PICTURE_EVERY_S)
 
     def health_check(self) -> HealthCheckResult:

@@ -29,7 +29,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str = ""  # what it is for, where a kind serves several: promotion, rating, rollback
 
     def as_payload(self) -> Json:
-        payload: dict[str, Any] = msgspec.to_builtins(self)
+        payload: dict[str, Any] = _with_lists(msgspec.to_builtins(self))
         return payload
 
 
@@ -58,8 +58,15 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, Any] = {}  # the other fields of the job's result line
 
     def as_result(self) -> Json:
-        result: dict[str, Any] = msgspec.to_builtins(self)
+        result: dict[str, Any] = _with_lists(msgspec.to_builtins(self))
         return result
+
+
+def _with_lists(value: Any) -> Any:
+    """JSON knows lists only, and the queue refuses what it would give back as something else."""
+    if isinstance(value, dict):
+        return {key: _with_lists(item) for key, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def read_order(payload: Json) -> JobOrder:

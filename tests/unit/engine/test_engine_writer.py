@@ -11,7 +11,7 @@ import pytest
 
 from ringrift.engine.blocking import BackgroundLoop
 from ringrift.engine.ports import Claimant, LogEvent, NewWork
-from ringrift.errors import AlreadyExists, RevisionMismatch, StorageFull, Unavailable
+from ringrift.errors import AlreadyExists, ConfigError, RevisionMismatch, StorageFull, Unavailable
 
 
 def event(number):
@@ -196,3 +196,127 @@ async def test_the_loop_is_never_blocked(config, opened):
         if longest_s[-1] < 0.5:
             break
     assert min(longest_s) < 0.5  # a call that blocks would do so until it gives up, after some seconds
+
+
+def broken(error):
+    def operation(tx):
+        tx.db.execute("INSERT INTO event(id, type, appended_s, body) VALUES ('half', 'T', 0, x'')")
+        raise error
+
+    return operation
+
+
+BROKEN = [
+    broken(ZeroDivisionError("x")),
+    broken(RecursionError()),
+    broken(MemoryError()),
+    broken(SystemExit(3)),
+    broken(KeyboardInterrupt()),
+    broken(ValueError("name \udcff")),
+    lambda tx: tx.db.execute(
+        "INSERT INTO event(id, type, appended_s, body) VALUES (?, 'T', 0, x'')", (2**70,)
+    ),
+    lambda tx: tx.db.execute(
+        "INSERT INTO event(id, type, appended_s, body) VALUES (?, 'T', 0, x'')", ("\udcff",)
+    ),
+    lambda tx: tx.db.execute("INSERT INTO event(id, type, appended_s, body) VALUES ('x', 'T', 0, 'text')"),
+    lambda tx: tx.db.execute("no sql"),
+    lambda tx: tx.db.execute("SELECT ?"),
+]
+
+
+async def test_an_operation_that_raises_anything_harms_nobody(config, opened):
+    engine, other = await opened(config), await opened(config)
+    writer = engine.kv._store.writer
+    with held_pen(config):  # all of them in one commit
+        bad = [asyncio.create_task(writer.call(operation)) for operation in BROKEN]
+        good = [asyncio.create_task(engine.kv.put(str(n), b"1")) for n in range(5)]
+        await asyncio.sleep(0.05)
+    outcomes = await asyncio.gather(*bad, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [ConfigError] * len(BROKEN)
+    await asyncio.gather(*good)
+    assert (await engine.events.bounds()).last == 0  # nothing of them is left
+    await asyncio.gather(engine.kv.put("a", b"1"), other.kv.put("b", b"1"))
+    assert engine.failure == ""
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+async def test_an_operation_that_ends_the_transaction_of_all_leaves_the_writer_whole(config, opened, end):
+    engine, other = await opened(config), await opened(config)
+    with pytest.raises(Unavailable):
+        await engine.kv._store.writer.call(lambda tx: tx.db.execute(end))
+    await engine.kv.put("a", b"1")
+    await other.kv.put("b", b"1")
+
+
+async def test_a_reading_that_raises_anything_harms_no_other(config, opened):
+    engine = await opened(config)
+    store = engine.kv._store
+
+    def broken_reading(db):
+        db.execute("SELECT 1")
+        raise SystemExit(3)
+
+    for _ in range(5):
+        for query in (broken_reading, lambda db: db.execute("no sql"), lambda db: 1 / 0):
+            with pytest.raises(ConfigError):
+                await store.read(query)
+    assert await engine.kv.get("a") is None
+
+
+async def test_upkeep_that_fails_does_not_end_the_writer(config, opened):
+    engine = await opened(replace(config, upkeep_s=0.01))
+    rounds = []
+
+    def broken_sweep():
+        rounds.append(1)
+        raise OSError("no folder")
+
+    upkeep = engine.lifecycle._upkeep
+    upkeep._sweep_blobs, upkeep._rounds = broken_sweep, 0
+    for _ in range(3000):
+        if rounds:
+            break
+        await asyncio.sleep(0.01)
+    assert rounds
+    await engine.kv.put("a", b"1")
+
+
+async def test_wake_ups_that_fail_do_not_end_the_writer(config, opened):
+    engine = await opened(config)
+
+    def broken_announcement(changed):
+        raise OSError("no socket")
+
+    engine.kv._store.writer._announce = broken_announcement
+    await engine.kv.put("a", b"1")
+    await engine.kv.put("a", b"2")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_writer_that_is_gone_says_so_at_once_and_holds_nobody_up(config, opened):
+    engine, other = await opened(replace(config, call_wait_s=300.0)), await opened(config)
+    waiting = asyncio.create_task(engine.queue.claim(Claimant(worker="w"), lease_s=60, wait_s=300))
+    watching = asyncio.create_task(anext(engine.kv.watch("a")))
+    await asyncio.sleep(0.1)
+    assert engine.failure == ""
+    writer = engine.kv._store.writer
+    writer._upkeep._lock.try_lock()
+
+    def broken_transaction(batch):
+        writer._db.execute("BEGIN IMMEDIATE")
+        raise RuntimeError("a defect")
+
+    writer._transact = broken_transaction
+    calls = [asyncio.create_task(engine.kv.put(str(n), b"")) for n in range(3)]
+    outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+    assert all(isinstance(outcome, Unavailable) and "a defect" in str(outcome) for outcome in outcomes)
+    with pytest.raises(Unavailable, match="a defect"):
+        await engine.kv.put("later", b"")
+    with pytest.raises(Unavailable, match="a defect"):
+        await asyncio.wait_for(waiting, 60)
+    assert "a defect" in engine.failure
+    await other.kv.put("a", b"1")
+    assert other.failure == ""
+    assert (await asyncio.wait_for(watching, 60)).value == b"1"  # reading goes on
+    assert other.lifecycle._upkeep._lock.try_lock()

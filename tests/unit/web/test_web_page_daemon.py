@@ -5,9 +5,11 @@ import json
 
 import httpx
 import msgspec
+import pytest
 
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.engine.opening import close_engine, get_engine
+from ringrift.errors import Unavailable
 from ringrift.events.router import get_router
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.testing.sample_run import SampleRun
@@ -46,3 +48,32 @@ async def test_what_the_loop_tells_and_what_was_routed_is_in_the_picture():
         await asyncio.gather(serving, return_exceptions=True)
         await router.stop()
         await close_engine()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_process_without_its_writer_is_neither_ready_nor_alive():
+    engine = await get_engine()
+    daemon, ready = HealthServerDaemon(manager=get_daemon_manager()), asyncio.Event()
+    serving = asyncio.create_task(daemon.run(on_ready=ready.set))
+
+    def broken_round(batch):
+        raise RuntimeError("a defect")
+
+    engine.kv._store.writer._transact = broken_round
+    try:
+        async with asyncio.timeout(120):
+            await ready.wait()
+            with pytest.raises(Unavailable):
+                await engine.kv.put("a", b"1")
+            for path in ("/readyz", "/livez"):
+                while "a defect" not in (answer := await asked(f"{daemon.url}{path}")).json()["reason"]:
+                    await asyncio.sleep(0.05)
+                assert answer.status_code == 503
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await close_engine()
+
+
+async def asked(url):
+    return await asyncio.to_thread(httpx.get, url, timeout=60)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from ringrift.engine.arguments import check_bytes, check_path
 from ringrift.engine.digests import check_digest, mismatch
+from ringrift.engine.limits import BLOB_CALL_BYTES_MAX
 from ringrift.engine.memory.handle import Handle
 
 
@@ -32,6 +34,7 @@ class MemoryUpload:
         return len(self._received)
 
     async def write(self, chunk: bytes) -> None:
+        check_bytes("chunk", chunk, size_max=BLOB_CALL_BYTES_MAX)
         await self._handle.enter()
         self._received += chunk
 
@@ -57,10 +60,16 @@ class MemoryBlobs:
         self._handle, self._state = handle, state
 
     async def put(self, path: Path) -> str:
-        return await self.put_bytes(_content_of(path))
+        content = _content_of(path)
+        await self._handle.enter()
+        return self._keep(content)
 
     async def put_bytes(self, content: bytes) -> str:
+        check_bytes("content", content, size_max=BLOB_CALL_BYTES_MAX)
         await self._handle.enter()
+        return self._keep(content)
+
+    def _keep(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()
         self._state.content[digest] = content
         return digest
@@ -103,4 +112,5 @@ class MemoryBlobs:
 
 
 def _content_of(path: Path) -> bytes:
+    check_path(path)
     return path.read_bytes()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from ringrift.engine.limits import check_size
+from ringrift.engine import arguments as check
 from ringrift.engine.memory.handle import Handle
 from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, LogRecord, Position
 from ringrift.engine.positions import merge_positions
@@ -32,8 +32,7 @@ class MemoryEventLog:
         self._handle, self._state = handle, state
 
     async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
-        for event in events:
-            check_size(f"event {event.id}", event.body)
+        check.check_events(events)
         now_s = await self._handle.enter()
         outcome = [self._append_one(event, now_s) for event in events]
         self._trim(now_s)
@@ -55,6 +54,7 @@ class MemoryEventLog:
         return Appended(state.last_seq, duplicate=False)
 
     async def read(self, *, after: int, limit: int, types: Sequence[str] | None = None) -> list[LogRecord]:
+        check.check_read(after, limit, types)
         await self._handle.enter()
         records = self._state.records
         start = bisect_right(records, after, key=attrgetter("seq"))
@@ -72,10 +72,13 @@ class MemoryEventLog:
         return LogBounds(self._first(), self._state.last_seq)
 
     async def seq_at(self, *, since_s: float) -> int:
+        check.check_since(since_s)
         await self._handle.enter()
         return self._seq_before(since_s)
 
     async def wait(self, *, after: int, timeout_s: float) -> int:
+        check.check_log_wait(after, timeout_s)
+
         async def look() -> tuple[int | None, float | None]:
             await self._handle.enter()
             return (self._state.last_seq if self._state.last_seq > after else None), None
@@ -84,10 +87,12 @@ class MemoryEventLog:
         return self._state.last_seq
 
     async def positions(self, instance: str) -> dict[str, Position]:
+        check.check_text("instance", instance, empty=True)
         await self._handle.enter()
         return {key.consumer: at for key, at in self._state.positions.items() if key.instance == instance}
 
     async def commit(self, positions: Mapping[CursorKey, Position]) -> None:
+        check.check_positions(positions)
         now_s = await self._handle.enter()
         stored = self._state.positions
         for key, given in positions.items():
@@ -95,6 +100,7 @@ class MemoryEventLog:
             self._state.stored_s[CursorKey(*key)] = now_s
 
     async def forget(self, keys: Sequence[CursorKey]) -> None:
+        check.check_cursor_keys(keys)
         await self._handle.enter()
         for key in keys:
             self._state.positions.pop(key, None)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.limits import EngineLimits
-from ringrift.engine.waiting import Look, Topics, wait_for_change
+from ringrift.engine.waiting import EVENTS, KV, QUEUE, Look, Topics, wait_for_change
 from ringrift.errors import Unavailable
 from ringrift.runtime import Runtime
 
@@ -56,5 +56,11 @@ class Handle:
             poll_s=math.inf,
         )
 
+    @property
+    def failure(self) -> str:
+        """Memory does not fail."""
+        return ""
+
     async def close(self) -> None:
         self._open = False
+        self._topics.wake((EVENTS, KV, QUEUE))  # whoever waits here finds out

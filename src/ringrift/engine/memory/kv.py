@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from ringrift.engine.limits import check_above_zero, check_key, check_size
+from ringrift.engine import arguments as check
 from ringrift.engine.memory.handle import Handle
 from ringrift.engine.ports import Change, ChangePage, Entry
 from ringrift.engine.waiting import KV
@@ -31,30 +31,39 @@ class MemoryKeyValue:
         self._handle, self._state = handle, state
 
     async def get(self, key: str) -> Entry | None:
+        check.check_key(key)
         await self._enter()
         return self._state.live.get(key)
 
     async def entries(self, prefix: str = "") -> list[Entry]:
+        check.check_prefix(prefix)
         await self._enter()
         found = sorted(key for key in self._state.live if key.startswith(prefix))
         return [self._state.live[key] for key in found]
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
-        now_s = await self._enter(key, value, ttl_s)
+        check.check_entry(key, value, ttl_s)
+        now_s = await self._enter()
         if (present := self._state.live.get(key)) is not None:
             raise AlreadyExists(key, revision=present.revision)
         return self._store(key, value, ttl_s, now_s)
 
     async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
-        now_s = await self._enter(key, value, ttl_s)
+        check.check_entry(key, value, ttl_s)
+        now_s = await self._enter()
         return self._store(key, value, ttl_s, now_s)
 
     async def update(self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None) -> int:
-        now_s = await self._enter(key, value, ttl_s)
+        check.check_entry(key, value, ttl_s)
+        check.check_integer("revision", revision)
+        now_s = await self._enter()
         self._check_revision(key, revision)
         return self._store(key, value, ttl_s, now_s)
 
     async def delete(self, key: str, *, revision: int | None = None) -> bool:
+        check.check_key(key)
+        if revision is not None:
+            check.check_integer("revision", revision)
         await self._enter()
         if revision is not None:
             self._check_revision(key, revision)
@@ -65,6 +74,7 @@ class MemoryKeyValue:
         return True
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[Change, None]:
+        check.check_watch(prefix, after)
         return self._watch(prefix, self._state.revision if after is None else after)
 
     async def _watch(self, prefix: str, after: int) -> AsyncGenerator[Change, None]:
@@ -84,7 +94,8 @@ class MemoryKeyValue:
                 yield change
 
     async def changes(self, prefix: str = "", *, after: int, limit: int = 1_000) -> ChangePage:
-        check_above_zero("limit", limit)
+        check.check_prefix(prefix)
+        check.check_page(after, limit)
         await self._enter()
         newer = (
             change
@@ -96,11 +107,7 @@ class MemoryKeyValue:
             return ChangePage(found, found[-1].revision, complete=False)
         return ChangePage(found, self._state.revision, complete=True)
 
-    async def _enter(self, key: str = "-", value: bytes = b"", ttl_s: float | None = None) -> float:
-        check_key(key)
-        check_size(f"value of {key!r}", value)
-        if ttl_s is not None:
-            check_above_zero("ttl_s", ttl_s)
+    async def _enter(self) -> float:
         now_s = await self._handle.enter()
         self._expire(now_s)
         return now_s

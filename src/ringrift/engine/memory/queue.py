@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ringrift.engine.encoding import decode_json, encode_json
-from ringrift.engine.limits import check_above_zero
+from ringrift.engine import arguments as check
+from ringrift.engine.encoding import decode_json, encode_json, encode_trace
 from ringrift.engine.memory.handle import Handle
 from ringrift.engine.ports import Claim, Claimant, Completion, EndedWork, Json, NewWork, WorkItem, WorkState
 from ringrift.engine.waiting import QUEUE
 from ringrift.engine.work_rules import (
     ENDED,
     LEASE_RAN_OUT,
-    check_new_work,
     lost_because,
     no_such_item,
     not_dead,
@@ -59,7 +58,7 @@ class _Item:
         return WorkItem(
             id=self.id,
             kind=self.new.kind,
-            payload=decode_json(self.payload),
+            payload=decode_json(self.id, self.payload),
             state=self.state,
             priority=self.new.priority,
             attempts=self.attempts,
@@ -67,7 +66,7 @@ class _Item:
             holder=self.holder,
             token=self.token,
             lease_until_s=self.lease_until_s,
-            result=None if self.result is None else decode_json(self.result),
+            result=None if self.result is None else decode_json(self.id, self.result),
             error=self.error,
             added_s=self.added_s,
             changed_s=self.changed_s,
@@ -93,9 +92,9 @@ class MemoryWorkQueue:
         self._handle, self._state = handle, state
 
     async def add(self, items: Sequence[NewWork]) -> list[str]:
-        for new in items:
-            check_new_work(new)
-        encoded = [(encode_json("payload", new.payload), encode_json("trace", new.trace)) for new in items]
+        check.check_new_work(items)
+        encoded = [(encode_json("payload", new.payload), encode_trace(new.trace)) for new in items]
+        check.check_call_size("items", (len(payload) + len(trace) for payload, trace in encoded))
         now_s = await self._enter()
         ids = self._check_batch(items)
         for new, item_id, (payload, trace) in zip(items, ids, encoded, strict=True):
@@ -162,7 +161,7 @@ class MemoryWorkQueue:
     async def claim(
         self, claimant: Claimant, *, lease_s: float, limit: int = 1, wait_s: float = 0.0
     ) -> list[Claim]:
-        check_above_zero("lease_s", lease_s)
+        check.check_claim(claimant, lease_s, limit, wait_s)
 
         async def look() -> tuple[list[Claim] | None, float | None]:
             now_s = await self._enter()
@@ -186,11 +185,11 @@ class MemoryWorkQueue:
                 Claim(
                     id=item.id,
                     kind=item.new.kind,
-                    payload=decode_json(item.payload),
+                    payload=decode_json(item.id, item.payload),
                     token=item.token,
                     attempt=item.attempts,
                     lease_until_s=item.lease_until_s,
-                    trace=decode_json(item.trace),
+                    trace=decode_json(item.id, item.trace),
                 )
             )
         return claims
@@ -205,19 +204,23 @@ class MemoryWorkQueue:
         return min([*leases, *delays], default=None)
 
     async def renew(self, item_id: str, *, token: int, lease_s: float) -> float:
-        check_above_zero("lease_s", lease_s)
+        check.check_held(item_id, token)
+        check.check_lease(lease_s)
         now_s = await self._enter()
         item = self._held(item_id, token)
         item.lease_until_s = now_s + lease_s
         return item.lease_until_s
 
     async def complete(self, item_id: str, *, token: int, result: Json | None = None) -> None:
-        text = encode_json("result", result or {})
+        check.check_held(item_id, token)
+        text = encode_json("result", {} if result is None else result)
         now_s = await self._enter()
         self._complete(self._held(item_id, token), text, now_s)
 
     async def complete_many(self, done: Sequence[Completion]) -> list[str]:
+        check.check_completions(done)
         texts = [encode_json("result", completion.result) for completion in done]
+        check.check_call_size("results", map(len, texts))
         now_s = await self._enter()
         refused = []
         for completion, text in zip(done, texts, strict=True):
@@ -240,6 +243,7 @@ class MemoryWorkQueue:
     async def fail(
         self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0, final: bool = False
     ) -> WorkState:
+        check.check_failure(item_id, token, error, retry_after_s=retry_after_s, final=final)
         now_s = await self._enter()
         item = self._held(item_id, token)
         item.error = error
@@ -248,6 +252,7 @@ class MemoryWorkQueue:
         return item.state
 
     async def release(self, item_id: str, *, token: int) -> None:
+        check.check_held(item_id, token)
         now_s = await self._enter()
         item = self._held(item_id, token)
         item.attempts -= 1
@@ -255,6 +260,7 @@ class MemoryWorkQueue:
         self._handle.changed(QUEUE)
 
     async def cancel(self, item_id: str, *, reason: str) -> bool:
+        check.check_cancel(item_id, reason)
         now_s = await self._enter()
         item = self._state.items.get(item_id)
         if item is None or item.state in ENDED:
@@ -265,6 +271,7 @@ class MemoryWorkQueue:
         return True
 
     async def get(self, item_id: str) -> WorkItem | None:
+        check.check_text("item id", item_id)
         await self._enter()
         item = self._state.items.get(item_id)
         return None if item is None else item.view()
@@ -278,40 +285,47 @@ class MemoryWorkQueue:
         return counts
 
     async def dead(self, *, limit: int = 100) -> list[WorkItem]:
+        check.check_limit(limit)
         await self._enter()
         dead = sorted(self._in(WorkState.DEAD), key=lambda item: (-item.changed_s, -item.seq))
         return [item.view() for item in dead[:limit]]
 
     async def ready(self, *, limit: int = 100) -> list[WorkItem]:
+        check.check_limit(limit)
         now_s = await self._enter()
         free = [item for item in self._in(WorkState.READY) if item.not_before_s <= now_s]
         free.sort(key=lambda item: (-item.new.priority, item.seq))
         return [item.view() for item in free[:limit]]
 
     async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
+        check.check_limit(limit)
         now_s = await self._enter()
         early = [item for item in self._in(WorkState.READY) if item.not_before_s > now_s]
         early.sort(key=lambda item: (item.not_before_s, item.seq))
         return [item.view() for item in early[:limit]]
 
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
+        check.check_limit(limit)
         await self._enter()
         held = sorted(self._in(WorkState.CLAIMED), key=lambda item: (item.lease_until_s or 0.0, item.seq))
         return [item.view() for item in held[:limit]]
 
     async def unended(self, *, after: int, limit: int) -> list[tuple[int, WorkItem]]:
+        check.check_page(after, limit)
         await self._enter()
         unended = self._in(WorkState.BLOCKED, WorkState.READY, WorkState.CLAIMED)
         rest = sorted((item for item in unended if item.seq > after), key=lambda item: item.seq)
         return [(item.seq, item.view()) for item in rest[:limit]]
 
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
+        check.check_page(after, limit)
         await self._enter()
         ends = [item for item in self._state.items.values() if item.end_number > after]
         ends.sort(key=lambda item: item.end_number)
         return [EndedWork(number=item.end_number, item=item.view()) for item in ends[:limit]]
 
     async def revive(self, item_id: str) -> None:
+        check.check_text("item id", item_id)
         now_s = await self._enter()
         item = self._state.items.get(item_id)
         if item is None:

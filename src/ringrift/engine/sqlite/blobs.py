@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from ringrift.engine.arguments import check_bytes, check_path
 from ringrift.engine.digests import check_digest, mismatch
+from ringrift.engine.limits import BLOB_CALL_BYTES_MAX, BLOB_WAIT_S
 from ringrift.engine.sqlite.blob_folder import BlobFolder, OpenedFile, digest_of
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import contained
 from ringrift.engine.sqlite.files import sync_folder
-from ringrift.errors import ConfigError, Unavailable
+from ringrift.errors import Unavailable
 from ringrift.runtime import Runtime
 
 T = TypeVar("T")
@@ -38,8 +40,7 @@ class FileBlobs:
 
     async def put(self, path: Path) -> str:
         def work() -> str:
-            if not path.is_file():
-                raise ConfigError(f"{path} is not a file")
+            check_path(path)
             digest = digest_of(path)
             if self._folder.place(digest).exists():
                 return digest
@@ -50,6 +51,8 @@ class FileBlobs:
         return await self.run(work)
 
     async def put_bytes(self, content: bytes) -> str:
+        check_bytes("content", content, size_max=BLOB_CALL_BYTES_MAX)
+
         def work() -> str:
             digest = hashlib.sha256(content).hexdigest()
             if self._folder.place(digest).exists():
@@ -134,12 +137,16 @@ class FileBlobs:
         """Do *work* in a thread, its errors told in our words."""
 
         def guarded() -> T:
-            with told_in_our_words(self._folder.folder):
+            with contained(self._folder.folder, passing=KeyError):
                 return work()
 
         if self._closed:
             raise Unavailable(f"the blob folder {self._folder.folder} is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, guarded)
+        try:
+            async with asyncio.timeout(BLOB_WAIT_S):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, guarded)
+        except TimeoutError:
+            raise Unavailable(f"{self._folder.folder} did not answer in {BLOB_WAIT_S:g} s") from None
 
     def ended(self, upload: FileUpload) -> None:
         self._uploads.discard(upload)
@@ -188,6 +195,8 @@ class FileUpload:
         return self._offset
 
     async def write(self, chunk: bytes) -> None:
+        check_bytes("chunk", chunk, size_max=BLOB_CALL_BYTES_MAX)
+
         def work() -> None:
             self._opened.file.write(chunk)
             self._opened.file.flush()

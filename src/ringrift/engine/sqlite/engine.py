@@ -56,6 +56,10 @@ class SqliteLifecycle:
         self._lock = threading.Lock()
         self._closed = False
 
+    @property
+    def failure(self) -> str:
+        return self._store.failure
+
     async def close(self) -> None:
         await asyncio.to_thread(self.close_blocking)
 

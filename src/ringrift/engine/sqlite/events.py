@@ -9,7 +9,8 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from ringrift.engine.limits import EngineLimits, check_size
+from ringrift.engine import arguments as check
+from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, LogRecord, Position
 from ringrift.engine.positions import merge_positions
 from ringrift.engine.sqlite import events_sql as sql
@@ -39,11 +40,12 @@ class SqliteEventLog:
         self._store = store
 
     async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
-        for event in events:
-            check_size(f"event {event.id}", event.body)
+        check.check_events(events)
         return await self._store.write(lambda tx: _append(tx, events))
 
     async def read(self, *, after: int, limit: int, types: Sequence[str] | None = None) -> list[LogRecord]:
+        check.check_read(after, limit, types)
+
         def query(db: sqlite3.Connection) -> list[LogRecord]:
             if types is None:
                 rows = db.execute(sql.READ, (after, limit))
@@ -57,9 +59,12 @@ class SqliteEventLog:
         return await self._store.read(read_bounds)
 
     async def seq_at(self, *, since_s: float) -> int:
+        check.check_since(since_s)
         return await self._store.read(lambda db: seq_before(db, since_s))
 
     async def wait(self, *, after: int, timeout_s: float) -> int:
+        check.check_log_wait(after, timeout_s)
+
         async def look() -> tuple[int | None, float | None]:
             last = await self._store.read(_last_seq)
             return (last if last > after else None), None
@@ -68,6 +73,8 @@ class SqliteEventLog:
         return await self._store.read(_last_seq) if found is None else found
 
     async def positions(self, instance: str) -> dict[str, Position]:
+        check.check_text("instance", instance, empty=True)
+
         def query(db: sqlite3.Connection) -> dict[str, Position]:
             rows = db.execute(sql.POSITIONS, (instance,))
             return {consumer: Position(floor, _decode_seqs(done)) for consumer, floor, done in rows}
@@ -75,10 +82,12 @@ class SqliteEventLog:
         return await self._store.read(query)
 
     async def commit(self, positions: Mapping[CursorKey, Position]) -> None:
+        check.check_positions(positions)
         if positions:
             await self._store.write(lambda tx: _commit(tx, positions, self._store.config.limits))
 
     async def forget(self, keys: Sequence[CursorKey]) -> None:
+        check.check_cursor_keys(keys)
         rows = [(instance, consumer) for consumer, instance in keys]
         await self._store.write(lambda tx: tx.db.executemany(sql.FORGET_POSITION, rows).rowcount)
 

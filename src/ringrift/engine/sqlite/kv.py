@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from pathlib import Path
 
-from ringrift.engine.limits import EngineLimits, check_above_zero, check_key, check_size
+from ringrift.engine import arguments as check
+from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Change, ChangePage, Entry
 from ringrift.engine.sqlite import kv_sql as sql
 from ringrift.engine.sqlite.checksums import EntryRow, check_entry, of_entry
@@ -30,10 +31,12 @@ class SqliteKeyValue:
         self._store = store
 
     async def get(self, key: str) -> Entry | None:
+        check.check_key(key)
         now_s = self._store.clock.now_s()
         return await self._store.read(lambda db: self._get(db, key, now_s))
 
     async def entries(self, prefix: str = "") -> list[Entry]:
+        check.check_prefix(prefix)
         now_s = self._store.clock.now_s()
 
         def query(db: sqlite3.Connection) -> list[Entry]:
@@ -43,7 +46,7 @@ class SqliteKeyValue:
         return await self._store.read(query)
 
     async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
-        _check(key, value, ttl_s)
+        check.check_entry(key, value, ttl_s)
 
         def operation(tx: Transaction) -> int:
             if (present := self._get(tx.db, key, tx.now_s)) is not None:
@@ -53,11 +56,12 @@ class SqliteKeyValue:
         return await self._store.write(operation)
 
     async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
-        _check(key, value, ttl_s)
+        check.check_entry(key, value, ttl_s)
         return await self._store.write(lambda tx: _put(tx, key, value, ttl_s))
 
     async def update(self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None) -> int:
-        _check(key, value, ttl_s)
+        check.check_entry(key, value, ttl_s)
+        check.check_integer("revision", revision)
 
         def operation(tx: Transaction) -> int:
             self._check_revision(tx, key, revision)
@@ -66,6 +70,10 @@ class SqliteKeyValue:
         return await self._store.write(operation)
 
     async def delete(self, key: str, *, revision: int | None = None) -> bool:
+        check.check_key(key)
+        if revision is not None:
+            check.check_integer("revision", revision)
+
         def operation(tx: Transaction) -> bool:
             if revision is not None:
                 self._check_revision(tx, key, revision)
@@ -77,6 +85,7 @@ class SqliteKeyValue:
         return await self._store.write(operation)
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[Change, None]:
+        check.check_watch(prefix, after)
         # The starting point is read when the caller asks, not when it first iterates.
         start = self._store.begin_read(lambda db: _revision(db) if after is None else after)
         return self._watch(prefix, start)
@@ -95,7 +104,8 @@ class SqliteKeyValue:
                 yield change
 
     async def changes(self, prefix: str = "", *, after: int, limit: int = _CHANGES_ROWS) -> ChangePage:
-        check_above_zero("limit", limit)
+        check.check_prefix(prefix)
+        check.check_page(after, limit)
         await self.expire()
 
         def query(db: sqlite3.Connection) -> ChangePage:
@@ -138,13 +148,6 @@ class SqliteKeyValue:
     def _change(self, row: EntryRow) -> Change:
         entry = _entry(self._store.config.database, row)
         return Change(key=entry.key, value=row[1], revision=entry.revision)
-
-
-def _check(key: str, value: bytes, ttl_s: float | None) -> None:
-    check_key(key)
-    check_size(f"value of {key!r}", value)
-    if ttl_s is not None:
-        check_above_zero("ttl_s", ttl_s)
 
 
 def _entry(database: Path, row: EntryRow) -> Entry:

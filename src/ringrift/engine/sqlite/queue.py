@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from ringrift.engine import arguments as check
 from ringrift.engine.encoding import EMPTY_JSON, decode_json
-from ringrift.engine.limits import check_above_zero
 from ringrift.engine.ports import Claim, Claimant, Completion, EndedWork, Json, NewWork, WorkItem, WorkState
 from ringrift.engine.sqlite import queue_ops as ops
 from ringrift.engine.sqlite import queue_sql as sql
@@ -36,7 +36,7 @@ class SqliteWorkQueue:
     async def claim(
         self, claimant: Claimant, *, lease_s: float, limit: int = 1, wait_s: float = 0.0
     ) -> list[Claim]:
-        check_above_zero("lease_s", lease_s)
+        check.check_claim(claimant, lease_s, limit, wait_s)
 
         async def look() -> tuple[list[Claim] | None, float | None]:
             found = await self._store.write(
@@ -49,11 +49,12 @@ class SqliteWorkQueue:
         return await self._store.wait(look, topic=QUEUE, timeout_s=wait_s) or []
 
     async def renew(self, item_id: str, *, token: int, lease_s: float) -> float:
-        check_above_zero("lease_s", lease_s)
+        check.check_held(item_id, token)
+        check.check_lease(lease_s)
         return await self._store.write(lambda tx: ops.renew(tx, item_id, token, lease_s))
 
     async def complete(self, item_id: str, *, token: int, result: Json | None = None) -> None:
-        runs = group([Completion(id=item_id, token=token, result=result or {})])
+        runs = group([Completion(id=item_id, token=token, result={} if result is None else result)])
 
         def operation(tx: Transaction) -> None:
             if ops.complete(tx, runs):
@@ -69,18 +70,22 @@ class SqliteWorkQueue:
     async def fail(
         self, item_id: str, *, token: int, error: str, retry_after_s: float = 0.0, final: bool = False
     ) -> WorkState:
+        check.check_failure(item_id, token, error, retry_after_s=retry_after_s, final=final)
         return await self._store.write(
             lambda tx: ops.fail(tx, item_id, token, error, retry_after_s=retry_after_s, final=final)
         )
 
     async def release(self, item_id: str, *, token: int) -> None:
+        check.check_held(item_id, token)
         await self._store.write(lambda tx: ops.release(tx, item_id, token))
 
     async def cancel(self, item_id: str, *, reason: str) -> bool:
+        check.check_cancel(item_id, reason)
         await self.expire()
         return await self._store.write(lambda tx: ops.cancel(tx, item_id, reason))
 
     async def get(self, item_id: str) -> WorkItem | None:
+        check.check_text("item id", item_id)
         await self.expire()
         row = await self._store.read(lambda db: db.execute(sql.GET, (item_id,)).fetchone())
         return None if row is None else _view(row)
@@ -98,36 +103,43 @@ class SqliteWorkQueue:
         return counts
 
     async def dead(self, *, limit: int = 100) -> list[WorkItem]:
+        check.check_limit(limit)
         await self.expire()
         rows = await self._store.read(lambda db: db.execute(sql.DEAD, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
     async def ready(self, *, limit: int = 100) -> list[WorkItem]:
+        check.check_limit(limit)
         await self.expire()
         rows = await self._store.read(lambda db: db.execute(sql.READY, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
     async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
+        check.check_limit(limit)
         await self.expire()
         rows = await self._store.read(lambda db: db.execute(sql.WAITING, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
+        check.check_limit(limit)
         await self.expire()
         rows = await self._store.read(lambda db: db.execute(sql.CLAIMED, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
     async def unended(self, *, after: int, limit: int) -> list[tuple[int, WorkItem]]:
+        check.check_page(after, limit)
         await self.expire()
         rows = await self._store.read(lambda db: db.execute(sql.UNENDED, (after, limit)).fetchall())
         return [(number, _view(row)) for number, *row in rows]
 
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
+        check.check_page(after, limit)
         await self.expire()
         rows = await self._store.read(lambda db: db.execute(sql.ENDED, (after, limit)).fetchall())
         return [EndedWork(number=number, item=_view(row)) for number, *row in rows]
 
     async def revive(self, item_id: str) -> None:
+        check.check_text("item id", item_id)
         await self.expire()
         await self._store.write(lambda tx: ops.revive(tx, item_id))
 
@@ -149,7 +161,7 @@ def _view(row: Sequence[Any]) -> WorkItem:
     return WorkItem(
         id=item_id,
         kind=kind,
-        payload=decode_json(payload),
+        payload=decode_json(f"work item {item_id}", payload),
         state=STATE_OF[Code(code)],
         priority=priority,
         attempts=attempts,
@@ -157,7 +169,7 @@ def _view(row: Sequence[Any]) -> WorkItem:
         holder=holder,
         token=token,
         lease_until_s=due_s if code == Code.CLAIMED else None,
-        result=None if result is None else decode_json(result),
+        result=None if result is None else decode_json(f"work item {item_id}", result),
         error=error,
         added_s=added_s,
         changed_s=changed_s,

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from ringrift.engine.encoding import decode_json, encode_json
+from ringrift.engine.arguments import check_call_size, check_completions, check_new_work
+from ringrift.engine.encoding import decode_json, encode_json, encode_trace
 from ringrift.engine.ports import Claim, Completion, NewWork
 from ringrift.engine.sqlite.checksums import of_work
-from ringrift.engine.work_rules import check_new_work
 
 LaneKey = tuple[str, str, str]
 _SEPARATOR = "\x1f"
@@ -68,10 +68,12 @@ def requirements(text: str) -> frozenset[str]:
 
 def prepare(items: Sequence[NewWork], new_id: Callable[[], str]) -> list[PlainRun | LinkedItem]:
     """Check and encode *items*; `ConfigError` for the first that makes no sense."""
+    check_new_work(items)
     parts: list[PlainRun | LinkedItem] = []
     run_lane: LaneKey | None = None
     ids: list[str] = []
     rows: list[tuple[Any, ...]] = []
+    sizes: list[int] = []
 
     def end_run() -> None:
         if run_lane is not None and rows:
@@ -80,9 +82,8 @@ def prepare(items: Sequence[NewWork], new_id: Callable[[], str]) -> list[PlainRu
             rows.clear()
 
     for new in items:
-        check_new_work(new)
         item_id, lane = new.id or new_id(), lane_of(new)
-        payload, trace = encode_json("payload", new.payload), encode_json("trace", new.trace)
+        payload, trace = encode_json("payload", new.payload), encode_trace(new.trace)
         checksum = of_work(item_id, payload, trace)
         row = (
             item_id,
@@ -93,6 +94,7 @@ def prepare(items: Sequence[NewWork], new_id: Callable[[], str]) -> list[PlainRu
             payload.decode(),
             checksum,
         )
+        sizes.append(len(payload) + len(trace))
         if new.after or new.idempotency_key is not None:
             end_run()
             parts.append(LinkedItem(lane, item_id, new, as_parameter([row])))
@@ -103,14 +105,17 @@ def prepare(items: Sequence[NewWork], new_id: Callable[[], str]) -> list[PlainRu
         ids.append(item_id)
         rows.append(row)
     end_run()
+    check_call_size("items", sizes)
     return parts
 
 
 def group(done: Sequence[Completion]) -> list[FinishedRun]:
     """Put together what one statement can complete; each id once per run."""
+    check_completions(done)
     runs: dict[tuple[int, bytes], dict[str, None]] = {}
     for each in done:
         runs.setdefault((each.token, encode_json("result", each.result)), {})[each.id] = None
+    check_call_size("results", (len(result) for _, result in runs))
     return [FinishedRun(token, result, list(ids)) for (token, result), ids in runs.items()]
 
 
@@ -127,11 +132,11 @@ class ClaimedRows:
             Claim(
                 id=item_id,
                 kind=kind,
-                payload=decode_json(payload),
+                payload=decode_json(f"work item {item_id}", payload),
                 token=self.token,
                 attempt=attempts,
                 lease_until_s=self.until_s,
-                trace=decode_json(trace),
+                trace=decode_json(f"work item {item_id}", trace),
             )
             for item_id, kind, payload, attempts, trace in self.rows
         ]

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import contained
 from ringrift.engine.sqlite.files import connect
 from ringrift.engine.sqlite.wakeups import Wakeups
 from ringrift.engine.sqlite.writer import Operation, Writer
@@ -39,6 +39,12 @@ class Store:
         self._connections: list[sqlite3.Connection] = []
         self._pid = os.getpid()
         self._closed = False
+        self._unread = ""  # why no reader could be started
+
+    @property
+    def failure(self) -> str:
+        """Why this process can no longer use the database; "" while it can."""
+        return self.writer.failure or self._unread
 
     def check_process(self) -> None:
         """A forked child has neither the threads nor the locks of its parent."""
@@ -63,7 +69,11 @@ class Store:
         self.check_process()
         if self._closed:
             raise Unavailable(f"the engine on {self.config.database} is closed")
-        return self._readers.submit(self._read, query)
+        try:
+            return self._readers.submit(self._read, query)
+        except RuntimeError as error:  # no thread could be started, or the program is ending
+            self._unread = f"{self.config.database} cannot be read: {error}"
+            raise Unavailable(self._unread) from error
 
     async def wait(self, look: Look[T], *, topic: str, timeout_s: float) -> T | None:
         return await wait_for_change(
@@ -83,7 +93,7 @@ class Store:
             connection.close()
 
     def _read(self, query: Query[T]) -> T:
-        with told_in_our_words(self.config.database):
+        with contained(self.config.database):
             db: sqlite3.Connection | None = getattr(self._local, "db", None)
             if db is None:
                 db = connect(self.config, read_only=True)
@@ -94,4 +104,4 @@ class Store:
                 return query(db)
             finally:
                 if db.in_transaction:
-                    db.execute("COMMIT")
+                    db.execute("ROLLBACK")

@@ -1,7 +1,9 @@
 """The one thread of a process that writes: everything that waits shares one commit.
 
-An operation is a function of the transaction. Each runs in its own savepoint, so that a refused one
-leaves no trace and harms no other; all are acknowledged after the one commit that made them durable.
+An operation is a function of the transaction. Each runs in its own savepoint, so that a refused one, or one
+that raises anything at all, leaves no trace and harms no other; all are acknowledged after the one commit
+that made them durable. Should the thread end by a defect, it lets go of the database, so that other processes
+go on, and everybody who waits or asks later hears why.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import structlog
 
 from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import from_sqlite
+from ringrift.engine.sqlite.faults import contained, from_sqlite
 from ringrift.engine.sqlite.schema import schema_too_new, schema_version
 from ringrift.engine.sqlite.time_anchor import TimeNote
 from ringrift.engine.sqlite.turnstile import Turnstile
-from ringrift.errors import RingRiftError, Unavailable
+from ringrift.engine.waiting import EVENTS, KV, QUEUE
+from ringrift.errors import RingRiftError, Unavailable, storable_text
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -50,6 +53,10 @@ class Upkeep(Protocol):
 
     def operations(self) -> Sequence[Operation[Any]]:
         """The operations that are due now, each to be run in a transaction of its own."""
+        ...
+
+    def close(self) -> None:
+        """Leave upkeep to the other processes."""
         ...
 
 
@@ -86,13 +93,21 @@ class Writer:
         self._work = threading.Condition(self._lock)
         self._pending: deque[Call[Any]] = deque()
         self._closing = False
-        self._ended = False
+        self._taken: list[Call[Any]] = []  # by the thread, and not answered yet
+        self._ended = ""  # why there is no thread any more
         self.forget_cached: list[Callable[[], None]] = []  # called when a transaction was undone
         self._thread = threading.Thread(target=self._run, name="ringrift-writer", daemon=True)
 
     @property
     def path(self) -> Path:
         return self._config.database
+
+    @property
+    def failure(self) -> str:
+        """Why nothing can be written any more; "" while the thread works or after it was asked to end."""
+        if self._ended and not self._closing:
+            return self._ended
+        return ""
 
     def start(self) -> None:
         self._thread.start()
@@ -125,7 +140,9 @@ class Writer:
 
     def _submit(self, call: Call[Any]) -> None:
         with self._work:
-            if self._closing or self._ended:
+            if self._ended and not self._closing:
+                raise Unavailable(self._ended)
+            if self._closing:
                 raise Unavailable(f"the engine on {self.path} is closed")
             if len(self._pending) >= self._config.pending_max:
                 raise Unavailable(f"{len(self._pending)} calls wait for {self.path} already")
@@ -144,12 +161,16 @@ class Writer:
     # --- in the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        reason = f"the engine on {self.path} is closed"
         try:
             while self._wait_for_work():
                 self._write_round()
-            self._db.close()
+        except BaseException as error:
+            reason = f"the writer of {self.path} has ended: {type(error).__name__}: {storable_text(error)}"
+            log.critical("engine.writer.ended", path=str(self.path), error=reason)
+            raise
         finally:
-            self._end()
+            self._end(reason)
 
     def _wait_for_work(self) -> bool:
         """Return True when there are calls; do upkeep when it is due; False at the end."""
@@ -169,17 +190,32 @@ class Writer:
         with self._turnstile.passed():
             batch = self._take()
             changed = self._transact(batch) if batch else frozenset()
-        if changed:
-            self._announce(changed)
+        self._tell(changed)
         _answer(batch)
+        self._taken = []
+
+    def _tell(self, changed: frozenset[str]) -> None:
+        """Wake those who wait; it is stored already, so that a wake-up which fails costs them a poll."""
+        if not changed:
+            return
+        try:
+            with contained(self.path):
+                self._announce(changed)
+        except RingRiftError as error:
+            log.warning("engine.wakeups.failed", path=str(self.path), error=str(error))
 
     def _do_upkeep(self) -> None:
-        for operation in self._upkeep.operations():
+        try:
+            with contained(self.path):
+                operations = self._upkeep.operations()
+        except RingRiftError as error:
+            log.warning("engine.upkeep.failed", path=str(self.path), error=str(error))
+            return
+        for operation in operations:
             call: Call[Any] = Call(operation)
             with self._turnstile.passed():
                 changed = self._transact([call])
-            if changed:
-                self._announce(changed)
+            self._tell(changed)
             if call.error is not None:
                 log.warning("engine.upkeep.failed", path=str(self.path), error=str(call.error))
                 return
@@ -191,6 +227,7 @@ class Writer:
             live = [call for call in batch if not call.abandoned]
             for call in live:
                 call.started = True
+            self._taken = live
         return live
 
     def _transact(self, batch: Sequence[Call[Any]]) -> frozenset[str]:
@@ -211,20 +248,21 @@ class Writer:
         except (sqlite3.Error, RingRiftError) as error:
             self._undo_all(batch, error)
             return frozenset()
+        finally:
+            if db.in_transaction:  # whatever ended it: no other process may wait for this one
+                db.execute("ROLLBACK")
         return frozenset(tx.changed)
 
     def _run_one(self, tx: Transaction, call: Call[Any]) -> None:
         db = tx.db
         db.execute("SAVEPOINT one")
         try:
-            call.result = call.operation(tx)
+            with contained(self.path):
+                call.result = call.operation(tx)
         except RingRiftError as error:
-            call.error = error
-        except sqlite3.Error as error:
-            ours = from_sqlite(error, self.path)
-            if ours is None or not db.in_transaction:
+            if not db.in_transaction:
                 raise  # SQLite undid the whole transaction, not just this part of it
-            call.error = ours
+            call.error = error
         if call.error is not None:
             db.execute("ROLLBACK TO one")
         db.execute("RELEASE one")
@@ -235,20 +273,29 @@ class Writer:
         for forget in self.forget_cached:
             forget()
         ours = error if isinstance(error, RingRiftError) else from_sqlite(error, self.path)
-        if ours is None:
-            raise error
         for call in batch:
-            call.error = ours
+            call.error = ours or Unavailable(f"{self.path}: {error}; nothing was written")
 
-    def _end(self) -> None:
-        """Leave nobody waiting, also when a defect ended the thread."""
-        with self._lock:
-            self._ended = True
-            left = list(self._pending)
-            self._pending.clear()
-        for call in left:
-            call.error = Unavailable(f"the engine on {self.path} is closed")
-        _answer(left)
+    def _end(self, reason: str) -> None:
+        """Let go of the database and leave nobody waiting, also when a defect ended the thread."""
+        try:
+            self._db.close()  # undoes a transaction that is open
+        finally:
+            with self._lock:
+                self._ended = reason
+                taken, self._taken = self._taken, []
+                left = list(self._pending)
+                self._pending.clear()
+            for call in taken:
+                call.error = Unavailable(f"{reason}; the write may have taken effect")
+            for call in left:
+                call.error = Unavailable(reason)
+            _answer([*taken, *left])
+            if not self._closing:
+                # Others take over; and who waits here for a change finds out that there is none to come.
+                self._turnstile.close()
+                self._upkeep.close()
+                self._tell(frozenset({EVENTS, KV, QUEUE}))
 
 
 def _answer(batch: Sequence[Call[Any]]) -> None:
