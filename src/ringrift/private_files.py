@@ -7,6 +7,7 @@ shares with its group: there the group keeps its rights, and everybody else has 
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -50,7 +51,7 @@ def make_private_folder(folder: Path) -> None:
         if mode != 0o700:  # the process's umask took the group's rights away
             each.chmod(mode)
     if not folder.is_dir():
-        raise FileExistsError(f"{folder} is no folder")
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -67,7 +68,8 @@ def close_to_others(paths: Iterable[Path]) -> list[Path]:
     """Take the rights of everybody but the owner from *paths*; returns those that were open to others.
 
     Raises `ConfigError` for one that belongs to another user: whoever owns it could change it at any time.
-    Links are left alone. What is missing, or goes away meanwhile, is nobody's.
+    Links are left alone, and so is a folder that is everybody's by intention, such as /tmp. What is missing,
+    or goes away meanwhile, is nobody's.
     """
     opened = []
     for path in paths:
@@ -75,7 +77,7 @@ def close_to_others(paths: Iterable[Path]) -> list[Path]:
             found = path.lstat()
         except FileNotFoundError:
             continue
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(found.st_mode) or (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
             continue
         if found.st_uid != os.geteuid():
             _check_owner(path, found)

@@ -16,6 +16,7 @@ import structlog
 
 from ringrift.bootstrap.master_loop import pid_file, read_master_loop
 from ringrift.errors import AlreadyExists, StorageReadOnly
+from ringrift.private_files import make_private_folder, open_private
 from ringrift.process_identity import own_start_s
 
 log = structlog.get_logger()
@@ -33,8 +34,9 @@ class MasterLoopGuard:
         if self._file is not None:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = self.path.open("a+", encoding="utf-8")
+            make_private_folder(self.path.parent)
+            descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            file = os.fdopen(descriptor, "a+", encoding="utf-8")
         except OSError as error:
             raise StorageReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
         try:

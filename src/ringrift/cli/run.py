@@ -33,9 +33,9 @@ from ringrift.cli.logs import log_to_file, log_to_stderr
 from ringrift.cli.options import check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.daemons.graph import PROFILES
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import close_data_folder, get_engine
 from ringrift.errors import ConfigError, RingRiftError
-from ringrift.private_files import open_private
+from ringrift.private_files import open_private, private_umask
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.web.address import read_address
@@ -81,6 +81,8 @@ def run(
         )
         settings, runtime = get_settings(), system_runtime()
         check_data_folder()
+        os.umask(private_umask(settings.data_dir))  # for all that it starts, too
+        close_data_folder(settings)
         check_learning_libraries(settings)
         with ExitStack() as stack:
             if live:

@@ -31,6 +31,7 @@ from ringrift.engine.digests import check_digest
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.engine.sqlite.faults import from_os
 from ringrift.errors import RingRiftError, StorageFull
+from ringrift.private_files import make_private_folder, private_umask
 from ringrift.runtime import system_runtime
 from ringrift.settings import load_settings
 
@@ -189,8 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(options: argparse.Namespace) -> ReceiveReply:
     request = read_request(sys.stdin.buffer)
+    os.umask(private_umask(options.data_dir.expanduser()))
     if options.action in KEEPING:
         return keep(options, request)
+    make_private_folder(options.data_dir.expanduser())
     folder = BlobFolder(options.data_dir.expanduser() / BLOBS, system_runtime().new_id)
     index = ChunkIndex(folder.folder / CHUNK_INDEX)
     intake = Intake(folder, index, node=options.node, now_s=wall_s)

@@ -11,12 +11,14 @@ import os
 import weakref
 from pathlib import Path
 
+from ringrift.private_files import open_private
+
 
 class LockFile:
     """A file whose only purpose is to be locked; its content does not matter."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         self._open = True
         mine = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _close_copy(mine()))

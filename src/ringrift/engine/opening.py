@@ -7,19 +7,34 @@ import os
 import threading
 from dataclasses import replace
 
+import structlog
+
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Engine
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.private_files import close_to_others, make_private_folder
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 
-__all__ = ["close_engine", "get_engine", "get_engine_blocking", "memory_engine", "open_engine"]
+__all__ = [
+    "close_data_folder",
+    "close_engine",
+    "get_engine",
+    "get_engine_blocking",
+    "memory_engine",
+    "open_engine",
+]
+
+
+log = structlog.get_logger()
 
 
 async def open_engine(settings: Settings, runtime: Runtime) -> Engine:
     """Open the engine that *settings* name."""
+    await asyncio.to_thread(close_data_folder, settings)
     return await asyncio.to_thread(open_sqlite, SqliteConfig.from_settings(settings), runtime)
 
 
@@ -30,6 +45,31 @@ class BeginningAllowed:
 def allow_new_database() -> None:
     """For whoever brings the run's state itself: a restore, a rebuild, a run that begins anew."""
     process_scope().put(BeginningAllowed, BeginningAllowed())
+
+
+def close_data_folder(settings: Settings) -> None:
+    """Make the data folder, and take everybody else's rights from one that is there.
+
+    Inside a folder that nobody can enter, no file can be opened or locked by others; what coordinates is
+    closed on its own as well, because it may lie elsewhere. Raises `ConfigError` for another user's folder.
+    """
+    folder, coordination = settings.data_dir, settings.coordination_dir
+    with told_in_our_words(folder):
+        make_private_folder(folder)
+        inside = coordination.absolute().is_relative_to(folder.absolute())
+        coordinating = [coordination, *coordination.glob("*"), *coordination.glob("*/*")] if inside else []
+        logs = folder / "logs"
+        opened = close_to_others(
+            (folder, *coordinating, logs, *logs.glob("*"), *folder.glob("*_token"), *folder.glob("*_secret"))
+        )
+    if opened:
+        log.warning(
+            "data_folder.closed_to_others",
+            folder=str(folder),
+            paths=len(opened),
+            why="other users of this machine could read or lock them",
+            to_share_with_a_group="chmod g+s",
+        )
 
 
 class SharedEngine:
@@ -51,7 +91,9 @@ class SharedEngine:
     def get(self) -> Engine:
         with self._lock:
             if self._engine is None:
-                config = SqliteConfig.from_settings(get_settings())
+                settings = get_settings()
+                close_data_folder(settings)
+                config = SqliteConfig.from_settings(settings)
                 if process_scope().peek(BeginningAllowed) is not None:
                     config = replace(config, may_begin_among_files=True)
                 self._engine = open_sqlite(config, system_runtime())

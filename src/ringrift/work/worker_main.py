@@ -18,6 +18,7 @@ import structlog
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError, Conflict, RingRiftError
 from ringrift.events.router import get_router
+from ringrift.private_files import private_umask
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
@@ -40,6 +41,7 @@ def main(argv: list[str]) -> int:
     gpus = visible_gpus()
     try:
         settings = get_settings()
+        os.umask(private_umask(settings.data_dir))
         config = WorkerConfig(
             name=options.name or f"{runtime.hostname}-1",
             node=options.node or runtime.hostname,

@@ -19,6 +19,7 @@ from typing import BinaryIO
 from ringrift.engine.digests import is_digest
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import sync_folder
+from ringrift.private_files import open_private
 
 _INCOMING = ".incoming"
 _DIGEST_LETTERS = 64
@@ -65,10 +66,10 @@ class BlobFolder:
         """Write an unfinished file in one go; it has no lock, as it is kept long enough without."""
         path = self.incoming / f"{digest}.{self._new_id()}"
         try:
-            descriptor = os.open(path, _FRESH, 0o666)
+            descriptor = os.open(path, _FRESH, 0o600)
         except FileNotFoundError:
             self.incoming.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, _FRESH, 0o666)
+            descriptor = os.open(path, _FRESH, 0o600)
         try:
             done = 0
             while done < len(content):
@@ -88,7 +89,7 @@ class BlobFolder:
     def open_locked(self, path: Path, *, anywhere: bool = False) -> OpenedFile | None:
         """Open for appending, or for writing *anywhere*, and lock; None if another process writes it now."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        file: BinaryIO = _open_anywhere(path) if anywhere else path.open("ab")
+        file: BinaryIO = _open_anywhere(path) if anywhere else _open_to_append(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             same = os.fstat(file.fileno()).st_ino == path.stat().st_ino
@@ -127,7 +128,11 @@ def digest_of(path: Path) -> str:
 
 
 def _open_anywhere(path: Path) -> BinaryIO:
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+    return os.fdopen(open_private(path, os.O_RDWR | os.O_CREAT), "r+b")
+
+
+def _open_to_append(path: Path) -> BinaryIO:
+    return os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
 
 
 def _sync_file(path: Path) -> None:

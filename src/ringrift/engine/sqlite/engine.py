@@ -34,6 +34,7 @@ from ringrift.engine.sqlite.wakeups import Wakeups
 from ringrift.engine.sqlite.wal_check import check_wal
 from ringrift.engine.sqlite.writer import Writer
 from ringrift.engine.waiting import Topics
+from ringrift.private_files import make_private_folder
 from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
@@ -102,7 +103,7 @@ def open_sqlite(
             with turnstile.passed_within(config.call_wait_s):
                 migrate(db, path, migrations)
         clock = EngineClock(runtime, settle_anchor(db, turnstile, runtime, wait_s=config.call_wait_s))
-        config.blob_dir.mkdir(parents=True, exist_ok=True)
+        make_private_folder(config.blob_dir)
         blobs = FileBlobs(config.blob_dir, runtime)
         upkeep = DatabaseUpkeep(config, runtime, blobs.sweep)
         undo.pop_all()

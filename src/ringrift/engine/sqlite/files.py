@@ -17,6 +17,7 @@ from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import LOST_ADVICE, RESTORE_ADVICE
 from ringrift.engine.sqlite.schema import APPLICATION_ID, Migration, migrate
 from ringrift.errors import Corrupt, ForeignFile, StorageReadOnly
+from ringrift.private_files import close_to_others, make_private_folder, open_private
 
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\x00"
@@ -47,8 +48,9 @@ def connect(config: SqliteConfig, *, read_only: bool = False) -> sqlite3.Connect
 def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> bool:
     """Make the database unless it is there; return whether it was made here."""
     path = config.database
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     if path.exists():
+        close_to_others(path.parent.glob(f"{path.name}*"))
         return False
     if not config.may_begin_among_files:
         check_not_lost(path, config.blob_dir)
@@ -80,6 +82,7 @@ def check_not_lost(path: Path, blob_dir: Path) -> None:
 
 
 def _make(making: Path, migrations: Sequence[Migration]) -> None:
+    os.close(open_private(making, os.O_RDWR | os.O_CREAT | os.O_EXCL))  # its log takes the rights from it
     db = sqlite3.connect(making, isolation_level=None)
     try:
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
