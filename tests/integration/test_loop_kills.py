@@ -54,7 +54,7 @@ async def games_of(audit, job_id):
     """The moves of every game of a job, and a fingerprint of all that was recorded of it."""
     item = await audit.engine.queue.get(job_id)
     games = {}
-    for artifact in item.result["artifacts"]:
+    for artifact in (each for each in item.result["artifacts"] if each["kind"] == "shard"):
         with open_shard(await audit.engine.blobs.path(artifact["digest"])) as shard:
             for stored in shard.games():
                 games[stored.game.game_id] = (stored.game.actions.tolist(), stored.fingerprint)

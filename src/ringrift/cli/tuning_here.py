@@ -12,8 +12,8 @@ from ringrift.errors import Conflict
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.work.job_commands import job_argv, job_environment
-from ringrift.work.job_files import lay_out
 from ringrift.work.job_folders import JobFolder
+from ringrift.work.job_inputs import lay_out
 from ringrift.work.job_limits import limits_for
 from ringrift.work.job_orders import JobOrder
 from ringrift.work.job_runner import JobTask, RunningJob

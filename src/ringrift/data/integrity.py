@@ -21,7 +21,7 @@ from ringrift.data.orphans import Orphans, register_orphans, take_in_strays
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
 from ringrift.data.retention import read_held
-from ringrift.data.scrubbing import PART, Scrubbed, scrub
+from ringrift.data.scrubbing import PART, Scrubbed, examine_damaged_inputs, scrub
 from ringrift.data.waking import WakingDaemon
 from ringrift.errors import ConfigError
 from ringrift.events.subscriptions import Callback
@@ -120,8 +120,13 @@ class IntegrityCheckDaemon(WakingDaemon):
         self.damaged: list[str] = []
         self.missing: list[str] = []
 
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return {"WORK_FAILED": self.wake}  # a worker may have found an input damaged
+
     async def _run_cycle(self) -> None:
-        found = await scrub(await self._opened())
+        plane = await self._opened()
+        self.damaged = [*self.damaged, *await examine_damaged_inputs(plane)][-PATHS_TOLD_MAX:]
+        found = await scrub(plane)
         self.verified += found.verified
         self.bytes_read += found.bytes
         self.damaged = [*self.damaged, *found.damaged][-PATHS_TOLD_MAX:]

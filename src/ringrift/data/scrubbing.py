@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -13,10 +16,12 @@ from ringrift.data.decisions import DecisionLog
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
 from ringrift.errors import Corrupt
+from ringrift.work.job_inputs import damaged_inputs, forget_damaged
 
 log = structlog.get_logger()
 
 PART = "integrity"
+MODELS = "models"  # folder of the data folder where champions lie for people to open
 SCRUB_EVERY_S = 7 * 86_400.0
 SCRUB_BYTES_PER_CYCLE = 2 << 30
 
@@ -80,6 +85,56 @@ async def read_unregistered(plane: DataPlane) -> Scrubbed:
             verified += 1
         read += size
     return Scrubbed(verified=verified, bytes=read, damaged=tuple(damaged))
+
+
+async def examine_damaged_inputs(plane: DataPlane) -> list[str]:
+    """Read the files that workers of this node found damaged; return those that were set aside.
+
+    A bad one is set aside. If the same content lies among the published models it is taken from there; if it
+    is on another node, what brings inputs to waiting work brings it.
+    """
+    aside = []
+    for found in await damaged_inputs(plane.kv):
+        if found.node not in (plane.this.name, plane.runtime.hostname):
+            continue
+        try:
+            await plane.blobs.verify(found.digest)
+        except KeyError:
+            pass  # it is aside already
+        except Corrupt as error:
+            await _set_aside(plane, found.digest, error)
+            aside.append(found.digest)
+        else:
+            await forget_damaged(plane.kv, found)
+            continue
+        if await _take_from_models(plane, found.digest):
+            await forget_damaged(plane.kv, found)
+    return aside
+
+
+async def _take_from_models(plane: DataPlane, digest: str) -> bool:
+    """Whether the content was found among the files for people, and is in the blobs again."""
+    for path in await asyncio.to_thread(lambda: sorted((plane.settings.data_dir / MODELS).glob("*"))):
+        if path.is_symlink() or not await asyncio.to_thread(_has_content, path, digest):
+            continue
+        if await plane.blobs.put(path) == digest:
+            size, now_s = await plane.blobs.size(digest) or 0, plane.runtime.now_s()
+            receipt = Receipt(
+                digest=digest, node=plane.this.name, size=size, verified_s=now_s, verifier=MODELS
+            )
+            await plane.manifest.add_receipts([receipt])
+            decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+            await decisions.record(PART, "brought_again", f"from {path.name}", digest=digest)
+            log.info("integrity.brought_again", digest=digest[:12], path=str(path))
+            return True
+    return False
+
+
+def _has_content(path: Path, digest: str) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == digest
 
 
 async def _due(plane: DataPlane, older_than_s: float, digests: frozenset[str] | None) -> list[Receipt]:

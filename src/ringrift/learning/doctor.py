@@ -34,6 +34,7 @@ RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Ailment]]] = {
     "workers": doctor_running.workers,
     "disk": doctor_running.disk,
     "clock": doctor_running.clock,
+    "files": doctor_running.files,
 }
 
 

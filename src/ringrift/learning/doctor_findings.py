@@ -13,6 +13,7 @@ from ringrift.engine.ports import KeyValue
 from ringrift.learning.ledger import quoted
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
+from ringrift.work.job_inputs import DamagedInput
 from ringrift.work.worker_records import RunningRecord, WorkerRecord
 
 DIAGNOSES = "learning/diagnosis/"
@@ -76,6 +77,7 @@ class Ward:
     disk_free_bytes: int | None = None
     disk_total_bytes: int = 0
     clock_jump_s: float = 0.0  # the largest seen
+    damaged: Sequence[DamagedInput] = ()  # files that have not come back
     diagnoses: Mapping[str, Sequence[Diagnosis]] = field(default_factory=dict)  # config: oldest first
 
     def newest_diagnosis(self, state: ConfigState) -> Diagnosis | None:

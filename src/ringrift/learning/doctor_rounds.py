@@ -22,6 +22,7 @@ from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
 from ringrift.learning.wishes import Wishes
 from ringrift.runtime import Runtime
+from ringrift.work.job_inputs import damaged_inputs
 from ringrift.work.worker_records import live_workers, running_jobs
 
 ROUND_S = 60.0
@@ -118,6 +119,7 @@ async def look_around(
         workers=await live_workers(kv),
         running=await running_jobs(kv),
         paused=paused,
+        damaged=await damaged_inputs(kv),
         disk_free_bytes=disk[0],
         disk_total_bytes=disk[1],
         diagnoses={config: await read_diagnoses(kv, config) for config in configs},

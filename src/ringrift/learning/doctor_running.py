@@ -9,6 +9,7 @@ from ringrift.learning.gates import breaker_gate
 from ringrift.learning.records import ModelState
 from ringrift.learning.snapshot import EXTRA_STAGES, STAGES
 from ringrift.learning.state import ConfigState
+from ringrift.work.job_inputs import role_of
 
 GIB = 2**30
 DISK_PROBLEM_BYTES, DISK_WARNING_BYTES = 1 * GIB, 5 * GIB
@@ -33,6 +34,17 @@ def breakers(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
             text=f"{stage} of {state.config} failed {times}: {failures.error}{rests}",
             advice="`ringrift queue dead` shows the items; it tries again by itself.",
             evidence={"stage": stage, "in_a_row": failures.in_a_row},
+        )
+
+
+def files(ward: Ward) -> Iterator[Ailment]:
+    """Files that work needs and that were found damaged."""
+    for found in ward.damaged:
+        yield Ailment(
+            level=Level.PROBLEM,
+            text=f"{role_of(found.name)} ({found.digest}) on {found.node}, for {found.item_id}, is damaged",
+            advice="It is set aside. Another copy is brought if there is one; else `ringrift data restore`.",
+            evidence={"digest": found.digest, "node": found.node},
         )
 
 

@@ -109,7 +109,7 @@ def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
         return "the report counts time below zero"
     for kind in _NEEDED.get(job.kind, ()):
         if not _artifacts(report, kind):
-            return f"the job ended well but brought no {kind}"
+            return _with_reason(f"the job ended well but brought no {kind}", report)
     read = _READ.get(job.kind)
     try:
         brought = _Brought() if read is None else read(state, job, report, 0.0)
@@ -125,7 +125,7 @@ def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
     if job.kind not in ("evaluate", "tournament"):
         return ""
     if not (brought.matches and all(match.games for match in brought.matches)):
-        return "no games were played"
+        return _with_reason("no games were played", report)
     return unasked(job, brought.matches)
 
 
@@ -140,6 +140,12 @@ def _unordered_games(job: OpenJob, shards: list[Shard]) -> str:
     if isinstance(ordered, int) and games > ordered:
         return f"it brought {games} games; {ordered} were ordered"
     return ""
+
+
+def _with_reason(what: str, report: JobReport) -> str:
+    """What the job itself says of it comes first: that is the cause."""
+    said = report.fields.get("error")
+    return f"{said}; {what}" if isinstance(said, str) and said else what
 
 
 def match_with(match: Match, **changes: Any) -> Match:

@@ -1,4 +1,4 @@
-"""Files into a job's folder before it starts, and out of it into the blobs when it ended well."""
+"""Files out of a job's folder into the blobs when it ended well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import Blobs
-from ringrift.errors import Corrupt, DigestMismatch, Unavailable
+from ringrift.errors import Corrupt, DigestMismatch
 from ringrift.work.job_folders import JobFolder
 from ringrift.work.job_orders import JobArtifact, JobOrder
 from ringrift.work.job_talk import JobTalk
@@ -20,25 +20,6 @@ KIND_CHARS_MAX = 40
 WORDS_MAX = 300
 # Said elsewhere.
 REPEATED = ("event", "kind", "elapsed_s", "cpu_s", "gpu_s", "status", "exit_code", "artifacts")
-MISSING_S = 30.0  # an input may still be on its way
-
-
-async def lay_out(folder: JobFolder, order: JobOrder, blobs: Blobs) -> None:
-    """Fill the folder as *order* says; `Unavailable` if an input is not here."""
-    await asyncio.to_thread(folder.prepare)
-    await asyncio.to_thread(folder.drop_other_inputs, order.inputs)
-    for name, digest in order.inputs.items():
-        source = await blobs.path(digest)
-        if source is not None:
-            await asyncio.to_thread(folder.link_input, name, source)
-            continue
-        try:
-            file = await blobs.open(digest)
-        except KeyError:
-            raise Unavailable(f"the input {name} ({digest}) is not here", retry_after_s=MISSING_S) from None
-        with file:
-            await asyncio.to_thread(folder.copy_input, name, file)
-    await asyncio.to_thread(folder.write_params, order)
 
 
 async def take_in(

@@ -14,6 +14,8 @@ from ringrift.engine.ports import Json
 from ringrift.errors import ConfigError
 
 INPUTS = "{inputs}"  # in a parameter: the folder where the inputs lie
+SEALED_JOB = "job"  # the kind of an artifact that says what a job was asked and brought
+_SEALED_JOB_BEGINS = b'{"sealed":"job",'
 OUT = "{out}"  # in a parameter: the folder whose files survive a retry
 
 
@@ -67,6 +69,30 @@ def _with_lists(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_lists(item) for key, item in value.items()}
     return [_with_lists(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class SealedJob(msgspec.Struct, frozen=True, kw_only=True, tag_field="sealed", tag="job"):
+    """What was asked and what came of it, as a sealed file beside the files that came of it.
+
+    A shard or a model alone does not say which work it belongs to; with these the facts of a run can be made
+    again when its database is lost.
+    """
+
+    item_id: str
+    kind: str
+    order: JobOrder
+    report: JobReport
+    ended_s: float
+
+
+def read_sealed_job(content: bytes) -> SealedJob | None:
+    """None for any other file."""
+    if not content.startswith(_SEALED_JOB_BEGINS):
+        return None
+    try:
+        return msgspec.json.decode(content, type=SealedJob)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def read_order(payload: Json) -> JobOrder:

@@ -10,17 +10,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import msgspec
 import structlog
 
 from ringrift.engine.ports import Claim, WorkState
 from ringrift.engine.work_rules import ENDED
-from ringrift.errors import ConfigError, Corrupt, LeaseLost, RingRiftError, Unavailable
+from ringrift.errors import ConfigError, Corrupt, DigestMismatch, LeaseLost, RingRiftError, Unavailable
 from ringrift.work.durations_rules import TaskOutcome
 from ringrift.work.job_commands import job_argv, job_environment
-from ringrift.work.job_files import lay_out, take_in
+from ringrift.work.job_files import take_in
 from ringrift.work.job_folders import JobFolder, JobRecord
+from ringrift.work.job_inputs import DamagedInput, lay_out, note_damaged, role_of, was_damaged
 from ringrift.work.job_limits import EndReason, JobLimits, limits_for
-from ringrift.work.job_orders import JobOrder, JobReport, read_order
+from ringrift.work.job_orders import SEALED_JOB, JobArtifact, JobOrder, JobReport, SealedJob, read_order
 from ringrift.work.job_runner import JobTask, RunningJob
 from ringrift.work.job_verdicts import RETRY_S, UNAVAILABLE_S, Fate, JobEnd, JobVerdict, judge
 from ringrift.work.orphans import end_processes_of
@@ -142,7 +144,7 @@ class ClaimedJob:
         if before is not None:
             await asyncio.to_thread(end_processes_of, claim.id)
             self._wall_s, self._cpu_s, self._gpu_s = before.wall_s, before.cpu_s, before.gpu_s
-        await lay_out(folder, order, self._shop.engine.blobs)
+        await self._lay_out(order)
         record = self._record(self._shop.config.name, abandoned=0 if before is None else before.abandoned)
         await asyncio.to_thread(folder.write_record, record)
 
@@ -158,6 +160,34 @@ class ClaimedJob:
             cpu_s=self._cpu_s,
             gpu_s=self._gpu_s,
         )
+
+    async def _lay_out(self, order: JobOrder) -> None:
+        """Bring the inputs in; what is wrong with one is said, and written down for those who can mend it."""
+        claim, kv, node = self._claim, self._shop.engine.kv, self._shop.config.node
+        try:
+            await lay_out(self._folder, order, self._shop.engine.blobs)
+        except DigestMismatch as error:
+            for name, digest in order.inputs.items():
+                if digest not in error.found:
+                    continue
+                found = DamagedInput(
+                    digest=digest,
+                    node=node,
+                    name=name,
+                    item_id=claim.id,
+                    config=order.config,
+                    at_s=self._shop.runtime.now_s(),
+                )
+                await note_damaged(kv, found)
+            raise
+        except Unavailable as error:
+            for name, digest in order.inputs.items():
+                if digest in error.what and await was_damaged(kv, digest, node):
+                    what = (
+                        f"{role_of(name)} ({digest}) was damaged and is set aside, and no other copy is here"
+                    )
+                    raise Unavailable(what, retry_after_s=error.retry_after_s) from None
+            raise
 
     async def _leave_folder(self) -> None:
         """Say that nobody works in it now, before the item can be another's."""
@@ -206,7 +236,7 @@ class ClaimedJob:
         artifacts, fields = await take_in(
             self._folder, end.talk, blobs, asked=(self._claim.kind, self._order)
         )
-        return JobReport(
+        report = JobReport(
             status=verdict.status,
             worker=config.name,
             node=config.node,
@@ -218,6 +248,26 @@ class ClaimedJob:
             artifacts=artifacts,
             fields=fields,
         )
+        return await self._seal_job(report) if artifacts else report
+
+    async def _seal_job(self, report: JobReport) -> JobReport:
+        """Keep order and report as a sealed file, too; the report with that file among its artifacts."""
+        claim, blobs = self._claim, self._shop.engine.blobs
+        sealed = SealedJob(
+            item_id=claim.id,
+            kind=claim.kind,
+            order=self._order,
+            report=report,
+            ended_s=self._shop.runtime.now_s(),
+        )
+        content = msgspec.json.encode(sealed)
+        made = JobArtifact(
+            name=f"{claim.id}.job.json",
+            kind=SEALED_JOB,
+            digest=await blobs.put_bytes(content),
+            size_bytes=len(content),
+        )
+        return msgspec.structs.replace(report, artifacts=(*report.artifacts, made))
 
     async def _complete(self, report: JobReport) -> Fate:
         claim, queue = self._claim, self._shop.engine.queue

@@ -32,6 +32,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.jobs.shards.schema import create_tables
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
+from ringrift.work.job_inputs import DamagedInput, damaged_inputs, note_damaged
 
 
 @pytest.fixture
@@ -197,3 +198,25 @@ def test_games_that_were_not_scored_are_not_poor():
 def test_rows_of_the_daemon_table_name_their_check():
     kinds = [type(create_integrity_daemon({"check": each})) for each in ("orphans", "integrity", "quality")]
     assert kinds == [OrphanDetectionDaemon, IntegrityCheckDaemon, DataCleanupDaemon]
+
+
+@pytest.mark.parametrize("published", [True, False])
+async def test_what_a_worker_found_damaged_is_set_aside_and_brought_again_from_the_published_model(
+    plane, tmp_path, published
+):
+    digest = await plane.blobs.put_bytes(b"weights")
+    if published:
+        (tmp_path / "models").mkdir()
+        (tmp_path / "models" / "canonical_hex8_2p.safetensors").write_bytes(b"weights")
+    (await plane.blobs.path(digest)).write_bytes(b"waights")
+    told = DamagedInput(
+        digest=digest, node="a", name="champion.safetensors", item_id="i", config="hex8_2p", at_s=1.0
+    )
+    await note_damaged(plane.kv, told)
+    daemon = IntegrityCheckDaemon(plane=plane, router=ear()[0], runtime=plane.runtime)
+    await daemon._run_cycle()
+    assert daemon.damaged == [digest]
+    (aside,) = (path for path in (tmp_path / "quarantine").iterdir() if not path.name.endswith(".json"))
+    assert aside.read_bytes() == b"waights"
+    assert await plane.blobs.has(digest) is published
+    assert await damaged_inputs(plane.kv) == ([] if published else [told])

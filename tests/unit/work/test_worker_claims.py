@@ -10,6 +10,8 @@ from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import Unavailable
 from ringrift.testing.simulation import simulate
 from ringrift.work.job_folders import JobFolder
+from ringrift.work.job_inputs import damaged_inputs
+from ringrift.work.job_orders import SEALED_JOB, read_sealed_job
 from ringrift.work.worker_records import live_workers, running_jobs
 
 DONE, DEAD, READY, CLAIMED = WorkState.DONE, WorkState.DEAD, WorkState.READY, WorkState.CLAIMED
@@ -43,7 +45,8 @@ def test_a_job_is_done_and_its_artifacts_are_in_the_blobs(world):
         artifact = {"path": str(folder.out / "a.db"), "artifact": "shard", "counts": {"games": 3}}
         end_well(child, artifacts=[artifact], games=3)
         done = await here.until(item_id, DONE)
-        (taken,) = done.result["artifacts"]
+        taken, record = done.result["artifacts"]
+        assert record["kind"] == SEALED_JOB
         assert (taken["name"], taken["kind"], taken["counts"]) == ("a.db", "shard", {"games": 3})
         assert (await here.engine.blobs.open(taken["digest"])).read() == b"games"
         assert done.result["fields"] == {"games": 3}
@@ -386,7 +389,8 @@ def test_a_result_that_the_queue_cannot_hold_becomes_an_artifact(world):
         end_well(await here.child(), games=3, found=["x" * 100] * 20_000)
         done = await here.until(item_id, DONE)
         assert done.result["fields"] == {"games": 3}
-        (taken,) = done.result["artifacts"]
+        taken, record = done.result["artifacts"]
+        assert record["kind"] == SEALED_JOB
         whole = msgspec.json.decode((await here.engine.blobs.open(taken["digest"])).read())
         assert (taken["kind"], len(whole["found"])) == ("result", 20_000)
 
@@ -409,5 +413,40 @@ def test_durations_are_measured(world):
             say(child, event="progress", stage="playing", done=here.runtime.monotonic_s())
             await here.runtime.sleep(10)
         assert 1150 < here.runtime.monotonic_s() - begun_s < 1300  # three times what it took before
+
+    world(scenario)
+
+
+def test_a_damaged_input_is_named_and_written_down_and_no_job_sees_it(world):
+    async def scenario(here):
+        digest = await here.engine.blobs.put_bytes(b"weights")
+        here.store.blobs.content[digest] = b"waights"
+        item_id = await here.add(inputs={"champion.safetensors": digest}, attempts_max=1)
+        dead = await here.until(item_id, WorkState.DEAD)
+        assert f"the champion's file ({digest}) does not have the content of its name" in dead.error
+        assert here.runtime.children == []
+        (found,) = await damaged_inputs(here.engine.kv)
+        assert (found.digest, found.name, found.item_id) == (digest, "champion.safetensors", item_id)
+        del here.store.blobs.content[digest]  # as the integrity check does when it sets the file aside
+        again = await here.add(inputs={"champion.safetensors": digest}, attempts_max=1)
+        dead = await here.until(again, WorkState.DEAD)
+        assert f"the champion's file ({digest}) was damaged and is set aside" in dead.error
+
+    world(scenario)
+
+
+def test_a_job_that_brought_files_leaves_a_sealed_record_of_what_it_was_asked_and_brought(world):
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        (here.folders.of(item_id).out / "a.db").write_bytes(b"games")
+        end_well(child, artifacts=[{"path": "a.db", "artifact": "shard", "counts": {"games": 3}}], games=3)
+        done = await here.until(item_id, DONE)
+        shard, record = done.result["artifacts"]
+        content = (await here.engine.blobs.open(record["digest"])).read()
+        found = read_sealed_job(content)
+        assert (found.item_id, found.kind) == (item_id, "selfplay")
+        assert found.order.as_payload() == done.payload
+        assert found.report.as_result() == {**done.result, "artifacts": [shard]}
 
     world(scenario)
