@@ -39,6 +39,16 @@ def test_a_fresh_batch_is_at_the_start(game):
     assert (game.rankings(states) == 0).all()
 
 
+def test_positions_are_possible_and_rows_of_anything_are_not(game):
+    assert game.possible(some_states(game)).all()
+    random = np.random.default_rng(5)
+    anything = random.integers(-(2**62), 2**62, (50, game.words))
+    assert not game.possible(anything).any()
+    near = some_states(game)
+    near[:, : min(8, game.words)] += random.integers(1, 2**40, near[:, :8].shape)
+    assert not game.possible(near).any()
+
+
 def test_an_empty_batch_is_a_batch(game):
     states = game.new_states(0)
     assert len(game.legal(states).actions) == 0

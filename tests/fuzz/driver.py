@@ -91,7 +91,7 @@ class Target:
         bounds = ["--runs-max", str(self.plan.runs_max), "--findings-max", str(self.plan.findings_max)]
         for death in range(self.plan.findings_max):
             left_s = max(0.0, end_s - time.monotonic()) if death else seconds
-            code = self.work(engine, "--seconds", str(left_s), *bounds)
+            code = self.work(engine, "--seconds", str(left_s), "--seed", str(self.plan.seed + death), *bounds)
             self._gather()
             facts = self.state / "facts.json"
             if facts.exists():
@@ -109,7 +109,7 @@ class Target:
         folders = [str(folder / self.plan.name) for folder in inputs]
         command = [sys.executable, "-m", "tests.fuzz.worker", self.plan.name, "--mode", mode,
                    "--state", str(self.state), "--findings", str(self.plan.findings),
-                   "--seed", str(self.plan.seed), *arguments]  # fmt: skip
+                   *arguments]  # fmt: skip
         for folder in dict.fromkeys(folders):
             command += ["--inputs", folder]
         for name in self._skip:

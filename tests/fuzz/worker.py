@@ -137,6 +137,18 @@ def replay_all(session: Session, inputs: list[bytes]) -> None:
     session.note()
 
 
+def changed_by_target(
+    mutate: Callable[[bytes, random.Random], bytes] | None, data: bytes, rng: random.Random
+):
+    """What the target's own changes make of *data*; None if it has none, or they cannot make sense of it."""
+    if mutate is None:
+        return None
+    try:
+        return mutate(data, rng)[:SIZE_MAX]
+    except Exception:
+        return None
+
+
 def own_loop(session: Session, inputs: list[bytes], seconds: float, runs_max: int, seed: int) -> None:
     """Mutate kept inputs; keep what reaches new places."""
     rng = random.Random(seed)
@@ -147,9 +159,8 @@ def own_loop(session: Session, inputs: list[bytes], seconds: float, runs_max: in
     while time.monotonic() < end_s and session.runs < runs_max and len(session.found) < session.findings_max:
         # New inputs are more likely to lead on than old ones.
         parent = pool[-1 - int(len(pool) * rng.random() ** 2)]
-        if mutate is not None and rng.random() < 0.7:
-            data = mutate(parent, rng)[:SIZE_MAX]
-        else:
+        data = changed_by_target(mutate, parent, rng) if rng.random() < 0.7 else None
+        if data is None:
             data = mutated(parent, pool, rng, SIZE_MAX)
         if session.run(data):
             pool.append(data)
@@ -176,7 +187,8 @@ def atheris_loop(session: Session, inputs: list[bytes], seconds: float, seed: in
 
     def change(data: bytes, size_max: int, number: int) -> bytes:
         rng = random.Random(number)
-        return mutate(data, rng)[:size_max] if rng.random() < 0.5 else atheris.Mutate(data, size_max)
+        made = changed_by_target(mutate, data, rng) if rng.random() < 0.5 else None
+        return atheris.Mutate(data, size_max) if made is None else made[:size_max]
 
     options = [f"-max_total_time={max(1, int(seconds))}", f"-seed={seed}", f"-max_len={SIZE_MAX}",
                "-timeout=0", "-rss_limit_mb=0", "-verbosity=0", str(folder)]  # fmt: skip

@@ -7,40 +7,15 @@ pieces against the archive's own sums, its claimed size, and the checksums that 
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import json
-import math
-import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
 
-DIMENSION_MAX = 1_000_000_000
-ROWS_MAX = 100_000_000
-HEADER_BYTES_MAX = 65_536
+from ringrift.foreign_files.sample_archives import ROWS_MAX, UNREADABLE, SampleArchive, open_samples
+
 NEEDED = ("features", "values")
-_MAGIC = b"\x93NUMPY"
-_SUFFIX = ".npy"
-_PIECE_BYTES = 1 << 18
-_WIDTH = re.compile(r"[<>|=]?(?P<kind>[fiubcSU])(?P<bytes>\d+)")
 CHECKSUMS = "checksums"
-# What reading a damaged entry or header can raise: not a zip, not a literal, not of that shape.
-_UNREADABLE = (
-    ValueError,
-    SyntaxError,
-    KeyError,
-    TypeError,
-    RuntimeError,
-    EOFError,
-    struct.error,
-    zlib.error,
-    zipfile.BadZipFile,
-)
 _PLAIN_KINDS = frozenset("fiub")  # float, int, unsigned, bool
 
 
@@ -62,25 +37,15 @@ class NPZValidationResult:
 
 def validate_npz_structure(path: str | Path) -> NPZValidationResult:
     """Check the headers of a sample file. Never raises for what a file may hold."""
-    file = Path(path)
-    if not file.is_file():
-        return NPZValidationResult(valid=False, errors=(f"{file} is no file",))
-    size = file.stat().st_size
+    file, size = Path(path), 0
     try:
-        shapes, dtypes, errors = _headers(file)
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        if not file.is_file():
+            return NPZValidationResult(valid=False, errors=(f"{file} is no file",))
+        size = file.stat().st_size
+        with open_samples(file) as archive:
+            return _judge(archive, size)
+    except UNREADABLE as error:
         return NPZValidationResult(valid=False, errors=(f"it cannot be read: {error}",), file_size=size)
-    errors += _shape_errors(shapes)
-    counts = [shape[0] for name, shape in shapes.items() if name in NEEDED and shape]
-    return NPZValidationResult(
-        valid=not errors,
-        sample_count=counts[0] if counts else 0,
-        errors=tuple(errors),
-        warnings=tuple(_warnings(shapes, dtypes)),
-        array_shapes=shapes,
-        array_dtypes=dtypes,
-        file_size=size,
-    )
 
 
 def quick_npz_check(path: str | Path) -> tuple[bool, str]:
@@ -94,90 +59,49 @@ def check_dataset(path: str | Path) -> NPZValidationResult:
     result = validate_npz_structure(path)
     if not result.valid:
         return result
-    errors: list[str] = []
-    digests: dict[str, str] = {}
-    promised: dict[str, str] = {}
     try:
-        with zipfile.ZipFile(path) as archive:
-            for item in archive.infolist():
-                name = item.filename.removesuffix(_SUFFIX)
-                with archive.open(item) as stream:
-                    shape, dtype = _read_header(stream)
-                    if name == CHECKSUMS:
-                        promised = _promised(stream.read(HEADER_BYTES_MAX), dtype)
-                    else:
-                        digests[name], size = _digest(stream)
-                        errors += _size_errors(name, shape, dtype, size)
-    except (*_UNREADABLE, OSError) as error:
+        with open_samples(Path(path)) as archive:
+            promised = archive.checksums()
+            digests = {name: _digest(archive, name) for name in archive.arrays}
+    except UNREADABLE as error:
         return replace(result, valid=False, errors=(f"it cannot be read to its end: {error}",))
-    for name, digest in promised.items():
-        if digests.get(name) != digest:
-            errors.append(f"the content of {name} is not what was exported")
-    return replace(result, valid=not errors, errors=tuple(errors))
+    errors = [
+        f"the content of {name} is not what was exported"
+        for name, digest in promised.items()
+        if digests.get(name) != digest
+    ]
+    warnings = result.warnings if promised else (*result.warnings, "it states no checksums")
+    return replace(result, valid=not errors, errors=tuple(errors), warnings=warnings)
 
 
-def _digest(stream: IO[bytes]) -> tuple[str, int]:
-    """Read to the end, where the archive compares its own sum."""
-    digest, size = hashlib.sha256(), 0
-    while piece := stream.read(_PIECE_BYTES):
+def _digest(archive: SampleArchive, name: str) -> str:
+    digest = hashlib.sha256()
+    for piece in archive.pieces(name):
         digest.update(piece)
-        size += len(piece)
-    return digest.hexdigest(), size
+    return digest.hexdigest()
 
 
-def _size_errors(name: str, shape: tuple[int, ...], dtype: str, size: int) -> list[str]:
-    width = _WIDTH.fullmatch(dtype)
-    if width is None:
-        return [f"{name} has the type {dtype}, which only unpickling could read"]
-    units = 4 if width["kind"] == "U" else 1  # texts are counted in characters of four bytes
-    expected = math.prod(shape) * int(width["bytes"]) * units
-    return [] if size == expected else [f"{name} holds {size} bytes, its header claims {expected}"]
-
-
-def _promised(content: bytes, dtype: str) -> dict[str, str]:
-    """The checksums that the export wrote: JSON in one array of text."""
-    if not dtype.startswith("<U"):
-        return {}
-    told = json.loads(content.decode("utf-32-le").rstrip("\x00"))
-    return told if isinstance(told, dict) else {}
-
-
-def _headers(file: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str], list[str]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    dtypes: dict[str, str] = {}
-    errors: list[str] = []
-    with zipfile.ZipFile(file) as archive:
-        for item in archive.infolist():
-            name = item.filename.removesuffix(_SUFFIX)
-            try:
-                with archive.open(item) as stream:
-                    shapes[name], dtypes[name] = _read_header(stream)
-            except _UNREADABLE as error:
-                errors.append(f"the array {name} cannot be read: {error}")
-    return shapes, dtypes, errors
-
-
-def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], str]:
-    """Read the header of an array as the NPY format defines it."""
-    start = stream.read(8)
-    if len(start) < 8 or start[:6] != _MAGIC:
-        raise ValueError("it is no array")
-    length_bytes = 2 if start[6] == 1 else 4
-    (length,) = struct.unpack("<H" if length_bytes == 2 else "<I", stream.read(length_bytes))
-    if length > HEADER_BYTES_MAX:
-        raise ValueError(f"its header claims {length} bytes")
-    header = ast.literal_eval(stream.read(length).decode("latin1").strip())
-    shape = tuple(int(size) for size in header["shape"])
-    return shape, str(header["descr"])
+def _judge(archive: SampleArchive, size: int) -> NPZValidationResult:
+    shapes = {name: array.shape for name, array in archive.arrays.items()}
+    dtypes = {name: array.dtype for name, array in archive.arrays.items()}
+    errors = [f"the array {name} is {fault}" for name, fault in archive.faults.items()]
+    errors += _shape_errors(shapes)
+    counts = [shape[0] for name, shape in shapes.items() if name in NEEDED and shape]
+    return NPZValidationResult(
+        valid=not errors,
+        sample_count=counts[0] if counts else 0,
+        errors=tuple(errors),
+        warnings=tuple(_warnings(shapes, dtypes)),
+        array_shapes=shapes,
+        array_dtypes=dtypes,
+        file_size=size,
+    )
 
 
 def _shape_errors(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     if not shapes:
         return ["it holds no arrays"]
     errors = [f"the array {name} is missing" for name in NEEDED if name not in shapes]
-    for name, shape in shapes.items():
-        if any(size > DIMENSION_MAX for size in shape):
-            errors.append(f"{name} claims the shape {shape}, which no sample file has")
     counts = {name: shapes[name][0] for name in NEEDED if shapes.get(name)}
     if len(set(counts.values())) > 1:
         errors.append(f"arrays differ in their number of rows: {counts}")

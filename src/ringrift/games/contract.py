@@ -106,6 +106,10 @@ class Game(Protocol):
 
     def terminal(self, states: States) -> npt.NDArray[np.bool_]: ...
 
+    def possible(self, states: States) -> npt.NDArray[np.bool_]:
+        """Which rows, of whatever origin, the other calls can be given without harm."""
+        ...
+
     def to_move(self, states: States) -> npt.NDArray[np.int64]:
         """Seat on turn, from 0."""
         ...

@@ -108,7 +108,9 @@ def test_a_header_that_claims_another_size_is_found(tmp_path):
     np.lib.format.write_array_header_1_0(header, claimed)
     with zipfile.ZipFile(exported(tmp_path / "a.npz"), "a") as archive:
         archive.writestr("weights.npy", header.getvalue() + bytes(28))
-    assert check_dataset(tmp_path / "a.npz").errors == ("weights holds 28 bytes, its header claims 56",)
+    assert check_dataset(tmp_path / "a.npz").errors == (
+        "the array weights is unreadable: it holds 28 bytes, its header claims 56",
+    )
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):

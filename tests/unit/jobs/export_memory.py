@@ -39,6 +39,7 @@ def main() -> None:
         setattr(module, piece, 2**12)
     for module in (checking, from_games):
         module.GAMES_AT_ONCE = 4
+    npz_check._ROWS_AT_ONCE = 2**6
     folder = Path(sys.argv[1])
     peak(folder, 4)  # what is loaded once
     print(json.dumps([peak(folder, 64), peak(folder, 384)]))

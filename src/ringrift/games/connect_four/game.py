@@ -75,6 +75,20 @@ class ConnectFourGame:
             why = f"game {refused}: {'the game is over' if over else 'the column is full'}"
             raise IllegalAction(str(int(actions[refused])), why=why)
 
+    def possible(self, states: States) -> npt.NDArray[np.bool_]:
+        check_batch(self, states)
+        first, second, stones = states[:, FIRST], states[:, SECOND], states[:, STONES]
+        filled = first | second
+        fine: npt.NDArray[np.bool_] = (
+            (first & second == 0) & (filled & ~rules.BOARD_BITS == 0) & (states[:, WINNER] >= 0)
+        )
+        fine &= np.bitwise_count(filled.astype(np.uint64)) == stones
+        fine &= np.bitwise_count(second.astype(np.uint64)) == stones // 2
+        # A stone lies on another one, or at the bottom.
+        fine &= filled & ~(filled << 1 | rules.BOTTOM_BITS) == 0
+        fine &= states[:, WINNER] <= DRAW
+        return fine
+
     def terminal(self, states: States) -> npt.NDArray[np.bool_]:
         return np.not_equal(states[:, WINNER], 0)
 

@@ -17,6 +17,8 @@ from ringrift.games.compiled import cached_kernel, compiled, source_fingerprint
 COLUMNS, ROWS, STRIDE, CELLS = 7, 6, 7, 42
 FIRST, SECOND, STONES, WINNER = 0, 1, 2, 3
 WORDS, DRAW = 4, 3
+BOTTOM_BITS = sum(1 << column * STRIDE for column in range(COLUMNS))
+BOARD_BITS = BOTTOM_BITS * ((1 << ROWS) - 1)
 
 Words = npt.NDArray[np.int64]
 Actions = npt.NDArray[np.int32]

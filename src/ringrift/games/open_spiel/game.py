@@ -112,6 +112,25 @@ class OpenSpielGame:
         offsets = np.cumsum([0, *map(len, per_game)], dtype=np.int64)
         return LegalActions(offsets, np.array([a for each in per_game for a in each], dtype=np.int32))
 
+    def possible(self, states: States) -> npt.NDArray[np.bool_]:
+        """Rows whose actions were legal in turn; what one row shares with the last is not redone."""
+        check_batch(self, states)
+        fine = np.zeros(len(states), dtype=np.bool_)
+        position, done = self._game.new_initial_state(), list[int]()
+        for row, state in enumerate(states):
+            history = read_history(state) if 0 <= state[LENGTH] <= self._game.max_game_length() else None
+            if history is None:
+                continue
+            if history[: len(done)] != done:
+                position, done = self._game.new_initial_state(), []
+            for action in history[len(done) :]:
+                if position.is_terminal() or action not in position.legal_actions():
+                    break
+                position.apply_action(action)
+                done.append(action)
+            fine[row] = len(done) == len(history)
+        return fine
+
     def apply(self, states: States, actions: ActionArray, *, trusted: bool = False) -> None:
         check_batch(self, states)
         actions = check_actions(self, states, actions)

@@ -30,7 +30,7 @@ from ringrift.games.ringrift.core import geometry, kernels
 from ringrift.games.ringrift.core import layout as at
 from ringrift.games.ringrift.core.observe import plane_count
 from ringrift.games.ringrift.drawing import draw_state
-from ringrift.games.ringrift.rows import state_from_json, state_to_json
+from ringrift.games.ringrift.rows import possible_rows, state_from_json, state_to_json
 
 # More than any game can take: every decision but the few of a turn without change adds to a bounded sum.
 DECISIONS_MAX = 1_000_000
@@ -100,6 +100,10 @@ class RingRiftGame:
             phase = at.PHASE_NAMES[state[at.PHASE]]
             why = f"game {refused}, player {state[at.CUR]} in {phase}"
             raise IllegalAction(str(int(actions[refused])), why=why)
+
+    def possible(self, states: States) -> npt.NDArray[np.bool_]:
+        check_batch(self, states)
+        return possible_rows(self.board, states)
 
     def terminal(self, states: States) -> npt.NDArray[np.bool_]:
         return np.not_equal(states[:, at.WINNER], 0)

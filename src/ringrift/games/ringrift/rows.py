@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ringrift.errors import ConfigError
-from ringrift.games.contract import State
+from ringrift.games.contract import State, States
 from ringrift.games.ringrift.boards import Board
 from ringrift.games.ringrift.core import layout as at
 from ringrift.games.ringrift.reference.position import BoardPosition, Stack, cap
 
 Named = TypeVar("Named")
+_COUNTER_MAX = 10**6  # of rings, cells or decisions; no game comes near
 
 
 def read_position(board: Board, state: State) -> BoardPosition:
@@ -167,6 +169,51 @@ def _check_turn(board: Board, state: State) -> None:
             raise ConfigError(
                 f"{board.key}: the cell that must act in {at.PHASE_NAMES[phase]} is not the player's"
             )
+
+
+def possible_rows(board: Board, states: States) -> npt.NDArray[np.bool_]:
+    """Which rows compiled code can be given: every word in its range, and an own piece where one must act."""
+    seats, cells = board.players, board.cells
+    ranges = (
+        *((word, 0, seats) for word in (at.WINNER, at.OPENER, at.HOLDER)),
+        *((word, at.NO_CELL, cells - 1) for word in (at.MUST, at.ACTIVE)),
+        *((word, 0, 1) for word in (at.CHANGED, at.RECOVERED)),
+        (at.CUR, 1, seats),
+        (at.PHASE, 0, at.OVER),
+        (at.DEBT, 0, at.RECOVERY_DEBT),
+        (at.REASON, 0, at.BY_STALEMATE),
+        (at.ACTED, 0, 2 << seats),
+        *((word, 0, _COUNTER_MAX) for word in (at.STREAK, at.DECISIONS, *range(at.HAND + 1, at.CELLS))),
+    )
+    low, high = (np.array([each[place] for each in ranges]) for place in (1, 2))
+    words = states[:, [each[0] for each in ranges]]
+    fine: npt.NDArray[np.bool_] = np.logical_and.reduce((words >= low) & (words <= high), axis=1)
+    fine &= _possible_cells(board, states[:, at.CELLS :]).all(axis=1)
+    fine &= (states[:, at.PHASE] == at.OVER) == (states[:, at.WINNER] != 0)
+    for row in np.flatnonzero(fine & _acting(states)):
+        try:
+            _check_turn(board, states[row])
+        except ConfigError:
+            fine[row] = False
+    return fine
+
+
+def _acting(states: States) -> npt.NDArray[np.bool_]:
+    """Rows in which one cell must act."""
+    phase, debt = states[:, at.PHASE], states[:, at.DEBT]
+    moving = (phase == at.MOVEMENT) & (debt == at.NO_DEBT) & (states[:, at.MUST] != at.NO_CELL)
+    acting: npt.NDArray[np.bool_] = moving | (debt == at.RECOVERY_LINE)
+    acting |= (phase == at.CAPTURE) | (phase == at.CHAIN)
+    return acting
+
+
+def _possible_cells(board: Board, words: States) -> npt.NDArray[np.bool_]:
+    code = words & at.CODE_MASK
+    height, cap_size = words >> at.HEIGHT_BIT & at.SIZE_MASK, words >> at.CAP_BIT & at.SIZE_MASK
+    owned = (code <= at.STACK + 4) & ((code == 0) | ((code - 1) % 4 < board.players))
+    tall = (cap_size >= 1) & (cap_size <= height) & (height <= board.farthest + 1)
+    fine: npt.NDArray[np.bool_] = owned & np.where(code >= at.STACK_FROM, tall, words == code)
+    return fine
 
 
 def _completed_line(board: Board, state: State) -> bool:

@@ -2,34 +2,33 @@
 
 Headers are read first and must make sense: a file stitched together by a resumed copy may claim billions
 of elements. The deep check then streams every array once: checksums, finite numbers, ranges, policy sums.
+With a game, every row must be a position of it, with the player on turn and exactly the legal actions:
+compiled code trusts what it is given.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from ringrift.foreign_files.sample_archives import ROWS_MAX, UNREADABLE, SampleArchive, open_samples
 from ringrift.games.contract import Game
-from ringrift.jobs.samples.layout import row_columns
+from ringrift.jobs.samples.layout import SEATS_MAX, row_columns
 
-DIMENSION_MAX = 10**9
-SAMPLES_MAX = 10**8
 POLICY_SUM_TOLERANCE = 1e-3
 FLAT = {"policy_indices", "policy_values", "policy_offsets"}
 MISDIVIDED = "policy_offsets do not divide the policies among the samples"
+PLAYED = ("states", "seats", "policy_offsets", "policy_indices")  # what the rules have a say in
 _PIECE_BYTES = 2**18
 _PIECE_VALUES = 2**15
-_HEADER_CHARS_MAX = 10_000
+_ROWS_AT_ONCE = 2**12
 
-UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError, SyntaxError, RuntimeError)
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(slots=True)
@@ -48,14 +47,6 @@ class SampleCheck:
         return not self.errors
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayHeader:
-    """Type and shape of a stored array."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-
 def quick_check(path: Path) -> tuple[bool, str]:
     """Headers only; returns whether the file may be used, and why not."""
     found = check_samples(path, deep=False)
@@ -70,141 +61,118 @@ def check_samples(path: Path, *, game: Game | None = None, deep: bool = True) ->
         if not found.file_size:
             found.errors.append("the file is empty")
             return found
-        with zipfile.ZipFile(path) as archive:
-            headers = _headers(archive, found)
-            _check_shapes(headers, found)
+        with open_samples(path) as archive:
+            _check_headers(archive, found)
             if game is not None:
-                _check_game(headers, game, found)
+                _check_game(archive, game, found)
             if deep and found.valid:
-                _check_contents(archive, headers, found)
+                _check_contents(archive, found)
+            if deep and found.valid and game is not None:
+                _check_rows(archive, game, found)
     except UNREADABLE as fault:
         found.errors.append(f"unreadable: {fault}")
     return found
 
 
-def read_header(member: IO[bytes]) -> ArrayHeader:
-    """Read the header of an array, leaving the member at its data; raises ValueError for object arrays."""
-    version = np.lib.format.read_magic(member)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(member, max_header_size=_HEADER_CHARS_MAX)
-    if dtype.hasobject:
-        raise ValueError("an array of objects, which only unpickling could read")
-    if fortran and len(shape) > 1:
-        raise ValueError("columns are stored before rows")
-    return ArrayHeader(dtype, shape)
-
-
-def _headers(archive: zipfile.ZipFile, found: SampleCheck) -> dict[str, ArrayHeader]:
-    headers = {}
-    for info in archive.infolist():
-        name = info.filename.removesuffix(".npy")
-        try:
-            with archive.open(info) as member:
-                header = read_header(member)
-        except UNREADABLE as fault:
-            found.errors.append(f"{name}: unreadable: {fault}")
-            continue
-        headers[name] = header
-        found.array_shapes[name], found.array_dtypes[name] = header.shape, header.dtype.str
-        expected = int(np.prod(header.shape, dtype=object)) * header.dtype.itemsize
-        if any(size > DIMENSION_MAX for size in header.shape):
-            found.errors.append(f"{name}: a dimension of {max(header.shape)} cannot be")
-        elif not expected < info.file_size <= expected + 2 * _HEADER_CHARS_MAX:
-            found.errors.append(f"{name}: {info.file_size} bytes cannot hold an array of {expected}")
-    if not headers:
+def _check_headers(archive: SampleArchive, found: SampleCheck) -> None:
+    found.errors += [f"{name}: {fault}" for name, fault in archive.faults.items()]
+    found.array_shapes = {name: array.shape for name, array in archive.arrays.items()}
+    found.array_dtypes = {name: array.dtype for name, array in archive.arrays.items()}
+    shapes = found.array_shapes
+    if not shapes:
         found.errors.append("no arrays")
-    return headers
-
-
-def _check_shapes(headers: dict[str, ArrayHeader], found: SampleCheck) -> None:
     for name in ("features", "values"):
-        if name not in headers:
+        if name not in shapes:
             found.errors.append(f"{name} is missing")
-    if "values" not in headers:
+    if "values" not in shapes:
         return
-    found.sample_count = (headers["values"].shape or (0,))[0]
+    found.sample_count = (shapes["values"] or (0,))[0]
     if not found.sample_count:
         found.errors.append("no samples")
-    if found.sample_count > SAMPLES_MAX:
+    if found.sample_count > ROWS_MAX:
         found.errors.append(f"{found.sample_count} samples cannot be")
-    for name, header in headers.items():
-        if header.shape and name not in FLAT and header.shape[0] != found.sample_count:
-            found.errors.append(f"{name}: {header.shape[0]} entries for {found.sample_count} samples")
-    if "features" in headers and headers["features"].dtype.kind != "f":
-        found.warnings.append(f"features are {headers['features'].dtype}")
-    _check_policy_shapes(headers, found)
+    for name, shape in shapes.items():
+        if shape and name not in FLAT and shape[0] != found.sample_count:
+            found.errors.append(f"{name}: {shape[0]} entries for {found.sample_count} samples")
+    if "features" in shapes and archive.arrays["features"].kind != "f":
+        found.warnings.append(f"features are {found.array_dtypes['features']}")
+    _check_policy_headers(archive, found)
 
 
-def _check_policy_shapes(headers: dict[str, ArrayHeader], found: SampleCheck) -> None:
-    missing = sorted(FLAT - headers.keys())
+def _check_policy_headers(archive: SampleArchive, found: SampleCheck) -> None:
+    missing = sorted(FLAT - found.array_shapes.keys())
     if missing:
         found.warnings.append(f"no {', '.join(missing)}: nothing to learn a policy from")
         return
-    offsets = headers["policy_offsets"].shape
-    if offsets != (found.sample_count + 1,):
-        found.errors.append(f"policy_offsets: {offsets} for {found.sample_count} samples")
-    if headers["policy_indices"].shape != headers["policy_values"].shape:
+    indices, values, offsets = (
+        archive.arrays[name] for name in ("policy_indices", "policy_values", "policy_offsets")
+    )
+    if offsets.shape != (found.sample_count + 1,) or offsets.dtype != "<i8":
+        found.errors.append(f"policy_offsets: {offsets.shape} for {found.sample_count} samples")
+    if indices.shape != values.shape:
         found.errors.append("policy_indices and policy_values differ in length")
+    if len(indices.shape) != 1 or indices.kind not in "iu" or values.kind != "f":
+        found.errors.append("policy_indices and policy_values are no lists of numbers")
 
 
-def _check_game(headers: dict[str, ArrayHeader], game: Game, found: SampleCheck) -> None:
+def _check_game(archive: SampleArchive, game: Game, found: SampleCheck) -> None:
+    """Rows and policies must have the type and shape that the game gives them."""
     for name, (dtype, shape) in row_columns(game).items():
-        if name not in headers:
+        array = archive.arrays.get(name)
+        if array is None:
             found.warnings.append(f"{name} is missing")
-        elif headers[name].shape[1:] != shape:
-            found.errors.append(f"{name}: entries of {headers[name].shape[1:]}; {game.key} has {shape}")
-        elif headers[name].dtype != dtype:
-            found.warnings.append(f"{name}: {headers[name].dtype}, expected {dtype}")
+        elif not array.shape or array.shape[1:] != shape:
+            found.errors.append(f"{name}: entries of {array.shape[1:]}; {game.key} has {shape}")
+        elif np.dtype(array.dtype) != dtype:
+            found.errors.append(f"{name}: {array.dtype}, expected {dtype}")
+    for name, wanted in (("policy_indices", "<i4"), ("policy_values", "<f4")):
+        if name in archive.arrays and archive.arrays[name].dtype != wanted:
+            found.errors.append(f"{name}: {archive.arrays[name].dtype}, expected {wanted}")
 
 
-def _check_contents(archive: zipfile.ZipFile, headers: dict[str, ArrayHeader], found: SampleCheck) -> None:
-    checksums = _scalar_json(archive, headers, "checksums")
-    if not checksums:
-        found.warnings.append("no checksums")
-    for name, header in headers.items():
+def _check_contents(archive: SampleArchive, found: SampleCheck) -> None:
+    checksums = archive.checksums()
+    listed = {name for name, shape in found.array_shapes.items() if shape}
+    if unsummed := sorted(listed - checksums.keys()):
+        found.errors.append(f"{unsummed[0]}: no checksum says what was written")
+    for name in found.array_shapes:
         digest = hashlib.sha256()
         low, high = np.inf, -np.inf
-        for piece in _pieces(archive, name, header):
+        for piece in _pieces(archive, name):
             digest.update(piece.tobytes())
-            if piece.dtype.kind in "fi" and piece.size:
+            if piece.dtype.kind in "fiu" and piece.size:
                 low, high = min(low, float(piece.min())), max(high, float(piece.max()))
         if name in checksums and digest.hexdigest() != checksums[name]:
             found.errors.append(f"{name}: the content is not what was written (checksum)")
-        _check_range(name, header, low, high, found)
-    _check_policies(archive, headers, found)
+        _check_range(name, archive.arrays[name].kind, low, high, found)
+    _check_policies(archive, found)
 
 
-def _check_range(name: str, header: ArrayHeader, low: float, high: float, found: SampleCheck) -> None:
-    if header.dtype.kind == "f" and not name.endswith("_elo") and not np.isfinite([low, high]).all():
+def _check_range(name: str, kind: str, low: float, high: float, found: SampleCheck) -> None:
+    if kind == "f" and not name.endswith("_elo") and not np.isfinite([low, high]).all():
         found.errors.append(f"{name}: not all numbers are finite")
     elif name in ("values", "values_mp") and not -1.001 <= low <= high <= 1.001:
         found.errors.append(f"{name}: from {low:g} to {high:g}, expected -1 to 1")
+    elif name == "seats" and not 0 <= low <= high < SEATS_MAX:
+        found.errors.append(f"{name}: from {low:g} to {high:g}, expected 0 to {SEATS_MAX - 1}")
     elif name in ("policy_values", "sample_weights", "policy_indices") and low < 0:
         found.errors.append(f"{name}: {low:g} is negative")
 
 
-def _check_policies(archive: zipfile.ZipFile, headers: dict[str, ArrayHeader], found: SampleCheck) -> None:
-    if not headers.keys() >= FLAT:
-        return
-    wrong = _policy_fault(archive, headers)
-    if wrong:
+def _check_policies(archive: SampleArchive, found: SampleCheck) -> None:
+    if found.array_shapes.keys() >= FLAT and (wrong := _policy_fault(archive)):
         found.errors.append(wrong)
-    if "policy_size" in headers:
-        size = int(_whole(archive, "policy_size", headers))
-        if int(_whole(archive, "max_policy_index", headers)) >= size:
-            found.errors.append(f"a policy names an action beyond the {size} there are")
 
 
-def _policy_fault(archive: zipfile.ZipFile, headers: dict[str, ArrayHeader]) -> str:
+def _policy_fault(archive: SampleArchive) -> str:
     """The first thing that is wrong with offsets and sums, read side by side."""
-    header = headers["policy_values"]
-    values, total = _Stream(archive, "policy_values", header), header.shape[0]
+    values, total = _Stream(archive, "policy_values"), archive.arrays["policy_values"].shape[0]
     sample, start = 0, None
-    for ends in _pieces(archive, "policy_offsets", headers["policy_offsets"]):
+    for ends in _pieces(archive, "policy_offsets"):
         offsets = ends if start is None else np.concatenate(([start], ends))
-        counts = np.diff(offsets)
-        if (start is None and offsets[0] != 0) or (counts <= 0).any() or offsets[-1] > total:
+        if (start is None and offsets[0] != 0) or (np.diff(offsets) <= 0).any() or offsets[-1] > total:
             return MISDIVIDED
+        counts = np.diff(offsets)
         for some in np.array_split(counts, 1 + int(counts.sum()) // _PIECE_VALUES):
             taken = values.take(int(some.sum()))
             if len(some):
@@ -217,14 +185,48 @@ def _policy_fault(archive: zipfile.ZipFile, headers: dict[str, ArrayHeader]) -> 
     return MISDIVIDED if start != total else ""
 
 
+def _check_rows(archive: SampleArchive, game: Game, found: SampleCheck) -> None:
+    """Hold positions, players on turn and legal actions against the rules; needs sound offsets."""
+    if not found.array_shapes.keys() >= set(PLAYED):
+        return
+    states, seats, offsets, indices = (_Stream(archive, name) for name in PLAYED)
+    possible = getattr(game, "possible", None)  # a game of another package may lack it
+    start = int(offsets.take(1)[0])
+    for first in range(0, found.sample_count, _ROWS_AT_ONCE):
+        rows = min(_ROWS_AT_ONCE, found.sample_count - first)
+        some = np.ascontiguousarray(states.take(rows * game.words).reshape(rows, game.words))
+        ends = offsets.take(rows)
+        counts = np.diff(ends, prepend=start)
+        named, start = indices.take(int(ends[-1]) - start), int(ends[-1])
+        if possible is not None and not (fine := possible(some)).all():
+            found.errors.append(f"states: sample {first + int(np.argmin(fine))} is no position of {game.key}")
+            return
+        if (wrong := np.flatnonzero(game.to_move(some) != seats.take(rows))).size:
+            found.errors.append(f"seats: another player is on turn in sample {first + int(wrong[0])}")
+            return
+        legal = game.legal(some)
+        if not np.array_equal(legal.counts, counts) or not np.array_equal(
+            _sorted_by_row(legal.actions, counts), _sorted_by_row(named, counts)
+        ):
+            found.errors.append(
+                f"policy_indices: not the legal actions of samples {first} to {first + rows - 1}"
+            )
+            return
+
+
+def _sorted_by_row(actions: Array, counts: Array) -> Array:
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return np.sort((rows << 32) + actions.astype(np.int64))
+
+
 class _Stream:
     """A flat array, read on and on in parts of any size."""
 
-    def __init__(self, archive: zipfile.ZipFile, name: str, header: ArrayHeader) -> None:
-        self._pieces = _pieces(archive, name, header)
-        self._left: np.ndarray[Any, Any] = np.empty(0, header.dtype)
+    def __init__(self, archive: SampleArchive, name: str) -> None:
+        self._pieces = _pieces(archive, name)
+        self._left: Array = np.empty(0, archive.arrays[name].dtype)
 
-    def take(self, count: int) -> np.ndarray[Any, Any]:
+    def take(self, count: int) -> Array:
         """The next *count* entries, fewer at the end."""
         parts, missing = [self._left], count - len(self._left)
         while missing > 0 and (piece := next(self._pieces, None)) is not None:
@@ -235,21 +237,7 @@ class _Stream:
         return joined[:count]
 
 
-def _pieces(archive: zipfile.ZipFile, name: str, header: ArrayHeader) -> Iterator[np.ndarray[Any, Any]]:
-    step = max(1, _PIECE_BYTES // header.dtype.itemsize) * header.dtype.itemsize
-    with archive.open(f"{name}.npy") as member:
-        read_header(member)
-        while content := member.read(step):
-            yield np.frombuffer(content, dtype=header.dtype)
-
-
-def _whole(archive: zipfile.ZipFile, name: str, headers: dict[str, ArrayHeader]) -> np.ndarray[Any, Any]:
-    pieces = list(_pieces(archive, name, headers[name]))
-    return np.concatenate(pieces).reshape(headers[name].shape)
-
-
-def _scalar_json(archive: zipfile.ZipFile, headers: dict[str, ArrayHeader], name: str) -> dict[str, Any]:
-    if name not in headers or headers[name].shape != () or headers[name].dtype.kind != "U":
-        return {}
-    value = json.loads(str(_whole(archive, name, headers)))
-    return value if isinstance(value, dict) else {}
+def _pieces(archive: SampleArchive, name: str) -> Iterator[Array]:
+    dtype = np.dtype(archive.arrays[name].dtype)
+    for piece in archive.pieces(name, _PIECE_BYTES):
+        yield np.frombuffer(piece, dtype=dtype)

@@ -6,25 +6,23 @@ held out follows from the game itself, so that it stays held out in every later 
 
 from __future__ import annotations
 
-import shutil
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.foreign_files.sample_archives import UNREADABLE, open_samples
 from ringrift.games.contract import Game, LegalActions
 from ringrift.jobs.samples.hold_out import is_held_out
-from ringrift.jobs.samples.npz_check import UNREADABLE, check_samples
+from ringrift.jobs.samples.npz_check import check_samples
 from ringrift.jobs.training.rows import Numbers, TrainingRows, joined, ragged_index
 
 WANTED = (
     *("states", "policy_offsets", "policy_indices", "policy_values"),
     *("seats", "values_mp", "sample_weights", "game_hashes"),
 )
-CONFIG_MEMBER = "config_key.npy"
-_COPY_BYTES = 2**20
 
 
 class SampleFile:
@@ -39,13 +37,10 @@ class SampleFile:
         if missing:
             raise Corrupt(path, found=f"no {', '.join(missing)}", advice="Export the samples again")
         scratch.mkdir(parents=True)
-        with zipfile.ZipFile(path) as archive:
-            for name in WANTED:
-                with archive.open(f"{name}.npy") as member, (scratch / f"{name}.npy").open("wb") as file:
-                    shutil.copyfileobj(member, file, _COPY_BYTES)
-        arrays = {
-            name: np.load(scratch / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in WANTED
-        }
+        try:
+            arrays = _unpacked(path, scratch)
+        except UNREADABLE as fault:  # it was changed since
+            raise Corrupt(path, found=f"unreadable: {fault}", advice="Export the samples again") from fault
         self._players = game.players
         self._states, self._values = arrays["states"], arrays["values_mp"]
         self._indices, self._policy = arrays["policy_indices"], arrays["policy_values"]
@@ -84,12 +79,21 @@ def check_config(path: Path, game: Game) -> None:
 
 
 def _recorded_config(path: Path) -> str | None:
-    # Not by `numpy.load`, which takes other formats too and advises to unpickle what it does not know.
-    with zipfile.ZipFile(path) as archive:
-        if CONFIG_MEMBER not in archive.namelist():
-            return None
-        with archive.open(CONFIG_MEMBER) as member:
-            return str(np.lib.format.read_array(member, allow_pickle=False))
+    with open_samples(path) as archive:
+        return archive.text("config_key")
+
+
+def _unpacked(path: Path, scratch: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Unpack what training needs into *scratch*, and map it from there."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    with open_samples(path) as archive:
+        for name in WANTED:
+            array, place = archive.arrays[name], scratch / name
+            with place.open("wb") as file:
+                for piece in archive.pieces(name):
+                    file.write(piece)
+            arrays[name] = np.memmap(place, dtype=np.dtype(array.dtype), mode="r", shape=array.shape)
+    return arrays
 
 
 class SampleSet:
