@@ -4,16 +4,19 @@
 """
 
 import asyncio
+import json
 import shutil
+import subprocess
+import sys
 
 import msgspec
 import pytest
-from loop_under_test import CONFIG, DEEDS, FAST, KINDS, Killer, until, watched_loop
+from loop_under_test import CONFIG, DEEDS, FAST, KINDS, Killer, Loop, until, watched_loop
 
 from held_job import STEPS, held_command
 from ringrift.engine.ports import NewWork, WorkState
 from ringrift.jobs.shards.reader import open_shard
-from ringrift.learning.facts import AnyFact, JobIssued, Promoted
+from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted
 from ringrift.learning.ledger import FIRST_HASH, Ledger, prefix_of, read_facts, sealed
 from ringrift.work.worker_records import running_jobs
 
@@ -125,6 +128,56 @@ def finished(tmp_path_factory):
 
     asyncio.run(learn())
     return folder
+
+
+def command(loop, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", "ringrift.cli", *words],
+        env=loop.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(900)
+async def test_a_run_whose_database_is_lost_is_made_again_from_its_files_and_goes_on(finished, tmp_path):
+    await asyncio.to_thread(shutil.copytree, finished, tmp_path, dirs_exist_ok=True)
+    async with watched_loop(tmp_path, tiny=True) as (_, audit):
+        assert await audit.look() == []
+        before = audit.state
+    for path in (tmp_path / "data").glob("*/coordinator.db*"):
+        if path.is_file():
+            path.unlink()
+    (tmp_path / "data" / "high_water.json").unlink()
+    loop = Loop(tmp_path, tiny=True)
+    made = json.loads(await asyncio.to_thread(command, loop, "rebuild", "--json"))["configs"][CONFIG]
+    for name, value in {
+        "games": before.games,
+        "rows": before.rows,
+        "models": len(before.models),
+        "matches": len(before.matches),
+        "champion": before.champion,
+        "promotions": len(before.promotions),
+    }.items():
+        assert made[name] == value, name
+    again = json.loads(await asyncio.to_thread(command, loop, "rebuild", "--json"))
+    assert (again["set_aside"], again["configs"][CONFIG]["made"]) == (None, 0), "it is done once"
+    async with watched_loop(tmp_path, tiny=True) as (loop, audit):
+        rebuilt = await read_facts(audit.engine.kv, CONFIG)
+        assert audit.engine is not None
+        loop.start()
+
+        async def learned():
+            later = (await read_facts(audit.engine.kv, CONFIG))[len(rebuilt) :]
+            return any(isinstance(fact, JobEnded) and fact.report is not None for fact in later)
+
+        await until(learned, "a job that ends well", loop)
+        assert await loop.end() == 0
+    assert "every decision follows" in await asyncio.to_thread(command, loop, "replay", CONFIG)
 
 
 async def lose_a_shard(audit):

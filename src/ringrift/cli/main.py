@@ -17,6 +17,7 @@ COMMANDS = {
     "link": Place("ringrift.cli.control:link", "A link to the live page that may also act."),
     "models": Place("ringrift.cli.models:models", "The networks of a run: list, show, export."),
     "recall": Place("ringrift.cli.recall:recall", "Take games that are not to be trusted out of a run."),
+    "rebuild": Place("ringrift.cli.rebuild:rebuild_command", "Make a run again from its sealed files."),
     "replay": Place("ringrift.cli.replay:replay_command", "Whether every decision follows from the facts."),
     "report": Place("ringrift.cli.report:report", "The run so far as one file to keep or send."),
     "queue": Place("ringrift.cli.queue:queue", "The work that waits, runs and failed for good."),

@@ -17,7 +17,7 @@ from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.ledger import read_facts
-from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, replay
+from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, rebuilt_facts, replay
 from ringrift.learning.rules import LearningRules, learning_rules
 from ringrift.settings import get_settings
 
@@ -55,8 +55,12 @@ async def _facts(engine: Engine, config: str) -> list[AnyFact]:
 
 def _show_all(config: str, facts: list[AnyFact], found: list[DecisionDivergence], *, as_json: bool) -> None:
     if as_json:
-        print_json({"config": config, "facts": len(facts), "divergences": found})
+        print_json(
+            {"config": config, "facts": len(facts), "rebuilt": rebuilt_facts(facts), "divergences": found}
+        )
         return
+    if rebuilt := rebuilt_facts(facts):
+        console().print(f"{config}: {count(rebuilt)} facts were made again from files and are not compared")
     if not found:
         console().print(f"{config}: {count(len(facts))} facts, every decision follows from those before it")
         return

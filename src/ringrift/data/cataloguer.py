@@ -93,7 +93,7 @@ class Cataloguer:
             if not held and maker == plane.this.name:
                 log.warning("cataloguer.file_missing", digest=made.digest, name=made.name)
                 continue
-            card = _card(made, config=config, node=maker, created_s=ended_s)
+            card = card_of(made, config=config, node=maker, created_s=ended_s)
             new = await plane.manifest.register([card])
             receipts = []
             if held and not any(
@@ -123,7 +123,7 @@ def _sum(first: Catalogued, second: Catalogued) -> Catalogued:
     )
 
 
-def _card(made: JobArtifact, *, config: str, node: str, created_s: float) -> Artifact:
+def card_of(made: JobArtifact, *, config: str, node: str, created_s: float) -> Artifact:
     counts = made.counts
     quality = counts.get("quality")
     return Artifact(

@@ -15,6 +15,7 @@ from ringrift.work.job_orders import JobOrder, JobReport
 
 # Topics of notes that the state itself goes by.
 RULES_TOPIC = "rules"  # puts rules in force
+REBUILT_TOPIC = "rebuilt"  # the facts before it were made again from sealed files
 PRICE_TOPIC = "steps_per_row"  # changes what rows earn from then on
 
 

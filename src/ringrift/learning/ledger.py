@@ -134,6 +134,17 @@ async def read_chain(kv: KeyValue, config: str) -> Chain:
     return await asyncio.to_thread(check_chain, config, entries)
 
 
+def sound_facts(config: str, entries: Sequence[Entry]) -> list[AnyFact]:
+    """The facts before the first that is not as it was written; all of them if there is none."""
+    facts = []
+    try:
+        for _, body, _ in _links(config, entries):
+            facts.append(_decode(body))
+    except (Corrupt, msgspec.MsgspecError):
+        return facts
+    return facts
+
+
 async def read_hashes(kv: KeyValue, config: str) -> list[str]:
     """The hash after each fact of *config*, without reading the facts themselves; raises as `read_facts`."""
     entries = await kv.entries(prefix_of(config))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ringrift.learning.facts import (
+    REBUILT_TOPIC,
     AnyFact,
     Archived,
     Blocked,
@@ -64,6 +65,14 @@ def replay(config: str, facts: Sequence[AnyFact], rules: LearningRules) -> list[
     return list(_divergences(config, facts, rules))
 
 
+def rebuilt_facts(facts: Sequence[AnyFact]) -> int:
+    """How many of the first facts were made again from sealed files, and so follow from nothing."""
+    return max(
+        (n for n, fact in enumerate(facts, 1) if isinstance(fact, Noted) and fact.topic == REBUILT_TOPIC),
+        default=0,
+    )
+
+
 def moment(config: str, facts: Sequence[AnyFact], rules: LearningRules, *, at: int) -> Moment:
     """What the plan says after the first *at* facts, and whether the next fact follows from it."""
     told, after = facts[:at], facts[at] if at < len(facts) else None
@@ -80,8 +89,11 @@ def moment(config: str, facts: Sequence[AnyFact], rules: LearningRules, *, at: i
 def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) -> Iterator[DecisionDivergence]:
     state, curves = state_before(config, facts, bucket_rules=rules.bucket), RatingCurves()
     earlier: list[ConfigPlan] = []  # those that the loop may still have acted on
+    rebuilt = rebuilt_facts(facts)
     for number, fact in enumerate(facts, start=1):
-        if isinstance(fact, JobIssued | Staged | Promoted | Rejected | RolledBack):
+        if number <= rebuilt:
+            pass  # taken from files, in the order of the files: nobody decided in that order
+        elif isinstance(fact, JobIssued | Staged | Promoted | Rejected | RolledBack):
             why = _why_not(fact, [_plan(state, rules, fact.at_s, curves), *earlier])
             if why:
                 yield DecisionDivergence(number=number, at_s=fact.at_s, what=in_short(fact), why=why)
