@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import command
+from ringrift.tls import CertificateFiles
 
 MB = 1_000_000
 SECRET = "a secret of the benchmark"
@@ -110,17 +111,19 @@ class Source:
 class Ours:
     """A data server and a sending process."""
 
-    def __init__(self, root: Path, source: Source, stack: ExitStack) -> None:
-        self._root, self._source = root, source
-        receiver = root / "receiver"
+    def __init__(self, root: Path, source: Source, stack: ExitStack, *, tls: bool = False) -> None:
+        self._root, self._source, self._receiver = root, source, "receiver-tls" if tls else "receiver"
+        receiver, own = root / self._receiver, {"RINGRIFT_DATA_TLS": "yes"} if tls else {}
         self._server = stack.enter_context(
-            child([sys.executable, str(MEMBER), "serve"], environment(receiver, "receiver"))
+            child([sys.executable, str(MEMBER), "serve"], environment(receiver, "receiver") | own)
         )
         address = receiver / "data_server.json"
         wait_until(address.exists)
         port = json.loads(address.read_text())["port"]
+        made = CertificateFiles(receiver / "tls" / "certificate.pem", receiver / "tls" / "key.pem")
+        words = ["send", str(port), *([made.fingerprint()] if tls else [])]
         self._sender = stack.enter_context(
-            child([sys.executable, str(MEMBER), "send", str(port)], environment(root / "sender", "sender"))
+            child([sys.executable, str(MEMBER), *words], environment(root / "sender", "sender"))
         )
 
     def send(self, digests: list[str]) -> float:
@@ -132,12 +135,20 @@ class Ours:
         assert answer["arrived"] == len(digests), answer
         return float(answer["seconds"])
 
+    def cpu_s(self) -> float:
+        """Processor time of both processes so far."""
+        ticks = 0
+        for process in (self._server, self._sender):
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def peak_mb(self) -> dict[str, float]:
         return {"sender": peak_mb(self._sender.pid), "receiver": peak_mb(self._server.pid)}
 
     def forget(self) -> None:
         """Empty the receiver, for another first pass."""
-        for folder in (self._root / "receiver" / "blobs").glob("[0-9a-f][0-9a-f]"):
+        for folder in (self._root / self._receiver / "blobs").glob("[0-9a-f][0-9a-f]"):
             put_away(folder, self._root)
 
 

@@ -1,4 +1,4 @@
-"""One node of `data_transfer.py`: `serve` receives; `send PORT` sends what each line of its input names."""
+"""A node of `data_transfer.py`: `serve` receives; `send PORT [PIN]` sends what its input names."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 
 
-async def send_what_is_named(port: int) -> None:
+async def send_what_is_named(port: int, pin: str = "") -> None:
     settings, runtime = get_settings(), SystemRuntime()
     intake = open_intake(settings, runtime, node="sender")
     transport = HttpTransport(intake, secret=data_secret(settings), runtime=runtime)
-    receiver = DataNode(name="receiver", ssh_host="127.0.0.1", data_port=port)
+    receiver = DataNode(name="receiver", ssh_host="127.0.0.1", data_port=port, data_tls_sha256=pin)
     for line in iter(sys.stdin.readline, ""):
         artifacts = [Artifact(digest=digest, size=size) for digest, size in json.loads(line)]
         started_s = time.perf_counter()
@@ -36,4 +36,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         asyncio.run(create_data_server().run())
     else:
-        asyncio.run(send_what_is_named(int(sys.argv[2])))
+        asyncio.run(send_what_is_named(int(sys.argv[2]), *sys.argv[3:]))

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_transports import HERE, THERE, Store, TransportBench
@@ -34,6 +34,7 @@ class DataServerProcess:
     secret: str = SECRET
     port: int = 0
     process: subprocess.Popen | None = None
+    more: dict = field(default_factory=dict)  # of its environment
     _held: HeldPort | None = None
 
     def start(self):
@@ -49,6 +50,7 @@ class DataServerProcess:
             "RINGRIFT_NODE_ID": self.name,
             "RINGRIFT_DATA_PORT": str(self.port),
             "RINGRIFT_DATA_SECRET": self.secret,
+            **self.more,
         }
         self.root.mkdir(parents=True, exist_ok=True)
         self._beats, beat_fd = os.pipe()

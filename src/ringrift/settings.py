@@ -85,6 +85,7 @@ class Settings:
         "RINGRIFT_HEALTH_HOST", HOST, "127.0.0.1", "address of the health probes; loopback unless you say so"
     )
     health_port: int = _setting("RINGRIFT_HEALTH_PORT", PORT, 8790, "port of the health probes")
+    health_tls: bool = _setting("RINGRIFT_HEALTH_TLS", BOOL, False, "serve the page and the probes over TLS")
     http_names: tuple[str, ...] = _setting(
         "RINGRIFT_HTTP_NAMES", NAMES, (), "host names under which the page answers, besides this host's own"
     )
@@ -159,6 +160,14 @@ class Settings:
         "RINGRIFT_DATA_HOST", HOST, "127.0.0.1", "address of the data server; loopback unless you say so"
     )
     data_port: int = _setting("RINGRIFT_DATA_PORT", PORT, 8766, "port of the data server")
+    data_tls: bool = _setting("RINGRIFT_DATA_TLS", BOOL, False, "the data server takes TLS alone")
+    tls_certificate: Path | None = _setting(
+        "RINGRIFT_TLS_CERTIFICATE",
+        PATH,
+        None,
+        "certificate of page and data server; by default one of its own",
+    )
+    tls_key: Path | None = _setting("RINGRIFT_TLS_KEY", PATH, None, "key of that certificate")
     data_secret: Secret | None = _setting(
         "RINGRIFT_DATA_SECRET", SECRET, None, "what nodes prove to know when they exchange files"
     )

@@ -14,13 +14,13 @@ from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.options import as_json, check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.errors import ConfigError, Unavailable
+from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
+from ringrift.tls import own_files
 from ringrift.web.access import CODE_S, TOKEN_FILE
 from ringrift.web.address import Address, read_address
 
 ANSWER_S_MAX = 5.0
-# This machine is asked directly: a proxy of the environment would see the token.
-_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @click.command()
@@ -57,7 +57,7 @@ def _ask(address: Address, path: str, *, body: bytes | None = None) -> dict[str,
     headers = {"authorization": f"Bearer {_token(get_settings().data_dir / TOKEN_FILE)}"}
     request = urllib.request.Request(f"{address.url}{path}", data=body, headers=headers)
     try:
-        with _DIRECTLY.open(request, timeout=ANSWER_S_MAX) as answer:
+        with _opener(address).open(request, timeout=ANSWER_S_MAX) as answer:
             found: dict[str, Any] = msgspec.json.decode(answer.read(), type=dict)
     except HTTPError as error:
         raise ConfigError(f"{address.url} refused {path} ({error.code} {error.reason})") from None
@@ -66,6 +66,15 @@ def _ask(address: Address, path: str, *, body: bytes | None = None) -> dict[str,
             f"process {address.pid} should answer on {address.url} and does not ({error})"
         ) from None
     return found
+
+
+def _opener(address: Address) -> urllib.request.OpenerDirector:
+    """Asks this machine directly, as a proxy would see the token; over TLS only the run's own certificate."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if address.url.startswith("https:"):
+        files = own_files(get_settings(), system_runtime())
+        handlers.append(urllib.request.HTTPSHandler(context=files.client_context()))
+    return urllib.request.build_opener(*handlers)
 
 
 def _token(path: Path) -> str:

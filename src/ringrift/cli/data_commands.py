@@ -38,6 +38,9 @@ from ringrift.data.orphans import Orphans, register_orphans
 from ringrift.data.plane import DataPlane
 from ringrift.data.replication import ReplicationRepairDaemon
 from ringrift.data.scrubbing import Scrubbed, read_unregistered, scrub
+from ringrift.runtime import system_runtime
+from ringrift.settings import get_settings
+from ringrift.tls import own_files
 
 EXIT_DAMAGED = 1
 LISTED = 50
@@ -188,6 +191,25 @@ def _print_replicas(found: Replicas) -> None:
             f"{files_text(found.resting)} had a try that failed in the last 10 minutes; "
             "`ringrift data show DIGEST` tells why"
         )
+
+
+@data.command()
+@as_json
+@on_data_folder
+def fingerprint(as_json: bool) -> None:
+    """Print the fingerprint of this node's key, which other nodes name to be sure that it is this one."""
+    with plain_errors():
+        settings, runtime = get_settings(), system_runtime()
+        found = own_files(settings, runtime).fingerprint()
+    name = settings.node_name or runtime.hostname
+    if as_json:
+        print_json({"node": name, "data_tls_sha256": found, "data_tls": settings.data_tls})
+        return
+    console().print(
+        f'[nodes.{name}]\ndata_tls_sha256 = "{found}"', markup=False, highlight=False, soft_wrap=True
+    )
+    if not settings.data_tls:
+        console().print("this node's data server does not speak TLS yet: data_tls = true", style="yellow")
 
 
 data.add_command(sync)

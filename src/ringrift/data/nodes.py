@@ -16,6 +16,7 @@ Word = Annotated[str, Meta(pattern=r"^(?!-)[^\x00-\x1f\x7f]*$", max_length=1_000
 Host = Annotated[str, Meta(pattern=r"^([A-Za-z0-9:\[][A-Za-z0-9.:%\[\]_-]*)?$", max_length=255)]
 User = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._@+-]*)?$", max_length=100)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
+Fingerprint = Annotated[str, Meta(pattern=r"^(([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}|[0-9A-Fa-f]{64})?$")]
 Percent = Annotated[float, Meta(gt=0, le=100)]
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 NodeStatus = Literal[
@@ -44,6 +45,7 @@ class DataNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drive_path: Word = ""  # where an archive drive is mounted, instead of a machine
     python: Word = "python3"  # the interpreter there that has ringrift
     data_port: Port = 0  # of its data server; 0: none
+    data_tls_sha256: Fingerprint = ""  # of its key; with one, nothing is said but over TLS with that key
     ephemeral: bool = False  # may vanish at any moment
     training: bool = False
     nfs: Word = ""  # nodes that name the same share need no copies of each other's

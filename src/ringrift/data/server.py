@@ -26,6 +26,7 @@ from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import Unavailable
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
+from ringrift.tls import CertificateFiles, own_files
 
 log = structlog.get_logger()
 
@@ -54,7 +55,9 @@ class DataServer:
         address: tuple[str, int],
         address_file: Path,
         runtime: Runtime,
+        tls: CertificateFiles | None = None,
     ) -> None:
+        self._tls = tls
         self._intake, self._holder, self._secret, self._address = intake, holder, secret, address
         self._address_file, self._runtime = address_file, runtime
         self.port = 0
@@ -83,6 +86,7 @@ class DataServer:
                 signer=Signer(self._secret),
                 once_only=OnceOnly(now_s=self._runtime.now_s, monotonic_s=self._runtime.monotonic_s),
                 monotonic_s=self._runtime.monotonic_s,
+                tls=None if self._tls is None else self._tls.context(),
             )
         except OSError as error:
             why = error.strerror or str(error)
@@ -132,4 +136,5 @@ def data_server(settings: Settings, runtime: Runtime) -> DataServer:
         address=(settings.data_host, this.data_port or settings.data_port),
         address_file=settings.data_dir / ADDRESS_FILE,
         runtime=runtime,
+        tls=own_files(settings, runtime) if settings.data_tls else None,
     )

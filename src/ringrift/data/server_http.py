@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import socket
 import socketserver
+import ssl
 import sys
 import threading
 from collections import Counter
@@ -88,7 +89,9 @@ class DataHttpServer(ThreadingHTTPServer):
         signer: Signer,
         once_only: OnceOnly,
         monotonic_s: Callable[[], float],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self.answers, self.signer, self.once_only = answers, signer, once_only
         self.refused: Counter[str] = Counter()
         self._monotonic_s = monotonic_s
@@ -109,6 +112,28 @@ class DataHttpServer(ThreadingHTTPServer):
             self._make_room_for(address)
             self._strangers[request] = (address, self._monotonic_s())
         super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        if self._tls is None:
+            super().process_request_thread(request, client_address)
+            return
+        wrapped = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        with self._lock:
+            arrival = self._strangers.pop(request, None)
+            if arrival is not None:
+                self._strangers[wrapped] = arrival
+        try:
+            if arrival is None:
+                raise ConnectionError("sent away before it began")
+            wrapped.settimeout(STRANGER_S)
+            wrapped.do_handshake()
+        except OSError as error:
+            log.info("data_server.no_tls", peer=client_address[0], why=str(error))
+            if isinstance(error, ssl.SSLError) and error.reason == "HTTP_REQUEST":
+                _say_in_plain(wrapped)
+            self.shutdown_request(wrapped)
+            return
+        super().process_request_thread(wrapped, client_address)
 
     def _make_room_for(self, address: str) -> None:
         same = [each for each, (its, _) in self._strangers.items() if its == address]
@@ -161,8 +186,17 @@ class DataHttpServer(ThreadingHTTPServer):
 def _end(connection: socket.socket) -> None:
     """Wake the thread that waits for this connection; it closes it."""
     try:
-        connection.shutdown(socket.SHUT_RDWR)
+        # Not by the method of a TLS socket, which is for the thread that reads.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:  # the other side was first
+        return
+
+
+def _say_in_plain(connection: socket.socket) -> None:
+    """Tell a peer that did not know; it sends nothing that it should not have."""
+    try:
+        socket.socket.sendall(connection, b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n")
+    except OSError:
         return
 
 

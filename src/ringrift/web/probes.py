@@ -26,6 +26,7 @@ from ringrift.private_files import secret_in
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
+from ringrift.tls import own_files
 from ringrift.web.access import TOKEN_FILE, AccessKeys
 from ringrift.web.address import Address, forget_address, write_address
 from ringrift.web.endpoints import PostedEvent, PostedRequest, Probes, events_by_http
@@ -98,7 +99,8 @@ class HealthServerDaemon:
         )
         open_to_read = is_loopback(host) and not settings.http_read_needs_token
         app = probes.app(names=(host, *settings.http_names), open_to_read=open_to_read)
-        server = ProbeServer(app, host=host, port=settings.health_port)
+        tls = await asyncio.to_thread(own_files, settings, self._runtime) if settings.health_tls else None
+        server = ProbeServer(app, host=host, port=settings.health_port, tls=tls)
         folder = settings.coordination_dir
         address = Address.of_this_process(server.url)
         try:

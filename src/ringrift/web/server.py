@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ringrift.errors import ConfigError
+from ringrift.tls import CertificateFiles
 
 STOP_S = 5.0
 CONNECTIONS_MAX = 128
@@ -29,19 +33,28 @@ class _Connection(H11Protocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _waiting_since_s = 0.0
+    _early = b""
+    _begun = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         super().connection_made(transport)
+        self._begun = True
         self._wait_for_a_request()
+        if self._early:
+            self.data_received(self._early)
         if len(self.connections) > CONNECTIONS_MAX:
             waiting = [each for each in self.connections if isinstance(each, _Connection) and each.is_waiting]
             min(waiting, key=lambda each: each._waiting_since_s, default=self).hang_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        super().connection_lost(exc)
+        if self._begun:  # it may end between its handshake and its begin
+            super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if not self._begun:  # came together with the end of the handshake
+            self._early += data
+            return
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
@@ -72,10 +85,68 @@ class _Connection(H11Protocol):
             self._deadline = None
 
 
+class _Handshake(asyncio.Protocol):
+    """A connection until it speaks TLS. Those that wait are bounded; the oldest makes room."""
+
+    def __init__(
+        self, tls: ssl.SSLContext, make: Callable[[], asyncio.BaseProtocol], waiting: dict[_Handshake, None]
+    ) -> None:
+        self._tls, self._make, self._waiting = tls, make, waiting
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), "it listens for streams"
+        self._transport = transport
+        transport.pause_reading()  # what comes belongs to the handshake
+        if len(self._waiting) >= CONNECTIONS_MAX:
+            next(iter(self._waiting)).hang_up()
+        self._waiting[self] = None
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+
+    def hang_up(self) -> None:
+        self._waiting.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+        inner = self._make()
+        try:
+            encrypted = await asyncio.get_running_loop().start_tls(
+                transport, inner, self._tls, server_side=True, ssl_handshake_timeout=HEAD_S
+            )
+        except OSError:  # no TLS, or not in time
+            transport.abort()
+            return
+        finally:
+            self._waiting.pop(self, None)
+        if encrypted is None:
+            transport.abort()
+            return
+        inner.connection_made(encrypted)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Has connections shake hands before the protocol of a server gets them."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+
+    async def create_server(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
+        tls, waiting = self._tls, dict[_Handshake, None]()
+        if tls is None:
+            return await super().create_server(protocol_factory, *args, **options)
+        return await super().create_server(
+            lambda: _Handshake(tls, protocol_factory, waiting), *args, **options
+        )
+
+
 class ProbeServer:
     """Serves one application from one thread, from `start` to `stop`."""
 
-    def __init__(self, app: Starlette, *, host: str, port: int) -> None:
+    def __init__(self, app: Starlette, *, host: str, port: int, tls: CertificateFiles | None = None) -> None:
+        self._tls = None if tls is None else tls.context()
         self._host = host
         self._socket = _bind(host, port)
         config = uvicorn.Config(
@@ -100,7 +171,7 @@ class ProbeServer:
     @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     @property
     def is_serving(self) -> bool:
@@ -117,7 +188,7 @@ class ProbeServer:
         self._socket.close()
 
     def _serve(self) -> None:
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=lambda: _Loop(self._tls)) as runner:
             runner.run(self._server.serve(sockets=[self._socket]))
 
 

@@ -1,8 +1,8 @@
 """Files between nodes over HTTP, to and from the data server of the other node.
 
 One round trip asks what is missing. Small files travel many in one request, large ones in hashed chunks over
-several connections, so that hashing, sending and writing overlap. The bytes are signed for, not encrypted:
-between sites, give nodes overlay addresses.
+several connections, so that hashing, sending and writing overlap. The bytes are signed for; they are
+encrypted where the entry of the node names the fingerprint of its key.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class HttpTransport:
         server_time = ServerTime(self._runtime)
 
         def open_line() -> HttpLine:
-            sock, host = connect(node.addresses, node.data_port, timeout_s=terms.timeout_s)
+            sock, host = connect(
+                node.addresses, node.data_port, timeout_s=terms.timeout_s, pin=node.data_tls_sha256
+            )
             return HttpLine(
                 sock,
                 host=host,

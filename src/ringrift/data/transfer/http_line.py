@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
+import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TypeVar
@@ -15,11 +17,13 @@ from ringrift.data.transfer.messages import HEAD_BYTES_MAX, PREFIX, ServerRefusa
 from ringrift.data.transfer.signing import HEAD, SIGNATURE, NotSigned, Signer, Words, digest_of
 from ringrift.errors import StorageFull, Unavailable
 from ringrift.runtime import Runtime
+from ringrift.tls import WrongCertificate, parse_pin, wrap_pinned
 
 T = TypeVar("T")
 
 CONNECT_S = 5.0
 _METHOD = "POST"
+_PIECE_BYTES = 1 << 18
 
 
 class LineBroken(Unavailable):
@@ -99,13 +103,27 @@ class HttpLine:
 
     def send_part(self, file: IO[bytes], offset: int, length: int) -> None:
         with _told_as_broken():
-            if length and self._socket.sendfile(file, offset, length) != length:
+            sent = self._send_encrypted if isinstance(self._socket, ssl.SSLSocket) else self._socket.sendfile
+            if length and sent(file, offset, length) != length:
                 raise ConnectionError("the file is shorter than it was")
+
+    def _send_encrypted(self, file: IO[bytes], offset: int, length: int) -> int:
+        """As `sendfile`, which for TLS would move the file's position: others send from it, too."""
+        done = 0
+        while done < length:
+            piece = os.pread(file.fileno(), min(_PIECE_BYTES, length - done), offset + done)
+            if not piece:
+                break
+            self._socket.sendall(piece)
+            done += len(piece)
+        return done
 
     def finish(self, answer: type[T]) -> T:
         """Return the head of the answer, once its signature was right."""
         with _told_as_broken():
             response = self._response = self._connection.getresponse()
+            if response.status == http.client.UPGRADE_REQUIRED:
+                raise ConnectionError("it speaks TLS alone; name its fingerprint as data_tls_sha256")
             length = int(response.headers.get("Content-Length", "-1"))
             head_length = int(response.headers.get(HEAD, "-1"))
             if not 0 <= head_length <= min(length, HEAD_BYTES_MAX):
@@ -143,7 +161,8 @@ class HttpLine:
     def abort(self) -> None:
         """End it now; a thread that waits for it wakes with `LineBroken`."""
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Not by the method of a TLS socket, which is for the thread that reads.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         except OSError:
             return  # it is over already
 
@@ -152,8 +171,13 @@ class HttpLine:
         self._socket.close()
 
 
-def connect(addresses: Sequence[str], port: int, *, timeout_s: float) -> tuple[socket.socket, str]:
-    """Connect to the first address that answers; `Unreachable` names why each did not."""
+def connect(
+    addresses: Sequence[str], port: int, *, timeout_s: float, pin: str = ""
+) -> tuple[socket.socket, str]:
+    """Connect to the first address that answers; `Unreachable` names why each did not.
+
+    With a *pin*, only over TLS with whoever has its key.
+    """
     why = []
     for host in addresses:
         try:
@@ -163,7 +187,15 @@ def connect(addresses: Sequence[str], port: int, *, timeout_s: float) -> tuple[s
             continue
         sock.settimeout(timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock, host
+        if not pin:
+            return sock, host
+        try:
+            return wrap_pinned(sock, parse_pin(pin)), host
+        except WrongCertificate as error:
+            why.append(f"{host}:{port}: {error.what}")
+        except OSError as error:
+            sock.close()
+            why.append(f"{host}:{port}: no TLS ({error})")
     raise Unreachable("; ".join(why), retry_after_s=5.0)
 
 
