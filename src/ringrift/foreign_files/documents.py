@@ -40,6 +40,12 @@ def parse_json(text: bytes | str, *, depth_max: int = DEPTH_MAX) -> Any:
         raise NoDocument(str(error)) from None
 
 
+def printable(text: str, length_max: int = 400) -> str:
+    """*text* from outside as it may go to a terminal or a log: no control characters, and not without end."""
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[:length_max])
+    return shown if len(text) <= length_max else f"{shown}…"
+
+
 def _check_depth(content: bytes, depth_max: int) -> None:
     if content.count(b"[") + content.count(b"{") <= depth_max:
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,20 @@ from ringrift.errors import ArchitectureMismatch, ConfigError
 from ringrift.games.contract import Game
 
 KIND = "residual"
+# A network is built only after these: a file from elsewhere may name any size.
+LARGEST: Mapping[str, int] = {
+    "input_planes": 1024,
+    "rows": 64,
+    "columns": 64,
+    "players": 16,
+    "action_planes": 4096,
+    "placeless": 65_536,
+    "channels": 1024,
+    "blocks": 128,
+    "neck": 512,
+    "hidden": 8192,
+}
+PARAMETERS_MAX = 250_000_000  # a gigabyte
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +72,40 @@ class Architecture:
         for field in fields(self):
             value = getattr(self, field.name)
             low = 0 if field.name in ("action_planes", "placeless", "blocks") else 1
-            if field.name != "kind" and (not isinstance(value, int) or value < low):
+            if field.name == "kind":
+                continue
+            high = LARGEST[field.name]
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                told = repr(value)[:40]
                 raise ConfigError(
-                    f"network: {field.name} must be a whole number from {low} up, not {value!r}"
+                    f"network: {field.name} must be a whole number, {low} to {high}, not {told}"
                 )
         if self.action_planes + self.placeless == 0:
             raise ConfigError("network: there must be an action")
+        if self.parameter_count > PARAMETERS_MAX:
+            raise ConfigError(f"network: {self.parameter_count} parameters; {PARAMETERS_MAX} are the most")
+
+    @property
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """What a file of such a network's weights holds."""
+        wide = self.channels
+        shapes: dict[str, tuple[int, ...]] = {"mask": (1, 1, self.rows, self.columns)}
+        shapes |= _layer("stem", wide, self.input_planes, 3, 3)
+        for block in range(self.blocks):
+            shapes |= _layer(f"blocks.{block}.first", wide, wide, 3, 3)
+            shapes |= _layer(f"blocks.{block}.second", wide, wide, 3, 3)
+        if self.action_planes:
+            shapes |= _layer("policy", self.action_planes, wide, 1, 1)
+        shapes |= _layer("neck", self.neck, wide, 1, 1)
+        shapes |= _layer("hidden", self.hidden, self.neck * self.rows * self.columns)
+        shapes |= _layer("outcome", self.players, self.hidden)
+        if self.placeless:
+            shapes |= _layer("placeless", self.placeless, self.hidden)
+        return shapes
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(prod(shape) for shape in self.tensor_shapes.values())
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,6 +116,10 @@ class Architecture:
         if odd := sorted(names ^ set(record)):
             raise ConfigError(f"network: the architecture's fields are wrong at {', '.join(odd)}")
         return cls(**record)
+
+
+def _layer(name: str, *shape: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
 def architecture_for(game: Game, preset: str | Preset) -> Architecture:

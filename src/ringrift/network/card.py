@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew
+from ringrift.foreign_files.documents import NoDocument, parse_json
+from ringrift.foreign_files.paths import read_regular
 from ringrift.network.architecture import Architecture
 
 FORMAT = "ringrift.model"
 VERSION = 1
+CARD_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +62,21 @@ def read_card(path: Path) -> ModelCard:
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(read_regular(path, bytes_max=CARD_BYTES_MAX))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no card of a model") from None
-    except ValueError as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except NoDocument as error:
         raise Corrupt(path, found=f"the card is no JSON ({error})", advice="Copy it again") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ForeignFile(path, found="this is not the card of a model", advice="Name a model's file")
     version = record.get("version")
     if not isinstance(version, int) or version > VERSION:
         raise SchemaTooNew(
-            path, found=f"the card has version {version}, this program reads {VERSION}", advice="Update it"
+            path,
+            found=f"the card has version {version!s:.40}, this program reads {VERSION}",
+            advice="Update it",
         )
     return record
 
@@ -77,5 +84,5 @@ def _read_record(path: Path) -> dict[str, Any]:
 def _of_type(record: Mapping[str, Any], name: str, kind: type) -> Any:
     value = record.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise ConfigError(f"the card's {name} is {value!r}, not a {kind.__name__}")
+        raise ConfigError(f"the card's {name} is {value!r:.80}, not a {kind.__name__}")
     return value

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,11 +20,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ringrift.errors import ArchitectureMismatch, ConfigError, Corrupt, DigestMismatch, GameMismatch
+from ringrift.foreign_files.documents import NoDocument, parse_json
+from ringrift.foreign_files.paths import read_regular
 from ringrift.network.architecture import Architecture, require_same
 from ringrift.network.card import ModelCard, card_path, read_card, write_text
 from ringrift.network.model import ResidualNet
 
 SUFFIX = ".safetensors"
+HEADER_BYTES_MAX = 1 << 20
 
 
 def save_model(net: ResidualNet, card: ModelCard, path: Path) -> ModelCard:
@@ -53,28 +59,55 @@ def load_model(
     if architecture is not None:
         require_same(str(path), wanted=architecture, found=card.architecture)
     tensors = _read_weights(path, card)
-    mask = tensors.get("mask")
-    if mask is None or tuple(mask.shape[2:]) != (card.architecture.rows, card.architecture.columns):
-        raise ArchitectureMismatch(str(path), field="mask", wanted="one of the grid's size", found=mask)
-    net = ResidualNet(card.architecture, mask[0, 0].numpy() > 0)
+    net = ResidualNet(card.architecture, tensors["mask"][0, 0].numpy() > 0)
     _require_tensors(path, net.state_dict(), tensors)
     net.load_state_dict(tensors)
     return net, card
 
 
 def _read_weights(path: Path, card: ModelCard) -> dict[str, Tensor]:
+    shapes = card.architecture.tensor_shapes
     try:
-        content = path.read_bytes()
+        # As much as such weights take and no more, whatever the file's size.
+        content = read_regular(path, bytes_max=4 * card.architecture.parameter_count + HEADER_BYTES_MAX)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is a card but no weights") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
     digest = hashlib.sha256(content).hexdigest()
     if digest != card.sha256:
         found = f"the weights have digest {digest[:12]}…, the card says {card.sha256[:12]}…"
         raise DigestMismatch(path, found=found, advice="Copy the model again")
+    _check_header(path, content, shapes)
     try:
         return load(content)
     except SafetensorError as error:
         raise Corrupt(path, found=f"no safetensors file ({error})", advice="Copy the model again") from error
+
+
+def _check_header(path: Path, content: bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Compare the names, types and shapes that the file announces, before a tensor is made of it."""
+    try:
+        found = _announced(content)
+    except NoDocument as error:
+        raise Corrupt(path, found=f"no safetensors file ({error})", advice="Copy the model again") from None
+    for name in sorted(shapes.keys() | found.keys()):
+        have = found.get(name, {}).get("shape")
+        want = list(shapes[name]) if name in shapes else None
+        if have != want or found[name].get("dtype") != "F32":
+            field, told = f"tensor {name[:80]}", f"{have!s:.80}"
+            raise ArchitectureMismatch(str(path), field=field, wanted=want, found=told)
+
+
+def _announced(content: bytes) -> dict[str, dict[str, Any]]:
+    """The header of a safetensors file: a name for each tensor, and what it is."""
+    (length,) = struct.unpack_from("<Q", content.ljust(8, b"\0"))
+    if not 2 <= length <= min(HEADER_BYTES_MAX, len(content) - 8):
+        raise NoDocument(f"a header of {length} bytes")
+    header = parse_json(content[8 : 8 + length])
+    if not isinstance(header, dict) or not all(isinstance(each, dict) for each in header.values()):
+        raise NoDocument("a header that names no tensors")
+    return {name: entry for name, entry in header.items() if name != "__metadata__"}
 
 
 def _require_tensors(path: Path, wanted: dict[str, Tensor], found: dict[str, Tensor]) -> None:

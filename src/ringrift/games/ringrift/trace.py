@@ -8,15 +8,18 @@ a forced elimination may have been recorded with a single stack.
 from __future__ import annotations
 
 import gzip
-import json
+import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ringrift.errors import ConfigError, Corrupt, RingRiftError
+from ringrift.foreign_files.documents import NoDocument, parse_json, printable
+from ringrift.foreign_files.paths import open_regular
 from ringrift.games.contract import State
 from ringrift.games.ringrift.boards import board_for
 from ringrift.games.ringrift.core import layout as at
@@ -25,6 +28,8 @@ from ringrift.games.ringrift.game import RingRiftGame
 OVER_FIELDS = ("status", "winner", "players", "stacks", "markers", "collapsed")
 STATE_FIELDS = ("cur", "phase", *OVER_FIELDS)
 SHOWN_MAX = 5
+GAME_BYTES_MAX = 32 << 20  # one line
+BYTES_FREE, BYTES_PER_PACKED_BYTE = 64 << 20, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Difference:
 
     def __str__(self) -> str:
         where = "start" if self.step < 0 else f"step {self.step}"
-        return f"game {self.game}, {where}: {self.what}"
+        return f"game {self.game}, {where}: {printable(self.what)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,8 @@ def check_trace_file(path: Path) -> TraceReport:
     for number, record in enumerate(_records(path), start=1):
         try:
             checked, difference = _check_game(number, record)
-        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as fault:
-            found = f"game {number} is no trace: {type(fault).__name__} {fault}"
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as fault:
+            found = f"game {number} is no trace: {type(fault).__name__} {printable(str(fault))}"
             raise Corrupt(path, found=found, advice="The file is not in the format of traces") from fault
         games, steps = games + 1, steps + checked
         if difference is not None:
@@ -68,14 +73,28 @@ def check_trace_file(path: Path) -> TraceReport:
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        with path.open("rb") as probe:
-            packed = probe.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rt", encoding="utf8") if packed else path.open(encoding="utf8") as lines:
-            for line in lines:
+        with open_regular(path) as file:
+            for number, line in enumerate(_lines(file), start=1):
                 if line.strip():
-                    yield json.loads(line)
-    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as fault:
+                    try:
+                        yield parse_json(line)
+                    except NoDocument as fault:
+                        raise NoDocument(f"game {number}: {fault}") from None
+    except (OSError, EOFError, zlib.error, NoDocument) as fault:
         raise Corrupt(path, found=f"unreadable: {fault}", advice="Check that it was copied whole") from fault
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, which may be gzipped: none is endless, and its size bounds them all."""
+    packed = file.read(2) == b"\x1f\x8b"
+    left = BYTES_FREE + BYTES_PER_PACKED_BYTE * file.seek(0, os.SEEK_END)
+    file.seek(0)
+    lines = gzip.GzipFile(fileobj=file) if packed else file
+    while line := lines.readline(GAME_BYTES_MAX + 1):
+        left -= len(line)
+        if left < 0 or len(line) > GAME_BYTES_MAX:
+            raise NoDocument("it unpacks to more than a file of its size may, or a line has no end")
+        yield line
 
 
 def _check_game(number: int, record: Mapping[str, Any]) -> tuple[int, Difference | None]:

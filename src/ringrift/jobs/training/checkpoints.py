@@ -13,6 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ringrift.errors import Corrupt
+from ringrift.foreign_files.documents import parse_json
 from ringrift.jobs.sealing import sealing
 from ringrift.jobs.training.learner import Learner
 
@@ -59,7 +60,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and facts of a checkpoint; raises `Corrupt` if it is none."""
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads(file.metadata()[FACTS])
+            facts = parse_json(file.metadata()[FACTS])
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118  not a mapping
     except (SafetensorError, KeyError, TypeError, ValueError) as fault:
         raise Corrupt(
