@@ -13,6 +13,7 @@ RingRiftError
 │   ├── AlreadyExists        a key or item of that name is there
 │   ├── RevisionMismatch     the value changed since it was read
 │   └── LeaseLost            a newer fencing token exists
+│       └── ControlLost      another process controls the run by now
 ├── Unavailable              may pass; `retry_after_s` says when
 │   ├── StorageFull          no space left for the write
 │   └── StorageReadOnly      the folder or file cannot be written
@@ -144,6 +145,14 @@ class LeaseLost(Conflict):
     def __init__(self, name: str, *, token: int, reason: str) -> None:
         super().__init__(f"lease on {name!r} under token {token} is lost: {reason}")
         self.name, self.token, self.reason = name, token, reason
+
+
+class ControlLost(LeaseLost):
+    """Another process controls the run by now; whatever this one writes is refused."""
+
+    def __init__(self, *, token: int, holder: str) -> None:
+        super().__init__("control", token=token, reason=f"{holder} took over")
+        self.holder = holder
 
 
 class Unavailable(RingRiftError):

@@ -41,6 +41,14 @@ def is_alive(pid: int, began_s: float | None) -> bool:
     return abs(found_s - began_s) <= _TIME_OF_DAY_TOLERANCE_S
 
 
+def process_numbers() -> str:
+    """Where process numbers are counted: two processes know each other's only if it is the same."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except FileNotFoundError:
+        return ""
+
+
 def _start_s(pid: int) -> float | None:
     """When the process began; None if there is none, or only what its parent has not fetched yet."""
     if sys.platform != "linux":

@@ -137,6 +137,12 @@ class Settings:
     job_lease: float = _setting(
         "RINGRIFT_JOB_LEASE", LEASE, 30.0, "silence of a worker after which its jobs go to others"
     )
+    control_lease: float = _setting(
+        "RINGRIFT_CONTROL_LEASE",
+        LEASE,
+        15.0,
+        "silence of a control process after which another may take over",
+    )
     learning: Mapping[str, Any] | None = _setting(
         "RINGRIFT_LEARNING", TABLE, None, "how configs are played, trained and judged"
     )

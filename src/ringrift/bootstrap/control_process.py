@@ -11,15 +11,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ringrift.bootstrap.control_lease import ControlLease, check_folder_is_free
 from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
-from ringrift.bootstrap.master_loop import read_master_loop
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.bootstrap.run_options import get_run_options, settle_run_options
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.data.plane import close_data_plane
-from ringrift.engine.opening import close_engine, get_engine
-from ringrift.errors import AlreadyExists, Conflict
+from ringrift.engine.fencing import fenced
+from ringrift.engine.opening import close_engine, get_engine, shared_engine
+from ringrift.engine.ports import Engine
 from ringrift.events.router import get_router
 from ringrift.learning.high_water import check_not_lost
 from ringrift.learning.run_check import require_whole_store
@@ -51,26 +52,12 @@ async def run_control_process(
 ) -> None:
     """Run the daemons of *profile* until *stop* is set.
 
-    Raises `Conflict` when a control process runs on this data folder, `ValueError` for an unknown
-    profile.
+    Raises `Conflict` when a control process runs on this engine or data folder, `ControlLost` when another
+    one took over, `ValueError` for an unknown profile.
     """
     async with AsyncExitStack() as stack:
-        guard = MasterLoopGuard()
-        try:
-            await asyncio.to_thread(guard.acquire)
-        except AlreadyExists:
-            raise Conflict(_already_running(guard)) from None
-        stack.callback(guard.release)
         _be_known_as_control()
-        settings = get_settings()
-        if get_run_options().begin_anew:
-            await asyncio.to_thread(set_run_aside, settings, system_runtime().now_s())
-        await asyncio.to_thread(check_not_lost, settings)
-        engine = await get_engine()
-        stack.push_async_callback(close_engine)
-        await require_whole_store(
-            engine.kv, system_runtime(), database=settings.coordinator_db, data_dir=settings.data_dir
-        )
+        engine, keeping = await _take_control(stack)
         stack.push_async_callback(close_data_plane)
         choice = await settle_run_options(engine.kv)
         router = get_router()
@@ -80,7 +67,7 @@ async def run_control_process(
         stack.push_async_callback(shutdown_all_coordinators, timeout_seconds=SHUTDOWN_S_MAX)
         manager = get_daemon_manager()
         stack.push_async_callback(manager.shutdown)
-        results = await _unless_stopped(manager.start_profile(profile), stop)
+        results = await _unless_stopped(manager.start_profile(profile), stop, keeping)
         if results is None:
             return
         workers = [asyncio.create_task(worker.run()) for worker in _workers(choice.workers)]
@@ -93,7 +80,32 @@ async def run_control_process(
                 status,
             )
         )
-        await _until_over(stop, workers)
+        await _until_over(stop, [keeping, *workers])
+
+
+async def _take_control(stack: AsyncExitStack) -> tuple[Engine, asyncio.Task[None]]:
+    """Open the engine as the one that controls it; also returns the task that ends when control is lost."""
+    settings, runtime = get_settings(), system_runtime()
+    guard = MasterLoopGuard()
+    stack.callback(guard.release)
+    check_folder_is_free(guard, to_begin_anew=get_run_options().begin_anew)
+    if get_run_options().begin_anew:
+        await asyncio.to_thread(set_run_aside, settings, runtime.now_s())
+    await asyncio.to_thread(check_not_lost, settings)
+    engine = await get_engine()
+    stack.push_async_callback(close_engine)
+    lease = ControlLease(engine.kv, runtime, guard)
+    await lease.take()
+    stack.push_async_callback(lease.release)
+    keeping = asyncio.create_task(lease.keep(), name="control lease")
+    stack.push_async_callback(_end, [keeping])
+    # Whatever this process writes from here on carries the token.
+    engine = fenced(engine, lease.guard, on_lost=lease.note_refusal)
+    shared_engine().put(engine)
+    await require_whole_store(
+        engine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
+    )
+    return engine, keeping
 
 
 def _workers(slots: int) -> list[LocalWorker]:
@@ -102,14 +114,14 @@ def _workers(slots: int) -> list[LocalWorker]:
     return local_workers(system_runtime(), slots=slots, log_dir=logs, grace_s=settings.job_grace_period)
 
 
-async def _until_over(stop: asyncio.Event, workers: list[asyncio.Task[None]]) -> None:
-    """Until the user's wish, the task's cancellation, or an error of what keeps a worker alive.
+async def _until_over(stop: asyncio.Event, kept: list[asyncio.Task[None]]) -> None:
+    """Until the user's wish, the task's cancellation, the loss of control, or an error of a worker's keeper.
 
     There is no time limit to a run; `_end` raises the error.
     """
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait({stopping, *workers}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopping, *kept}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
         await asyncio.wait({stopping})
@@ -125,12 +137,14 @@ async def _end(workers: list[asyncio.Task[None]]) -> None:
             raise error
 
 
-async def _unless_stopped(starting: Coroutine[Any, Any, T], stop: asyncio.Event) -> T | None:
-    """Wait for a start, but not beyond the wish to stop; None if that came first."""
+async def _unless_stopped(
+    starting: Coroutine[Any, Any, T], stop: asyncio.Event, keeping: asyncio.Task[None]
+) -> T | None:
+    """Wait for a start, but not beyond the wish to stop or the loss of control; None if that came first."""
     start = asyncio.ensure_future(starting)
     both = (start, asyncio.ensure_future(stop.wait()))
     try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((*both, keeping), return_when=asyncio.FIRST_COMPLETED)
         return start.result() if start.done() else None
     finally:
         for task in both:
@@ -143,12 +157,3 @@ def _be_known_as_control() -> None:
     settings = get_settings()
     if settings.process_name is None:
         process_scope().put(Settings, replace(settings, process_name=CONTROL_NAME))
-
-
-def _already_running(guard: MasterLoopGuard) -> str:
-    holder = read_master_loop(guard.path)
-    who = f"process {holder.pid}" if holder else "another process"
-    return (
-        f"{who} runs the control process of {get_settings().data_dir} already; "
-        "stop it first, or give this one another folder with --data"
-    )

@@ -1,70 +1,84 @@
 """At most one master loop per data folder.
 
-The holder keeps an exclusive lock on the PID file for as long as it lives, so the system ends the claim with
-the process, however that ends.
+The holder keeps an exclusive lock on the data folder itself for as long as it lives, so the system ends the
+claim with the process, however that ends, and removing a file ends it for nobody. The PID file only tells
+others who it is.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
-import structlog
-
-from ringrift.bootstrap.master_loop import pid_file, read_master_loop
+from ringrift.bootstrap.master_loop import MasterLoop, pid_file, read_master_loop
+from ringrift.engine.lock_files import LockFile
 from ringrift.errors import AlreadyExists, StorageReadOnly
 from ringrift.private_files import make_private_folder, open_private
 from ringrift.process_identity import own_start_s
-
-log = structlog.get_logger()
+from ringrift.settings import get_settings
 
 
 class MasterLoopGuard:
-    """Claims the master loop for a `with` block. `AlreadyExists` if another process has it."""
+    """Claims the master loop for a `with` block. `AlreadyExists` if another process has it.
+
+    A *path* of one's own is a PID file in a folder of one's own, and the claim is for that folder.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or pid_file()
-        self._file: IO[str] | None = None
+        self._folder = get_settings().data_dir if path is None else path.parent
+        self._lock: LockFile | None = None
+        self._locked = False
 
     def acquire(self) -> None:
         """Claim it and write the PID file. Calling it again changes nothing."""
-        if self._file is not None:
+        if not self.try_acquire():
+            holder = read_master_loop(self.path)
+            raise AlreadyExists(f"master loop (process {holder.pid if holder else 'unknown'})")
+
+    def try_acquire(self) -> bool:
+        """As `acquire`; False if another process has it."""
+        if not self._locked:
+            try:
+                self._lock = self._lock or self._opened()
+            except OSError as error:
+                raise StorageReadOnly(f"{self._folder} cannot be written: {error.strerror}") from None
+            self._locked = self._lock.try_lock()
+        if self._locked:
+            self.show()
+        return self._locked
+
+    def _opened(self) -> LockFile:
+        make_private_folder(self._folder)
+        return LockFile(self._folder)
+
+    def show(self) -> None:
+        """See to it that the PID file names this process."""
+        me = MasterLoop(os.getpid(), own_start_s())
+        if read_master_loop(self.path) == me:
             return
         try:
             make_private_folder(self.path.parent)
-            descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            file = os.fdopen(descriptor, "a+", encoding="utf-8")
+            descriptor = open_private(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(f"{me.pid} {me.began_s}\n")
         except OSError as error:
             raise StorageReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            holder = read_master_loop(self.path)
-            raise AlreadyExists(f"master loop (process {holder.pid if holder else 'unknown'})") from None
-        stale = read_master_loop(self.path)
-        if stale is not None:
-            log.info("master_loop.took_over_stale_file", pid=stale.pid)
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()} {own_start_s()}\n")
-        file.flush()
-        self._file = file
 
     def release(self) -> None:
-        """Give it up. The file stays and is empty: removing it could let two processes each lock one."""
-        if self._file is not None:
-            self._file.seek(0)
-            self._file.truncate()
-            self._file.close()
-            self._file = None
+        """Give it up. The file stays, and is empty if it named this process."""
+        found = read_master_loop(self.path)
+        if found is not None and found.pid == os.getpid():
+            self.path.write_text("", encoding="utf-8")
+        if self._lock is not None:
+            self._lock.close()
+        self._lock, self._locked = None, False
 
     @property
     def is_held(self) -> bool:
-        return self._file is not None
+        return self._locked
 
     def __enter__(self) -> Self:
         self.acquire()

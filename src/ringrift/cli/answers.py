@@ -9,9 +9,11 @@ from typing import Any
 import click
 import msgspec
 
-from ringrift.errors import RingRiftError
+from ringrift.errors import ControlLost, RingRiftError, StorageFull
 
 EXIT_WRONG_INPUT = 2
+EXIT_CONTROL_LOST = 3  # another process took over while this one was held up
+EXIT_DISK_FULL = 4
 
 
 def print_json(value: Any) -> None:
@@ -27,4 +29,15 @@ def plain_errors() -> Iterator[None]:
         yield
     except RingRiftError as error:
         click.secho(f"ringrift: {error}", err=True, fg="red")
-        raise click.exceptions.Exit(EXIT_WRONG_INPUT) from None
+        raise click.exceptions.Exit(exit_code(error)) from None
+
+
+def exit_code(error: RingRiftError) -> int:
+    """What a script learns of *error*: what passes by itself or by hand is told from wrong input."""
+    match error:
+        case StorageFull():
+            return EXIT_DISK_FULL
+        case ControlLost():
+            return EXIT_CONTROL_LOST
+        case _:
+            return EXIT_WRONG_INPUT

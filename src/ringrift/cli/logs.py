@@ -10,6 +10,7 @@ from typing import BinaryIO, TextIO, cast
 import structlog
 
 from ringrift.errors import StorageReadOnly
+from ringrift.log_lines import told_without_traceback
 from ringrift.runtime import LogStderr
 
 LOG_BYTES_MAX = 10_000_000
@@ -68,6 +69,7 @@ def _configure(level: int, file: LogStderr | BoundedFile, renderer: structlog.ty
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
+            told_without_traceback,
             structlog.processors.format_exc_info,
             renderer,
         ],

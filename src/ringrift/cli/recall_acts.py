@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import msgspec
 
-from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
+from ringrift.bootstrap.control_lease import in_control
 from ringrift.cli.known_configs import configs_of, require_config
 from ringrift.engine.ports import Engine, KeyValue
-from ringrift.errors import AlreadyExists, ConfigError
+from ringrift.errors import ConfigError, Conflict
 from ringrift.learning.facts import Recalled
 from ringrift.learning.ledger import Ledger
 from ringrift.learning.recall import known_workers
@@ -71,16 +72,13 @@ async def make_fact(engine: Engine, recall: Recalled, configs: Sequence[str], ru
     wishes = RecallWishes(engine.kv)
     for config in configs:
         await wishes.add(config, recall)
-    guard = MasterLoopGuard()
-    try:
-        guard.acquire()
-    except AlreadyExists:
-        return await _is_taken_in(wishes, recall, configs, runtime)
-    try:
+    async with AsyncExitStack() as stack:
+        try:
+            mine = await stack.enter_async_context(in_control(engine, runtime))
+        except Conflict:
+            return await _is_taken_in(wishes, recall, configs, runtime)
         for config in configs:
-            await _take_in(engine.kv, wishes, config, runtime)
-    finally:
-        guard.release()
+            await _take_in(mine.kv, RecallWishes(mine.kv), config, runtime)
     return True
 
 

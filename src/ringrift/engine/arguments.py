@@ -29,7 +29,7 @@ from ringrift.engine.limits import (
     VALUE_BYTES_MAX,
     WAIT_S_MAX,
 )
-from ringrift.engine.ports import Claimant, Completion, CursorKey, LogEvent, NewWork, Position
+from ringrift.engine.ports import Claimant, Completion, CursorKey, LogEvent, NewWork, Position, WriteGuard
 from ringrift.errors import ConfigError
 
 INTEGER_MAX = 2**63 - 1  # what a column of the database holds
@@ -306,6 +306,13 @@ def check_entry(key: str, value: bytes, ttl_s: float | None) -> None:
     check_bytes(f"the value of {key!r}", value)
     if ttl_s is not None:
         check_seconds("ttl_s", ttl_s, low=TTL_S_MIN, high=TTL_S_MAX)
+
+
+def check_guard(guard: WriteGuard) -> None:
+    if not isinstance(guard, WriteGuard):
+        refuse("guard", guard, "a WriteGuard")
+    check_key(guard.key)
+    check_integer("revision of a guard", guard.revision)
 
 
 def check_watch(prefix: str, after: int | None) -> None:

@@ -126,6 +126,11 @@ class LeaseHolder:
     expires_s: float | None
 
 
+def lease_key(name: str) -> str:
+    """The key under which the lease *name* stands while somebody holds it."""
+    return _PREFIX + name
+
+
 async def lease_holder(kv: KeyValue, name: str) -> LeaseHolder | None:
     """Return the present holder of the lease *name*."""
     entry = await kv.get(_PREFIX + name)

@@ -15,10 +15,16 @@ from ringrift.private_files import open_private
 
 
 class LockFile:
-    """A file whose only purpose is to be locked; its content does not matter."""
+    """A file whose only purpose is to be locked; its content does not matter.
+
+    A folder can be locked as well: nobody can take its lock away by removing a file.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        if path.is_dir():
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         self._open = True
         mine = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _close_copy(mine()))

@@ -43,6 +43,7 @@ __all__ = [
     "WorkItem",
     "WorkQueue",
     "WorkState",
+    "WriteGuard",
 ]
 
 Json = Mapping[str, Any]
@@ -145,6 +146,20 @@ class EventLog(Protocol):
         ...
 
 
+# --- conditions on writes -----------------------------------------------------------------------------
+
+
+class WriteGuard(NamedTuple):
+    """A condition on a write: the key-value entry *key* is alive and still has *revision*.
+
+    It is looked at together with the write, which is refused with `LeaseLost` if it does not hold: whoever
+    lost a role cannot write in its name, however late it finds out.
+    """
+
+    key: str
+    revision: int
+
+
 # --- work ---------------------------------------------------------------------------------------------
 
 
@@ -243,7 +258,7 @@ class WorkQueue(Protocol):
     the item is never completed twice. An expired lease costs the attempt, a release does not.
     """
 
-    async def add(self, items: Sequence[NewWork]) -> list[str]:
+    async def add(self, items: Sequence[NewWork], *, guard: WriteGuard | None = None) -> list[str]:
         """Store *items* together; return their ids. Unknown ids in `after` are a `ConfigError`."""
 
     async def claim(
@@ -267,7 +282,7 @@ class WorkQueue(Protocol):
     async def release(self, item_id: str, *, token: int) -> None:
         """Give an item back untouched; the attempt is not counted."""
 
-    async def cancel(self, item_id: str, *, reason: str) -> bool:
+    async def cancel(self, item_id: str, *, reason: str, guard: WriteGuard | None = None) -> bool:
         """Cancel an item that has not ended; its claimant finds out at its next call."""
 
     async def get(self, item_id: str) -> WorkItem | None: ...
@@ -299,7 +314,7 @@ class WorkQueue(Protocol):
         Whoever goes on from the last number it saw meets every end once. A revived item has yet to end.
         """
 
-    async def revive(self, item_id: str) -> None:
+    async def revive(self, item_id: str, *, guard: WriteGuard | None = None) -> None:
         """Give a dead item a fresh set of attempts."""
 
     async def expire(self) -> int:
@@ -346,19 +361,31 @@ class KeyValue(Protocol):
         """Return the live entries whose key starts with *prefix*, by key."""
         ...
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+    async def create(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
+    ) -> int:
         """Store a new key and return its revision; `AlreadyExists` if it is there and alive."""
         ...
 
-    async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+    async def put(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
+    ) -> int:
         """Store whatever was there before."""
         ...
 
-    async def update(self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None) -> int:
+    async def update(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        revision: int,
+        ttl_s: float | None = None,
+        guard: WriteGuard | None = None,
+    ) -> int:
         """Store if the key still has *revision*; `RevisionMismatch` otherwise."""
         ...
 
-    async def delete(self, key: str, *, revision: int | None = None) -> bool:
+    async def delete(self, key: str, *, revision: int | None = None, guard: WriteGuard | None = None) -> bool:
         """Delete (if it still has *revision*, when given); return whether it was there."""
         ...
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ringrift.engine.ports import Change
-from ringrift.errors import AlreadyExists, ConfigError, RevisionMismatch
+from ringrift.engine.ports import Change, WriteGuard
+from ringrift.errors import AlreadyExists, ConfigError, LeaseLost, RevisionMismatch
 
 if TYPE_CHECKING:
     from ringrift.testing.engine_contract import EngineBench
@@ -45,6 +45,40 @@ class KeyValueContract:
         )
         assert sum(isinstance(outcome, int) for outcome in outcomes) == 1
         assert sum(isinstance(outcome, AlreadyExists) for outcome in outcomes) == 3
+
+    async def test_a_guarded_write_needs_the_revision_of_the_guard(self, bench: EngineBench) -> None:
+        kv, other = (await bench.open()).kv, (await bench.open()).kv
+        guard = WriteGuard("role", await kv.create("role", b"me"))
+        revision = await kv.create("a", b"1", guard=guard)
+        revision = await kv.update("a", b"2", revision=revision, guard=guard)
+        await kv.put("b", b"1", guard=guard)
+        newest = await other.put("role", b"another")
+        for refused in (
+            kv.create("c", b"1", guard=guard),
+            kv.put("b", b"2", guard=guard),
+            kv.update("a", b"3", revision=revision, guard=guard),
+            kv.delete("a", guard=guard),
+        ):
+            with pytest.raises(LeaseLost, match=str(newest)) as lost:
+                await refused
+            assert (lost.value.name, lost.value.token) == guard
+        found = {entry.key: entry.value for entry in await other.entries()}
+        assert found == {"a": b"2", "b": b"1", "role": b"another"}
+        assert await kv.delete("a", guard=WriteGuard("role", newest))
+
+    async def test_a_guard_that_ran_out_or_was_deleted_lets_nobody_pass(self, bench: EngineBench) -> None:
+        kv = (await bench.open()).kv
+        short = WriteGuard("short", await kv.create("short", b"", ttl_s=5))
+        gone = WriteGuard("gone", await kv.create("gone", b""))
+        await kv.put("a", b"1", guard=short)
+        await kv.delete("gone")
+        await bench.pass_time(6)
+        for guard in (short, gone, WriteGuard("never", 1)):
+            with pytest.raises(LeaseLost, match="nobody has it"):
+                await kv.put("a", b"2", guard=guard)
+        entry = await kv.get("a")
+        assert entry is not None
+        assert entry.value == b"1"
 
     async def test_an_update_needs_the_current_revision(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv

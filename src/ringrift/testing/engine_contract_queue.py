@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.engine.ports import Claimant, NewWork, WorkState, WriteGuard
 from ringrift.errors import AlreadyExists, ConfigError, Conflict, LeaseLost
 from ringrift.testing.engine_contract_claims import (
     ANY,
@@ -43,6 +43,21 @@ class WorkQueueContract(HandingContract, LeaseContract, EndsContract):
         handles = [(await bench.open()).queue for _ in range(3)]
         ids = await asyncio.gather(*(add(handles[n % 3], idempotency_key="x") for n in range(9)))
         assert len(set(ids)) == 1
+
+    async def test_orders_need_the_revision_of_their_guard(self, bench: EngineBench) -> None:
+        engine = await bench.open()
+        queue, guard = engine.queue, WriteGuard("role", await engine.kv.create("role", b"me"))
+        await queue.add([NewWork(kind="k", id="a", attempts_max=1)], guard=guard)
+        await engine.kv.put("role", b"another")
+        with pytest.raises(LeaseLost):
+            await queue.add([NewWork(kind="k", id="b")], guard=guard)
+        with pytest.raises(LeaseLost):
+            await queue.cancel("a", reason="late", guard=guard)
+        claim = await must_claim(queue)
+        await queue.fail("a", token=claim.token, error="no")
+        with pytest.raises(LeaseLost):
+            await queue.revive("a", guard=guard)
+        assert await queue.counts() == {"k": {WorkState.DEAD: 1}}
 
     async def test_an_id_is_used_once(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue

@@ -33,7 +33,13 @@ class MemoryStore:
 def memory_engine(runtime: Runtime, store: MemoryStore | None = None) -> Engine:
     """Return a handle on *store*, or on a store of its own."""
     store = store or MemoryStore()
-    handle = Handle(runtime, store.topics, store.limits, lambda: _clock(runtime, store))
+    handle = Handle(
+        runtime,
+        store.topics,
+        store.limits,
+        make_clock=lambda: _clock(runtime, store),
+        entry=store.kv.live.get,
+    )
     return Engine(
         events=MemoryEventLog(handle, store.events),
         queue=MemoryWorkQueue(handle, store.queue),

@@ -6,8 +6,11 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+from ringrift.engine import arguments as check
 from ringrift.engine.engine_clock import EngineClock
+from ringrift.engine.fencing import check_guard
 from ringrift.engine.limits import EngineLimits
+from ringrift.engine.ports import Entry, WriteGuard
 from ringrift.engine.waiting import EVENTS, KV, QUEUE, Look, Topics, wait_for_change
 from ringrift.errors import Unavailable
 from ringrift.runtime import Runtime
@@ -19,9 +22,15 @@ class Handle:
     """Gate of every call: each one yields to the loop once, and a closed handle refuses."""
 
     def __init__(
-        self, runtime: Runtime, topics: Topics, limits: EngineLimits, make_clock: Callable[[], EngineClock]
+        self,
+        runtime: Runtime,
+        topics: Topics,
+        limits: EngineLimits,
+        *,
+        make_clock: Callable[[], EngineClock],
+        entry: Callable[[str], Entry | None],
     ) -> None:
-        self.runtime, self.limits = runtime, limits
+        self.runtime, self.limits, self._entry = runtime, limits, entry
         self._topics, self._make_clock = topics, make_clock
         self._clock: EngineClock | None = None
         self._open = True
@@ -37,6 +46,14 @@ class Handle:
         await self.runtime.sleep(0)
         self.check_open()
         return self.clock.now_s()
+
+    def check_guard(self, guard: WriteGuard | None, now_s: float) -> None:
+        """Raise `LeaseLost` unless *guard* holds. Nobody runs between this and the write that follows."""
+        if guard is not None:
+            check.check_guard(guard)
+            entry = self._entry(guard.key)
+            alive = entry is not None and (entry.expires_s is None or entry.expires_s > now_s)
+            check_guard(guard, entry.revision if entry is not None and alive else None)
 
     def check_open(self) -> None:
         if not self._open:

@@ -9,7 +9,7 @@ from itertools import islice
 
 from ringrift.engine import arguments as check
 from ringrift.engine.memory.handle import Handle
-from ringrift.engine.ports import Change, ChangePage, Entry
+from ringrift.engine.ports import Change, ChangePage, Entry, WriteGuard
 from ringrift.engine.waiting import KV
 from ringrift.errors import AlreadyExists, RevisionMismatch
 
@@ -41,30 +41,45 @@ class MemoryKeyValue:
         found = sorted(key for key in self._state.live if key.startswith(prefix))
         return [self._state.live[key] for key in found]
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+    async def create(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
+    ) -> int:
         check.check_entry(key, value, ttl_s)
         now_s = await self._enter()
+        self._handle.check_guard(guard, now_s)
         if (present := self._state.live.get(key)) is not None:
             raise AlreadyExists(key, revision=present.revision)
         return self._store(key, value, ttl_s, now_s)
 
-    async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+    async def put(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
+    ) -> int:
         check.check_entry(key, value, ttl_s)
         now_s = await self._enter()
+        self._handle.check_guard(guard, now_s)
         return self._store(key, value, ttl_s, now_s)
 
-    async def update(self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None) -> int:
+    async def update(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        revision: int,
+        ttl_s: float | None = None,
+        guard: WriteGuard | None = None,
+    ) -> int:
         check.check_entry(key, value, ttl_s)
         check.check_integer("revision", revision)
         now_s = await self._enter()
+        self._handle.check_guard(guard, now_s)
         self._check_revision(key, revision)
         return self._store(key, value, ttl_s, now_s)
 
-    async def delete(self, key: str, *, revision: int | None = None) -> bool:
+    async def delete(self, key: str, *, revision: int | None = None, guard: WriteGuard | None = None) -> bool:
         check.check_key(key)
         if revision is not None:
             check.check_integer("revision", revision)
-        await self._enter()
+        self._handle.check_guard(guard, await self._enter())
         if revision is not None:
             self._check_revision(key, revision)
         if self._state.live.pop(key, None) is None:

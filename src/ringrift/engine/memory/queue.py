@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from ringrift.engine import arguments as check
 from ringrift.engine.encoding import decode_json, encode_json, encode_trace
 from ringrift.engine.memory.handle import Handle
-from ringrift.engine.ports import Claim, Claimant, Completion, EndedWork, Json, NewWork, WorkItem, WorkState
+from ringrift.engine.ports import (
+    Claim,
+    Claimant,
+    Completion,
+    EndedWork,
+    Json,
+    NewWork,
+    WorkItem,
+    WorkState,
+    WriteGuard,
+)
 from ringrift.engine.waiting import QUEUE
 from ringrift.engine.work_rules import (
     ENDED,
@@ -91,11 +101,12 @@ class MemoryWorkQueue:
     def __init__(self, handle: Handle, state: QueueState) -> None:
         self._handle, self._state = handle, state
 
-    async def add(self, items: Sequence[NewWork]) -> list[str]:
+    async def add(self, items: Sequence[NewWork], *, guard: WriteGuard | None = None) -> list[str]:
         check.check_new_work(items)
         encoded = [(encode_json("payload", new.payload), encode_trace(new.trace)) for new in items]
         check.check_call_size("items", (len(payload) + len(trace) for payload, trace in encoded))
         now_s = await self._enter()
+        self._handle.check_guard(guard, now_s)
         ids = self._check_batch(items)
         for new, item_id, (payload, trace) in zip(items, ids, encoded, strict=True):
             if item_id not in self._state.items:
@@ -259,9 +270,10 @@ class MemoryWorkQueue:
         self._end_claim(item, WorkState.READY, now_s)
         self._handle.changed(QUEUE)
 
-    async def cancel(self, item_id: str, *, reason: str) -> bool:
+    async def cancel(self, item_id: str, *, reason: str, guard: WriteGuard | None = None) -> bool:
         check.check_cancel(item_id, reason)
         now_s = await self._enter()
+        self._handle.check_guard(guard, now_s)
         item = self._state.items.get(item_id)
         if item is None or item.state in ENDED:
             return False
@@ -324,9 +336,10 @@ class MemoryWorkQueue:
         ends.sort(key=lambda item: item.end_number)
         return [EndedWork(number=item.end_number, item=item.view()) for item in ends[:limit]]
 
-    async def revive(self, item_id: str) -> None:
+    async def revive(self, item_id: str, *, guard: WriteGuard | None = None) -> None:
         check.check_text("item id", item_id)
         now_s = await self._enter()
+        self._handle.check_guard(guard, now_s)
         item = self._state.items.get(item_id)
         if item is None:
             raise no_such_item(item_id)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ringrift.engine import arguments as check
 from ringrift.engine.limits import EngineLimits
-from ringrift.engine.ports import Change, ChangePage, Entry
+from ringrift.engine.ports import Change, ChangePage, Entry, WriteGuard
 from ringrift.engine.sqlite import kv_sql as sql
 from ringrift.engine.sqlite.checksums import EntryRow, check_entry, of_entry
 from ringrift.engine.sqlite.store import Store
@@ -45,7 +45,9 @@ class SqliteKeyValue:
 
         return await self._store.read(query)
 
-    async def create(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+    async def create(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
+    ) -> int:
         check.check_entry(key, value, ttl_s)
 
         def operation(tx: Transaction) -> int:
@@ -53,13 +55,23 @@ class SqliteKeyValue:
                 raise AlreadyExists(key, revision=present.revision)
             return _put(tx, key, value, ttl_s)
 
-        return await self._store.write(operation)
+        return await self._store.write(operation, guard=guard)
 
-    async def put(self, key: str, value: bytes, *, ttl_s: float | None = None) -> int:
+    async def put(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
+    ) -> int:
         check.check_entry(key, value, ttl_s)
-        return await self._store.write(lambda tx: _put(tx, key, value, ttl_s))
+        return await self._store.write(lambda tx: _put(tx, key, value, ttl_s), guard=guard)
 
-    async def update(self, key: str, value: bytes, *, revision: int, ttl_s: float | None = None) -> int:
+    async def update(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        revision: int,
+        ttl_s: float | None = None,
+        guard: WriteGuard | None = None,
+    ) -> int:
         check.check_entry(key, value, ttl_s)
         check.check_integer("revision", revision)
 
@@ -67,9 +79,9 @@ class SqliteKeyValue:
             self._check_revision(tx, key, revision)
             return _put(tx, key, value, ttl_s)
 
-        return await self._store.write(operation)
+        return await self._store.write(operation, guard=guard)
 
-    async def delete(self, key: str, *, revision: int | None = None) -> bool:
+    async def delete(self, key: str, *, revision: int | None = None, guard: WriteGuard | None = None) -> bool:
         check.check_key(key)
         if revision is not None:
             check.check_integer("revision", revision)
@@ -82,7 +94,7 @@ class SqliteKeyValue:
             _put(tx, key, None, None)
             return True
 
-        return await self._store.write(operation)
+        return await self._store.write(operation, guard=guard)
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[Change, None]:
         check.check_watch(prefix, after)

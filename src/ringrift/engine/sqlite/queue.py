@@ -8,7 +8,17 @@ from typing import Any
 
 from ringrift.engine import arguments as check
 from ringrift.engine.encoding import EMPTY_JSON, decode_json
-from ringrift.engine.ports import Claim, Claimant, Completion, EndedWork, Json, NewWork, WorkItem, WorkState
+from ringrift.engine.ports import (
+    Claim,
+    Claimant,
+    Completion,
+    EndedWork,
+    Json,
+    NewWork,
+    WorkItem,
+    WorkState,
+    WriteGuard,
+)
 from ringrift.engine.sqlite import queue_ops as ops
 from ringrift.engine.sqlite import queue_sql as sql
 from ringrift.engine.sqlite.checksums import of_result, of_work
@@ -29,9 +39,9 @@ class SqliteWorkQueue:
         self._lanes = LaneIndex()
         store.writer.forget_cached.append(self._lanes.forget)
 
-    async def add(self, items: Sequence[NewWork]) -> list[str]:
+    async def add(self, items: Sequence[NewWork], *, guard: WriteGuard | None = None) -> list[str]:
         parts = prepare(items, self._store.runtime.new_id)
-        return await self._store.write(lambda tx: ops.add(tx, parts))
+        return await self._store.write(lambda tx: ops.add(tx, parts), guard=guard)
 
     async def claim(
         self, claimant: Claimant, *, lease_s: float, limit: int = 1, wait_s: float = 0.0
@@ -79,10 +89,10 @@ class SqliteWorkQueue:
         check.check_held(item_id, token)
         await self._store.write(lambda tx: ops.release(tx, item_id, token))
 
-    async def cancel(self, item_id: str, *, reason: str) -> bool:
+    async def cancel(self, item_id: str, *, reason: str, guard: WriteGuard | None = None) -> bool:
         check.check_cancel(item_id, reason)
         await self.expire()
-        return await self._store.write(lambda tx: ops.cancel(tx, item_id, reason))
+        return await self._store.write(lambda tx: ops.cancel(tx, item_id, reason), guard=guard)
 
     async def get(self, item_id: str) -> WorkItem | None:
         check.check_text("item id", item_id)
@@ -138,10 +148,10 @@ class SqliteWorkQueue:
         rows = await self._store.read(lambda db: db.execute(sql.ENDED, (after, limit)).fetchall())
         return [EndedWork(number=number, item=_view(row)) for number, *row in rows]
 
-    async def revive(self, item_id: str) -> None:
+    async def revive(self, item_id: str, *, guard: WriteGuard | None = None) -> None:
         check.check_text("item id", item_id)
         await self.expire()
-        await self._store.write(lambda tx: ops.revive(tx, item_id))
+        await self._store.write(lambda tx: ops.revive(tx, item_id), guard=guard)
 
     async def expire(self) -> int:
         ended, now_s = 0, self._store.clock.now_s()

@@ -10,12 +10,16 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from ringrift.engine import arguments
 from ringrift.engine.engine_clock import EngineClock
+from ringrift.engine.fencing import check_guard
+from ringrift.engine.ports import WriteGuard
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import contained
 from ringrift.engine.sqlite.files import connect
+from ringrift.engine.sqlite.kv_sql import REVISION_OF
 from ringrift.engine.sqlite.wakeups import Wakeups
-from ringrift.engine.sqlite.writer import Operation, Writer
+from ringrift.engine.sqlite.writer import Operation, Transaction, Writer
 from ringrift.engine.waiting import Look, wait_for_change
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.runtime import Runtime
@@ -51,9 +55,19 @@ class Store:
         if os.getpid() != self._pid:
             raise ConfigError(f"{self.config.database} was opened before a fork; open it again in the child")
 
-    async def write(self, operation: Operation[T]) -> T:
+    async def write(self, operation: Operation[T], *, guard: WriteGuard | None = None) -> T:
         self.check_process()
-        return await self.writer.call(operation)
+        if guard is None:
+            return await self.writer.call(operation)
+
+        arguments.check_guard(guard)
+
+        def guarded(tx: Transaction) -> T:
+            found = tx.db.execute(REVISION_OF, (guard.key, tx.now_s)).fetchone()
+            check_guard(guard, None if found is None else found[0])
+            return operation(tx)
+
+        return await self.writer.call(guarded)
 
     async def read(self, query: Query[T]) -> T:
         """Run *query* on a snapshot of what is committed."""

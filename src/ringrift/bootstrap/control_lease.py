@@ -1,0 +1,232 @@
+"""Who controls: one process per engine and per data folder, with its token on everything that it writes.
+
+Three things together. A lease in the engine says who it is and that it lives. A token, which grows with
+every holder, stands on each of its writes to keys and on each of its orders; the store refuses one that is
+not the newest, so a holder that was held up for longer than its lease can do no harm when it goes on. And a
+lock on the data folder, which the system frees with the process, keeps out a process with another engine.
+
+A holder whose lease ran out, as after a sleep of the machine, takes it again if nobody else has controlled
+since. One that is known to be dead does not have to be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
+from ringrift.engine.fencing import fenced
+from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_holder, lease_key
+from ringrift.engine.ports import Engine, KeyValue, WriteGuard
+from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
+from ringrift.process_identity import is_alive, own_start_s, process_numbers
+from ringrift.runtime import Runtime
+from ringrift.settings import get_settings
+
+NAME = "control"
+TOKEN_KEY = "control/token"
+RENEWALS_IN_A_LEASE = 8
+TRIES = 3
+
+log = structlog.get_logger()
+
+
+class ControlHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process controls, where, and since when."""
+
+    host: str
+    boot: str
+    numbers: str  # where process numbers are counted: containers have numbers of their own
+    pid: int
+    began_s: float
+    folder: str
+    since_s: float
+
+    def is_dead(self, runtime: Runtime) -> bool:
+        """Whether it is known to have ended; False if that cannot be seen from here."""
+        if self.host != runtime.hostname:
+            return False
+        if self.boot != runtime.boot_id:
+            return True
+        return self.numbers == process_numbers() and not is_alive(self.pid, self.began_s)
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return f"process {self.pid} on {self.host} (since {since})"
+
+
+class ControlLease:
+    """Control of one engine and one data folder, from `take` to `release`."""
+
+    def __init__(self, kv: KeyValue, runtime: Runtime, guard: MasterLoopGuard | None = None) -> None:
+        self._kv, self._runtime = kv, runtime
+        self._guard = guard or MasterLoopGuard()
+        self.me = ControlHolder(
+            host=runtime.hostname,
+            boot=runtime.boot_id,
+            numbers=process_numbers(),
+            pid=os.getpid(),
+            began_s=own_start_s(),
+            folder=str(Path(get_settings().data_dir).resolve()),
+            since_s=runtime.now_s(),
+        )
+        record, lease_s = msgspec.json.encode(self.me).decode(), get_settings().control_lease
+        self._config = LeaseConfig(lease_s=lease_s, renew_s=lease_s / RENEWALS_IN_A_LEASE)
+        self._lease = NamedLease(kv, runtime, NAME, holder=record, config=self._config)
+        self._token = 0
+        self._refusal: LeaseLost | None = None
+        self._looking: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    @property
+    def guard(self) -> WriteGuard:
+        """What every write in the name of the control process carries."""
+        return WriteGuard(TOKEN_KEY, self._token)
+
+    async def take(self) -> None:
+        """Take control, or raise `Conflict` that says who has it."""
+        locked = self._guard.try_acquire()
+        try:
+            await self._take_lease(locked=locked)
+            if not locked:
+                await self._check_folder()
+            record = msgspec.json.encode(self.me)
+            only_if = WriteGuard(lease_key(NAME), self._lease.token)
+            self._token = await self._kv.put(TOKEN_KEY, record, guard=only_if)
+        except BaseException:
+            await self._give_back()
+            raise
+        self._guard.show()
+
+    async def _take_lease(self, *, locked: bool) -> None:
+        for _ in range(TRIES):  # whoever had it may just have gone
+            if await self._lease.try_acquire():
+                return
+            seen = await lease_holder(self._kv, NAME)
+            if seen is None:
+                continue
+            holder = _holder(seen.holder)
+            if holder is None or not (locked and holder.is_dead(self._runtime)):
+                raise Conflict(_controlled_by(holder))
+            log.info("control.holder_is_dead", pid=holder.pid, since_s=holder.since_s)
+            await end_lease(self._kv, NAME, holder=seen.holder)
+        raise Conflict(_controlled_by(None))
+
+    async def _check_folder(self) -> None:
+        """Another process has the data folder. That is no harm if it is one whose lease here ran out."""
+        last = await control_holder(self._kv)
+        if last is None or last.folder != self.me.folder or last.is_dead(self._runtime):
+            raise Conflict(_folder_is_taken(self.me.folder))
+        log.warning("control.taken_from_a_holder_that_does_not_move", holder=str(last))
+
+    async def keep(self) -> None:
+        """Renew for as long as nobody else has control; ends with `ControlLost`."""
+        look = asyncio.Event()
+        self._looking = asyncio.get_running_loop(), look
+        while True:
+            try:
+                async with asyncio.timeout(self._config.renew_s):
+                    await look.wait()
+            except TimeoutError:
+                pass
+            look.clear()
+            try:
+                await self._renew()
+                # Also writes the PID file again if somebody removed it.
+                await asyncio.to_thread(self._guard.try_acquire)
+            except Unavailable as error:
+                # Nothing can be written, by nobody: what is written later still carries the token.
+                log.debug("control.not_renewed", error=str(error))
+
+    def note_refusal(self, lost: LeaseLost) -> None:
+        """A write was refused for its token: look at once. May be called from any thread."""
+        self._refusal = lost
+        if self._looking is not None:
+            loop, look = self._looking
+            loop.call_soon_threadsafe(look.set)
+
+    async def _renew(self) -> None:
+        refusal, self._refusal, taken = self._refusal, None, False
+        if refusal is None:
+            try:
+                await self._lease.renew()
+                return
+            except LeaseLost:  # it ran out; nobody is harmed if nobody else had control since
+                taken = await self._lease.try_acquire()
+        entry = await self._kv.get(TOKEN_KEY)
+        if entry is None or entry.revision != self._token:
+            holder = None if entry is None else _holder(entry.value)
+            raise ControlLost(token=self._token, holder=str(holder or "another process"))
+        if not taken:
+            # An answer of ours got lost, or another is about to write its token: the next look tells.
+            await end_lease(self._kv, NAME, holder=self._lease.holder)
+
+    async def release(self) -> None:
+        """Give control up, if it is still ours. Safe to call twice."""
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        try:
+            await self._lease.release()
+        except Unavailable as error:
+            log.warning("control.release_unanswered", error=str(error))  # others see that we are gone
+        self._guard.release()
+
+
+async def control_holder(kv: KeyValue) -> ControlHolder | None:
+    """Who took control last; None if nobody ever did."""
+    entry = await kv.get(TOKEN_KEY)
+    return None if entry is None else _holder(entry.value)
+
+
+@asynccontextmanager
+async def in_control(engine: Engine, runtime: Runtime) -> AsyncIterator[Engine]:
+    """Take the control process's place for a moment; yields the engine with the token on its writes.
+
+    Raises `Conflict` if a run has control.
+    """
+    lease = ControlLease(engine.kv, runtime)
+    await lease.take()
+    try:
+        yield fenced(engine, lease.guard, on_lost=lambda lost: log.error("control.lost", reason=str(lost)))
+    finally:
+        await lease.release()
+
+
+def check_folder_is_free(guard: MasterLoopGuard, *, to_begin_anew: bool) -> None:
+    """Before an engine is made or set aside: none is in a data folder that another process controls."""
+    if guard.try_acquire():
+        return
+    if to_begin_anew:
+        raise Conflict(_controlled_by(None))
+    if not get_settings().coordinator_db.exists():
+        raise Conflict(_folder_is_taken(str(get_settings().data_dir)))
+
+
+def _holder(record: bytes | str) -> ControlHolder | None:
+    """The holder in a record; None for one that this version cannot read."""
+    try:
+        return msgspec.json.decode(record, type=ControlHolder)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _controlled_by(holder: ControlHolder | None) -> str:
+    folder = get_settings().data_dir if holder is None else holder.folder
+    return (
+        f"{holder or 'another process'} runs the control process of {folder} already; "
+        "stop it first, or give this one another folder with --data"
+    )
+
+
+def _folder_is_taken(folder: str) -> str:
+    return (
+        f"a control process with another engine than {get_settings().coordinator_db} has the data folder "
+        f"{folder}; stop it first, or use its RINGRIFT_COORDINATOR_DB"
+    )
