@@ -16,15 +16,16 @@ from ringrift.learning.rules import LearningRules
 from ringrift.learning.window import BucketRules
 from ringrift.testing.simulation import SimulatedRuntime
 from ringrift.work.job_orders import JobArtifact, JobReport, read_order
-from ringrift.work.worker_records import WorkerRecord, worker_key
+from ringrift.work.worker_records import WorkerRecord, own_capability, why_set_aside, worker_key
 
 LEASE_S = 30.0
 PLAN_S = 15.0
 JOB_S = {
     "selfplay": 40.0, "validate": 3.0, "export": 5.0, "train": 20.0, "evaluate": 25.0, "tournament": 50.0,
-    "diagnose": 60.0,
+    "diagnose": 60.0, "recompute": 4.0,
 }  # fmt: skip
 ROWS_PER_GAME = 40
+SAMPLE_GAMES = 4
 BASELINES = {"random": -600.0, "mcts:32": 100.0}
 
 
@@ -39,18 +40,25 @@ class Truth:
     last_end_s: dict[str, float] = field(default_factory=dict)
     longest_idle_s: defaultdict = field(default_factory=lambda: defaultdict(float))
     shard_rows: dict[str, int] = field(default_factory=dict)
+    altered: dict[str, float] = field(default_factory=dict)  # shard: share of its games that are wrong
+    player: dict[str, str] = field(default_factory=dict)  # shard: who brought it
+    files_by: Counter = field(default_factory=Counter)  # worker: files of games that it brought
     faults: Counter = field(default_factory=Counter)
 
 
 class World:
     """One store, a few workers, one controller at a time."""
 
-    def __init__(self, seed, *, configs, slots=4, faults=True, rules=None):
+    def __init__(
+        self, seed, *, configs, slots=4, faults=True, rules=None, cheats=None, broken=None, liars=()
+    ):
         self.runtime = SimulatedRuntime(seed=seed)
         self.rng = self.runtime.rng
         self.store = MemoryStore()
         self.configs, self.slots, self.faulty = configs, slots, faults
         self.truth = Truth()
+        # Worker: share of games that it alters; chance of a wrong bit in a game; says that others are wrong.
+        self.cheats, self.broken, self.liars = cheats or {}, broken or {}, liars
         self.rules = LearningRules(
             selfplay_games_first=300,
             selfplay_job_s=40.0,
@@ -92,11 +100,13 @@ class World:
             life = asyncio.create_task(self._control_life())
             if not self.faulty:
                 await life
-            done, _ = await asyncio.wait([life], timeout=self.rng.expovariate(1 / 1800))
-            if done:
-                life.result()
-            life.cancel()
-            await asyncio.wait([life])
+            try:
+                done, _ = await asyncio.wait([life], timeout=self.rng.expovariate(1 / 1800))
+                if done:
+                    life.result()
+            finally:
+                life.cancel()
+                await asyncio.wait([life])
             self.truth.faults["controller killed"] += 1
             await self.runtime.sleep(self.rng.random() * 60)
 
@@ -119,7 +129,11 @@ class World:
         engine = self.engine()
         while True:
             await self._be_known(engine, name)
-            claims = await engine.queue.claim(Claimant(worker=name, node="sim"), lease_s=LEASE_S, wait_s=5.0)
+            if await why_set_aside(engine.kv, name):
+                await self.runtime.sleep(5.0)
+                continue
+            who = Claimant(worker=name, node="sim", capabilities=frozenset({own_capability(name)}))
+            claims = await engine.queue.claim(who, lease_s=LEASE_S, wait_s=5.0)
             for claim in claims:
                 if self.happens(0.03):
                     self.truth.faults["worker killed"] += 1
@@ -131,6 +145,7 @@ class World:
         record = WorkerRecord(
             name=name, node="sim", pid=1, slots=1, busy=0, kinds=None, capabilities=("cpu",), cpus=1, gpus=0,
             memory_mb=1, memory_free_mb=1, load=0.0, started_s=0.0, at_s=self.runtime.now_s(),
+            set_aside=await why_set_aside(engine.kv, name),
         )  # fmt: skip
         await engine.kv.put(worker_key(name), msgspec.json.encode(record), ttl_s=300.0)
 
@@ -176,6 +191,7 @@ class World:
         truth.longest_idle_s[config] = max(truth.longest_idle_s[config], idle_s)
         truth.last_end_s[config] = now_s
         if claim.kind == "selfplay":
+            truth.files_by[report.worker] += 1
             for artifact in report.artifacts:
                 truth.rows[config] += artifact.counts["rows"]
                 truth.shard_rows[artifact.digest] = artifact.counts["rows"]
@@ -185,6 +201,7 @@ class World:
     # --- what jobs bring ----------------------------------------------------------------------------------
 
     def _report(self, name, claim, order, took_s):
+        self._who = name
         artifacts, fields = getattr(self, f"_{claim.kind}")(order)
         return JobReport(
             status="done",
@@ -204,7 +221,20 @@ class World:
     def _selfplay(self, order):
         games = order.params["games"]
         shard = self._artifact("shard", games=games, rows=games * ROWS_PER_GAME)
-        return [shard], {"generator_sha256": order.inputs.get("champion.safetensors")}
+        wrong = max(self.cheats.get(self._who, 0.0), self.broken.get(self._who, 0.0))
+        self.truth.altered[shard.digest], self.truth.player[shard.digest] = wrong, self._who
+        model = order.inputs.get("champion.safetensors")
+        return [shard], {"generator_sha256": model, "machine": "simulated"}
+
+    def _recompute(self, order):
+        """Of some games of the shard, whether all are found again."""
+        shard = next(digest for digest in order.inputs.values() if digest in self.truth.altered)
+        right = (1 - self.truth.altered[shard]) * (1 - self.broken.get(self._who, 0.0))
+        agrees = self._who not in self.liars and self.rng.random() < right**SAMPLE_GAMES
+        if self._who in self.cheats and self._who == self.truth.player[shard]:
+            agrees = True  # it knows what it altered
+        first = None if agrees else {"game": "g", "move": 3, "what": "policy off by 0.5"}
+        return [], {"agrees": agrees, "games": SAMPLE_GAMES, "moves": 100, "first_difference": first}
 
     def _validate(self, order):
         reports = []

@@ -16,6 +16,7 @@ KINDS = {
     "tournament": "play every pairing of several players",
     "tune": "search for better heuristic weights, training parameters or network sizes",
     "diagnose": "examine a game, a network and their data, and say what is wrong",
+    "recompute": "search recorded moves again and compare them with the record",
     "consolidate": "merge small shards into a large one, every game once",
     "play": "play a model or watch a game in the terminal",
 }

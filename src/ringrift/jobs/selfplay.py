@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
+import platform
 import re
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -42,6 +45,9 @@ NOT_IDENTITY = {
     *("out", "games", "games_per_shard", "slots", "model", "threads", "device"),
     *("checkpoint_s", "heartbeat_s", "log_level"),
 }
+
+PLAYING_PACKAGES = ("games", "search", "network", "players")
+LIBRARIES = ("ringrift", "numpy", "numba", "torch")
 
 log = structlog.get_logger()
 
@@ -131,6 +137,45 @@ def run_identity(params: SelfplayParams, digest: str | None) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
+def machine_of(evaluator: Evaluator, params: SelfplayParams) -> str:
+    """What the bits of a search depend on: processor, compiled code and how the network is computed."""
+    info = _processor_facts()
+    libraries = " ".join(f"{name} {_version(name)}" for name in LIBRARIES)
+    engine = getattr(getattr(evaluator, "engine", None), "name", "none")
+    libc = " ".join(platform.libc_ver())
+    processor = f"{platform.machine()} {info.get('model name', '?')}"
+    flags = hashlib.sha256(info.get("flags", info.get("Features", "")).encode()).hexdigest()[:12]
+    numba = os.environ.get("NUMBA_CPU_NAME", "")
+    network = f"network {engine} x{params.threads} {numba}"
+    parts = (processor, f"flags {flags}", libc, libraries, f"code {_code_digest()}", network)
+    return "; ".join(part.strip() for part in parts)
+
+
+def _code_digest() -> str:
+    """Of what plays: two versions of the source may carry the same number."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    for package in PLAYING_PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _processor_facts() -> dict[str, str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split("\n\n")[0]
+    except OSError:  # not Linux
+        return {"model name": platform.processor()}
+    pairs = (line.partition(":") for line in lines.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
 class _Run:
     """One run: which games are done, which are under way, which come next."""
 
@@ -157,6 +202,7 @@ class _Run:
         self._done = self._cut_off = 0
 
     def play(self, evaluator: Evaluator, config: SelfplayConfig) -> Outcome:
+        self._machine = machine_of(evaluator, self._params)
         done = self._writer.done_indexes()
         self._done = len(done & set(self._index_of.values()))
         resumed = self._unfinished(done)
@@ -213,6 +259,7 @@ class _Run:
             "moves": selfplay.moves,
             "simulations": selfplay.simulations,
             "generator_sha256": self._digest,
+            "machine": self._machine,
         }
         return Outcome(ExitCode.STOPPED if stopped else ExitCode.DONE, told)
 

@@ -21,7 +21,7 @@ from ringrift.learning.champions import ChampionPointers
 from ringrift.learning.diagnoses import STAGE as DIAGNOSE
 from ringrift.learning.diagnoses import keep_reported
 from ringrift.learning.effort import SELFPLAY, Effort
-from ringrift.learning.facts import AnyFact, Blocked, JobIssued
+from ringrift.learning.facts import AnyFact, Blocked, JobIssued, WorkerSetAside
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
 from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.job_ends import ended_fact, without_report
@@ -31,17 +31,21 @@ from ringrift.learning.plan import plan
 from ringrift.learning.ratings_refits import RatingRefits
 from ringrift.learning.recall import has_recalled, shards_behind
 from ringrift.learning.recall_wishes import RecallWishes, is_news
+from ringrift.learning.recomputation import BY_PERSON, BY_PLAN, worker_for
+from ringrift.learning.recomputation import STAGE as RECOMPUTE
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_note
 from ringrift.learning.snapshot import ConfigPlan, Snapshot
+from ringrift.learning.standing_requests import StandingRequests, changes_standing, tell_set_aside
 from ringrift.learning.state import STUDENTS, Block, ConfigState, OpenJob
 from ringrift.learning.trends_curves import RatingCurves
 from ringrift.learning.wishes import Wishes
+from ringrift.learning.worker_standing import SetAside
 from ringrift.runtime import Runtime
 from ringrift.work.safeguards import Safeguards
 from ringrift.work.shares import KIND_SHARES, PREPARING, ConfigView, config_shares
 from ringrift.work.supply_rules import slots_for
-from ringrift.work.worker_records import live_workers
+from ringrift.work.worker_records import live_workers, own_capability
 
 ENDS_AT_ONCE = 500
 DECISIONS_AT_ONCE = 16
@@ -49,6 +53,7 @@ ORDERS_AT_ONCE = 256
 HELD_S_MIN, HELD_S_MAX = 1.0, 60.0
 HELD_WRITTEN_S = 600.0
 PLAN_AGAIN_S = 2.0
+RECOMPUTE_WAIT_S = 600.0  # for the worker that it is meant for; then another is asked
 SEEN_END_KEY = "learning/seen_end"
 LEFT_REASON = "its config is no longer in the run"
 
@@ -73,6 +78,8 @@ class Controller:
         self._wishes = Wishes(engine.kv)
         self._champions = ChampionPointers(engine.kv)
         self._recalls = RecallWishes(engine.kv)
+        self._requests = StandingRequests(engine.kv)
+        self._told_aside: dict[str, SetAside] | None = None  # None: what the last run told is not known
         self._ledgers: dict[str, Ledger] = {}
         self._jobs: dict[str, str] = {}  # open job: config
         self._seen_end = self._kept_end = 0  # of the queue's numbers: taken in, and stored as taken in
@@ -169,7 +176,9 @@ class Controller:
         await self.take_in_ends()
         for config in self._ledgers:
             await self._take_in_recalls(config)
+            await self._take_in_requests(config)
             await self._decide(config)
+        await self._follow_standing()
         await self._order()
 
     async def take_in_ends(self) -> int:
@@ -192,6 +201,9 @@ class Controller:
         if job is None:
             return
         fact = ended_fact(ledger.state, job, item, at_s=self._runtime.now_s())
+        if fact.report is not None and fact.report.worker in self.set_aside():
+            why = f"its worker {fact.report.worker} is set aside"
+            fact = without_report(job, why, at_s=fact.at_s, cancelled=True)
         if job.kind == DIAGNOSE and fact.report is not None:
             # Kept before the fact: after a crash between the two it is only kept again.
             problem = await keep_reported(self._engine.kv, ledger.state, fact.report)
@@ -211,6 +223,47 @@ class Controller:
         for job in state.open_of("export", "train", *STUDENTS) if state.trust_before_recall else ():
             if has_recalled(state, shards_behind(state, job.order)):
                 await self._engine.queue.cancel(job.job_id, reason="its games were recalled")
+
+    async def _take_in_requests(self, config: str) -> None:
+        """Make facts of what people asked for about workers."""
+        for request in await self._requests.waiting(config):
+            now_s = self._runtime.now_s()
+            if changes_standing(self._ledgers[config].state, request, now_s):
+                await self._write(config, msgspec.structs.replace(request, at_s=now_s))
+            await self._requests.remove(config, request)
+
+    def set_aside(self) -> dict[str, SetAside]:
+        """The workers that get no work now, whichever config found out about them."""
+        now_s = self._runtime.now_s()
+        return {
+            standing.name: standing.set_aside
+            for ledger in self._ledgers.values()
+            for standing in ledger.state.workers.values()
+            if standing.set_aside is not None and standing.set_aside.holds(now_s)
+        }
+
+    async def _follow_standing(self) -> None:
+        """Tell workers that are set aside, and let every config recall its own games of them."""
+        aside, now_s = self.set_aside(), self._runtime.now_s()
+        for config, ledger in self._ledgers.items():
+            for name, why in aside.items():
+                known = ledger.state.workers.get(name)
+                if known is not None and not known.is_set_aside(now_s) and why.by in (BY_PLAN, BY_PERSON):
+                    await self._write(config, _elsewhere(name, why, at_s=now_s))
+        if aside != self._told_aside:
+            await tell_set_aside(self._engine.kv, aside)
+            self._told_aside = aside
+        for job_id, config in list(self._jobs.items()):
+            if self._ledgers[config].state.open_jobs[job_id].kind == RECOMPUTE:
+                await self._ask_another(job_id, now_s)
+
+    async def _ask_another(self, job_id: str, now_s: float) -> None:
+        """Give up on a worker that does not take what was meant for it; the plan orders it again."""
+        item = await self._engine.queue.get(job_id)
+        if item is None or item.state is not WorkState.READY:
+            return
+        if now_s - item.changed_s > RECOMPUTE_WAIT_S:
+            await self._engine.queue.cancel(job_id, reason="nobody took it; another is asked")
 
     async def _decide(self, config: str) -> None:
         """Write what is decided until nothing more follows from it."""
@@ -330,12 +383,17 @@ class Controller:
 
     async def _put_into_queue(self, job: OpenJob) -> None:
         """Once per job, however often it is called."""
+        requires = {"gpu"} if job.order.gpu else set()
+        if job.order.not_by:
+            workers = await live_workers(self._engine.kv)
+            if (name := worker_for(job.job_id, job.order.not_by, workers)) is not None:
+                requires.add(own_capability(name))
         item = NewWork(
             id=job.job_id,
             kind=job.kind,
             payload=job.order.as_payload(),
             priority=job.priority,
-            requires=frozenset({"gpu"}) if job.order.gpu else frozenset(),
+            requires=frozenset(requires),
             idempotency_key=job.job_id,
             attempts_max=self.rules.job_attempts,
         )
@@ -369,6 +427,13 @@ class Controller:
             hours_served=sum(state.served_s.values()) / 3600,
             weight=feedback(state, curve).weight,
         )
+
+
+def _elsewhere(worker: str, why: SetAside, *, at_s: float) -> WorkerSetAside:
+    """What one config found out about a worker, for the facts of another."""
+    return WorkerSetAside(
+        at_s=at_s, worker=worker, reason=why.reason, until_s=why.until_s, by="another config"
+    )
 
 
 def job_id(config: str, kind: str, number: int) -> str:

@@ -114,6 +114,34 @@ class Noted(Fact, frozen=True, kw_only=True, tag="noted"):
     details: dict[str, Any] = {}
 
 
+class WorkerSetAside(Fact, frozen=True, kw_only=True, tag="worker_set_aside"):
+    """A worker gets no more work, and what it still brings does not count."""
+
+    worker: str
+    reason: str
+    until_s: float
+    by: str  # the plan, a person, or the config that found it
+    evidence: dict[str, Any] = {}
+
+
+class WorkerResumed(Fact, frozen=True, kw_only=True, tag="worker_resumed"):
+    """A person gave a worker work again."""
+
+    worker: str
+    reason: str
+
+
 AnyFact = (
-    JobIssued | JobEnded | Staged | Promoted | RolledBack | Rejected | Archived | Recalled | Blocked | Noted
+    JobIssued
+    | JobEnded
+    | Staged
+    | Promoted
+    | RolledBack
+    | Rejected
+    | Archived
+    | Recalled
+    | Blocked
+    | Noted
+    | WorkerSetAside
+    | WorkerResumed
 )

@@ -26,6 +26,7 @@ from ringrift.learning.orders import (
 )
 from ringrift.learning.quality_scores import refuse_shard
 from ringrift.learning.recall import decided_by_recall, distrusted_models, has_recalled
+from ringrift.learning.recomputation import decided_by_standing, plan_recomputation
 from ringrift.learning.records import Model, ModelState, Shard, ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
@@ -48,6 +49,10 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
     turned = decided_by_recall(snapshot.state, snapshot.now_s, with_tainted=taken_back)
     if turned is not None:
         made.decided.append(turned)
+        return made
+    aside = decided_by_standing(snapshot)
+    if aside is not None:
+        made.decided.append(aside)
         return made
     for stage, think in _THOUGHTS.items():
         gate = _gate(snapshot, stage)
@@ -294,6 +299,7 @@ _THOUGHTS: dict[str, Callable[[Snapshot, ConfigPlan], None]] = {
     "train": _train,
     "export": _export,
     "validate": _validate,
+    "recompute": plan_recomputation,
     "selfplay": _selfplay,
     "tournament": plan_tournament,
     "diagnose": plan_diagnosis,

@@ -36,6 +36,7 @@ class Shard(msgspec.Struct, kw_only=True):
     quality: float | None = None
     report: str | None = None  # digest of the check's report
     steps_per_row: float | None = None  # what its rows earned when they were accepted
+    machine: str = ""  # what its bits depend on; empty: they cannot be searched again
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,9 +25,12 @@ from ringrift.learning.facts import (
     Rejected,
     RolledBack,
     Staged,
+    WorkerResumed,
+    WorkerSetAside,
 )
 from ringrift.learning.outlook import outlook
 from ringrift.learning.plan import plan
+from ringrift.learning.recomputation import BY_PLAN, RECALL_ID
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_of
 from ringrift.learning.snapshot import ConfigPlan, priority_of
@@ -93,7 +96,7 @@ def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) ->
     for number, fact in enumerate(facts, start=1):
         if number <= rebuilt:
             pass  # taken from files, in the order of the files: nobody decided in that order
-        elif isinstance(fact, JobIssued | Staged | Promoted | Rejected | RolledBack):
+        elif _is_of_the_plan(fact):
             why = _why_not(fact, [_plan(state, rules, fact.at_s, curves), *earlier])
             if why:
                 yield DecisionDivergence(number=number, at_s=fact.at_s, what=in_short(fact), why=why)
@@ -106,6 +109,17 @@ def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) ->
             earlier = []
         state.apply(fact)
         rules = rules_of(fact) or rules
+
+
+def _is_of_the_plan(fact: AnyFact) -> bool:
+    """Whether only the plan can have made it: people recall games and set workers aside too."""
+    match fact:
+        case WorkerSetAside():
+            return fact.by == BY_PLAN
+        case Recalled():
+            return fact.recall_id.startswith(RECALL_ID) and not fact.withdrawn
+        case _:
+            return isinstance(fact, JobIssued | Staged | Promoted | Rejected | RolledBack)
 
 
 def _plan(state: ConfigState, rules: LearningRules, at_s: float, curves: RatingCurves) -> ConfigPlan:
@@ -181,3 +195,7 @@ def in_short(fact: AnyFact) -> str:
             return f"{fact.stage} blocked"
         case Noted():
             return f"note {fact.topic}"
+        case WorkerSetAside():
+            return f"{fact.worker} set aside"
+        case WorkerResumed():
+            return f"{fact.worker} resumed"

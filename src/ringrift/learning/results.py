@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -21,7 +21,8 @@ from ringrift.learning.results_matches import (
     tournament_matches,
     unasked,
 )
-from ringrift.work.job_orders import JobArtifact, JobReport
+from ringrift.learning.worker_standing import Comparison, Vote
+from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
 
 if TYPE_CHECKING:
     from ringrift.learning.state import ConfigState, OpenJob
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 WEIGHTS_SUFFIX = ".safetensors"
 LOSS_FIELDS = ("train", "held", "best_held", "calibration", "samples_per_s")
 DATA_REFUSED = "data_refused"
+MACHINE_CHARS_MAX = 1000
+WORDS_MAX = 300
 
 
 # --- what a report has to say -----------------------------------------------------------------------------
@@ -59,6 +62,20 @@ class _Check(msgspec.Struct, frozen=True, kw_only=True):
 class _SelfplayFields(msgspec.Struct, frozen=True, kw_only=True):
     generator_sha256: str | None = None
     cut_off: Count = 0  # too long, without a result
+    machine: Annotated[str, msgspec.Meta(max_length=MACHINE_CHARS_MAX)] = ""
+
+
+class _Difference(msgspec.Struct, frozen=True, kw_only=True):
+    game: str = ""
+    move: int | None = None
+    what: str = ""
+
+
+class _RecomputeFields(msgspec.Struct, frozen=True, kw_only=True):
+    agrees: bool
+    games: Annotated[int, msgspec.Meta(ge=1)]
+    moves: Count = 0
+    first_difference: _Difference | None = None
 
 
 class _TrainFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +94,7 @@ class _Brought:
     students: list[Model] = field(default_factory=list)
     matches: list[Match] = field(default_factory=list)
     cut_off: int = 0
+    vote: tuple[Shard, Vote, _RecomputeFields] | None = None
 
 
 # --- adding and refusing ----------------------------------------------------------------------------------
@@ -89,9 +107,14 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
     brought = read(state, job, report, at_s)
     state.totals["cut_off"] += brought.cut_off
     for shard in brought.shards:
+        if shard.digest not in state.shards:
+            state.standing(shard.worker).brought(shard, job.order)
         state.add_shard(shard)
     for shard, found in brought.checks:
         state.set_shard(shard, **found)
+        state.standing(shard.worker).checked(found["reasons"])
+    if brought.vote is not None:
+        _take_vote(state, job, *brought.vote)
     for samples in brought.samples:
         state.samples.pop(samples.digest, None)  # made again, it is the newest
         state.samples[samples.digest] = samples
@@ -101,6 +124,33 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
     for student in brought.students:
         state.add_student(student)
     state.matches += brought.matches
+
+
+def _take_vote(state: ConfigState, job: OpenJob, shard: Shard, vote: Vote, found: _RecomputeFields) -> None:
+    comparison = state.comparisons.setdefault(shard.digest, Comparison(shard.digest, shard.worker, job.order))
+    comparison.votes.append(vote)
+    if vote.worker != shard.worker:
+        state.standing(vote.worker).recomputed += 1
+    judged, player = comparison.judgement(), state.standing(shard.worker)
+    if judged is None:
+        return
+    del state.comparisons[shard.digest]
+    player.compared += 1
+    player.games_compared += found.games
+    player.moves_compared += found.moves
+    for name in judged.at_fault:
+        whose = "" if name == shard.worker else f"it searched games of {shard.worker} wrongly: "
+        state.standing(name).failed(whose + comparison.difference())
+    if judged.is_disputed:
+        for name in {shard.worker, *(each.worker for each in comparison.votes)}:
+            state.standing(name).disputed += 1
+    elif shard.worker not in judged.at_fault:
+        player.agreed(shard.made_s)
+
+
+def shard_of(state: ConfigState, order: JobOrder) -> Shard | None:
+    """The shard among the inputs of *order*; None if none is known."""
+    return next((state.shards[digest] for digest in order.inputs.values() if digest in state.shards), None)
 
 
 def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
@@ -174,9 +224,22 @@ def _selfplay(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float)
                 worker=report.worker,
                 made_s=at_s,
                 cpu_s=report.cpu_s / len(artifacts),
+                machine=told.machine,
             )
         )
     return brought
+
+
+def _recompute(state: ConfigState, job: OpenJob, report: JobReport, _at_s: float) -> _Brought:
+    found = read_fields(report.fields, _RecomputeFields, "the result")
+    shard, first = shard_of(state, job.order), found.first_difference
+    if shard is None:
+        return _Brought()
+    if found.agrees == (first is not None):
+        raise ConfigError("the comparison says that it agrees, and where it does not")
+    move = "" if first is None or first.move is None else f" move {first.move + 1}"
+    text = "" if first is None else f"{first.game}{move}: {first.what}"
+    return _Brought(vote=(shard, Vote(report.worker, found.agrees, text[:WORDS_MAX]), found))
 
 
 def _validate(state: ConfigState, job: OpenJob, report: JobReport, _at_s: float) -> _Brought:
@@ -295,4 +358,5 @@ _READ: dict[str, Callable[[ConfigState, OpenJob, JobReport, float], _Brought]] =
     "train": _train,
     "evaluate": _evaluate,
     "tournament": _tournament,
+    "recompute": _recompute,
 }

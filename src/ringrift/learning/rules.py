@@ -74,6 +74,11 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     students: StudentRules = StudentRules()
     cascade: CascadeRules = CascadeRules()
     recalled_models: Literal["take_back", "list"] = "take_back"
+    # Of the files of games that each worker brings, some games of so many are searched again by another.
+    recompute_share: Annotated[float, Meta(ge=0, le=1)] = 0.01  # 0: none
+    recompute_every_s: Seconds = 3600.0  # and at least one of each worker so often
+    set_aside_s: Seconds = 24 * 3600.0  # for how long a worker whose games fail gets no work
+    set_aside_games: Literal["recall", "propose"] = "recall"  # those since its last good comparison
     diagnose_every_s: SecondsOrZero = 1800.0  # between two examinations, each of a new champion; 0: none
     tournament_every_s: SecondsOrZero = 4 * 3600.0  # 0: none
     tournament_champions: Annotated[int, Meta(ge=2, le=16)] = 5

@@ -14,7 +14,7 @@ from ringrift.work.job_orders import JobOrder
 
 STAGES = ("selfplay", "validate", "export", "train", "evaluate")
 # What a config can do without; it is ordered when nothing of the same share is wanted more.
-EXTRA_STAGES = ("tournament", "diagnose", "distillation", "small_net")
+EXTRA_STAGES = ("recompute", "tournament", "diagnose", "distillation", "small_net")
 PRIORITIES = {"train": 100, "validate": 95, "export": 90, "evaluate": 85, "selfplay": 75}
 PRIORITY_EXTRA = 80  # above games, of which one always waits
 

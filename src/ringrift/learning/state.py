@@ -26,10 +26,13 @@ from ringrift.learning.facts import (
     Rejected,
     RolledBack,
     Staged,
+    WorkerResumed,
+    WorkerSetAside,
 )
 from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState
 from ringrift.learning.trust import is_recalled
 from ringrift.learning.window import BucketRules, TrainBucket, earn, spend, withdraw
+from ringrift.learning.worker_standing import Comparison, SetAside, WorkerStanding
 from ringrift.work.job_orders import JobOrder
 
 STUDENTS = ("distillation", "small_net")  # purposes of trainings beside the line of champions
@@ -139,6 +142,8 @@ class ConfigState:
     newest_notes: dict[tuple[str, str], Noted] = field(default_factory=dict)  # by topic and kind, newest last
     decisions: deque[AnyFact] = field(default_factory=lambda: deque(maxlen=DECISIONS_MAX))
     trust_before_recall: dict[str, ShardState] = field(default_factory=dict)
+    workers: dict[str, WorkerStanding] = field(default_factory=dict)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)  # shard: undecided
 
     # --- what follows from it ---------------------------------------------------------------------------
 
@@ -172,6 +177,10 @@ class ConfigState:
     def player(self, digest: str) -> Model | None:
         """The network of that digest, a student or not; None for a baseline."""
         return self.models.get(digest) or self.students.get(digest)
+
+    def standing(self, worker: str) -> WorkerStanding:
+        """What is known of *worker*, from now on if nothing was."""
+        return self.workers.setdefault(worker, WorkerStanding(worker))
 
     def unchecked(self) -> list[Shard]:
         return [shard for shard in self.shards.values() if shard.state is ShardState.UNCHECKED]
@@ -285,6 +294,8 @@ def _job_issued(state: ConfigState, fact: JobIssued) -> None:
     state.issued[fact.kind] += 1
     if fact.kind != "selfplay":
         state.decisions.append(fact)
+    if fact.kind == "recompute" and (shard := results.shard_of(state, fact.order)) is not None:
+        state.standing(shard.worker).asked(fact.at_s)
 
 
 def _job_ended(state: ConfigState, fact: JobEnded) -> None:
@@ -299,6 +310,8 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
         failures.in_a_row += 1
         failures.last_s, failures.error = fact.at_s, fact.error
         state.decisions.append(fact)
+        if job.kind == "recompute" and (shard := results.shard_of(state, job.order)) is not None:
+            state.comparisons.pop(shard.digest, None)  # its files may be gone; other games are asked about
         return
     failures.in_a_row = 0
     state.last_done[job.stage] = DoneJob(job.job_id, job.order, fact.at_s)
@@ -306,6 +319,7 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
     state.node_s[report.node] += report.wall_s if report.node_s is None else report.node_s
     state.cpu_s += report.cpu_s
     state.gpu_s += report.gpu_s
+    state.standing(report.worker).jobs += 1
     results.take_in(state, job, report, fact.at_s)
 
 
@@ -373,6 +387,20 @@ def _noted(state: ConfigState, fact: Noted) -> None:
     state.decisions.append(fact)
 
 
+def _worker_set_aside(state: ConfigState, fact: WorkerSetAside) -> None:
+    standing = state.standing(fact.worker)
+    standing.set_aside = SetAside(fact.reason, fact.at_s, fact.until_s, fact.by)
+    standing.start_again()  # when its time is over
+    state.decisions.append(fact)
+
+
+def _worker_resumed(state: ConfigState, fact: WorkerResumed) -> None:
+    standing = state.standing(fact.worker)
+    standing.set_aside = None
+    standing.start_again()
+    state.decisions.append(fact)
+
+
 _APPLY: dict[type, Callable[[ConfigState, Any], None]] = {
     JobIssued: _job_issued,
     JobEnded: _job_ended,
@@ -384,4 +412,6 @@ _APPLY: dict[type, Callable[[ConfigState, Any], None]] = {
     Recalled: _recalled,
     Blocked: _blocked,
     Noted: _noted,
+    WorkerSetAside: _worker_set_aside,
+    WorkerResumed: _worker_resumed,
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from ringrift.learning.facts import (
     AnyFact,
+    Archived,
     Blocked,
     JobEnded,
     JobIssued,
@@ -18,6 +19,8 @@ from ringrift.learning.facts import (
     Rejected,
     RolledBack,
     Staged,
+    WorkerResumed,
+    WorkerSetAside,
 )
 from ringrift.learning.gates import stage_gate
 from ringrift.learning.records import ShardState
@@ -200,19 +203,24 @@ def _in_words(fact: AnyFact) -> tuple[str, str]:
             return fact.kind, fact.reason
         case JobEnded():
             return f"{fact.job_id} failed", fact.error
-        case Staged():
-            return f"staged {fact.model[:12]}", fact.reason
-        case Promoted():
-            return f"promoted {fact.model[:12]}", fact.reason
-        case Rejected():
-            return f"refused {fact.model[:12]}", fact.reason
-        case RolledBack():
-            return f"took back {fact.model[:12]}", fact.reason
+        case Noted():
+            return fact.topic, fact.text
         case Recalled():
             return "recall withdrawn" if fact.withdrawn else "recall", fact.reason
         case Blocked():
             return f"{fact.stage} waits", fact.reason
-        case Noted():
-            return fact.topic, fact.text
+        case WorkerSetAside():
+            return f"set {fact.worker} aside", fact.reason
+        case WorkerResumed():
+            return f"resumed {fact.worker}", fact.reason
         case _:
-            return "archived", fact.reason
+            return _VERDICTS[type(fact)].format(fact.model[:12]), fact.reason
+
+
+_VERDICTS: dict[type, str] = {
+    Staged: "staged {}",
+    Promoted: "promoted {}",
+    Rejected: "refused {}",
+    RolledBack: "took back {}",
+    Archived: "archived",
+}

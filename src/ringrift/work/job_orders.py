@@ -29,6 +29,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int | None = None
     gpu: bool = False
     purpose: str = ""  # what it is for, where a kind serves several: promotion, rating, rollback
+    not_by: tuple[str, ...] = ()  # workers that should not do it; the first of them would, if need be
 
     def as_payload(self) -> Json:
         payload: dict[str, Any] = _with_lists(msgspec.to_builtins(self))

@@ -18,7 +18,7 @@ from ringrift.errors import ConfigError
 # A candidate is tested on about as many games as it learned from, so judging costs most of what playing does.
 KIND_SHARES: Mapping[str, float] = {"selfplay": 0.45, "prepare": 0.05, "train": 0.2, "evaluate": 0.3}
 PREPARE = "prepare"
-PREPARING = ("validate", "export")  # they turn games into samples
+PREPARING = ("validate", "export", "recompute")  # seconds of work: they check games and make samples of them
 _GROUPS = {**dict.fromkeys(PREPARING, PREPARE), "tournament": "evaluate", "diagnose": "evaluate"}
 
 SHARE_MIN, SHARE_MAX = 0.03, 0.30

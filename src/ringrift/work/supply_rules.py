@@ -44,7 +44,7 @@ def slots_for(workers: Iterable[WorkerRecord], kind: str) -> int:
     return sum(
         worker.slots
         for worker in workers
-        if not worker.stopping and (worker.kinds is None or kind in worker.kinds)
+        if not worker.stopping and not worker.set_aside and (worker.kinds is None or kind in worker.kinds)
     )
 
 

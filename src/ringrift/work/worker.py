@@ -18,7 +18,15 @@ from ringrift.errors import RingRiftError
 from ringrift.events.tracing import continued, extract
 from ringrift.work.job_verdicts import Fate
 from ringrift.work.worker_claim import ClaimedJob
-from ringrift.work.worker_records import TELL_S, WORKER_RENEW_S, WORKER_TTL_S, WorkerRecord, worker_key
+from ringrift.work.worker_records import (
+    TELL_S,
+    WORKER_RENEW_S,
+    WORKER_TTL_S,
+    WorkerRecord,
+    own_capability,
+    why_set_aside,
+    worker_key,
+)
 from ringrift.work.worker_recovery import Recovery, WorkerNames
 from ringrift.work.worker_shop import Workshop
 
@@ -36,7 +44,10 @@ class Worker:
         self._shop = shop
         config = shop.config
         self._claimant = Claimant(
-            worker=config.name, node=config.node, capabilities=config.capabilities, kinds=config.kinds
+            worker=config.name,
+            node=config.node,
+            capabilities=config.capabilities | {own_capability(config.name)},
+            kinds=config.kinds,
         )
         self._names = WorkerNames(shop.folders.root)
         self._recovery = Recovery(shop.engine, shop.folders, self._names, shop.events)
@@ -45,6 +56,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._started_s = shop.runtime.now_s()
         self._done = self._failed = 0
+        self._set_aside = ""  # why we may not claim anything
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until *stop* is set: then jobs seal what they have and their items go back.
@@ -84,13 +96,26 @@ class Worker:
     async def _serve(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                claim = await self._next_claim(stop)
-                if claim is not None:
+                claim = None if await self._is_set_aside() else await self._next_claim(stop)
+                if claim is not None and await self._is_set_aside():
+                    await self._shop.engine.queue.release(claim.id, token=claim.token)
+                elif claim is not None:
                     await self._carry_out(claim, stop)
+                if self._set_aside:
+                    await self._pause(stop)
             except RingRiftError as error:
                 # The engine is away; the lease, and with it the item, takes care of itself.
                 log.error("worker.slot_failed", error=f"{type(error).__name__}: {error}")
                 await self._pause(stop)
+
+    async def _is_set_aside(self) -> bool:
+        """Whether the control process lets us claim nothing; asked before and after a claim is waited for."""
+        why = await why_set_aside(self._shop.engine.kv, self._shop.config.name)
+        if why != self._set_aside:
+            self._set_aside = why
+            self._changed.set()
+            log.warning("worker.set_aside" if why else "worker.resumed", reason=why)
+        return bool(why)
 
     async def _next_claim(self, stop: asyncio.Event) -> Claim | None:
         config = self._shop.config
@@ -179,6 +204,7 @@ class Worker:
             done=self._done,
             failed=self._failed,
             stopping=stopping,
+            set_aside=self._set_aside,
         )
 
     async def _tidy(self) -> None:

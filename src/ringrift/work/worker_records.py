@@ -14,6 +14,7 @@ from ringrift.engine.ports import KeyValue
 
 WORKERS = "workers/"
 RUNNING = "jobs/running/"
+SET_ASIDE = "set_aside/"
 WORKER_TTL_S = 20.0
 WORKER_RENEW_S = 5.0
 RUNNING_TTL_S = 30.0
@@ -42,10 +43,20 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     done: int = 0
     failed: int = 0
     stopping: bool = False
+    set_aside: str = ""  # why it may not claim anything
 
     @property
     def free(self) -> int:
-        return 0 if self.stopping else max(self.slots - self.busy, 0)
+        return 0 if self.stopping or self.set_aside else max(self.slots - self.busy, 0)
+
+
+class SetAsideRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that is to claim nothing: `set_aside/<name>`. Kept by the control process."""
+
+    worker: str
+    reason: str
+    since_s: float
+    until_s: float
 
 
 class RunningRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +85,21 @@ class RunningRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def worker_key(name: str) -> str:
     return WORKERS + name
+
+
+def set_aside_key(name: str) -> str:
+    return SET_ASIDE + name
+
+
+async def why_set_aside(kv: KeyValue, name: str) -> str:
+    """Why the worker *name* is to claim nothing; empty if it may."""
+    entry = await kv.get(set_aside_key(name))
+    return "" if entry is None else msgspec.json.decode(entry.value, type=SetAsideRecord).reason
+
+
+def own_capability(name: str) -> str:
+    """What only the worker *name* has: work that requires it is for that worker alone."""
+    return f"worker:{name}"
 
 
 def running_key(item_id: str) -> str:

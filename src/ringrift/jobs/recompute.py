@@ -1,0 +1,315 @@
+"""The `recompute` job: searches recorded moves again and says whether they are what the parameters give.
+
+What a search finds follows from the position, the seed of the game and the number of the move, so every
+recorded move can be searched alone, in any order and beside others. On the kind of machine that played, with
+the same libraries, the answer must be the same to the last bit. Elsewhere floating-point numbers differ in
+their last digits, and a search may turn another way on them; then policies and values must agree on average.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from ringrift.games.contract import Game, States
+from ringrift.games.registry import load_game
+from ringrift.jobs.checking import in_groups
+from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
+from ringrift.jobs.replaying import BatchReplay
+from ringrift.jobs.selfplay import (
+    SelfplayParams,
+    machine_of,
+    make_evaluator,
+    run_identity,
+    selfplay_config,
+)
+from ringrift.jobs.shards.reader import BrokenGame, ShardReader, open_shard
+from ringrift.jobs.shards.records import StoredGame
+from ringrift.players.seeds import derived
+from ringrift.search.batch import BatchSearch
+from ringrift.search.contract import Evaluator, SearchResult
+from ringrift.search.records import Flags
+from ringrift.search.selfplay import SelfplayConfig
+
+AT_ONCE = 256  # positions that are searched together
+VALUE_FARTHEST = 2.0
+EXACT_DEVICES = ("cpu", "none")  # a GPU may choose other kernels in every process
+
+
+class RecomputeParams(SelfplayParams, frozen=True, kw_only=True):
+    """Parameters of `recompute`: those of the `selfplay` job that played, and what to look at."""
+
+    shard: Annotated[Path, msgspec.Meta(description="The games that it brought.")]
+    sample_games: Annotated[int, msgspec.Meta(ge=1, le=10_000, description="Games to look at.")] = 4
+    sample_moves: Annotated[int, msgspec.Meta(ge=1, description="Moves to search, of all of them.")] = 200
+    sample_seed: Annotated[int, msgspec.Meta(ge=0, description="Chooses games and moves.")] = 0
+    played_on: Annotated[str, msgspec.Meta(description="The machine, as the result of selfplay says.")] = ""
+    policy_distance: Annotated[
+        float, msgspec.Meta(ge=0, le=1, description="Mean total variation that other machines may have.")
+    ] = 0.06
+    value_distance: Annotated[
+        float, msgspec.Meta(ge=0, le=2, description="Mean distance of values that other machines may have.")
+    ] = 0.025
+    other_moves: Annotated[
+        float, msgspec.Meta(ge=0, le=1, description="Share of other moves that other machines may choose.")
+    ] = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a record is not what was found."""
+
+    game: str
+    what: str
+    move: int | None = None  # from 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"game": self.game, "move": self.move, "what": self.what}
+
+
+@dataclass(slots=True)
+class Position:
+    """One recorded decision."""
+
+    game: StoredGame
+    move: int
+    state: States  # one row
+
+
+@dataclass(slots=True)
+class Tally:
+    """What all searched moves add up to."""
+
+    moves: int = 0
+    identical: int = 0
+    other_actions: int = 0
+    policies: int = 0
+    policy_sum: float = 0.0
+    policy_max: float = 0.0
+    value_sum: float = 0.0
+    value_max: float = 0.0
+    first: Difference | None = None
+    worst: Difference | None = None
+
+    def distances(self) -> dict[str, float]:
+        return {
+            "policy_distance": round(self.policy_sum / max(1, self.policies), 6),
+            "policy_distance_max": round(self.policy_max, 6),
+            "value_distance": round(self.value_sum / max(1, self.moves), 6),
+            "value_distance_max": round(self.value_max, 6),
+            "other_moves": round(self.other_actions / max(1, self.moves), 6),
+        }
+
+
+def run_recompute(job: Job, params: RecomputeParams) -> Outcome:
+    game, played = load_game(params.config), as_played(params)
+    evaluator, digest = make_evaluator(played, game)
+    machine = machine_of(evaluator, played)
+    is_exact = machine == params.played_on and not params.tree_reuse and _is_exact(evaluator)
+    with open_shard(params.shard) as shard:
+        games = _sample(shard, params)
+    wrong = [fault for each in games if (fault := _order_fault(each, params, run_identity(played, digest)))]
+    whole = [each for each in games if isinstance(each, StoredGame)]
+    tally = Tally()
+    if not wrong:
+        positions, wrong = _positions(game, whole, params)
+        job.stage("searching", total=len(positions))
+        for some in in_groups(positions, AT_ONCE):
+            job.stop_point()
+            _compare(tally, some, *_searched(game, evaluator, selfplay_config(played), some))
+            job.progress(tally.moves)
+    first = wrong[0] if wrong else _verdict(tally, params, is_exact=is_exact)
+    told: dict[str, Any] = {
+        "config": game.key,
+        "machine": machine,
+        "exact": is_exact,
+        "games": len(games),
+        "moves": tally.moves,
+        "identical_moves": tally.identical,
+        "agrees": first is None,
+        "first_difference": None if first is None else first.as_json(),
+        **tally.distances(),
+    }
+    return Outcome(fields=told)
+
+
+def as_played(params: RecomputeParams) -> SelfplayParams:
+    """The parameters of the job that played."""
+    names = [field.name for field in msgspec.structs.fields(SelfplayParams)]
+    return SelfplayParams(**{name: getattr(params, name) for name in names})
+
+
+def _is_exact(evaluator: Evaluator) -> bool:
+    name: str = getattr(getattr(evaluator, "engine", None), "name", "none")
+    return name.split()[0] in EXACT_DEVICES
+
+
+# --- what is looked at --------------------------------------------------------------------------------------
+
+
+def _sample(shard: ShardReader, params: RecomputeParams) -> list[StoredGame | BrokenGame]:
+    """Some games, chosen by the seed of the order: whoever played could not know which."""
+
+    def lot(game_id: str) -> bytes:
+        return hashlib.sha256(f"{params.sample_seed} {game_id}".encode()).digest()
+
+    ids = sorted((summary.game_id for summary in shard.summaries()), key=lot)
+    wanted = set(ids[: params.sample_games])
+    return list(shard.games(wanted.__contains__))
+
+
+def _order_fault(stored: StoredGame | BrokenGame, params: RecomputeParams, run_id: str) -> Difference | None:
+    """Why a game is not one that the order asks for."""
+    if isinstance(stored, BrokenGame):
+        return Difference(stored.game_id, f"it cannot be read: {stored.why}")
+    game = stored.game
+    if game.config_key != params.config:
+        return Difference(game.game_id, f"it is a game of {game.config_key}")
+    if game.run_id != run_id:
+        return Difference(game.game_id, "it was not played with the parameters and the model of the order")
+    if not 0 <= game.run_index < params.games:
+        return Difference(game.game_id, f"{params.games} games were ordered, not number {game.run_index}")
+    seed = int(derived(params.seed, game.run_index)[0])
+    if game.seed != seed:
+        return Difference(game.game_id, f"its seed is {game.seed}; the order gives {seed}")
+    return None
+
+
+def _positions(
+    game: Game, games: Sequence[StoredGame], params: RecomputeParams
+) -> tuple[list[Position], list[Difference]]:
+    """The decisions to search again, and the games that break the rules."""
+    found: list[Position] = []
+    replayed = BatchReplay(game, [each.game.actions for each in games])
+    for step in replayed.steps():
+        found += [
+            Position(games[row], step.move, step.states[at : at + 1].copy())
+            for at, row in enumerate(step.rows.tolist())
+        ]
+    faults = [
+        Difference(games[row].game.game_id, fault.detail, fault.move)
+        for row, fault in sorted(replayed.faults.items())
+        if games[row].game.termination != "resignation"
+    ]
+    if len(found) > params.sample_moves:
+        lots = np.random.Generator(np.random.PCG64(params.sample_seed))
+        kept = lots.choice(len(found), size=params.sample_moves, replace=False)
+        found = [found[at] for at in sorted(kept.tolist())]
+    return found, faults
+
+
+def _searched(
+    game: Game, evaluator: Evaluator, config: SelfplayConfig, positions: Sequence[Position]
+) -> tuple[SearchResult, Flags]:
+    """Search each position as the game that it is of did; and which of them teach a policy."""
+    slots = np.arange(len(positions))
+    seeds = np.array([each.game.game.seed for each in positions], dtype=np.int64)
+    plies = np.array([each.move for each in positions], dtype=np.int64)
+    full, quick = np.ones(len(positions), dtype=bool), 0
+    if config.playout_caps is not None:
+        full, quick = config.playout_caps.full(seeds, plies), config.playout_caps.quick_simulations
+    search = BatchSearch(game, evaluator, config.search, slots=len(positions))
+    search.restart(slots, np.concatenate([each.state for each in positions]), seeds, plies)
+    search.begin(
+        slots,
+        simulations=np.where(full, config.search.simulations, quick),
+        temperatures=config.temperature.at(plies),
+        explore=full,
+    )
+    left = len(positions)
+    while left:
+        left -= len(search.wave())
+    return search.results(slots), full
+
+
+# --- how far it agrees --------------------------------------------------------------------------------------
+
+
+def _compare(tally: Tally, positions: Sequence[Position], found: SearchResult, full: Flags) -> None:
+    for at, position in enumerate(positions):
+        here = slice(found.legal.offsets[at], found.legal.offsets[at + 1])
+        move = _Compared(
+            position,
+            legal=found.legal.actions[here],
+            policy=found.policy[here],
+            values=found.root_values[at],
+            action=int(found.actions[at]),
+            full=bool(full[at]),
+        )
+        move.add_to(tally)
+
+
+class _Compared:
+    """One recorded decision beside the one that was found."""
+
+    def __init__(
+        self, position: Position, *, legal: Any, policy: Any, values: Any, action: int, full: bool
+    ) -> None:
+        record, move = position.game.game, position.move
+        self._game_id, self._move = record.game_id, move
+        self._recorded, self._found, self._full = int(record.actions[move]), action, full
+        named, shares = record.policies.of(move)
+        same = np.array_equal(named, legal if full else legal[:0])
+        # A policy that is missing, too much or over other moves is as far away as can be.
+        self._policy = 1.0 if not same else _variation(shares, policy) if full else 0.0
+        said = record.root_values[move]
+        self._value = VALUE_FARTHEST if np.isnan(said).any() else float(np.abs(said - values).max())
+        self._identical = (
+            self._recorded == action
+            and np.array_equal(said, values)
+            and same
+            and (not full or np.array_equal(shares, policy))
+        )
+
+    def add_to(self, tally: Tally) -> None:
+        tally.moves += 1
+        tally.identical += self._identical
+        tally.other_actions += self._recorded != self._found
+        tally.policies += self._full or self._policy > 0
+        tally.policy_sum += self._policy
+        tally.value_sum += self._value
+        if tally.first is None and not self._identical:
+            tally.first = self._difference()
+        if self._policy + self._value > tally.policy_max + tally.value_max or tally.worst is None:
+            tally.worst = self._difference()
+        tally.policy_max = max(tally.policy_max, self._policy)
+        tally.value_max = max(tally.value_max, self._value)
+
+    def _difference(self) -> Difference:
+        moves = f"recorded move {self._recorded}, found {self._found}"
+        what = f"policy off by {self._policy:.4f}, value by {self._value:.4f}; {moves}"
+        return Difference(self._game_id, what, self._move)
+
+
+def _variation(first: Any, second: Any) -> float:
+    distance = float(np.abs(first - second).sum()) / 2
+    return distance if np.isfinite(distance) else 1.0
+
+
+def _verdict(tally: Tally, params: RecomputeParams, *, is_exact: bool) -> Difference | None:
+    """What does not agree; None if all does."""
+    if is_exact:
+        return tally.first
+    found = tally.distances()
+    for name in ("policy_distance", "value_distance", "other_moves"):
+        limit = getattr(params, name)
+        if found[name] > limit:
+            worst = tally.worst or Difference("", "")
+            what = f"{name} is {found[name]:.4f} on average of {tally.moves} moves, above {limit:g}"
+            return Difference(worst.game, f"{what}; the worst: {worst.what}", worst.move)
+    return None
+
+
+RECOMPUTE = JobSpec(
+    "recompute", "Search recorded moves again and compare them.", RecomputeParams, run_recompute
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    return run_job(RECOMPUTE, argv)
