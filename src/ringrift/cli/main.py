@@ -16,6 +16,9 @@ COMMANDS = {
     "stop": Place("ringrift.cli.control_commands:stop", "Ask the run to stop, and wait until it has."),
     "link": Place("ringrift.cli.control:link", "A link to the live page that may also act."),
     "models": Place("ringrift.cli.models:models", "The networks of a run: list, show, export."),
+    "workers": Place(
+        "ringrift.cli.workers:workers", "What each worker brought; set one aside, or resume it."
+    ),
     "recall": Place("ringrift.cli.recall:recall", "Take games that are not to be trusted out of a run."),
     "rebuild": Place("ringrift.cli.rebuild:rebuild_command", "Make a run again from its sealed files."),
     "replay": Place("ringrift.cli.replay:replay_command", "Whether every decision follows from the facts."),

@@ -107,7 +107,7 @@ def withdraw(recall_id: str, reason: str, as_json: bool) -> None:
     if as_json:
         print_json({"recall": found.recall_id, "configs": configs, "withdrawn": done})
     else:
-        _tell(done, f"{found.recall_id} is withdrawn: its games count again in {', '.join(configs)}")
+        tell_taken_in(done, f"{found.recall_id} is withdrawn: its games count again in {', '.join(configs)}")
 
 
 def _require_sense(asked: Recalled) -> None:
@@ -152,13 +152,13 @@ def _is_wanted(yes: bool, as_json: bool) -> bool:
 def _carry_out(asked: Recalled, configs: list[str], as_json: bool) -> bool:
     done = ask_engine(lambda engine: make_fact(engine, asked, configs, system_runtime()))
     if not as_json:
-        _tell(
+        tell_taken_in(
             done, f"{asked.recall_id}: recalled; `ringrift recall withdraw {asked.recall_id}` takes it back"
         )
     return done
 
 
-def _tell(done: bool, text: str) -> None:
+def tell_taken_in(done: bool, text: str) -> None:
     if done:
         console().print(text, markup=False)
     elif is_master_loop_running():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -64,40 +64,57 @@ def new_recall_id(recall: Recalled) -> str:
 
 
 async def make_fact(engine: Engine, recall: Recalled, configs: Sequence[str], runtime: Runtime) -> bool:
-    """Ask for *recall* and return whether it is a fact now; if not, the run takes it in when it can.
-
-    Facts have one writer. Where a run is alive that is its control process; where none is, this one takes
-    its place for a moment.
-    """
+    """Ask for *recall* and return whether it is a fact now; if not, the run takes it in when it can."""
     wishes = RecallWishes(engine.kv)
+
+    async def take_in(kv: KeyValue, ledger: Ledger) -> None:
+        asked, config = RecallWishes(kv), ledger.state.config
+        for each in await asked.waiting(config):
+            if is_news(ledger.state, each):
+                await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
+            await asked.remove(config, each)
+
     for config in configs:
         await wishes.add(config, recall)
+    return await through_the_writer(
+        engine,
+        configs,
+        runtime,
+        take_in=take_in,
+        is_waiting=lambda config: wishes.is_waiting(config, recall.recall_id),
+    )
+
+
+async def through_the_writer(
+    engine: Engine,
+    configs: Sequence[str],
+    runtime: Runtime,
+    *,
+    take_in: Callable[[KeyValue, Ledger], Awaitable[None]],
+    is_waiting: Callable[[str], Awaitable[bool]],
+) -> bool:
+    """Let what was asked for become a fact of *configs*; return whether it is one now.
+
+    Facts have one writer. Where a run is alive that is its control process, which is waited for; where none
+    is, this one takes its place for a moment.
+    """
     async with AsyncExitStack() as stack:
         try:
             mine = await stack.enter_async_context(in_control(engine, runtime))
         except Conflict:
-            return await _is_taken_in(wishes, recall, configs, runtime)
+            return await _is_taken_in(configs, runtime, is_waiting)
+        bucket = learning_rules(get_settings().learning or {}).bucket
         for config in configs:
-            await _take_in(mine.kv, RecallWishes(mine.kv), config, runtime)
+            await take_in(mine.kv, await Ledger.open(mine.kv, config, bucket_rules=bucket))
     return True
 
 
-async def _take_in(kv: KeyValue, wishes: RecallWishes, config: str, runtime: Runtime) -> None:
-    bucket = learning_rules(get_settings().learning or {}).bucket
-    ledger = await Ledger.open(kv, config, bucket_rules=bucket)
-    for recall in await wishes.waiting(config):
-        if is_news(ledger.state, recall):
-            await ledger.append(msgspec.structs.replace(recall, at_s=runtime.now_s()))
-        await wishes.remove(config, recall)
-
-
 async def _is_taken_in(
-    wishes: RecallWishes, recall: Recalled, configs: Sequence[str], runtime: Runtime
+    configs: Sequence[str], runtime: Runtime, is_waiting: Callable[[str], Awaitable[bool]]
 ) -> bool:
     until_s = runtime.monotonic_s() + TAKEN_IN_S_MAX
     while runtime.monotonic_s() < until_s:
-        waiting = [await wishes.is_waiting(config, recall.recall_id) for config in configs]
-        if not any(waiting):
+        if not any([await is_waiting(config) for config in configs]):
             return True
         await runtime.sleep(LOOK_EVERY_S)
     return False

@@ -62,7 +62,7 @@ class RecomputeParams(SelfplayParams, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RecordDifference:
     """Where a record is not what was found."""
 
     game: str
@@ -74,7 +74,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Position:
+class RecordedMove:
     """One recorded decision."""
 
     game: StoredGame
@@ -83,7 +83,7 @@ class Position:
 
 
 @dataclass(slots=True)
-class Tally:
+class Agreement:
     """What all searched moves add up to."""
 
     moves: int = 0
@@ -94,8 +94,8 @@ class Tally:
     policy_max: float = 0.0
     value_sum: float = 0.0
     value_max: float = 0.0
-    first: Difference | None = None
-    worst: Difference | None = None
+    first: RecordDifference | None = None
+    worst: RecordDifference | None = None
 
     def distances(self) -> dict[str, float]:
         return {
@@ -116,25 +116,25 @@ def run_recompute(job: Job, params: RecomputeParams) -> Outcome:
         games = _sample(shard, params)
     wrong = [fault for each in games if (fault := _order_fault(each, params, run_identity(played, digest)))]
     whole = [each for each in games if isinstance(each, StoredGame)]
-    tally = Tally()
+    agreement = Agreement()
     if not wrong:
         positions, wrong = _positions(game, whole, params)
         job.stage("searching", total=len(positions))
         for some in in_groups(positions, AT_ONCE):
             job.stop_point()
-            _compare(tally, some, *_searched(game, evaluator, selfplay_config(played), some))
-            job.progress(tally.moves)
-    first = wrong[0] if wrong else _verdict(tally, params, is_exact=is_exact)
+            _compare(agreement, some, *_searched(game, evaluator, selfplay_config(played), some))
+            job.progress(agreement.moves)
+    first = wrong[0] if wrong else _verdict(agreement, params, is_exact=is_exact)
     told: dict[str, Any] = {
         "config": game.key,
         "machine": machine,
         "exact": is_exact,
         "games": len(games),
-        "moves": tally.moves,
-        "identical_moves": tally.identical,
+        "moves": agreement.moves,
+        "identical_moves": agreement.identical,
         "agrees": first is None,
         "first_difference": None if first is None else first.as_json(),
-        **tally.distances(),
+        **agreement.distances(),
     }
     return Outcome(fields=told)
 
@@ -164,36 +164,42 @@ def _sample(shard: ShardReader, params: RecomputeParams) -> list[StoredGame | Br
     return list(shard.games(wanted.__contains__))
 
 
-def _order_fault(stored: StoredGame | BrokenGame, params: RecomputeParams, run_id: str) -> Difference | None:
+def _order_fault(
+    stored: StoredGame | BrokenGame, params: RecomputeParams, run_id: str
+) -> RecordDifference | None:
     """Why a game is not one that the order asks for."""
     if isinstance(stored, BrokenGame):
-        return Difference(stored.game_id, f"it cannot be read: {stored.why}")
+        return RecordDifference(stored.game_id, f"it cannot be read: {stored.why}")
     game = stored.game
     if game.config_key != params.config:
-        return Difference(game.game_id, f"it is a game of {game.config_key}")
+        return RecordDifference(game.game_id, f"it is a game of {game.config_key}")
     if game.run_id != run_id:
-        return Difference(game.game_id, "it was not played with the parameters and the model of the order")
+        return RecordDifference(
+            game.game_id, "it was not played with the parameters and the model of the order"
+        )
     if not 0 <= game.run_index < params.games:
-        return Difference(game.game_id, f"{params.games} games were ordered, not number {game.run_index}")
+        return RecordDifference(
+            game.game_id, f"{params.games} games were ordered, not number {game.run_index}"
+        )
     seed = int(derived(params.seed, game.run_index)[0])
     if game.seed != seed:
-        return Difference(game.game_id, f"its seed is {game.seed}; the order gives {seed}")
+        return RecordDifference(game.game_id, f"its seed is {game.seed}; the order gives {seed}")
     return None
 
 
 def _positions(
     game: Game, games: Sequence[StoredGame], params: RecomputeParams
-) -> tuple[list[Position], list[Difference]]:
+) -> tuple[list[RecordedMove], list[RecordDifference]]:
     """The decisions to search again, and the games that break the rules."""
-    found: list[Position] = []
+    found: list[RecordedMove] = []
     replayed = BatchReplay(game, [each.game.actions for each in games])
     for step in replayed.steps():
         found += [
-            Position(games[row], step.move, step.states[at : at + 1].copy())
+            RecordedMove(games[row], step.move, step.states[at : at + 1].copy())
             for at, row in enumerate(step.rows.tolist())
         ]
     faults = [
-        Difference(games[row].game.game_id, fault.detail, fault.move)
+        RecordDifference(games[row].game.game_id, fault.detail, fault.move)
         for row, fault in sorted(replayed.faults.items())
         if games[row].game.termination != "resignation"
     ]
@@ -205,7 +211,7 @@ def _positions(
 
 
 def _searched(
-    game: Game, evaluator: Evaluator, config: SelfplayConfig, positions: Sequence[Position]
+    game: Game, evaluator: Evaluator, config: SelfplayConfig, positions: Sequence[RecordedMove]
 ) -> tuple[SearchResult, Flags]:
     """Search each position as the game that it is of did; and which of them teach a policy."""
     slots = np.arange(len(positions))
@@ -231,7 +237,9 @@ def _searched(
 # --- how far it agrees --------------------------------------------------------------------------------------
 
 
-def _compare(tally: Tally, positions: Sequence[Position], found: SearchResult, full: Flags) -> None:
+def _compare(
+    agreement: Agreement, positions: Sequence[RecordedMove], found: SearchResult, full: Flags
+) -> None:
     for at, position in enumerate(positions):
         here = slice(found.legal.offsets[at], found.legal.offsets[at + 1])
         move = _Compared(
@@ -242,14 +250,14 @@ def _compare(tally: Tally, positions: Sequence[Position], found: SearchResult, f
             action=int(found.actions[at]),
             full=bool(full[at]),
         )
-        move.add_to(tally)
+        move.add_to(agreement)
 
 
 class _Compared:
     """One recorded decision beside the one that was found."""
 
     def __init__(
-        self, position: Position, *, legal: Any, policy: Any, values: Any, action: int, full: bool
+        self, position: RecordedMove, *, legal: Any, policy: Any, values: Any, action: int, full: bool
     ) -> None:
         record, move = position.game.game, position.move
         self._game_id, self._move = record.game_id, move
@@ -267,24 +275,24 @@ class _Compared:
             and (not full or np.array_equal(shares, policy))
         )
 
-    def add_to(self, tally: Tally) -> None:
-        tally.moves += 1
-        tally.identical += self._identical
-        tally.other_actions += self._recorded != self._found
-        tally.policies += self._full or self._policy > 0
-        tally.policy_sum += self._policy
-        tally.value_sum += self._value
-        if tally.first is None and not self._identical:
-            tally.first = self._difference()
-        if self._policy + self._value > tally.policy_max + tally.value_max or tally.worst is None:
-            tally.worst = self._difference()
-        tally.policy_max = max(tally.policy_max, self._policy)
-        tally.value_max = max(tally.value_max, self._value)
+    def add_to(self, agreement: Agreement) -> None:
+        agreement.moves += 1
+        agreement.identical += self._identical
+        agreement.other_actions += self._recorded != self._found
+        agreement.policies += self._full or self._policy > 0
+        agreement.policy_sum += self._policy
+        agreement.value_sum += self._value
+        if agreement.first is None and not self._identical:
+            agreement.first = self._difference()
+        if self._policy + self._value > agreement.policy_max + agreement.value_max or agreement.worst is None:
+            agreement.worst = self._difference()
+        agreement.policy_max = max(agreement.policy_max, self._policy)
+        agreement.value_max = max(agreement.value_max, self._value)
 
-    def _difference(self) -> Difference:
+    def _difference(self) -> RecordDifference:
         moves = f"recorded move {self._recorded}, found {self._found}"
         what = f"policy off by {self._policy:.4f}, value by {self._value:.4f}; {moves}"
-        return Difference(self._game_id, what, self._move)
+        return RecordDifference(self._game_id, what, self._move)
 
 
 def _variation(first: Any, second: Any) -> float:
@@ -292,17 +300,17 @@ def _variation(first: Any, second: Any) -> float:
     return distance if np.isfinite(distance) else 1.0
 
 
-def _verdict(tally: Tally, params: RecomputeParams, *, is_exact: bool) -> Difference | None:
+def _verdict(agreement: Agreement, params: RecomputeParams, *, is_exact: bool) -> RecordDifference | None:
     """What does not agree; None if all does."""
     if is_exact:
-        return tally.first
-    found = tally.distances()
+        return agreement.first
+    found = agreement.distances()
     for name in ("policy_distance", "value_distance", "other_moves"):
         limit = getattr(params, name)
         if found[name] > limit:
-            worst = tally.worst or Difference("", "")
-            what = f"{name} is {found[name]:.4f} on average of {tally.moves} moves, above {limit:g}"
-            return Difference(worst.game, f"{what}; the worst: {worst.what}", worst.move)
+            worst = agreement.worst or RecordDifference("", "")
+            what = f"{name} is {found[name]:.4f} on average of {agreement.moves} moves, above {limit:g}"
+            return RecordDifference(worst.game, f"{what}; the worst: {worst.what}", worst.move)
     return None
 
 

@@ -26,6 +26,8 @@ from ringrift.learning.facts import (
     Rejected,
     RolledBack,
     Staged,
+    WorkerResumed,
+    WorkerSetAside,
 )
 from ringrift.learning.records import ShardState
 from ringrift.learning.state import ConfigState, OpenJob, stage_of
@@ -40,6 +42,7 @@ ANNOUNCED = (
     "CHECKPOINT_SAVED",
     "CPU_PIPELINE_JOB_COMPLETED",
     "DATABASE_CREATED",
+    "DATA_QUALITY_ALERT",
     "EVALUATION_COMPLETED",
     "EVALUATION_FAILED",
     "EVALUATION_PROGRESS",
@@ -152,6 +155,17 @@ def _noted(scene: Scene, fact: Noted) -> list[Announcement]:
     return []
 
 
+def _set_aside(scene: Scene, fact: WorkerSetAside) -> list[Announcement]:
+    message = f"{fact.worker} gets no work: {fact.reason}"
+    alert = {"alert_type": "worker_set_aside", "severity": "warning", "message": message}
+    return [("DATA_QUALITY_ALERT", {"config_key": scene.config, **alert})]
+
+
+def _resumed(_scene: Scene, _fact: WorkerResumed) -> list[Announcement]:
+    """Whoever resumed it knows."""
+    return []
+
+
 _TELL: dict[type, Callable[[Scene, Any], list[Announcement]]] = {
     JobIssued: _issued,
     Staged: staged,
@@ -162,4 +176,6 @@ _TELL: dict[type, Callable[[Scene, Any], list[Announcement]]] = {
     Recalled: _recalled,
     Blocked: _blocked,
     Noted: _noted,
+    WorkerSetAside: _set_aside,
+    WorkerResumed: _resumed,
 }

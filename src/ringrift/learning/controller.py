@@ -31,7 +31,7 @@ from ringrift.learning.plan import plan
 from ringrift.learning.ratings_refits import RatingRefits
 from ringrift.learning.recall import has_recalled, shards_behind
 from ringrift.learning.recall_wishes import RecallWishes, is_news
-from ringrift.learning.recomputation import BY_PERSON, BY_PLAN, worker_for
+from ringrift.learning.recomputation import BY_PLAN, worker_for
 from ringrift.learning.recomputation import STAGE as RECOMPUTE
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_note
@@ -248,7 +248,7 @@ class Controller:
         for config, ledger in self._ledgers.items():
             for name, why in aside.items():
                 known = ledger.state.workers.get(name)
-                if known is not None and not known.is_set_aside(now_s) and why.by in (BY_PLAN, BY_PERSON):
+                if known is not None and not known.is_set_aside(now_s) and why.by == BY_PLAN:
                     await self._write(config, _elsewhere(name, why, at_s=now_s))
         if aside != self._told_aside:
             await tell_set_aside(self._engine.kv, aside)

@@ -27,6 +27,7 @@ CONFIG_CHECKS: dict[str, Check] = {
     "refusals": doctor_data.refusals,
     "search_budget": doctor_data.search_budget,
     "worker_refusals": doctor_data.worker_refusals,
+    "comparisons": doctor_data.comparisons,
     "breakers": doctor_running.breakers,
     "starving": doctor_running.starving,
 }

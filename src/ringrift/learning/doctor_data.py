@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 
 from ringrift.learning.doctor_findings import Ailment, Level, Ward
+from ringrift.learning.recomputation import suspect_since, why_distrusted
 from ringrift.learning.records import Shard, ShardState
 from ringrift.learning.state import ConfigState
 
@@ -19,6 +21,7 @@ DRAWS_ODD = 0.60
 DRAWS_WHERE_NONE = 0.01
 WORKER_TIMES_OTHERS = 5.0
 WORKER_REFUSED_MIN = 0.05
+DISPUTES_GRAVE = 3
 SIMULATIONS_LOW = 8
 SIMULATIONS_APART = 4.0
 # RingRift always has a winner: there, a draw is a game that something cut short.
@@ -118,6 +121,44 @@ def worker_refusals(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
                 advice=f"Stop it, check its memory and disk, and `ringrift recall --worker {worker}`.",
                 evidence={"worker": worker, "games": count, "refused": refused[worker]},
             )
+
+
+def comparisons(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+    """Workers whose games differ when they are searched again."""
+    for standing in state.workers.values():
+        evidence = {"worker": standing.name, "faults": standing.faults, "disputed": standing.disputed}
+        aside = standing.set_aside
+        why = why_distrusted(state, standing)
+        if aside is not None and aside.holds(ward.now_s):
+            from_s = suspect_since(state, standing)
+            since = "" if from_s is None else f" --from {_moment(from_s)}"
+            recall = f"; `ringrift recall --worker {standing.name}{since}` takes its games out"
+            yield Ailment(
+                level=Level.WARNING,
+                text=f"worker {standing.name} is set aside until {_moment(aside.until_s)}: {aside.reason}",
+                advice=f"Check its memory and libraries, then `ringrift workers resume {standing.name}`"
+                f"{recall if ward.rules.set_aside_games == 'propose' else ''}.",
+                evidence=evidence,
+            )
+        elif why:
+            yield Ailment(
+                level=Level.PROBLEM,
+                text=f"worker {standing.name} is not to be trusted, and nobody else plays: {why}",
+                advice="Check the memory of its machine; another worker would take its place.",
+                evidence=evidence,
+            )
+        elif standing.disputed:
+            yield Ailment(
+                level=Level.WARNING if standing.disputed < DISPUTES_GRAVE else Level.PROBLEM,
+                text=f"{standing.disputed} comparisons of games with {standing.name} are disputed: two "
+                "workers say two things, and there is no third",
+                advice="Start a third worker: it decides. `ringrift workers` shows the numbers.",
+                evidence=evidence,
+            )
+
+
+def _moment(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
 def search_budget(state: ConfigState, ward: Ward) -> Iterator[Ailment]:

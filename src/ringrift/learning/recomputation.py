@@ -126,7 +126,8 @@ def decided_by_standing(snapshot: Snapshot) -> AnyFact | None:
     for standing in sorted(state.workers.values(), key=lambda each: each.name):
         aside = standing.set_aside
         if aside is not None and aside.holds(now_s):
-            recall = _recall(state, standing) if rules.set_aside_games == "recall" else None
+            is_wanted = rules.set_aside_games == "recall" and aside.by != BY_PERSON  # who recalls by himself
+            recall = _recall(state, standing) if is_wanted else None
             if recall is not None:
                 return msgspec.structs.replace(recall, at_s=now_s)
             continue

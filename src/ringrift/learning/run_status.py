@@ -133,6 +133,28 @@ class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
     bucket: float = 0.0  # sample-steps that new rows have earned and training has not spent
 
 
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker brought to all configs, and how it compared."""
+
+    name: str
+    node: str | None  # None: it does not live now
+    slots: int = 0
+    busy: int = 0
+    jobs: int = 0  # that ended well
+    failed: int = 0  # attempts since it was last started, as it says
+    games: int = 0
+    rows: int = 0
+    refused: int = 0  # games that broke the rules
+    compared: int = 0  # decided comparisons of its games
+    games_compared: int = 0
+    moves_compared: int = 0
+    recomputed: int = 0  # comparisons that it made for others
+    faults: int = 0
+    disputed: int = 0
+    last_faults: tuple[str, ...] = ()
+    set_aside: dict[str, Any] | None = None  # reason, since_s, until_s, by
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The whole run."""
 
@@ -145,6 +167,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[RunDecision, ...]  # newest first, bounded
     queue: dict[str, dict[str, int]]  # kind: state: items
     findings: tuple[dict[str, Any], ...] = ()  # of the doctor: check, level, text, advice
+    worker_statistics: tuple[WorkerStatus, ...] = ()  # everybody who ever brought something, by name
 
 
 _decoder = msgspec.json.Decoder(RunStatus)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -25,15 +25,23 @@ from ringrift.learning.facts import (
 from ringrift.learning.gates import stage_gate
 from ringrift.learning.records import ShardState
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.run_status import ConfigStatus, Cost, Curve, LossPoint, RunDecision, StageProgress
+from ringrift.learning.run_status import (
+    ConfigStatus,
+    Cost,
+    Curve,
+    LossPoint,
+    RunDecision,
+    StageProgress,
+    WorkerStatus,
+)
 from ringrift.learning.snapshot import EXTRA_STAGES, STAGES, ConfigPlan
 from ringrift.learning.state import Block, ConfigState
-from ringrift.work.worker_records import RunningRecord
+from ringrift.work.worker_records import RunningRecord, WorkerRecord
 
 LOSSES_SHOWN = 200
 DECISIONS_SHOWN = 50
 # Of several jobs under way, the one furthest along is what the config is doing.
-_FURTHEST = ("evaluate", "train", "export", "validate", "selfplay", "tournament", "diagnose")
+_FURTHEST = ("evaluate", "train", "export", "validate", "selfplay", "tournament", "diagnose", "recompute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +192,41 @@ def _next(plan: ConfigPlan | None) -> str:
     order = {stage: number for number, stage in enumerate(("train", "evaluate", *STAGES))}
     said = sorted(plan.explanations, key=lambda each: (not each.will, order.get(each.stage, len(order))))
     return f"{said[0].stage}: {said[0].reason}" if said else ""
+
+
+def worker_statistics(
+    states: Sequence[ConfigState], live: Sequence[WorkerRecord], now_s: float
+) -> tuple[WorkerStatus, ...]:
+    """Everybody who lives or ever brought something, over all configs, by name."""
+    records = {record.name: record for record in live}
+    names = {*records, *(name for state in states for name in state.workers if name)}
+    return tuple(_worker_status(name, records.get(name), states, now_s) for name in sorted(names))
+
+
+def _worker_status(
+    name: str, record: WorkerRecord | None, states: Sequence[ConfigState], now_s: float
+) -> WorkerStatus:
+    known = [state.workers[name] for state in states if name in state.workers]
+    aside = next((each.set_aside for each in known if each.set_aside and each.is_set_aside(now_s)), None)
+    return WorkerStatus(
+        name=name,
+        node=None if record is None else record.node,
+        slots=0 if record is None else record.slots,
+        busy=0 if record is None else record.busy,
+        failed=0 if record is None else record.failed,
+        jobs=sum(each.jobs for each in known),
+        games=sum(each.games for each in known),
+        rows=sum(each.rows for each in known),
+        refused=sum(each.refused for each in known),
+        compared=sum(each.compared for each in known),
+        games_compared=sum(each.games_compared for each in known),
+        moves_compared=sum(each.moves_compared for each in known),
+        recomputed=sum(each.recomputed for each in known),
+        faults=sum(each.faults for each in known),
+        disputed=sum(each.disputed for each in known),
+        last_faults=tuple(words for each in known for words in each.words),
+        set_aside=None if aside is None else asdict(aside),
+    )
 
 
 def decisions(states: Sequence[ConfigState]) -> tuple[RunDecision, ...]:

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
-from typing import Any
 
 from ringrift.learning.records import Shard
 from ringrift.work.job_orders import JobOrder
@@ -120,7 +119,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ComparisonVerdict:
     """Who was right."""
 
     at_fault: frozenset[str]
@@ -136,22 +135,22 @@ class Comparison:
     order: JobOrder  # of the first computation: the others look at the same moves
     votes: list[Vote] = field(default_factory=list)
 
-    def judgement(self) -> Judgement | None:
+    def judgement(self) -> ComparisonVerdict | None:
         """Who is at fault, nobody being a good comparison; None while more computations are needed."""
         votes = self.votes
         if any(vote.worker == self.player and not vote.agrees for vote in votes):
-            return Judgement(frozenset({self.player}))  # it does not find its own games again
+            return ComparisonVerdict(frozenset({self.player}))  # it does not find its own games again
         differing = {vote.worker for vote in votes if not vote.agrees}
         agreeing = {vote.worker for vote in votes if vote.agrees and vote.worker != self.player}
         if not differing:
-            return Judgement(frozenset())
+            return ComparisonVerdict(frozenset())
         if fickle := differing & agreeing:
-            return Judgement(frozenset(fickle))
+            return ComparisonVerdict(frozenset(fickle))
         if agreeing:
-            return Judgement(frozenset(differing))
+            return ComparisonVerdict(frozenset(differing))
         if len(differing) > 1:
-            return Judgement(frozenset({self.player}))
-        return Judgement(frozenset(), is_disputed=True) if len(votes) >= VOTES_MAX else None
+            return ComparisonVerdict(frozenset({self.player}))
+        return ComparisonVerdict(frozenset(), is_disputed=True) if len(votes) >= VOTES_MAX else None
 
     def not_by(self) -> tuple[str, ...]:
         """Who should rather not compute next; the first would, if there is nobody else."""
@@ -163,24 +162,3 @@ class Comparison:
 
     def difference(self) -> str:
         return next((vote.text for vote in self.votes if not vote.agrees), "")
-
-
-def summary(standing: WorkerStanding, now_s: float) -> dict[str, Any]:
-    """The numbers of one worker, for people and programs."""
-    aside = standing.set_aside if standing.is_set_aside(now_s) else None
-    return {
-        "games": standing.games,
-        "rows": standing.rows,
-        "refused": standing.refused,
-        "jobs": standing.jobs,
-        "compared": standing.compared,
-        "games_compared": standing.games_compared,
-        "moves_compared": standing.moves_compared,
-        "recomputed": standing.recomputed,
-        "faults": standing.faults,
-        "disputed": standing.disputed,
-        "last_faults": list(standing.words),
-        "set_aside": None
-        if aside is None
-        else {"reason": aside.reason, "since_s": aside.since_s, "until_s": aside.until_s, "by": aside.by},
-    }

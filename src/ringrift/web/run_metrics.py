@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ringrift.learning.run_status import ConfigStatus, RunStatus
+from ringrift.learning.run_status import ConfigStatus, RunStatus, WorkerStatus
 
 Number = Callable[[ConfigStatus], float | None]
 
@@ -36,6 +36,15 @@ COUNTERS: tuple[tuple[str, str, Number], ...] = (
 )
 
 
+WORKER_NUMBERS: tuple[tuple[str, str, Callable[[WorkerStatus], float]], ...] = (
+    ("ringrift_worker_games", "Games that a worker brought", lambda w: w.games),
+    ("ringrift_worker_games_refused", "Games of it that broke the rules", lambda w: w.refused),
+    ("ringrift_worker_comparisons", "Times its games were searched again by another", lambda w: w.compared),
+    ("ringrift_worker_faults", "Comparisons that found it wrong", lambda w: w.faults),
+    ("ringrift_worker_disputes", "Comparisons that nobody could decide", lambda w: w.disputed),
+)
+
+
 def run_metrics(run: RunStatus) -> Iterator[Metric]:
     """A config has no sample of what it has no value for."""
     yield GaugeMetricFamily("ringrift_workers", "Jobs that may run at a time", value=run.workers)
@@ -47,11 +56,24 @@ def run_metrics(run: RunStatus) -> Iterator[Metric]:
                 if value is not None:
                     family.add_metric([config], value)
             yield family
+    yield from _worker_metrics(run)
     queue = GaugeMetricFamily("ringrift_queue_items", "Items of work", labels=["kind", "state"])
     for kind_of_work, states in run.queue.items():
         for state, items in states.items():
             queue.add_metric([kind_of_work, state], items)
     yield queue
+
+
+def _worker_metrics(run: RunStatus) -> Iterator[Metric]:
+    for name, about, number in WORKER_NUMBERS:
+        family = CounterMetricFamily(name, about, labels=["worker"])
+        for worker in run.worker_statistics:
+            family.add_metric([worker.name], number(worker))
+        yield family
+    aside = GaugeMetricFamily("ringrift_worker_set_aside", "Whether it gets no work", labels=["worker"])
+    for worker in run.worker_statistics:
+        aside.add_metric([worker.name], worker.set_aside is not None)
+    yield aside
 
 
 def _end(config: ConfigStatus, place: int) -> float | None:

@@ -70,7 +70,7 @@ def other_game(game):
 
 ALTERED = {
     "policies": (certain_policies, "policy off by"),
-    "values": (lambda game: replace(game, root_values=-game.root_values + 0.5), "value by"),
+    "values": (lambda game: replace(game, root_values=-np.sign(game.root_values) / 2), "value by"),
     "no policies": (lambda game: replace(game, policies=SoftPolicies.none(len(game.actions))), "off by 1.0"),
     "moves": (other_game, "recorded move"),
     "a seed": (lambda game: replace(game, seed=game.seed + 1), "its seed is"),

@@ -18,6 +18,7 @@ from ringrift.learning.facts import (
     Recalled,
     Rejected,
     RolledBack,
+    WorkerSetAside,
 )
 from ringrift.learning.orders import (
     evaluate_order,
@@ -52,6 +53,7 @@ def whole_life() -> Story:
     story.evaluate(odd, first, wins=10, losses=54, purpose="rollback")
     story.write(RolledBack(at_s=story.now_s, model=odd, restored=first, reason="later evidence"))
     story.write(Archived(at_s=story.now_s, model=odd, reason="old"))
+    story.write(WorkerSetAside(at_s=story.now_s, worker="w1", reason="games differ", until_s=1e9, by="plan"))
     story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1"))
     story.write(Blocked(at_s=story.now_s, stage="train", reason="quality is poor", until_s=2e9))
     story.write(Noted(at_s=story.now_s, topic="promotion_failed", text="the pointer moved"))

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 from structlog.testing import capture_logs
 from worker_world import WorkerWorld, end_well
 
@@ -11,7 +12,7 @@ from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work import worker_recovery
 from ringrift.work.job_folders import JobFolders, JobRecord
 from ringrift.work.worker_events import WorkerEvents
-from ringrift.work.worker_records import live_workers
+from ringrift.work.worker_records import SetAsideRecord, live_workers, own_capability, set_aside_key
 from ringrift.work.worker_recovery import Recovery, WorkerNames
 
 
@@ -123,3 +124,31 @@ async def test_a_sweep_with_an_old_record_leaves_a_fresh_attempt_alone(tmp_path,
     assert ended == []
     assert folder.read_record() == fresh
     await engine.close()
+
+
+def test_a_worker_that_is_set_aside_claims_nothing_until_it_may_again(tmp_path):
+    async def scenario(here):
+        kv = here.engine.kv
+        why = SetAsideRecord(worker="w1", reason="its games differ", since_s=0.0, until_s=1e12)
+        await kv.put(set_aside_key("w1"), msgspec.json.encode(why))
+        item_id = await here.add()
+        await here.runtime.sleep(200)
+        assert (await here.item(item_id)).state is WorkState.READY
+        (record,) = await live_workers(kv)
+        assert (record.set_aside, record.free) == ("its games differ", 0)
+        await kv.delete(set_aside_key("w1"))
+        end_well(await here.child())
+        await here.until(item_id, WorkState.DONE)
+
+    simulated(scenario, tmp_path)
+
+
+def test_work_for_one_worker_is_left_alone_by_the_others(tmp_path):
+    async def scenario(here):
+        other = await here.add(requires=frozenset({own_capability("w2")}))
+        mine = await here.add(requires=frozenset({own_capability("w1")}))
+        end_well(await here.child())
+        await here.until(mine, WorkState.DONE)
+        assert (await here.item(other)).state is WorkState.READY
+
+    simulated(scenario, tmp_path)
