@@ -7,9 +7,10 @@ import pytest
 
 from data_benches import bench_of
 from data_cluster import running_node
-from data_transports import THERE
+from data_transports import HERE, THERE
 from ringrift.data.arrivals import take_over_arrivals
 from ringrift.data.artifacts import Artifact, ArtifactKind
+from ringrift.data.nodes import DataNode
 from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.transfer.card_box import CardBox, packed_cards
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms
@@ -51,6 +52,15 @@ async def test_what_arrived_waits_for_its_node_when_a_command_runs_under_another
         assert await take_over_arrivals(there.plane) == [card]
 
 
+async def test_the_receiver_knows_that_the_sender_has_the_file_too(bench):
+    card = described(bench.here.put(b"games"))
+    async with running_node(THERE, bench.there.root, DataNode(name=HERE)) as there:
+        await bench.transport.send(bench.node, [card], Terms())
+        await take_over_arrivals(there.plane)
+        assert await there.holders(card) == [HERE, THERE]
+        assert {each.size for each in await there.plane.manifest.copies(card.digest)} == {5}
+
+
 async def test_what_a_node_knows_or_does_not_have_is_not_changed_by_what_others_say(bench):
     known, gone = (described(bench.here.put(os.urandom(size))) for size in (100, 200))
     async with running_node(THERE, bench.there.root) as there:
@@ -70,9 +80,9 @@ async def test_a_card_that_is_not_understood_costs_its_words_only(bench):
     box = CardBox(bench.there.folder)
     strange = msgspec.Raw(b'{"digest": "%s", "size": 5, "kind": "hologram"}' % card.digest.encode())
     moved = await bench.transport.send(bench.node, [card], Terms())
-    box.put([strange, msgspec.Raw(b"[]")], moved.receipts)
+    box.put([strange, msgspec.Raw(b"[]")], moved.receipts, sender="here")
     assert list(box.lists()) == []
-    box.put(packed_cards([described(card)]), moved.receipts)
+    box.put(packed_cards([described(card)]), moved.receipts, sender="here")
     ((path, _),) = box.lists()
     path.write_bytes(b'[{"card": {"dig')
     assert list(box.lists()) == []

@@ -164,7 +164,11 @@ def _print_replicas(found: Replicas) -> None:
         return
     rows = [(str(copies), count(number)) for copies, number in sorted(found.by_copies.items())]
     print_table("Verified copies\n", ("copies", "artifacts"), rows)
-    out.print(f"\nscore {plan.score:.0f} of 100: {plan.verdict}; {plan.under} below the minimum")
+    out.print(f"\nscore {plan.score:.0f} of 100: {found.verdict}; {plan.under} below the minimum")
+    if found.here:
+        out.print(f"critical: {found.here}", markup=False)
+    for node, why in found.unknown.items():
+        out.print(f"{node} does not answer, so its copies are not known: {why}", markup=False)
     for alert in plan.alerts:
         out.print(f"{alert.level}: {alert.message}", markup=False)
     wanted = [

@@ -14,6 +14,7 @@ from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.copies import CopyView
 from ringrift.data.deletion import Deleter, DeletionVerdict
 from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.inventory import look_everywhere
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
 from ringrift.data.replication import RepairPlan, ReplicationRules, plan, take_snapshot
@@ -129,6 +130,14 @@ class Replicas:
     plan: RepairPlan
     by_copies: dict[int, int]
     failures: dict[str, str] = field(default_factory=dict)  # of repairs just tried; digest: why
+    unknown: dict[str, str] = field(default_factory=dict)  # nodes that did not answer, and why
+    here: str = ""  # what is wrong with this node's own disk
+
+    @property
+    def verdict(self) -> str:
+        """Nobody is healthy whose copies are not known."""
+        healthy = self.plan.verdict == "healthy"
+        return "not known" if healthy and (self.unknown or self.here) else self.plan.verdict
 
     @property
     def resting(self) -> int:
@@ -145,7 +154,9 @@ class Replicas:
             "single_copy": found.single,
             "under": found.under,
             "score": found.score,
-            "verdict": found.verdict,
+            "verdict": self.verdict,
+            "unknown": self.unknown,
+            "here": self.here,
             "alerts": [{"level": each.level, "message": each.message} for each in found.alerts],
             "repairs": [
                 {
@@ -164,7 +175,9 @@ class Replicas:
 
 
 async def read_replicas(plane: DataPlane) -> Replicas:
-    snapshot = await take_snapshot(plane)
+    """Look at this node's disk, ask the others, then count. No answer is no copy that counts."""
+    seen = await look_everywhere(plane, (await plane.view()).cards)
+    snapshot = await take_snapshot(plane, frozenset(seen.silent))
     counts = Counter(
         len(
             snapshot.view.of(
@@ -174,7 +187,8 @@ async def read_replicas(plane: DataPlane) -> Replicas:
         for each in snapshot.artifacts
         if each.digest not in snapshot.heirs
     )
-    return Replicas(plan(snapshot, ReplicationRules()), dict(counts))
+    found = plan(snapshot, ReplicationRules())
+    return Replicas(found, dict(counts), unknown=dict(seen.silent), here=seen.here.told)
 
 
 def _card(artifact: Artifact) -> dict[str, Any]:

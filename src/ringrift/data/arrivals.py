@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from ringrift.data.artifacts import Artifact
 from ringrift.data.plane import DataPlane
 from ringrift.data.transfer.card_box import ArrivedFile, CardBox
@@ -40,4 +42,14 @@ async def _enter(plane: DataPlane, file: ArrivedFile) -> bool:
     given_up = stone is not None and this in stone.nodes  # the orphans' rules decide about its copy
     if not given_up and all(copy.node != this for copy in await plane.manifest.copies(digest)):
         await plane.manifest.add_receipts([file.receipt])
+    if file.sender in plane.nodes and file.sender != this:
+        await _know_sender(plane, file)
     return new
+
+
+async def _know_sender(plane: DataPlane, file: ArrivedFile) -> None:
+    """What arrived whole was read whole from the sender's disk: it has a copy, too."""
+    copies = await plane.manifest.copies(file.card.digest)
+    if all(copy.node != file.sender for copy in copies):
+        sent = msgspec.structs.replace(file.receipt, node=file.sender, verifier="sent")
+        await plane.manifest.add_receipts([sent])

@@ -17,6 +17,7 @@ from ringrift.data.arrivals import take_over_arrivals
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion import Deleter
+from ringrift.data.inventory import look_here
 from ringrift.data.orphans import Orphans, register_orphans, take_in_strays
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
@@ -119,6 +120,7 @@ class IntegrityCheckDaemon(WakingDaemon):
         self.verified = self.bytes_read = 0
         self.damaged: list[str] = []
         self.missing: list[str] = []
+        self.disk_lost = ""  # in the last cycle; what to tell
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {"WORK_FAILED": self.wake}  # a worker may have found an input damaged
@@ -126,6 +128,10 @@ class IntegrityCheckDaemon(WakingDaemon):
     async def _run_cycle(self) -> None:
         plane = await self._opened()
         self.damaged = [*self.damaged, *await examine_damaged_inputs(plane)][-PATHS_TOLD_MAX:]
+        here = await look_here(plane)  # every cycle: what is gone must not count for a week
+        self.missing = [*self.missing, *here.missing][-PATHS_TOLD_MAX:]
+        self.damaged = [*self.damaged, *here.damaged][-PATHS_TOLD_MAX:]
+        self.disk_lost = here.told if here.disk_lost else ""
         found = await scrub(plane)
         self.verified += found.verified
         self.bytes_read += found.bytes
@@ -134,6 +140,8 @@ class IntegrityCheckDaemon(WakingDaemon):
 
     def health_check(self) -> HealthCheckResult:
         health = super().health_check()
+        if health.healthy and self.disk_lost:
+            return HealthCheckResult.unhealthy(self.disk_lost, **health.details)
         if not health.healthy or not (self.damaged or self.missing):
             return health
         told = f"{len(self.damaged)} files were damaged and {len(self.missing)} missing"

@@ -45,6 +45,7 @@ KEEP_S = 900.0  # asked for; a deletion takes far less
 KEEP_S_MAX = 3_600.0
 READ_AGE_S_MAX = 86_400.0  # a file that was read longer ago is hashed before it is promised
 PROMISES_MAX = 100_000
+LOOK_READ_BYTES = 256 << 20  # read for one answer to a look, of files that were never read
 READERS = 2  # hash at the same time
 READER_WAIT_S = 60.0
 DELETER_WAIT_S = 60.0
@@ -455,8 +456,7 @@ class Holder:
         if request.keep_s > 0:
             files = tuple(self._keep(file, request) for file in request.files)
         else:
-            reads = self.promises.last_reads([file.digest for file in request.files])
-            files = tuple(self._found(file, reads.get(file.digest)) for file in request.files)
+            files = self._look(request.files)
         node = self._node
         return KeepAnswer(
             node=node.name,
@@ -469,6 +469,9 @@ class Holder:
     def release(self, request: ReleaseRequest) -> Released:
         return Released(files=self.promises.release(request.promise))
 
+    def look(self, digest: str) -> FileLook | None:
+        return self._files.look(digest)
+
     def read(self, digest: str) -> str:
         """Read all of a file and note it; return what is wrong with it. `FileNotFoundError` if it is gone."""
         look = self._files.look(digest)
@@ -477,6 +480,21 @@ class Holder:
         found = self._files.hash(digest)
         self.promises.note_read(digest, look, sound=found == digest)
         return "" if found == digest else f"its content has the digest {found}"
+
+    def _look(self, files: Sequence[File]) -> tuple[KeptFile, ...]:
+        """Look at files. Those that were never read are read, as many as one answer has time for."""
+        reads = self.promises.last_reads([file.digest for file in files])
+        left, found = LOOK_READ_BYTES, []
+        for file in files:
+            seen = self._found(file, reads.get(file.digest))
+            if not seen.refusal and seen.read_age_s is None and file.size <= left:
+                left -= file.size
+                try:
+                    seen = self._examined(file)
+                except (RingRiftError, OSError) as error:
+                    seen = KeptFile(digest=file.digest, refusal=f"it cannot look: {error}")
+            found.append(seen)
+        return tuple(found)
 
     def _found(self, file: File, read: FileRead | None) -> KeptFile:
         """What the disk shows, and what is known from reading it before."""

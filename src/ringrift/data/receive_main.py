@@ -100,15 +100,15 @@ def look(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
 
 def seal(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
     landed = landing.seal(landing.rsync_folder(peer), request.sizes)
-    landing.intake.cards.put(request.cards, landed.receipts)
+    landing.intake.cards.put(request.cards, landed.receipts, sender=peer)
     return _reply(landed)
 
 
-def take(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:  # noqa: ARG001
+def take(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
     landed = Landed()
     for piece in request.pieces:
         landing.take(piece.unpack(), landed)
-    landing.intake.cards.put(request.cards, landed.receipts)
+    landing.intake.cards.put(request.cards, landed.receipts, sender=peer)
     return _reply(landed)
 
 

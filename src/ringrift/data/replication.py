@@ -19,6 +19,7 @@ from ringrift.data.away import AwayNodes
 from ringrift.data.capacity import DiskStates
 from ringrift.data.copies import CopyView
 from ringrift.data.decisions import DecisionLog
+from ringrift.data.inventory import Inventory, look_everywhere
 from ringrift.data.moves import arrived, copy_artifacts
 from ringrift.data.plane import DataPlane
 from ringrift.data.replication_plan import (
@@ -59,6 +60,7 @@ MONITOR_S, REPAIR_S = 300.0, 60.0
 ALERT_AGAIN_S = 3_600.0
 TRIP_FILES, TRIP_BYTES = 100, 64 << 20
 _OUTCOMES_MAX = 200
+SILENT_S_MAX = 300.0
 
 
 async def take_snapshot(plane: DataPlane, away: frozenset[str] = frozenset()) -> CopiesSnapshot:
@@ -96,6 +98,8 @@ class _ReplicationDaemon(WakingDaemon):
         self.rules = rules or ReplicationRules()
         self.away = AwayNodes(self._runtime)
         self.last_plan: RepairPlan | None = None
+        self.seen = Inventory()
+        self._silent_since: dict[str, float] = {}
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {"HOST_OFFLINE": self._on_offline, "HOST_ONLINE": self.away.on_online}
@@ -106,9 +110,18 @@ class _ReplicationDaemon(WakingDaemon):
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
-        snapshot = self._complete(await take_snapshot(plane, self.away.now()))
+        self.seen = await look_everywhere(plane, (await plane.view()).cards)
+        snapshot = self._complete(await take_snapshot(plane, self.away.now() | self._long_silent()))
         self.last_plan = await asyncio.to_thread(plan, snapshot, self.rules)
         await self._act(plane, self.last_plan)
+
+    def _long_silent(self) -> frozenset[str]:
+        """Nodes that have not answered for so long that their copies are made anew elsewhere."""
+        now_s, silent = self._runtime.monotonic_s(), self.seen.silent
+        self._silent_since = {name: self._silent_since.get(name, now_s) for name in silent}
+        return frozenset(
+            name for name, since_s in self._silent_since.items() if now_s - since_s >= SILENT_S_MAX
+        )
 
     def _complete(self, snapshot: CopiesSnapshot) -> CopiesSnapshot:
         """Add what only this daemon remembers."""
@@ -121,7 +134,16 @@ class _ReplicationDaemon(WakingDaemon):
         health, found = super().health_check(), self.last_plan
         if found is None or not health.healthy:
             return health
-        details = {"score": found.score, "none": found.none, "single": found.single, "under": found.under}
+        details: dict[str, Any] = {
+            "score": found.score,
+            "none": found.none,
+            "single": found.single,
+            "under": found.under,
+        }
+        details["unknown"] = dict(self.seen.silent)
+        if self.seen.silent and found.verdict == "healthy":
+            told = f"the copies of {', '.join(self.seen.silent)} are not known: no answer"
+            return HealthCheckResult.degraded(told, **health.details, **details)
         if found.verdict == "healthy":
             return health.with_details(**details)
         return HealthCheckResult.degraded(f"copies are {found.verdict}", **health.details, **details)
@@ -143,11 +165,20 @@ class ReplicationMonitorDaemon(_ReplicationDaemon):
     async def _act(self, plane: DataPlane, found: RepairPlan) -> None:
         now_s = plane.runtime.now_s()
         self._under_since = {digest: self._under_since.get(digest, now_s) for digest in found.under_now}
-        for alert in found.alerts:
+        alerts = [*found.alerts, *self._disk_alerts(plane)]
+        for alert in alerts:
             if self._is_news(alert, now_s):
                 await self._tell(plane, alert)
-        current = {alert.kind for alert in found.alerts}
+        current = {alert.kind for alert in alerts}
         self._told = {kind: told for kind, told in self._told.items() if kind in current}
+
+    def _disk_alerts(self, plane: DataPlane) -> list[ReplicationAlert]:
+        here = self.seen.here
+        if not here.told:
+            return []
+        level, kind = ("critical", "disk_lost") if here.disk_lost else ("warning", "files_gone")
+        number, nodes = len(here.missing), (plane.this.name,)
+        return [ReplicationAlert(level=level, kind=kind, message=here.told, artifacts=number, nodes=nodes)]
 
     def _is_news(self, alert: ReplicationAlert, now_s: float) -> bool:
         """Said again when it got worse, or an hour later."""

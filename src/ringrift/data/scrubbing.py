@@ -151,6 +151,7 @@ async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
     """None if the file is good, what is wrong with it if it is damaged, and nothing if it is gone."""
     digest, begun_s = receipt.digest, plane.runtime.now_s()
     decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+    look = await asyncio.to_thread(plane.holder.look, digest)
     try:
         await plane.blobs.verify(digest)
     except KeyError:
@@ -160,6 +161,8 @@ async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
     except Corrupt as error:
         await _set_aside(plane, digest, error)
         return error.found
+    if look is not None:
+        await asyncio.to_thread(plane.promises.note_read, digest, look, sound=True)
     # As of when reading began: a deletion that was decided meanwhile is newer than this receipt.
     renewed = msgspec.structs.replace(receipt, verified_s=begun_s, verifier="scrub")
     await plane.manifest.add_receipts([renewed])
@@ -168,6 +171,7 @@ async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
 
 async def _set_aside(plane: DataPlane, digest: str, error: Corrupt) -> None:
     await Quarantine(plane).set_aside(digest, error.found)
+    await asyncio.to_thread(plane.promises.forget_reads, digest)
     decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
     await decisions.record(PART, "set_aside", error.found, digest=digest)
     log.error("integrity.damaged", digest=digest[:12], found=error.found)

@@ -46,6 +46,11 @@ class Payload(Protocol):
     @property
     def left(self) -> int: ...
 
+    @property
+    def peer(self) -> str:
+        """The node that signed the request."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
@@ -123,7 +128,7 @@ class Answers:
                 payload.read_into(piece)
                 batch.add(file.digest, piece)
             taken = batch.seal()
-        self._intake.cards.put(asked.cards, taken.receipts)
+        self._intake.cards.put(asked.cards, taken.receipts, sender=payload.peer)
         return ServerAnswer(encode(taken))
 
     def _missing(self, head: bytes, _payload: Payload) -> ServerAnswer:
@@ -151,10 +156,10 @@ class Answers:
                     wrong.append(position)
         return ServerAnswer(encode(Positions(sent.file, tuple(wrong))))
 
-    def _seal(self, head: bytes, _payload: Payload) -> ServerAnswer:
+    def _seal(self, head: bytes, payload: Payload) -> ServerAnswer:
         file = decode(head, FileToSeal)
         if (held := self._intake.held(file.digest, file.size)) is not None:
-            self._intake.cards.put(file.cards, (held,))
+            self._intake.cards.put(file.cards, (held,), sender=payload.peer)
             return ServerAnswer(encode(Taken(receipts=(held,))))
         incoming = self._intake.incoming(file.digest, file.size)
         try:
@@ -162,7 +167,7 @@ class Answers:
         except DigestMismatch as error:
             wrong = frozenset({file.digest})
             return ServerAnswer(encode(Taken(failed=((file.digest, error.found),), corrupted=wrong)))
-        self._intake.cards.put(file.cards, (receipt,))
+        self._intake.cards.put(file.cards, (receipt,), sender=payload.peer)
         return ServerAnswer(encode(Taken(receipts=(receipt,))))
 
     # --- files that go --------------------------------------------------------------------------------

@@ -227,8 +227,8 @@ class _BoundedLines:
 class _RequestPayload:
     """The payload of a request, read from the connection."""
 
-    def __init__(self, stream: _BoundedLines, length: int) -> None:
-        self._stream, self.left = stream, length
+    def __init__(self, stream: _BoundedLines, length: int, *, peer: str = "") -> None:
+        self._stream, self.left, self.peer = stream, length, peer
 
     def read_into(self, piece: memoryview) -> None:
         if len(piece) > self.left:
@@ -305,7 +305,7 @@ class _Conversation(BaseHTTPRequestHandler):
             head = self._read(length)
             if not hmac.compare_digest(digest_of(head), digest):
                 raise NotSigned("the head is not the one that was signed")
-        return head, _RequestPayload(self.lines, whole - length)
+        return head, _RequestPayload(self.lines, whole - length, peer=self.headers.get(NODE, ""))
 
     def _lengths(self) -> tuple[int, int]:
         """How long the body is, and its head."""

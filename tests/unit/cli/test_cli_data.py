@@ -148,17 +148,38 @@ def test_verify_reads_every_byte_and_says_what_is_damaged(drive):
     assert [row["copies"] for row in answer("ls") if row["digest"] == bad.digest] == [0]
 
 
-def test_replicas_counts_copies_and_plans_repairs(drive):
-    make("two", "a", "b", "c")
+def test_replicas_counts_copies_and_plans_repairs(neighbors):
+    three = make("two", "a", "b", "c")
+    give(neighbors.values(), three)
     single = make("one", "a")
     found = answer("replicas")
-    assert found["by_copies"] == {"1": 1, "3": 1}
+    assert (found["by_copies"], found["unknown"]) == ({"1": 1, "3": 1}, {})
     assert [(each["digest"], each["source"], each["priority"]) for each in found["repairs"]] == [
         (single.digest, "a", "high")
     ]
     shown = ringrift("replicas").stdout
     assert "Copies to make" in shown
     assert "1 below the minimum" in shown
+
+
+def test_replicas_counts_what_was_seen_now_and_not_what_was_said_once(neighbors):
+    files = [make(text, "a", "b", "c") for text in ("one", "two", "three")]
+    for each in files:
+        give(neighbors.values(), each)
+    assert answer("replicas")["by_copies"] == {"3": 3}
+    (neighbors["b"].root / "blobs" / files[0].digest[:2] / files[0].digest).unlink()
+    assert answer("replicas")["by_copies"] == {"2": 1, "3": 2}
+    neighbors.pop("c").stop()
+    found = answer("replicas")
+    assert found["by_copies"] == {"1": 1, "2": 2}
+    assert found["unknown"].keys() == {"c"}
+    assert found["verdict"] != "healthy"
+    assert "c does not answer, so its copies are not known" in ringrift("replicas").stdout
+    for each in files:
+        blob(each).unlink()
+    found = answer("replicas")
+    assert found["by_copies"] == {"0": 1, "1": 2}
+    assert "all 3 files of this node are gone" in found["here"]
 
 
 def test_gc_dry_run_deletes_nothing_and_gc_only_what_is_safe(neighbors):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 
 import numpy as np
@@ -141,18 +142,33 @@ async def test_scrubbing_renews_receipts_and_sets_damage_aside(plane):
     daemon = IntegrityCheckDaemon(plane=plane, router=ear()[0], runtime=plane.runtime)
     await daemon._run_cycle()
     assert daemon.verified == 0, "all were read a moment ago"
+    assert (daemon.damaged, daemon.missing) == ([receipts[b"changed"]], [receipts[b"lost"]])
     found = await scrub(plane, older_than_s=0.0)
-    assert (found.verified, found.damaged, found.missing) == (
-        1,
-        (receipts[b"changed"],),
-        (receipts[b"lost"],),
-    )
+    assert (found.verified, found.damaged, found.missing) == (1, (), ())
     assert [each.digest for each in await plane.manifest.receipts()] == [receipts[b"good"]]
     assert not await plane.blobs.has(receipts[b"changed"])
     aside = [path for path in Quarantine(plane).folder.iterdir() if not path.name.endswith(".why.json")]
     assert [path.read_bytes() for path in aside] == [b"changEd"]
-    actions = {each.action for each in await Deleter(plane).decisions.recent(part="integrity")}
-    assert actions == {"set_aside", "struck"}
+    recent = await Deleter(plane).decisions.recent()
+    assert {(each.part, each.action) for each in recent} == {
+        ("integrity", "set_aside"),
+        ("inventory", "struck"),
+    }
+
+
+async def test_a_disk_that_is_lost_is_told_as_that_and_its_files_count_no_more(plane):
+    for content in (b"one", b"two", b"three"):
+        digest = await plane.blobs.put_bytes(content)
+        await plane.manifest.register([Artifact(digest=digest, size=len(content), kind=ArtifactKind.MODEL)])
+    await register_orphans(plane, young_s=0.0)
+    assert len(await plane.manifest.receipts()) == 3
+    shutil.rmtree(plane.settings.blob_dir)
+    daemon = IntegrityCheckDaemon(plane=plane, router=ear()[0], runtime=plane.runtime)
+    await daemon._run_cycle()
+    assert await plane.manifest.receipts() == []
+    assert "all 3 files of this node are gone" in daemon.disk_lost
+    actions = [each.action for each in await Deleter(plane).decisions.recent(part="inventory")]
+    assert actions == ["disk_lost"]
 
 
 async def test_a_round_of_scrubbing_reads_no_more_than_it_may(plane):

@@ -30,6 +30,7 @@ class ArrivedFile(msgspec.Struct, frozen=True):
 
     card: Artifact
     receipt: Receipt
+    sender: str = ""  # it has the file, too: these were its bytes
 
 
 def packed_cards(artifacts: Iterable[Artifact]) -> tuple[msgspec.Raw, ...]:
@@ -45,12 +46,12 @@ class CardBox:
     def __init__(self, blobs: BlobFolder) -> None:
         self._blobs, self._folder = blobs, blobs.folder / FOLDER
 
-    def put(self, packed: Iterable[msgspec.Raw], receipts: Iterable[Receipt]) -> None:
+    def put(self, packed: Iterable[msgspec.Raw], receipts: Iterable[Receipt], *, sender: str) -> None:
         """Keep the cards of files that have a receipt. What cannot be kept is left out, and logged."""
         known = {receipt.digest: receipt for receipt in receipts}
         cards = [card for card in map(_read_card, packed) if card is not None]
         arrived = [
-            ArrivedFile(card, known[card.digest])
+            ArrivedFile(card, known[card.digest], sender)
             for card in cards
             if card.digest in known and card.size == known[card.digest].size
         ]

@@ -7,7 +7,7 @@ returns is what receivers verified: a file without a receipt is among the failed
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -343,22 +343,26 @@ class TransferService:
         What cannot be learned now is learned at the next failure; it never takes the place of the result.
         """
         try:
-            await self._strike(node, tally, begun_s)
+            gone = f"{node.name} said that it does not have it"
+            await self._strike(node, tally, tally.not_there(), gone, begun_s)
             if way is Way.SEND:
                 await self._look_at_own(tally)
+            else:
+                wrong = f"other bytes came from {node.name}"
+                await self._strike(node, tally, tally.came_wrong(), wrong, begun_s)
         except (Corrupt, Unavailable) as error:
             log.warning("transfer.nothing_learned", node=node.name, error=str(error))
 
-    async def _strike(self, node: DataNode, tally: CallTally, begun_s: float) -> None:
-        for digest in tally.not_there():
+    async def _strike(
+        self, node: DataNode, tally: CallTally, digests: Iterable[str], why: str, begun_s: float
+    ) -> None:
+        for digest in digests:
             if self._left_s(tally) <= 0:
                 return
             # Another process may have brought it there while this call ran.
             if await self._manifest.drop_copy_read_before(begun_s, digest, node.name):
-                log.warning("transfer.copy_gone", node=node.name, digest=digest)
-                await self._decisions.record(
-                    NAME, "struck", f"{node.name} said that it does not have it", digest=digest
-                )
+                log.warning("transfer.copy_gone", node=node.name, digest=digest, why=why)
+                await self._decisions.record(NAME, "struck", why, digest=digest)
 
     async def _look_at_own(self, tally: CallTally) -> None:
         for digest in tally.came_wrong():
@@ -366,7 +370,9 @@ class TransferService:
                 return
             try:
                 await self._blobs.verify(digest)
-            except Corrupt:
+            except Corrupt as error:
+                await self._manifest.drop_copy(digest, self._nodes.this.name)
+                await self._decisions.record(NAME, "struck", f"damaged here: {error.found}", digest=digest)
                 tally.explain(digest, "the file here is damaged; `ringrift data verify` sets it aside")
             except KeyError:
                 tally.explain(digest, "this node does not have it any more")
