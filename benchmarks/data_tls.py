@@ -15,7 +15,7 @@ from typing import Any
 from benchmark import command
 from data_transfer import MB, Ours, Source
 
-FULL = (1 << 30, 1000, 3)  # bytes of the large file, small files, rounds
+FULL = (256 << 20, 1000, 5)  # bytes of the large file, small files, rounds
 QUICK = (64 << 20, 100, 1)
 
 

@@ -142,6 +142,22 @@ class _Loop(asyncio.SelectorEventLoop):
         )
 
 
+def uvicorn_options() -> dict[str, Any]:
+    """How uvicorn serves the page."""
+    return {
+        "http": _Connection,
+        "ws": "none",
+        "h11_max_incomplete_event_size": HEAD_BYTES_MAX,
+        "timeout_keep_alive": KEEP_ALIVE_S,
+        "server_header": False,
+        "proxy_headers": False,  # nothing here goes by what a proxy says of others
+        "log_config": None,
+        "access_log": False,
+        "lifespan": "off",
+        "timeout_graceful_shutdown": 1,
+    }
+
+
 class ProbeServer:
     """Serves one application from one thread, from `start` to `stop`."""
 
@@ -149,18 +165,7 @@ class ProbeServer:
         self._tls = None if tls is None else tls.context()
         self._host = host
         self._socket = _bind(host, port)
-        config = uvicorn.Config(
-            app,
-            http=_Connection,
-            ws="none",
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            server_header=False,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
+        config = uvicorn.Config(app, **uvicorn_options())
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="ringrift-probes", daemon=True)
 
