@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup run test check bench fuzz commands clean
+.PHONY: setup run test check bench fuzz commands clocks clean
 .DEFAULT_GOAL := run
 
 # pip, not uv: see docs/decisions on installing torch.
@@ -48,6 +48,11 @@ $(VENV)/.fuzz-ready: $(VENV)/.dev-ready
 
 fuzz: $(VENV)/.fuzz-ready
 	nice $(BIN)/python -m tests.fuzz $(FUZZ_TARGETS) --seconds $(FUZZ_S) --parallel $(FUZZ_PARALLEL)
+
+# Wall clocks that are set by a day, in each process of a run; see docs/survival.md.
+CLOCK_MINUTES ?= 10
+clocks: $(VENV)/.dev-ready
+	nice $(BIN)/python scripts/step_clocks.py --minutes $(CLOCK_MINUTES)
 
 bench: $(VENV)/.bench-ready
 	$(BIN)/python benchmarks/run_all.py

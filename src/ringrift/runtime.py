@@ -26,7 +26,7 @@ import structlog
 
 from ringrift import clock
 from ringrift.clock import ClockAnchor
-from ringrift.log_lines import told_without_traceback
+from ringrift.log_lines import prepare_line
 from ringrift.process import process_scope
 
 
@@ -271,7 +271,7 @@ def _system_runtime() -> SystemRuntime:
 def _log_to_stderr() -> None:
     """Stdout belongs to the program. One that configures structlog, before or later, has its own way."""
     structlog.configure(
-        processors=[told_without_traceback, *structlog.get_config()["processors"]],
+        processors=[prepare_line, *structlog.get_config()["processors"]],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", LogStderr())),
     )

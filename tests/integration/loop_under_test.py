@@ -193,6 +193,15 @@ async def watched_loop(folder, *, tiny, **options):
         await engine.close()
 
 
+def with_stepping_clocks(loop, *, seed):
+    """Let each process of *loop* see a wall clock of its own; return the file that says what they saw."""
+    steps = loop.folder / "clock_steps.log"
+    paths = [str(Path(__file__).parents[1] / "stepping_clock"), os.environ.get("PYTHONPATH", "")]
+    loop.variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    loop.variables |= {"TEST_CLOCK_SEED": str(seed), "TEST_CLOCK_LOG": str(steps)}
+    return steps
+
+
 async def until(true, what, loop, *, within_s=300.0):
     """Wait for a condition while the run is up."""
     end_s = time.monotonic() + within_s

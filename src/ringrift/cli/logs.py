@@ -10,7 +10,7 @@ from typing import BinaryIO, TextIO, cast
 import structlog
 
 from ringrift.errors import StorageReadOnly
-from ringrift.log_lines import told_without_traceback
+from ringrift.log_lines import prepare_line
 from ringrift.runtime import LogStderr
 
 LOG_BYTES_MAX = 10_000_000
@@ -69,7 +69,7 @@ def _configure(level: int, file: LogStderr | BoundedFile, renderer: structlog.ty
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            told_without_traceback,
+            prepare_line,
             structlog.processors.format_exc_info,
             renderer,
         ],

@@ -34,7 +34,8 @@ from ringrift.cli.options import check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.daemons.graph import PROFILES
 from ringrift.engine.opening import close_data_folder, get_engine
-from ringrift.errors import ConfigError, RingRiftError
+from ringrift.errors import ConfigError, RingRiftError, StorageFull
+from ringrift.log_lines import full_disk
 from ringrift.private_files import open_private, private_umask
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
@@ -96,6 +97,10 @@ def run(
                 view = PlainView(runtime)
             asyncio.run(run_with_view(profile, view, limit_s=limit_s, runtime=runtime))
             view.stopped()
+        if full_disk().is_met:
+            raise StorageFull(
+                f"the disk with {settings.data_dir} was full when the run ended", retry_after_s=30.0
+            )
 
 
 def _check_profile(profile: str) -> None:

@@ -103,7 +103,7 @@ class ClockWatch:
         return self._largest_s
 
     def _offset(self) -> float:
-        return self._runtime.now_s() - self._runtime.monotonic_s()
+        return self._runtime.wall_s() - self._runtime.boot_s()
 
 
 async def look_around(

@@ -134,6 +134,6 @@ def clock(ward: Ward) -> Iterator[Ailment]:
         yield Ailment(
             level=Level.WARNING,
             text=f"the clock was set {where} by {abs(ward.clock_jump_s):.0f} s while the run lived",
-            advice="Keep it in step (NTP): rests, leases shown and recalls by time go by it.",
+            advice="Keep it in step (NTP): leases and ages do not go by it, but times are shown by it.",
             evidence={"jump_s": ward.clock_jump_s},
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ringrift.engine.digests import is_digest
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.learning.champions import read_champion
 from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted, RolledBack
@@ -21,6 +22,10 @@ from ringrift.learning.replay import replay
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
 from ringrift.work.job_orders import JobReport, read_report
+
+TIME_SLACK_S = 5.0
+EVENTS_READ = 100_000
+LEASE_S_MAX = 90.0  # of a training's slot, the longest there is
 
 ReadGames = Callable[[Path], Iterable[str]]
 
@@ -208,10 +213,34 @@ class LoopAudit:
                 yield orders[fact.job_id], fact.report
 
 
+async def wrong_times(
+    engine: Engine, config: str, *, began_s: float, now_s: float, lease_s: float
+) -> list[str]:
+    """What is dated outside the run's own life, out of order, or held for longer than its lease."""
+    first_s, last_s, problems = began_s - TIME_SLACK_S, now_s + TIME_SLACK_S, []
+    facts = await read_facts(engine.kv, config)
+    records = await engine.events.read(after=0, limit=EVENTS_READ)
+    stamped = [("fact", [fact.at_s for fact in facts]), ("event", [each.appended_s for each in records])]
+    for what, stamps in stamped:
+        if stamps != sorted(stamps):
+            problems.append(f"a {what} is dated before the one it follows")
+        if stamps and not first_s <= stamps[0] <= stamps[-1] <= last_s:
+            problems.append(f"a {what} is dated outside of the run: {stamps[0]} to {stamps[-1]}")
+    if (first := (await engine.events.bounds()).first) != 1:
+        problems.append(f"the events before {first} are gone, and none is old")
+    for item in await engine.queue.claimed():
+        if (item.lease_until_s or 0.0) > last_s + lease_s:
+            problems.append(f"{item.id} is held until {item.lease_until_s}, with a lease of {lease_s} s")
+    for entry in await engine.kv.entries("lease/"):
+        if entry.expires_s is None or entry.expires_s > last_s + LEASE_S_MAX:
+            problems.append(f"{entry.key} is held until {entry.expires_s}")
+    return problems
+
+
 def damaged_blobs(folder: Path) -> list[str]:
     """Files that can be seen under the name of a digest and have another one."""
     seen = (path for path in folder.rglob("*") if path.is_file() and ".incoming" not in path.parts)
-    return [path.name for path in seen if _digest(path) != path.name]
+    return [path.name for path in seen if is_digest(path.name) and _digest(path) != path.name]
 
 
 def _digest(path: Path) -> str:

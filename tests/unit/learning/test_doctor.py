@@ -287,8 +287,8 @@ class JumpyRuntime(SimulatedRuntime):
 
     set_by_s = 0.0
 
-    def now_s(self):
-        return super().now_s() + self.set_by_s
+    def wall_s(self):
+        return super().wall_s() + self.set_by_s
 
 
 def test_a_clock_is_watched_against_the_one_that_only_goes_forward():

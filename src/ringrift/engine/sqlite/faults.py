@@ -20,6 +20,7 @@ from ringrift.errors import (
     Unavailable,
     storable_text,
 )
+from ringrift.log_lines import full_disk
 
 log = structlog.get_logger()
 
@@ -45,8 +46,8 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> RingRiftError | None:
     if code is None:
         return None
     primary = code & _PRIMARY_CODE
-    if primary == sqlite3.SQLITE_FULL:
-        return StorageFull(f"no space left for {path}", retry_after_s=30.0)
+    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return no_space_for(path)
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return StorageReadOnly(f"{path} cannot be written ({error})", retry_after_s=30.0)
     if primary == sqlite3.SQLITE_CORRUPT:
@@ -60,10 +61,17 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> RingRiftError | None:
     return None
 
 
+def no_space_for(path: Path) -> StorageFull:
+    """Also lets the process know: it says once that the disk is full, and a run ends with that exit code."""
+    error = StorageFull(f"no space left for {path}", retry_after_s=30.0)
+    full_disk().met(str(error))
+    return error
+
+
 def from_os(error: OSError, path: Path) -> RingRiftError:
     """Return our error for one of the file system's."""
     if error.errno in _FULL:
-        return StorageFull(f"no space left for {path}", retry_after_s=30.0)
+        return no_space_for(path)
     if error.errno in _READ_ONLY:
         return StorageReadOnly(f"{path} cannot be written ({error.strerror})", retry_after_s=30.0)
     return Unavailable(f"{path}: {error.strerror or error}", retry_after_s=5.0)

@@ -27,6 +27,7 @@ from ringrift.engine.sqlite.time_anchor import TimeNote
 from ringrift.engine.sqlite.turnstile import Turnstile
 from ringrift.engine.waiting import EVENTS, KV, QUEUE
 from ringrift.errors import RingRiftError, Unavailable, storable_text
+from ringrift.log_lines import full_disk
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class Writer:
         self._db, self._turnstile, self._config, self._clock = db, turnstile, config, clock
         self._upkeep, self._announce = upkeep, announce
         self._time_note = TimeNote()
+        self._disk = full_disk()
         self._schema_version = schema_version(db)
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -245,6 +247,8 @@ class Writer:
             if db.total_changes > before:
                 self._time_note.write(db, tx.now_s)
             db.execute("COMMIT")
+            if db.total_changes > before:
+                self._disk.wrote()
         except (sqlite3.Error, RingRiftError) as error:
             self._undo_all(batch, error)
             return frozenset()
