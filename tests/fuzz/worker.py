@@ -8,6 +8,7 @@ import argparse
 import faulthandler
 import hashlib
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -230,8 +231,11 @@ def main() -> None:
     (asked.state / "new").mkdir(parents=True, exist_ok=True)
     if asked.mode == "atheris":
         atheris = importlib.import_module("atheris")
-        # What numba compiles must stay as it was written.
-        with atheris.instrument_imports(include=["ringrift"], exclude=["ringrift.games", "ringrift.search"]):
+        # What numba compiles must stay as it was written: loaded before the rest, which is instrumented.
+        for compiled in ("ringrift.games.connect_four.game", "ringrift.games.ringrift.game"):
+            if importlib.util.find_spec("numba") is not None:
+                importlib.import_module(compiled)
+        with atheris.instrument_imports(include=["ringrift"]):
             load_target(asked.target)
     session = Session(
         asked.target, asked.state, asked.findings, None if asked.mode == "atheris" else Coverage()

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.artifacts import Artifact, Receipt, check_words
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.engine.digests import check_digest
 from ringrift.errors import ConfigError, Corrupt, SchemaTooNew
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 FORMAT = 1
 PART_BYTES = 2 * CHUNK_BYTES
+CARD_BYTES_MAX = 16 << 20  # a file of some hundred gigabytes
+LIST_BYTES_MAX = 512 << 20  # the manifest of a million files
 MARKER = "ringrift-archive.json"
 MANIFEST = "manifest.json"
 CARDS = "cards/"
@@ -58,6 +60,7 @@ class ArchiveCard(msgspec.Struct, frozen=True, kw_only=True):
     verified_by: str  # the node that read it back
 
     def __post_init__(self) -> None:
+        check_words(self.artifact)
         if sum(part.size for part in self.parts) != self.artifact.size:
             raise ConfigError(f"the parts of {self.artifact.digest[:12]} do not add up to its size")
 
@@ -111,6 +114,13 @@ def inventory_key(node: str) -> str:
     return f"{NODES}{node.replace('/', '_')}{_JSON}"
 
 
+def bytes_max_of(key: str) -> int:
+    """The most that an object of this key may have; more is not read."""
+    if key.startswith("parts/"):
+        return PART_BYTES
+    return CARD_BYTES_MAX if key.startswith(CARDS) else LIST_BYTES_MAX
+
+
 def digest_of_key(key: str) -> str:
     return key.removeprefix(CARDS).removesuffix(_JSON)
 
@@ -129,6 +139,18 @@ def decode(key: str, content: bytes, kind: type[T]) -> T:
             found=f"this object of the archive cannot be read ({error})",
             advice="Delete the object and run `ringrift data backup` on a node that has the file",
         ) from None
+
+
+def read_card(digest: str, content: bytes) -> ArchiveCard:
+    """The card that lies under the key of *digest*; raises `Corrupt`, also if it is another file's."""
+    card = decode(card_key(digest), content, ArchiveCard)
+    if card.artifact.digest != digest:
+        raise Corrupt(
+            card_key(digest),
+            found=f"it is the card of {card.artifact.digest[:12]}",
+            advice="Delete the object and run `ringrift data backup` on a node that has the file",
+        )
+    return card
 
 
 def check_marker(place: str, content: bytes) -> None:

@@ -6,14 +6,15 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar
 
-from ringrift.data.archive_format import MARKER, STATES, ArchiveMarker, check_marker, encode
+from ringrift.data.archive_format import MARKER, STATES, ArchiveMarker, bytes_max_of, check_marker, encode
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import sync_folder
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Corrupt
+from ringrift.foreign_files.paths import open_regular
 
 T = TypeVar("T")
 
@@ -61,6 +62,13 @@ def check_removable(key: str) -> None:
         raise ConfigError(f"{key} is no object of a state; nothing else is ever removed from an archive")
 
 
+def check_size(place: str, key: str, size: int) -> None:
+    """Refuse an object that is larger than any of its kind, before it is read."""
+    if size > bytes_max_of(key):
+        told = f"it has {size} bytes, and {bytes_max_of(key)} are the most of such an object"
+        raise Corrupt(f"{place}/{key}", found=told, advice="Look who put it there")
+
+
 class DriveObjects:
     """Objects as files of a mounted drive. See `ArchiveObjects`."""
 
@@ -90,7 +98,7 @@ class DriveObjects:
     async def size(self, key: str) -> int | None:
         def work() -> int | None:
             try:
-                return (self._folder / key).stat().st_size
+                return self._at(key).stat().st_size
             except FileNotFoundError:
                 return None
 
@@ -99,9 +107,10 @@ class DriveObjects:
     async def read(self, key: str, *, offset: int = 0) -> bytes | None:
         def work() -> bytes | None:
             try:
-                with (self._folder / key).open("rb") as file:
+                with open_regular(self._at(key), follow=False) as file:
+                    check_size(self.place, key, os.fstat(file.fileno()).st_size)
                     file.seek(offset)
-                    return file.read()
+                    return file.read(bytes_max_of(key))
             except FileNotFoundError:
                 return None
 
@@ -109,7 +118,7 @@ class DriveObjects:
 
     async def create(self, key: str, content: bytes) -> bool:
         def work() -> bool:
-            place = self._folder / key
+            place = self._at(key)
             if place.exists():
                 return False
             unfinished = self._written(place, content)
@@ -129,7 +138,7 @@ class DriveObjects:
 
     async def replace(self, key: str, content: bytes) -> None:
         def work() -> None:
-            place = self._folder / key
+            place = self._at(key)
             os.replace(self._written(place, content), place)
             sync_folder(place.parent)
 
@@ -137,8 +146,9 @@ class DriveObjects:
 
     async def keys(self, prefix: str) -> list[str]:
         def work() -> list[str]:
-            files = (self._folder / prefix).rglob("*")
-            names = (file.relative_to(self._folder).as_posix() for file in files if file.is_file())
+            files = self._at(prefix).rglob("*")
+            plain = (file for file in files if file.is_file() and not file.is_symlink())
+            names = (file.relative_to(self._folder).as_posix() for file in plain)
             return sorted(name for name in names if _UNFINISHED not in name)
 
         return await self._run(work)
@@ -147,18 +157,28 @@ class DriveObjects:
         check_removable(key)
 
         def work() -> None:
-            place = self._folder / key
+            place = self._at(key)
             place.unlink(missing_ok=True)
             with suppress(OSError):  # other objects are in it
                 place.parent.rmdir()
 
         await self._run(work)
 
+    def _at(self, key: str) -> Path:
+        """The place of an object. Whoever wrote on the drive may have left links; none is followed."""
+        place = self._folder
+        for part in PurePosixPath(key).parts:
+            place /= part
+            if part in ("..", "/") or place.is_symlink():
+                told = "a link, or a way out of the archive"
+                raise Corrupt(place, found=told, advice="Look who put it there")
+        return place
+
     def _written(self, place: Path, content: bytes) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = place.parent / f"{_UNFINISHED}{self._new_id()}"
         try:
-            with unfinished.open("wb") as file:
+            with unfinished.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -9,6 +9,8 @@ import msgspec
 from ringrift.engine.digests import check_digest
 from ringrift.errors import ConfigError
 
+WORD_LETTERS_MAX = 1000
+
 
 class ArtifactKind(StrEnum):
     """What a sealed file is. The values are those that jobs use in their reports."""
@@ -59,6 +61,13 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int
     verified_s: float  # by the clock of the node that verified it
     verifier: str = ""  # who read it: a transport, the scrubber, the worker that made it
+
+
+def check_words(card: Artifact) -> None:
+    """Refuse a card from elsewhere whose words would upset a terminal or a path; raises `ConfigError`."""
+    for word in (card.name, card.config, card.node):
+        if len(word) > WORD_LETTERS_MAX or not word.isprintable() or word.startswith("-"):
+            raise ConfigError(f"the card of {card.digest[:12]} holds the name {word[:40]!r}")
 
 
 def kinds_of(data_type: str) -> frozenset[ArtifactKind]:

@@ -21,9 +21,11 @@ from ringrift.data.archive_format import (
     digest_of_key,
     encode,
     inventory_key,
+    read_card,
 )
 from ringrift.data.archive_objects import ArchiveObjects
 from ringrift.data.archive_reading import ReadBack, read_back
+from ringrift.engine.digests import is_digest
 
 T = TypeVar("T")
 
@@ -37,10 +39,12 @@ class ArchiveIndex:
         self.objects = objects
 
     async def card(self, digest: str) -> ArchiveCard | None:
-        return await self._read(card_key(digest), ArchiveCard)
+        content = await self.objects.read(card_key(digest))
+        return None if content is None else read_card(digest, content)
 
     async def digests(self) -> list[str]:
-        return [digest_of_key(key) for key in await self.objects.keys(CARDS)]
+        found = (digest_of_key(key) for key in await self.objects.keys(CARDS))
+        return [digest for digest in found if is_digest(digest)]
 
     async def cards(self) -> list[ArchiveCard]:
         """All files of the archive: those of the manifest without a further look, and the newer ones."""

@@ -12,13 +12,13 @@ from ringrift.errors import ConfigError
 
 DATA_PORT = 8766
 # What becomes a word of a command line must not look like an option, nor carry a line break into a file.
-Word = Annotated[str, Meta(pattern=r"^(?!-)[^\x00-\x1f\x7f]*$", max_length=1_000)]
-Host = Annotated[str, Meta(pattern=r"^([A-Za-z0-9:\[][A-Za-z0-9.:%\[\]_-]*)?$", max_length=255)]
-User = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._@+-]*)?$", max_length=100)]
+Word = Annotated[str, Meta(pattern=r"^(?!-)[^\x00-\x1f\x7f]*\Z", max_length=1_000)]
+Host = Annotated[str, Meta(pattern=r"^([A-Za-z0-9:\[][A-Za-z0-9.:%\[\]_-]*)?\Z", max_length=255)]
+User = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._@+-]*)?\Z", max_length=100)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
-Fingerprint = Annotated[str, Meta(pattern=r"^(([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}|[0-9A-Fa-f]{64})?$")]
+Fingerprint = Annotated[str, Meta(pattern=r"^(([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}|[0-9A-Fa-f]{64})?\Z")]
 Percent = Annotated[float, Meta(gt=0, le=100)]
-NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=100)]
 NodeStatus = Literal[
     "ready", "active", "unknown", "proxy_only", "terminated", "offline", "setup", "retired", "archived"
 ]

@@ -121,10 +121,11 @@ async def take_in_strays(plane: DataPlane, folder: Path) -> list[Path]:
 
 
 def _sealed_files(folder: Path) -> list[Path]:
-    """By their endings; databases that are being written have others."""
+    """By their endings; databases that are being written have others. A link may lead anywhere: it stays."""
     endings = ("*.shard.db", "*.npz", "*.safetensors")
     found = (path for ending in endings for path in folder.rglob(ending))
-    return sorted(path for path in found if path.is_file() and folder / TAKEN not in path.parents)
+    plain = (path for path in found if path.is_file() and not path.is_symlink())
+    return sorted(path for path in plain if folder / TAKEN not in path.parents)
 
 
 def _move(path: Path, target: Path) -> Path:

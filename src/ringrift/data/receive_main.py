@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 
@@ -41,12 +41,15 @@ REQUEST_BYTES_MAX = 32 << 20
 REFUSED, FULL = 3, 4  # exit codes; the reason goes to stderr
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]  # bytes
+
+
 class WirePiece(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a file as text."""
 
     digest: str
-    size: int
-    offset: int
+    size: Count
+    offset: Count
     sha256: str
     data: str  # base64
 
@@ -72,11 +75,11 @@ class WirePiece(msgspec.Struct, frozen=True, kw_only=True):
 class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a caller may ask; each action reads its own field."""
 
-    sizes: dict[str, int] = {}  # look, seal: digest to size
+    sizes: dict[str, Count] = {}  # look, seal: digest to size
     pieces: tuple[WirePiece, ...] = ()  # take
-    wants: tuple[tuple[str, int], ...] = ()  # give: digest and offset
+    wants: tuple[tuple[str, Count], ...] = ()  # give: digest and offset
     cards: tuple[msgspec.Raw, ...] = ()  # seal, take: what the sender says of its files
-    bytes_max: int = 0  # give: parts of up to so many bytes together
+    bytes_max: Count = 0  # give: parts of up to so many bytes together
     read_again: bool = False  # look: hash what is there
     keep: KeepRequest | None = None
     release: ReleaseRequest | None = None
@@ -182,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reply = _act(options)
     except StorageFull as error:
         return _refuse(error.what, FULL)
-    except (RingRiftError, msgspec.MsgspecError) as error:
+    except (RingRiftError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return _refuse(str(error), REFUSED)
     sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
     return 0

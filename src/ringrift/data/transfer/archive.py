@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ringrift.data.archive_format import PART_BYTES, ArchiveCard, ArchivePart, card_key, decode, encode
+from ringrift.data.archive_format import PART_BYTES, ArchiveCard, ArchivePart, card_key, encode, read_card
 from ringrift.data.archive_objects import ArchiveObjects
 from ringrift.data.archive_reading import hash_of_part, read_back, read_part
 from ringrift.data.artifacts import Artifact
@@ -202,9 +202,8 @@ class _Way:
             raise TransferFailed(f"{self.objects.place} does not answer", retry_after_s=30.0) from None
 
     async def card(self, digest: str) -> ArchiveCard | None:
-        key = card_key(digest)
-        content = await self.objects.read(key)
-        return None if content is None else decode(key, content, ArchiveCard)
+        content = await self.objects.read(card_key(digest))
+        return None if content is None else read_card(digest, content)
 
     async def spend(self, count: int) -> None:
         await self.call.terms.pace.spend(count)

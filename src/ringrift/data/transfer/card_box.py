@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.artifacts import Artifact, Receipt, check_words
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.errors import ConfigError
 
@@ -90,7 +90,9 @@ class CardBox:
 
 def _read_card(packed: msgspec.Raw) -> Artifact | None:
     try:
-        return msgspec.json.decode(packed, type=Artifact)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
+        card = msgspec.json.decode(packed, type=Artifact)
+        check_words(card)
+        return card
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
         log.info("transfer.card_not_understood", error=str(error))  # another version's, perhaps
         return None

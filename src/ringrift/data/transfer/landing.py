@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -113,8 +115,9 @@ class Landing:
                 landed.receipts.append(receipt)
                 path.unlink(missing_ok=True)
                 continue
-            arrived = path.stat().st_size if path.exists() else 0
-            if arrived < size or not path.exists():
+            found = _plain_file(path)
+            arrived = 0 if found is None else found.st_size
+            if found is None or arrived < size:
                 landed.failed[digest] = f"{arrived} of {size} bytes arrived"
                 landed.offsets[digest] = arrived
             else:
@@ -132,7 +135,7 @@ class Landing:
 
     def _out_of_reach(self, digest: str, path: Path) -> Path:
         """A writer that outlived its connection must not change the file after it was read."""
-        if not _has_writer(path):
+        if path.stat().st_nlink == 1 and not _has_writer(path):
             return path
         copy = self.intake.folder.private_name(digest)
         shutil.copyfile(path, copy)
@@ -156,6 +159,19 @@ class Landing:
 def rsync_place(other: str) -> str:
     """The folder for another node's files, relative to the store. Names may hold anything; hashes do not."""
     return f".incoming/rsync-{hashlib.sha256(other.encode()).hexdigest()[:16]}"
+
+
+def _plain_file(path: Path) -> os.stat_result | None:
+    """What is known of a file that another program brought. A link or a pipe is none, and goes."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(found.st_mode):
+        return found
+    with suppress(OSError):
+        path.unlink()
+    return None
 
 
 def _has_writer(path: Path) -> bool:

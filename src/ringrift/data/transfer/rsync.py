@@ -104,7 +104,7 @@ class RsyncTransport:
         meter = _Meter(call)
         names = b"".join(path.encode() + b"\0" for path in paths)
         async with self._programs.scratch.file(names) as listed:
-            argv = [*_command(line, call.terms, listed), *ends]
+            argv = [*_command(line, call.terms, listed), "--", *ends]
             outcome = await self._programs.run(argv, quiet_s=call.terms.timeout_s, hear=meter.hear)
         call.bytes_sent += meter.bytes_sent
         if outcome.code:

@@ -17,7 +17,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import S3Store
 
 from ringrift.data.archive_format import MARKER, ArchiveMarker, check_marker, encode
-from ringrift.data.archive_objects import check_removable
+from ringrift.data.archive_objects import check_removable, check_size
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.errors import ConfigError
@@ -77,6 +77,7 @@ class S3Objects:
             try:
                 options: GetOptions | None = {"range": {"offset": offset}} if offset else None
                 answer = await obstore.get_async(self._store, key, options=options)
+                check_size(self.place, key, answer.meta["size"])
                 return bytes(await answer.bytes_async())
             except _ABSENT:
                 return None

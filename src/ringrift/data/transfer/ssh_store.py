@@ -51,8 +51,9 @@ class SshStores:
     ) -> ReceiveReply:
         """Raises `TransferFailed` if there is no answer, `StorageFull` if there is no room there."""
         node = line.node
-        words = [node.python.removeprefix(_HOME), "-m", MODULE, action, "--data-dir", data_folder(node)]
-        words += ["--node", node.name, "--peer", self.this, "--by", by]
+        # Joined, so that no value is taken for an option.
+        words = [node.python.removeprefix(_HOME), "-m", MODULE, action, f"--data-dir={data_folder(node)}"]
+        words += [f"--node={node.name}", f"--peer={self.this}", f"--by={by}"]
         async with self._scratch.file(msgspec.json.encode(request)) as asked:
             outcome = await self.ssh.run(line, words, quiet_s=quiet_s, stdin=asked)
         return _answer(node, outcome)
@@ -81,7 +82,7 @@ def _answer(node: DataNode, outcome: ProgramEnd) -> ReceiveReply:
         )
     try:
         return msgspec.json.decode(outcome.output, type=ReceiveReply)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TransferFailed(
             f"the answer of {node.name} cannot be read ({error})", retry_after_s=5.0
         ) from None
