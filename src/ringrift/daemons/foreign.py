@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from ringrift.events.handler_steps import await_ending
+
 
 class Called(NamedTuple):
     """What a call returned, or how it failed."""
@@ -37,7 +39,7 @@ async def call_async(function: Callable[[], Any], *, timeout_s: float | None = N
     try:
         async with asyncio.timeout(timeout_s):
             value = function()
-            return Called(await value if inspect.isawaitable(value) else value, None)
+            return Called(await await_ending(value) if inspect.isawaitable(value) else value, None)
     except Exception as error:  # noqa: BLE001 - isolation of foreign code; the caller reports it
         return Called(None, error)
 

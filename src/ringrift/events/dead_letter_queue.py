@@ -28,6 +28,7 @@ from ringrift.events.dead_letter_store import (
     seconds_of,
 )
 from ringrift.events.failures import Failure
+from ringrift.events.handler_steps import await_ending
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
@@ -346,7 +347,7 @@ async def _first_success(handlers: list[LetterHandler], payload: dict[str, Any])
             result = handler(dict(payload))
             if inspect.isawaitable(result):
                 async with scope:
-                    await result
+                    await await_ending(result)
         except Exception as raised:  # noqa: BLE001 - somebody else's handler; its error is kept with the letter
             expired = f"timed out after {limit_s:g} s"
             error = expired if scope.expired() else f"{type(raised).__name__}: {raised}"

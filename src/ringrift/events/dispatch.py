@@ -20,7 +20,7 @@ from types import CoroutineType
 
 from ringrift.events.delivery_tasks import DeliveryTasks
 from ringrift.events.failures import Failure, FailureKind, failure_of, overflow_of
-from ringrift.events.first_step import Resumed, first_step
+from ringrift.events.handler_steps import GRACE_S, IgnoredCancellation, Resumed, finish, first_step
 from ringrift.events.outcomes import Outcomes
 from ringrift.events.routed_event import RouterEvent, current_event
 from ringrift.events.subscriptions import Delivery, Subscription
@@ -36,8 +36,9 @@ class Dispatcher:
         mailbox_max: int,
         outcomes: Outcomes,
         is_ending: Callable[[], bool],
+        grace_s: float = GRACE_S,
     ) -> None:
-        self.timeout_s, self._mailbox_max = timeout_s, mailbox_max
+        self.timeout_s, self._mailbox_max, self._grace_s = timeout_s, mailbox_max, grace_s
         self._outcomes, self._handled, self._is_ending = outcomes, outcomes.handled, is_ending
         self._tasks = DeliveryTasks(self._never_began)
 
@@ -79,6 +80,8 @@ class Dispatcher:
             else:
                 if event._seq:
                     self._handled(event, subscription)
+                if subscription.stuck:
+                    subscription.stuck = ""
             subscription.running = False
             if subscription.mailbox:
                 self._pass_turn(subscription)
@@ -210,13 +213,20 @@ class Dispatcher:
     async def _finish(
         self, event: RouterEvent, subscription: Subscription, waiting: Resumed
     ) -> list[Failure]:
-        """Await a started handler within its time."""
+        """Await a started handler within its time; one that does not end when cancelled is left."""
         limit_s = subscription.timeout_s or self.timeout_s
         scope = asyncio.timeout(limit_s)
         subscription.waiting_in = event
         try:
             async with scope:
-                await waiting
+                await finish(waiting, grace_s=self._grace_s)
+        except IgnoredCancellation as error:
+            text = f"{_how_long(scope, limit_s)}; {error}"
+            subscription.stuck = text
+            self._free(subscription)
+            if _is_being_cancelled():
+                raise asyncio.CancelledError from error
+            return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
         except asyncio.CancelledError as error:
             self._free(subscription)
             if _is_being_cancelled():
@@ -225,13 +235,14 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
             self._free(subscription)
             if scope.expired():
-                text = f"timed out after {limit_s:g} s"
+                text = _how_long(scope, limit_s)
                 return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
             return [failure_of(event, subscription, error, FailureKind.RAISED)]
         self._end(event, subscription)
         return []
 
     def _end(self, event: RouterEvent, subscription: Subscription) -> None:
+        subscription.stuck = ""
         if event._seq:
             self._handled(event, subscription)
         self._free(subscription)
@@ -374,6 +385,10 @@ class Dispatcher:
                 self._outcomes.record_cancelled(Delivery(subscription.waiting_in, subscription))
             subscription.running, subscription.waiting_in = False, None
         return lost
+
+
+def _how_long(scope: asyncio.Timeout, limit_s: float) -> str:
+    return f"timed out after {limit_s:g} s" if scope.expired() else "cancelled with its publisher"
 
 
 def _is_being_cancelled() -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from ringrift.errors import ConfigError, RingRiftError
+from ringrift.events.handler_steps import await_ending
 from ringrift.events.router import get_router
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
@@ -145,7 +146,7 @@ async def _call_within(handler: Handler, event: Any, limit_s: float) -> None:
     scope = asyncio.timeout(limit_s)
     try:
         async with scope:
-            await result
+            await await_ending(result)
     except TimeoutError:
         if scope.expired():
             raise _TimedOut from None

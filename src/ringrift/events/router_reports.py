@@ -194,6 +194,7 @@ class RouterReports:
             problems.append("the event log cannot be reached")
         if stats["dead_letters_lost"]:
             problems.append(f"{stats['dead_letters_lost']} dead letters could not be stored")
+        problems += [f"{item.name} is stuck: {item.stuck}" for item in self._table if item.stuck]
         if problems:
             return HealthCheckResult(False, CoordinatorStatus.DEGRADED, "; ".join(problems), details=stats)
         return HealthCheckResult.ok("events flow", **stats)

@@ -41,6 +41,7 @@ class Subscription:
     crosses: bool = True  # may hear of events of other processes
     active: bool = True
     running: bool = False
+    stuck: str = ""  # why the last handler had to be left; "" once one has ended well
     waiting_in: RouterEvent | None = None  # the event whose handler has not returned at its first step
     mailbox: deque[Delivery] = field(default_factory=deque)
 
@@ -55,6 +56,7 @@ class Subscription:
             "timeout": self.timeout_s,
             "persist": self.persist,
             "queued": len(self.mailbox),
+            "stuck": self.stuck,
         }
 
 
