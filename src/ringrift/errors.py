@@ -30,6 +30,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _ERROR_CHARS_MAX = 100_000
+_CUT = " ... "
 
 
 def storable_text(value: object, *, chars_max: int = 10_000) -> str:
@@ -38,14 +39,26 @@ def storable_text(value: object, *, chars_max: int = 10_000) -> str:
     The operating system's names need not be UTF-8; Python then carries halves of surrogate pairs that can be
     neither stored nor printed. They, and NUL, become visible escapes. What is too long loses its middle.
     """
-    text = value if isinstance(value, str) else str(value)
+    text = value if isinstance(value, str) else _text_of(value)
     if not text.isascii():
         text = text.encode(errors="backslashreplace").decode()
     text = text.replace("\x00", "\\x00")
     if len(text) <= chars_max:
         return text
-    half = max(chars_max // 2 - 3, 0)
-    return f"{text[:half]} ... {text[len(text) - half :]}"[:chars_max]
+    kept = max(chars_max - len(_CUT), 0)
+    return f"{text[: kept - kept // 2]}{_CUT}{text[len(text) - kept // 2 :]}"[:chars_max]
+
+
+def described(error: BaseException) -> str:
+    """Return an error of somebody else's code in one text that can be stored: its type and its words."""
+    return f"{type(error).__name__}: {storable_text(error)}"
+
+
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - an error that cannot tell itself must not hide that there is one
+        return f"({type(value).__name__}, whose text raises {type(error).__name__})"
 
 
 class RingRiftError(Exception):

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from ringrift.errors import described
 from ringrift.events.handler_steps import await_ending
 
 
@@ -23,7 +24,7 @@ class Called(NamedTuple):
     @property
     def problem(self) -> str:
         """The error in one line; empty when there is none."""
-        return "" if self.error is None else f"{type(self.error).__name__}: {self.error}"
+        return "" if self.error is None else described(self.error)
 
 
 def call(function: Callable[[], Any]) -> Called:

@@ -22,7 +22,7 @@ from ringrift.daemons.planning import Action, DaemonView, Do, Ended, Phase, plan
 from ringrift.daemons.running import RunHooks, RunOutcome, is_ready_at_once, run_daemon
 from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType
 from ringrift.daemons.unit import Run, Unit
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, described
 from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
@@ -353,4 +353,4 @@ def _outcome_of(task: asyncio.Task[RunOutcome]) -> RunOutcome:
     if task.cancelled():
         return RunOutcome("cancelled from outside", cancelled=True)
     error = task.exception()
-    return task.result() if error is None else RunOutcome(f"{type(error).__name__}: {error}")
+    return task.result() if error is None else RunOutcome(described(error))

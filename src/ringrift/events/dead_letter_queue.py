@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.errors import described
 from ringrift.events.dead_letter_store import (
     ABANDONED,
     PENDING,
@@ -350,7 +351,7 @@ async def _first_success(handlers: list[LetterHandler], payload: dict[str, Any])
                     await await_ending(result)
         except Exception as raised:  # noqa: BLE001 - somebody else's handler; its error is kept with the letter
             expired = f"timed out after {limit_s:g} s"
-            error = expired if scope.expired() else f"{type(raised).__name__}: {raised}"
+            error = expired if scope.expired() else described(raised)
         else:
             return None
     return error

@@ -16,7 +16,7 @@ from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent
 from ringrift.engine.sqlite.schema import Migration, migrate
-from ringrift.errors import ForeignFile
+from ringrift.errors import ForeignFile, storable_text
 from ringrift.events.plain_values import to_json
 from ringrift.events.retrier_slots import RetrierSlots
 
@@ -96,14 +96,9 @@ class FailedEvent:
 def _storable(payload: Mapping[str, Any]) -> str:
     """Return JSON text whatever the payload is: a letter that cannot be kept is an event lost."""
     try:
-        return _writable(to_json(payload).text)
+        return to_json(payload).text.encode(errors="backslashreplace").decode()
     except (ValueError, RecursionError):
-        return _writable(to_json({"unreadable_payload": reprlib.repr(payload)}).text)
-
-
-def _writable(text: str) -> str:
-    """SQLite takes no half of a surrogate pair."""
-    return text.encode(errors="backslashreplace").decode()
+        return to_json({"unreadable_payload": storable_text(reprlib.repr(payload))}).text
 
 
 def iso_of(seconds: float) -> str:
@@ -150,15 +145,15 @@ class DeadLetterStore:
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
                    ON CONFLICT(event_id) DO UPDATE SET error = excluded.error, status = 'pending'""",
                 (
-                    letter.event_id,
-                    letter.event_type,
+                    storable_text(letter.event_id),
+                    storable_text(letter.event_type),
                     _storable(letter.payload),
-                    letter.handler_name,
-                    _writable(letter.error),
+                    storable_text(letter.handler_name),
+                    storable_text(letter.error),
                     letter.created_at,
-                    letter.source,
-                    letter.subscription,
-                    letter.instance,
+                    storable_text(letter.source),
+                    storable_text(letter.subscription),
+                    storable_text(letter.instance),
                     _storable(letter.routed_event) if letter.routed_event else None,
                 ),
             )
@@ -235,7 +230,7 @@ class DeadLetterStore:
             lambda db: db.execute(
                 """UPDATE dead_letter SET status = ?, error = ?, retry_count = ?, last_retry_at = ?,
                        claimed_until_s = 0, claimed_by = 0 WHERE event_id = ?""",
-                (status, error, retries, at, letter_id),
+                (status, storable_text(error), retries, at, letter_id),
             )
         )
 

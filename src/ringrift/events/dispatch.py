@@ -45,7 +45,7 @@ class Dispatcher:
     # --- a publish ------------------------------------------------------------------------------------
 
     # The hot loop of every publish: here a call costs more than a branch.
-    def begin(  # noqa: C901
+    def begin(  # noqa: C901, PLR0912
         self, event: RouterEvent, targets: Sequence[Subscription]
     ) -> Awaitable[None] | None:
         """Run handlers until one has to wait; return the rest of the work, or None if all is done."""

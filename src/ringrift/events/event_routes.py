@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.engine.arguments import check_event_type
 from ringrift.events.catalog import ALIASES, EventSpec
 from ringrift.events.normalization import resolve, resolve_alias
 from ringrift.events.validation import EventTypeValidator
@@ -73,6 +74,8 @@ class EventRoutes:
 
     def _look_up(self, spelling: Any, payload: dict[str, Any]) -> tuple[Route, dict[str, Any]]:
         name, spec = resolve(spelling)
+        if spec is None:
+            check_event_type(name if _is_name(spelling) else spelling)
         alias = ALIASES.get(str(getattr(spelling, "value", spelling)).upper())
         if alias is not None and alias.lossy:
             # The payload decides what this alias means, so it is asked each time.
@@ -97,3 +100,8 @@ class EventRoutes:
             if key not in self._problems and len(self._problems) < _PROBLEMS_MAX:
                 self._problems.add(key)
                 log.warning("events.payload_problem", event_type=name, problem=problem)
+
+
+def _is_name(spelling: Any) -> bool:
+    """Whether this is text, or a member of an enum whose value is; anything else names no event."""
+    return isinstance(getattr(spelling, "value", spelling), str)

@@ -9,7 +9,7 @@ import structlog
 
 from ringrift.engine.ports import LogEvent, LogRecord
 from ringrift.errors import Corrupt, PayloadError
-from ringrift.events.plain_values import to_json
+from ringrift.events.plain_values import to_wire
 from ringrift.events.routed_event import EventSource, RouterEvent
 
 log = structlog.get_logger()
@@ -17,6 +17,17 @@ log = structlog.get_logger()
 # Left out because the log stores them itself, or because every reader sets its own.
 _CARRIED = ("payload", "timestamp", "source", "trace_id", "correlation_id", "parent_event_id")
 _CARRIED_IF_SET = {"success": True, "iteration": 0}
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "payload": dict,
+    "timestamp": (int, float),
+    "source": str,
+    "trace_id": str,
+    "correlation_id": str,
+    "parent_event_id": str,
+    "success": bool,
+    "iteration": int,
+    "session": str,
+}
 
 
 def to_log(event: RouterEvent, *, session: str, strict: bool = False) -> LogEvent:
@@ -30,7 +41,7 @@ def to_log(event: RouterEvent, *, session: str, strict: bool = False) -> LogEven
             body[name] = getattr(event, name)
     body["session"] = session
     try:
-        text, foreign = to_json(body)
+        text, foreign = to_wire(body)
     except (ValueError, RecursionError) as error:
         problem = f"it crosses processes, so it must be JSON: {error}"
         raise PayloadError(event.event_type, problems=(problem,)) from error
@@ -39,7 +50,7 @@ def to_log(event: RouterEvent, *, session: str, strict: bool = False) -> LogEven
         if strict:
             raise PayloadError(event.event_type, problems=(problem,))
         log.warning("events.payload_described", event_type=event.event_type, types=foreign)
-    return LogEvent(id=event.event_id, type=event.event_type, body=text.encode(errors="surrogatepass"))
+    return LogEvent(id=event.event_id, type=event.event_type, body=text.encode())
 
 
 def session_of(body: dict[str, Any]) -> str:
@@ -51,10 +62,14 @@ def decode_body(record: LogRecord) -> dict[str, Any]:
     """Return the stored fields. Raises `Corrupt` when the body is not one of ours."""
     try:
         body = json.loads(record.body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Corrupt(f"event {record.id}", found=f"its body is no JSON: {error}", advice="skipped") from None
     if not isinstance(body, dict):
         raise Corrupt(f"event {record.id}", found="its body is no object", advice="skipped")
+    for name, kinds in _KINDS.items():
+        found = body.get(name)
+        if found is not None and (not isinstance(found, kinds) or (kinds is not bool and found is True)):
+            raise Corrupt(f"event {record.id}", found=f"{name} is {type(found).__name__}", advice="skipped")
     return body
 
 
@@ -63,15 +78,15 @@ def from_log(record: LogRecord, body: dict[str, Any], *, redelivered: bool = Fal
     event = RouterEvent(
         record.type,
         body.get("payload") or {},
-        body.get("timestamp", record.appended_s),
-        body.get("source", ""),
+        record.appended_s if body.get("timestamp") is None else body["timestamp"],
+        body.get("source") or "",
         EventSource.CROSS_PROCESS,
         record.id,
-        body.get("trace_id", ""),
-        body.get("correlation_id", ""),
-        body.get("parent_event_id", ""),
-        body.get("success", True),
-        body.get("iteration", 0),
+        body.get("trace_id") or "",
+        body.get("correlation_id") or "",
+        body.get("parent_event_id") or "",
+        body.get("success") is not False,
+        body.get("iteration") or 0,
         cross_process_event=record,
         redelivered=redelivered,
     )

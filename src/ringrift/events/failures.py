@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ringrift.errors import described
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Subscription
 
@@ -36,7 +37,7 @@ class Failure:
 def failure_of(
     event: RouterEvent, subscription: Subscription, error: BaseException, kind: FailureKind
 ) -> Failure:
-    text = f"{type(error).__name__}: {error}"
+    text = described(error)
     if isinstance(error, _PROGRAMMING_ERRORS):
         return Failure(event, subscription, FailureKind.BUG, f"BUG: {text}", error)
     return Failure(event, subscription, kind, text, error)

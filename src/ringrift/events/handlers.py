@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 import structlog
 
+from ringrift.errors import described
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.handler_stats import EventDeduplicator, HandlerError, HandlerStats, judge
 from ringrift.events.normalization import normalize_event_type
@@ -97,7 +98,7 @@ class HandlerBase(ABC):
         return duplicate
 
     def _record_error(self, error: BaseException | str, context: str = "") -> None:
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        text = error if isinstance(error, str) else described(error)
         now_s = self._runtime.now_s()
         self._stats.errors_count += 1
         self._stats.last_error, self._stats.last_error_time = text, now_s

@@ -1,7 +1,8 @@
 """Payloads as JSON: what a program puts into an event is often a little more than JSON knows.
 
-Paths, enums, dates, sets and dataclasses have an obvious plain form. Any other object can only be described;
-whoever asks is told which types that happened to, and decides whether it may.
+Paths, enums, dates, tuples, sets and dataclasses have an obvious plain form. Any other object can only be
+described; whoever asks is told which types that happened to, and decides whether it may. On the wire nothing
+changes beyond that: what JSON would turn into something else in silence is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from datetime import date, datetime
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, NamedTuple
+
+from ringrift.engine.limits import JSON_DEPTH_MAX
 
 
 class PlainJson(NamedTuple):
@@ -39,6 +42,47 @@ def to_json(value: Any) -> PlainJson:
     except TypeError:
         text = _dump(_with_text_keys(value), plain)  # the only thing that `plain` is not asked about
     return PlainJson(text, tuple(foreign))
+
+
+def to_wire(value: Mapping[str, Any]) -> PlainJson:
+    """Encode what other processes read. `ValueError` for what would not come back.
+
+    That is a key that is no text (1 and "1" would be one), and nesting beyond the limit. Text that UTF-8
+    cannot hold, as in the name of a file, gets visible escapes. NaN and infinity come back as what they are.
+    """
+    foreign: dict[str, None] = {}
+    return PlainJson(_dump(_exact(value, foreign, 0), repr), tuple(foreign))
+
+
+def _exact(value: Any, foreign: dict[str, None], depth: int) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, str):
+        return _utf8(value)
+    if depth >= JSON_DEPTH_MAX:
+        raise ValueError(f"it is nested more than {JSON_DEPTH_MAX} levels deep")
+    if isinstance(value, dict):
+        return {_text_key(key): _exact(item, foreign, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(item, foreign, depth + 1) for item in value]
+    known = _plain_form(value)
+    if known is None:
+        foreign[type(value).__qualname__] = None
+        known = repr(value)
+    return _exact(known, foreign, depth + 1)
+
+
+def _text_key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ValueError(  # noqa: TRY004 - all that does not come back is one kind of error
+            f"it has a key of type {type(key).__name__}; keys are text"
+        )
+    return _utf8(key)
+
+
+def _utf8(text: str) -> str:
+    plain = str.__str__(text)  # of a text enum, its value
+    return plain if plain.isascii() else plain.encode(errors="backslashreplace").decode()
 
 
 def digest_of(value: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from ringrift.errors import ConfigError, RingRiftError
+from ringrift.errors import ConfigError, RingRiftError, described
 from ringrift.events.handler_steps import await_ending
 from ringrift.events.router import get_router
 from ringrift.process import process_scope
@@ -157,11 +157,7 @@ async def _failed(
     metrics: HandlerMetrics, event: Any, limits: ResilientHandlerConfig, *, error: Exception | None
 ) -> None:
     """Count, log and announce one failure; *error* is None for a time-out."""
-    text = (
-        f"timed out after {limits.timeout_seconds:g} s"
-        if error is None
-        else f"{type(error).__name__}: {error}"
-    )
+    text = f"timed out after {limits.timeout_seconds:g} s" if error is None else described(error)
     metrics.failure_count += 1
     metrics.consecutive_failures += 1
     metrics.last_error = text

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.errors import described
 from ringrift.events.catalog import ALIASES
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.router import get_router
@@ -127,7 +128,7 @@ class StageEventBus:
                 if inspect.isawaitable(answer):
                     answer = await answer
             except Exception as error:
-                text, name = f"{type(error).__name__}: {error}", callback_name(callback)
+                text, name = described(error), callback_name(callback)
                 self._errors.append(CallbackError(stage, name, text, system_runtime().now_s()))
                 raise
             if (answers := self._answers.get(event.event_id)) is not None:

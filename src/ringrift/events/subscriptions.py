@@ -9,7 +9,10 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
+from ringrift.errors import storable_text
 from ringrift.events.routed_event import EventSource, RouterEvent
+
+_NAME_CHARS_MAX = 400
 
 Callback = Callable[[RouterEvent], Any]
 
@@ -176,4 +179,6 @@ def callback_name(callback: Callable[..., Any]) -> str:
     function = getattr(function, "__wrapped__", function)
     qualname = getattr(function, "__qualname__", type(function).__qualname__)
     module = getattr(function, "__module__", None) or type(function).__module__
-    return f"{module}.{qualname}"
+    name = f"{module}.{qualname}"
+    # A name is stored with the position; of a very long one the two ends tell it from others.
+    return storable_text(name, chars_max=_NAME_CHARS_MAX)

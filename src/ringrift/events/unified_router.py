@@ -12,6 +12,8 @@ from typing import Any
 
 import structlog
 
+from ringrift.engine.arguments import check_event_type, check_name, check_seconds
+from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
 from ringrift.errors import RingRiftError
 from ringrift.events.bus_flags import ALL_BUSES, BusFlags, as_router_event, flags_of
 from ringrift.events.causality import descend
@@ -222,7 +224,12 @@ class UnifiedEventRouter:
         restart where it was; *persist* adds nothing and is accepted for callers that ask for it.
         """
         types = None if event_type is None else delivered_as(event_type)
+        for each in types or ():
+            check_event_type(each)
+        if timeout is not None:
+            check_seconds("timeout", timeout, low=LEASE_S_MIN, high=WAIT_S_MAX)
         name = self._table.free_name(subscriber_name or callback_name(callback))
+        check_name("subscriber_name", name)
         crosses = types is None or any(self._routes.named(t, resolve(t)[1]).crosses for t in types)
         subscription = Subscription(name, types, callback, timeout, bus, persist, crosses)
         self._table.add(subscription)

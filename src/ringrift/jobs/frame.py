@@ -17,7 +17,7 @@ from typing import Any, Generic, TextIO
 
 import structlog
 
-from ringrift.errors import ConfigError, RingRiftError, Unavailable
+from ringrift.errors import ConfigError, RingRiftError, Unavailable, described
 from ringrift.jobs.exit_codes import ExitCode, exit_code_of
 from ringrift.jobs.params import P, params_as_json, parse_params
 from ringrift.jobs.progress import PROTOCOL, Reporter
@@ -99,7 +99,7 @@ def _run(spec: JobSpec[P], job: Job, params: P, reporter: Reporter) -> int:
     except RingRiftError as error:
         return _refuse(reporter, error, job.artifacts)
     except Exception as error:
-        what = {"error": f"{type(error).__name__}: {error}"}
+        what = {"error": described(error)}
         _say_result(reporter, ExitCode.CRASHED, what, job.artifacts)
         raise
     fields = dict(outcome.fields)

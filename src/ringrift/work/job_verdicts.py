@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ringrift.errors import storable_text
 from ringrift.work.job_limits import EndReason, Usage
 from ringrift.work.job_talk import JobTalk, number
 
@@ -101,7 +102,7 @@ def _error(end: JobEnd) -> str:
         parts.append(str(said))
     elif end.log_tail:
         parts.append(f"its last words: {' | '.join(end.log_tail)}")
-    return "; ".join(parts)[:ERROR_CHARS_MAX]
+    return storable_text("; ".join(parts), chars_max=ERROR_CHARS_MAX)
 
 
 def _how(code: int) -> str:
