@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
+from ringrift.engine.arguments import check_wait
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.process import process_scope
 
@@ -43,4 +44,9 @@ class BackgroundLoop:
 
 def run_blocking(work: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
     """Run *work* on the background loop and return its result; `Unavailable` at the time-out."""
+    try:
+        check_wait("timeout_s", timeout_s)
+    except ConfigError:
+        work.close()
+        raise
     return process_scope().get(BackgroundLoop, BackgroundLoop).run(work, timeout_s=timeout_s)

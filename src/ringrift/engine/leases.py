@@ -17,6 +17,8 @@ from typing import assert_never
 import msgspec
 import structlog
 
+from ringrift.engine.arguments import check_key, check_lease, check_seconds, check_text, check_wait
+from ringrift.engine.limits import LEASE_S_MAX
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import (
     AlreadyExists,
@@ -47,6 +49,8 @@ class LeaseConfig:
         return self.lease_s / 3
 
     def __post_init__(self) -> None:
+        check_lease(self.lease_s)
+        check_seconds("renew_s", self.renew_s, high=LEASE_S_MAX)
         # One hung call plus one pause is the longest that a renewal can be late.
         if not 0 < 2 * self.renew_s < self.margin_s:
             raise ConfigError(
@@ -150,6 +154,7 @@ async def end_lease(kv: KeyValue, name: str, *, holder: str) -> bool:
 
 async def lease_changed(kv: KeyValue, name: str, *, timeout_s: float) -> None:
     """Wait until the lease *name* is free or changes, or the time is over."""
+    check_wait("timeout_s", timeout_s)
     key = _PREFIX + name
     try:
         async with asyncio.timeout(timeout_s), aclosing(kv.watch(key)) as changes:
@@ -167,6 +172,8 @@ class NamedLease:
         self, kv: KeyValue, runtime: Runtime, name: str, *, holder: str, config: LeaseConfig | None = None
     ) -> None:
         self._kv, self._runtime = kv, runtime
+        check_key(_PREFIX + name)
+        check_text("holder", holder)
         self.name, self.holder = name, holder
         self._config = config or LeaseConfig()
         self._holding: Holding | None = None
@@ -201,6 +208,7 @@ class NamedLease:
 
     async def acquire(self, *, wait_s: float) -> int:
         """Take the lease as soon as it is free and return the token; `Conflict` after *wait_s*."""
+        check_wait("wait_s", wait_s)
         deadline_s = self._runtime.monotonic_s() + wait_s
         while not await self.try_acquire():
             left_s = deadline_s - self._runtime.monotonic_s()

@@ -16,12 +16,14 @@ from typing import Any, TextIO
 import msgspec
 import structlog
 
+from ringrift.errors import storable_text
 from ringrift.jobs.stopping import StopRequest
 from ringrift.network.gpu_use import gpu_use
 from ringrift.runtime import Runtime
 
 PROTOCOL = 1
 PROGRESS_EVERY_S = 0.5
+_TEXT_CHARS_MAX = 100_000
 
 log = structlog.get_logger()
 
@@ -74,7 +76,7 @@ class Reporter:
             "gpu_s": round(gpu_use().seconds(), 3),
             **fields,
         }
-        text = msgspec.json.encode(line, enc_hook=str).decode()
+        text = _in_json(line)
         with self._lock:
             self._said_s = now_s
             try:
@@ -122,3 +124,20 @@ class Reporter:
             if now_s - self._said_s >= self._heartbeat_s * 0.75:
                 idle_s = round(now_s - self._reported_s, 3)
                 self.say("heartbeat", {**self._position(), "idle_s": idle_s})
+
+
+def _in_json(line: Mapping[str, Any]) -> str:
+    """One line of JSON; a name of the operating system that is not UTF-8 gets visible escapes."""
+    try:
+        return msgspec.json.encode(line, enc_hook=str).decode()
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_storable(line)).decode()
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {storable_text(key): _storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(item) for item in value]
+    plain = isinstance(value, int | float) or value is None
+    return value if plain else storable_text(value, chars_max=_TEXT_CHARS_MAX)

@@ -1,11 +1,13 @@
 """Named leases: one holder at a time, tokens that grow, and a holder that stops before its time is up."""
 
 import asyncio
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.engine.blocking import run_blocking
 from ringrift.engine.leases import (
     Holding,
     LeaseConfig,
@@ -15,11 +17,12 @@ from ringrift.engine.leases import (
     Wait,
     decide,
     granted,
+    lease_changed,
     lease_holder,
 )
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost, Unavailable
-from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate
 
 CONFIG = LeaseConfig(lease_s=15.0, renew_s=2.0)
 
@@ -50,7 +53,7 @@ def lease(kv, runtime, holder="a", config=CONFIG):
 
 @pytest.mark.parametrize(("lease_s", "renew_s"), [(15, 2.5), (6, 1), (1, 0), (-1, 1), (10, 30)])
 def test_a_config_that_cannot_be_safe_is_refused(lease_s, renew_s):
-    with pytest.raises(ConfigError, match="twice the renewal"):
+    with pytest.raises(ConfigError, match=r"twice the renewal|number of seconds"):
         LeaseConfig(lease_s=lease_s, renew_s=renew_s)
 
 
@@ -278,3 +281,42 @@ def test_a_key_that_is_no_lease_is_told_as_such():
             await lease_holder(kv, "leader")
 
     simulate(main())
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan, -1.0, 0.0, 1e9, True, "15"])
+def test_a_lease_has_an_end(wrong):
+    with pytest.raises(ConfigError):
+        LeaseConfig(lease_s=wrong)
+    with pytest.raises(ConfigError):
+        LeaseConfig(lease_s=15.0, renew_s=wrong)
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan, -1.0, 1e9, None, "1"])
+async def test_a_wait_for_a_lease_has_an_end(wrong):
+    runtime = ManualRuntime()
+    kv = memory_engine(runtime).kv
+    lease = NamedLease(kv, runtime, "leader", holder="a")
+    with pytest.raises(ConfigError):
+        await lease.acquire(wait_s=wrong)
+    with pytest.raises(ConfigError):
+        await lease_changed(kv, "leader", timeout_s=wrong)
+    for name, holder in (
+        ("", "a"),
+        ("x\udcff", "a"),
+        ("leader", ""),
+        ("leader", "b\udcff"),
+        ("n" * 600, "a"),
+    ):
+        if name:
+            with pytest.raises(ConfigError):
+                NamedLease(kv, runtime, name, holder=holder)
+    assert await lease.acquire(wait_s=0) > 0
+
+
+def test_a_blocking_call_has_an_end():
+    async def work():
+        return 1
+
+    for wrong in (math.inf, math.nan, -1.0):
+        with pytest.raises(ConfigError):
+            run_blocking(work(), timeout_s=wrong)

@@ -314,3 +314,25 @@ def test_a_file_where_a_folder_should_be_is_wrong_input(tmp_path, monkeypatch, s
     code, result = run_kind(spec, "--config", "connect_four_2p", *argv)
     assert (code, result["status"]) == (2, "wrong_input")
     assert "taken" in result["error"]
+
+
+def test_a_job_that_fails_on_a_name_that_is_not_utf_8_says_so(tmp_path):
+    def refuses(job, params):
+        raise ConfigError(f"no samples in {tmp_path / os.fsdecode(b'shard-' + bytes([255]))}")
+
+    def crashes(job, params):
+        raise ValueError(os.fsdecode(b"shard-" + bytes([255])))
+
+    code, lines = run(refuses)
+    assert code == ExitCode.WRONG_INPUT
+    assert lines[-1]["error"].endswith("shard-\\udcff")
+    out = io.StringIO()
+    with pytest.raises(ValueError, match="shard"):
+        run_job(JobSpec("example", "An example.", ExampleParams, crashes), ["--count", "3"], out=out)
+    assert json.loads(out.getvalue().splitlines()[-1])["error"] == "ValueError: shard-\\udcff"
+    _, lines = run(
+        lambda job, params: Outcome(
+            ExitCode.DONE, {"seen": [os.fsdecode(b"shard-" + bytes([255])), 1, 2.5, None]}
+        )
+    )
+    assert lines[-1]["seen"] == ["shard-\\udcff", 1, 2.5, None]

@@ -71,3 +71,8 @@ def test_unavailable_says_when_to_come_again(said, after_s):
 def test_a_crash_waits_longer_each_time_up_to_a_limit(attempt):
     first, second = (judge(end(1), attempt=n).retry_after_s for n in (attempt, attempt + 1))
     assert 0 < first <= second <= RETRY_S_MAX
+
+
+def test_an_error_can_be_stored_whatever_the_job_says():
+    told = judge(end(2, result={"error": "no \x00 file x\udcff"}), attempt=1).error
+    assert told == "the job exited with code 2; no \\x00 file x\\udcff"
