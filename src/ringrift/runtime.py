@@ -28,6 +28,7 @@ from ringrift import clock
 from ringrift.clock import ClockAnchor
 from ringrift.log_lines import prepare_line
 from ringrift.process import process_scope
+from ringrift.redaction import hide_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,8 +271,9 @@ def _system_runtime() -> SystemRuntime:
 
 def _log_to_stderr() -> None:
     """Stdout belongs to the program. One that configures structlog, before or later, has its own way."""
+    *usual, renderer = structlog.get_config()["processors"]
     structlog.configure(
-        processors=[prepare_line, *structlog.get_config()["processors"]],
+        processors=[prepare_line, *usual, hide_secrets, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", LogStderr())),
     )

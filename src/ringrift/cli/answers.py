@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from ringrift.errors import ControlLost, RingRiftError, StorageFull
+from ringrift.redaction import without_secrets
 
 EXIT_WRONG_INPUT = 2
 EXIT_CONTROL_LOST = 3  # another process took over while this one was held up
@@ -28,7 +29,7 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except RingRiftError as error:
-        click.secho(f"ringrift: {error}", err=True, fg="red")
+        click.secho(f"ringrift: {without_secrets(str(error))}", err=True, fg="red")
         raise click.exceptions.Exit(exit_code(error)) from None
 
 

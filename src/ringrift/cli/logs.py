@@ -11,6 +11,7 @@ import structlog
 
 from ringrift.errors import StorageReadOnly
 from ringrift.log_lines import prepare_line
+from ringrift.redaction import hide_secrets
 from ringrift.runtime import LogStderr
 
 LOG_BYTES_MAX = 10_000_000
@@ -71,6 +72,7 @@ def _configure(level: int, file: LogStderr | BoundedFile, renderer: structlog.ty
             structlog.processors.TimeStamper(fmt="iso"),
             prepare_line,
             structlog.processors.format_exc_info,
+            hide_secrets,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -113,4 +113,10 @@ def check_node_table(table: Mapping[str, Any]) -> list[DataNode]:
             nodes.append(msgspec.convert({**fields, "name": name}, DataNode))
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise ConfigError(f"[nodes.{name}]: {error}") from None
+        for field in ("s3_url", "s3_endpoint"):
+            if "@" in getattr(nodes[-1], field).partition("://")[2].partition("/")[0]:
+                # It would be shown wherever the address is.
+                raise ConfigError(
+                    f"[nodes.{name}]: {field} holds a key; keys belong into the environment or the profile"
+                )
     return nodes

@@ -30,7 +30,7 @@ function drawAct(run, link) {
   button.dataset.locked = rights.may_act ? "no" : "yes";
   button.title = rights.may_act ? "" : "needs the key";
   button.dataset.path = run?.state === "paused" ? "/resume" : "/pause";
-  say(button, `${rights.may_act ? "" : "🔒 "}${run?.state === "paused" ? "Resume" : "Pause"}`);
+  say(button, run?.state === "paused" ? "Resume" : "Pause");
 }
 
 function drawBanner(store, link) {

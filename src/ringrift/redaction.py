@@ -1,0 +1,69 @@
+"""Taking secrets out of text that people, or other programs, will read.
+
+Whoever writes a log line or an error should not put a secret into it. This is the net under that: what came
+back from a library, a foreign program or a user's own settings may carry one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+HIDDEN = "(secret)"
+# What this process was given; found wherever it stands, in whatever form of words.
+_VARIABLES = (
+    "RINGRIFT_DATA_SECRET",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+)
+_LETTERS_MIN = 6  # shorter ones would be found in ordinary words
+_DEPTH_MAX = 4
+_FORMS = (
+    # user:password@ of an address
+    (re.compile(r"(?<=://)[^/\s@:]*:[^/\s@]+(?=@)"), HIDDEN),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
+    (re.compile(r"(?<=#enter=)[\w-]+"), HIDDEN),
+    (re.compile(r"(?i)(x-amz-(?:signature|credential|security-token)=)[^&\s\"']+"), rf"\1{HIDDEN}"),
+    # A fencing token is a number, and no secret.
+    (
+        re.compile(
+            r"(?i)((?:secret(?:_access)?_?key|session_token|passw(?:or)?d|api_?key|data_secret|http_token)"
+            r"[\"']?\s*[=:]\s*[\"']?)(?!\d+\b)[^\s\"',;&}]{6,}"
+        ),
+        rf"\1{HIDDEN}",
+    ),
+)
+
+
+def without_secrets(text: str) -> str:
+    """The text with whatever looks like a secret, or is one of this process's, taken out."""
+    for name in _VARIABLES:
+        value = os.environ.get(name, "")
+        if len(value) >= _LETTERS_MIN and value in text:
+            text = text.replace(value, HIDDEN)
+    for form, instead in _FORMS:
+        text = form.sub(instead, text)
+    return text
+
+
+def hide_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The last step before a log line is written."""
+    for key, value in event.items():
+        event[key] = _hidden(value, _DEPTH_MAX)
+    return event
+
+
+def _hidden(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, int | float | None) or depth == 0:
+        return value
+    if isinstance(value, Mapping):
+        return {key: _hidden(each, depth - 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hidden(each, depth - 1) for each in value]
+    return value
