@@ -144,6 +144,11 @@ class ControlLease:
                 # Nothing can be written, by nobody: what is written later still carries the token.
                 log.debug("control.not_renewed", error=str(error))
 
+    async def is_ours(self) -> bool:
+        """Whether the store says that this process controls it, whatever an event says."""
+        entry = await self._kv.get(TOKEN_KEY)
+        return entry is not None and entry.revision == self._token
+
     def note_refusal(self, lost: LeaseLost) -> None:
         """A write was refused for its token: look at once. May be called from any thread."""
         self._refusal = lost

@@ -102,6 +102,7 @@ async def _take_control(stack: AsyncExitStack) -> tuple[Engine, asyncio.Task[Non
     # Whatever this process writes from here on carries the token.
     engine = fenced(engine, lease.guard, on_lost=lease.note_refusal)
     shared_engine().put(engine)
+    get_daemon_manager().reactions.leads = lease.is_ours
     await require_whole_store(
         engine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
     )

@@ -82,7 +82,9 @@ async def test_writes_under_an_old_token_are_refused_and_the_holder_hears_of_it(
     await asyncio.sleep(0)
     runtime.advance(LEASE_S + 1)  # held up for longer than its lease
     second = ControlLease(engine.kv, runtime, FolderOfAnother(tmp_path / "other"))
+    assert await first.is_ours(), "nobody else had control yet"
     await second.take()
+    assert [await first.is_ours(), await second.is_ours()] == [False, True], "by the store, not by an event"
     with pytest.raises(LeaseLost):
         await ledger.append(note(2.0))
     with pytest.raises(LeaseLost):
