@@ -253,7 +253,7 @@ def test_no_name_leads_out_of_the_folder(server, verb, name):
     head = b'{"files":[["%s",5]]}' % name.encode()
     status, body = raw(server, words(verb, head))
     assert status == 400
-    assert b"not a SHA-256 digest" in body
+    assert b"must be SHA-256 in 64 lower-case hex digits" in body
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ class SqliteEventLog:
             if types is None:
                 rows = db.execute(sql.READ, (after, limit))
             else:
-                rows = db.execute(sql.READ_TYPES, (after, limit, _encode(list(types)).decode()))
+                wanted = {"after": after, "limit": limit, "types": _encode(list(types)).decode()}
+                rows = db.execute(sql.READ_TYPES, wanted)
             return [record for row in rows if (record := _record(row)) is not None]
 
         return await self._store.read(query)

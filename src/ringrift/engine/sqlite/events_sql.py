@@ -9,8 +9,8 @@ LAST_STAMP = "SELECT appended_s FROM event ORDER BY seq DESC LIMIT 1"
 
 READ = "SELECT seq, id, type, body, appended_s, checksum FROM event WHERE seq > ? ORDER BY seq LIMIT ?"
 READ_TYPES = (
-    "SELECT seq, id, type, body, appended_s, checksum FROM event WHERE seq > ?1"
-    " AND type IN (SELECT value FROM json_each(?3)) ORDER BY seq LIMIT ?2"
+    "SELECT seq, id, type, body, appended_s, checksum FROM event WHERE seq > :after"
+    " AND type IN (SELECT value FROM json_each(:types)) ORDER BY seq LIMIT :limit"
 )
 
 FIRST_SEQ = "SELECT min(seq) FROM event"

@@ -45,7 +45,7 @@ def add(tx: Transaction, parts: Sequence[PlainRun | LinkedItem]) -> list[str]:
         if part.lane not in lanes:
             lanes[part.lane] = find_or_add_lane(tx, part.lane)
         if isinstance(part, PlainRun):
-            _insert(tx, sql.ADD, (part.rows, tx.now_s, lanes[part.lane]), part.ids)
+            _insert(tx, part.rows, lanes[part.lane], part.ids)
             ids += part.ids
         else:
             ids.append(_add_linked(tx, part, lanes[part.lane]))
@@ -60,7 +60,7 @@ def _add_linked(tx: Transaction, item: LinkedItem, lane: int) -> str:
         if existing is not None:
             return str(existing[0])
     needs = sorted(_needed(tx.db, item.id, needed) for needed in set(item.new.after))
-    _insert(tx, sql.ADD, (item.row, tx.now_s, lane), [item.id])
+    _insert(tx, item.row, lane, [item.id])
     (seq, _) = tx.db.execute(sql.SEQ_AND_STATE, (item.id,)).fetchone()
     blockers = sum(1 for need in needs if need.code != Code.DONE)
     code, due_s = _unclaimed(blockers, tx.now_s + item.new.delay_s, tx.now_s)
@@ -76,9 +76,9 @@ def _add_linked(tx: Transaction, item: LinkedItem, lane: int) -> str:
     return item.id
 
 
-def _insert(tx: Transaction, query: str, parameters: tuple[str, float, int], ids: Sequence[str]) -> None:
+def _insert(tx: Transaction, rows: str, lane: int, ids: Sequence[str]) -> None:
     try:
-        tx.db.execute(query, parameters)
+        tx.db.execute(sql.ADD, {"rows": rows, "lane": lane, "now_s": tx.now_s})
     except sqlite3.IntegrityError:
         raise AlreadyExists(_known(tx.db, ids)) from None
     tx.changed.add(QUEUE)

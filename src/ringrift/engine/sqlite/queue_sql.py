@@ -33,13 +33,13 @@ DROP_EMPTY_LANES = "DELETE FROM lane WHERE id NOT IN (SELECT lane FROM work_coun
 DROP_EMPTY_COUNTS = "DELETE FROM work_count WHERE items = 0"
 
 # --- adding
-# Each row is [id, priority, attempts_max, delay_s, trace, payload, checksum]; then the time and the lane.
+# Each of :rows is [id, priority, attempts_max, delay_s, trace, payload, checksum].
 ADD = (
     "INSERT INTO work(id, lane, state, priority, attempts_max, due_s, not_before_s, added_s, changed_s,"
     " trace, payload, checksum)"
-    f" SELECT value->>0, ?3, iif(value->>3 > 0, {Code.DELAYED:d}, {Code.READY:d}), value->>1,"
-    " value->>2, iif(value->>3 > 0, ?2 + (value->>3), NULL), ?2 + (value->>3), ?2, ?2,"
-    " CAST(value->>4 AS BLOB), CAST(value->>5 AS BLOB), value->>6 FROM json_each(?1)"
+    f" SELECT value->>0, :lane, iif(value->>3 > 0, {Code.DELAYED:d}, {Code.READY:d}), value->>1,"
+    " value->>2, iif(value->>3 > 0, :now_s + (value->>3), NULL), :now_s + (value->>3), :now_s, :now_s,"
+    " CAST(value->>4 AS BLOB), CAST(value->>5 AS BLOB), value->>6 FROM json_each(:rows)"
 )
 LINK = "UPDATE work SET state = ?, due_s = ?, blockers = ?, idempotency_key = ?, error = ? WHERE seq = ?"
 ID_OF_KEY = "SELECT id FROM work WHERE idempotency_key = ?"

@@ -17,7 +17,7 @@ from ringrift.engine.ports import WriteGuard
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import contained
 from ringrift.engine.sqlite.files import connect
-from ringrift.engine.sqlite.kv_sql import REVISION_OF
+from ringrift.engine.sqlite.kv_sql import LIVE_REVISION_OF
 from ringrift.engine.sqlite.wakeups import Wakeups
 from ringrift.engine.sqlite.writer import Operation, Transaction, Writer
 from ringrift.engine.waiting import Look, wait_for_change
@@ -63,7 +63,7 @@ class Store:
         arguments.check_guard(guard)
 
         def guarded(tx: Transaction) -> T:
-            found = tx.db.execute(REVISION_OF, (guard.key, tx.now_s)).fetchone()
+            found = tx.db.execute(LIVE_REVISION_OF, (guard.key, tx.now_s)).fetchone()
             check_guard(guard, None if found is None else found[0])
             return operation(tx)
 
