@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup run test check bench fuzz commands clocks clean
+.PHONY: setup run test check bench fuzz commands clocks nodes clean
 .DEFAULT_GOAL := run
 
 # pip, not uv: see docs/decisions on installing torch.
@@ -61,6 +61,11 @@ bench: $(VENV)/.bench-ready
 COMMAND_LINES ?= 2000
 commands: $(VENV)/.dev-ready
 	nice $(BIN)/python scripts/random_commands.py --lines $(COMMAND_LINES)
+
+# Three nodes whose disks fill, break and are wiped, lines cut and processes killed: no copy too few by our doing.
+NODES_S ?= 600
+nodes: $(VENV)/.dev-ready
+	nice $(BIN)/python scripts/three_nodes.py --seconds $(NODES_S)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
