@@ -180,3 +180,35 @@ def test_a_killed_writer_loses_no_committed_game(tmp_path, moment, kept):
     writer.close()
     found = [stored.game.run_index for path in sorted(tmp_path.glob("*.db")) for stored in games_of(path)]
     assert found == list(kept)
+
+
+KILLED_AT_A_STATEMENT = """
+import os, signal, sqlite3, sys
+from ringrift.jobs.shards.schema import create_tables
+
+statements = 0
+
+def count(_statement):
+    global statements
+    statements += 1
+    if statements == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.set_trace_callback(count)
+create_tables(db)
+"""
+
+
+@pytest.mark.parametrize("statement", [2, 4, 6])
+def test_one_that_is_killed_while_it_makes_its_file_can_be_started_again(tmp_path, statement):
+    writer = ShardWriter(tmp_path, "run", load_game(CONFIG), games_per_shard=10, facts={})
+    path = writer.open_path
+    writer.close()
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED_AT_A_STATEMENT, str(path), str(statement)], timeout=60, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+    again = ShardWriter(tmp_path, "run", load_game(CONFIG), games_per_shard=10, facts={})
+    assert again.done_indexes() == set()
+    again.close()

@@ -126,10 +126,11 @@ TABLE_RULES = {
 
 
 def create_tables(db: sqlite3.Connection) -> None:
-    """Make an empty shard of *db*."""
-    db.executescript(TABLES)
-    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    """Make an empty shard of *db*, all at once: whoever is killed meanwhile leaves nothing half-made."""
+    db.executescript(
+        f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+        f"{TABLES}; COMMIT;"
+    )
 
 
 def check_header(path: Path) -> None:

@@ -155,12 +155,16 @@ class ShardWriter:
 
 
 def _open_gathering(path: Path) -> sqlite3.Connection:
-    if path.exists() and path.stat().st_size:
+    # With a journal beside it, what the file says is not what was committed: SQLite undoes that first.
+    interrupted = path.with_name(f"{path.name}-journal").exists()
+    if path.exists() and path.stat().st_size and not interrupted:
         check_header(path)
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA synchronous = NORMAL")
     if not db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         create_tables(db)
+    elif interrupted:
+        check_header(path)
     return db
 
 
