@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import io
 import re
+import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
@@ -22,6 +24,7 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
+from ringrift.cli.control import page_link
 from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.options import use_data_folder
 from ringrift.cli.run_picture import draw_run, head_line
@@ -29,6 +32,7 @@ from ringrift.learning.run_status import RunStatus
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
+from ringrift.web.access import AccessKeys
 from ringrift.web.address import read_address
 from ringrift.web.endpoints import Probes
 from ringrift.web.run_reader import read_run_status
@@ -83,14 +87,14 @@ def main() -> int:
     address = None if data is None else read_address(get_settings().coordination_dir)
     with started_browser() as browser:
         if data is None:
-            with made_up_page(status, runtime) as url:
-                take_shots(browser, url)
+            with made_up_page(status, runtime) as link:
+                take_shots(browser, link)
             with made_up_page(
                 SampleRun(configs=TWELVE, now_s=runtime.now_s(), minutes=600).status(), runtime
-            ) as url:
-                shoot(browser, url, "live-page-twelve", "dark", 1280, 1010)
+            ) as link:
+                shoot(browser, link, "live-page-twelve", "dark", 1280, 1010)
         elif address is not None:
-            take_shots(browser, address.url)
+            take_shots(browser, partial(page_link, address))
     return 0
 
 
@@ -121,19 +125,19 @@ def started_browser() -> Iterator[Browser]:
         browser.close()
 
 
-def take_shots(browser: Browser, url: str) -> None:
+def take_shots(browser: Browser, link: Callable[[], str]) -> None:
     for shot in SHOTS:
-        shoot(browser, url, *shot)
+        shoot(browser, link, *shot)
 
 
-def shoot(browser: Browser, url: str, name: str, theme: str, width: int, height: int) -> None:
+def shoot(browser: Browser, link: Callable[[], str], name: str, theme: str, width: int, height: int) -> None:
     context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="light" if theme == "light" else "dark",
         device_scale_factor=1.5,
     )
     page = context.new_page()
-    page.goto(url)
+    page.goto(link())
     page.locator("#link-text", has_text="live").wait_for()
     page.wait_for_timeout(500)
     page.screenshot(path=TARGET / f"{name}.png")
@@ -141,7 +145,7 @@ def shoot(browser: Browser, url: str, name: str, theme: str, width: int, height:
 
 
 @contextmanager
-def made_up_page(status: RunStatus, runtime: Runtime) -> Iterator[str]:
+def made_up_page(status: RunStatus, runtime: Runtime) -> Iterator[Callable[[], str]]:
     board = SnapshotBoard()
     rows = [
         {
@@ -172,16 +176,24 @@ def made_up_page(status: RunStatus, runtime: Runtime) -> Iterator[str]:
             events=events,
         )
     )
-    probes = Probes(board, _no_events, runtime)
+    keys = AccessKeys(secrets.token_hex(), runtime)
+    probes = Probes(board, _NoActions(), runtime, keys=keys)
     server = ProbeServer(probes.app(), host="127.0.0.1", port=0)
     server.start()
-    yield server.url
+    yield lambda: f"{server.url}/#enter={keys.new_code()}"
     probes.stream.close()
     server.stop()
 
 
-async def _no_events(*_: object) -> str:
-    return ""
+class _NoActions:
+    """Nobody presses a button on a picture."""
+
+    async def publish(self, *_: object) -> str:
+        return ""
+
+    async def pause(self, _: object) -> None: ...
+
+    async def resume(self, _: object) -> None: ...
 
 
 if __name__ == "__main__":
