@@ -356,3 +356,79 @@ class FaultyLine:
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
+
+
+class SlowLine:
+    """A line to a server on loopback that brings so many bytes a second each way, or stands still.
+
+    Its buffers are small, so that what a sender got rid of is on its way and not in the memory of the test.
+    """
+
+    BUFFER_BYTES = 1 << 12
+    TICK_S = 0.05
+
+    def __init__(self, port, *, bytes_per_s, fast_bytes=0):
+        self._target, self.bytes_per_s = port, bytes_per_s
+        self._fast_bytes = fast_bytes  # of each connection, such as its login
+        self.port = 0
+        self.stands_still = False
+        self.pauses = []  # (bytes after which, seconds for which) it stands still
+        self.carried = 0
+        self._server, self._lines = None, set()
+
+    async def __aenter__(self):
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.BUFFER_BYTES)
+        listening.bind(("127.0.0.1", 0))
+        self._server = await asyncio.start_server(self._serve, sock=listening, limit=self.BUFFER_BYTES)
+        self.port = listening.getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        await self.break_off()
+
+    async def break_off(self):
+        """End all connections that go over it."""
+        for task in list(self._lines):
+            task.cancel()
+        await asyncio.gather(*self._lines, return_exceptions=True)
+
+    async def _serve(self, reader, writer):
+        task = asyncio.current_task()
+        self._lines.add(task)
+        far = socket.socket()
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.BUFFER_BYTES)
+        far.setblocking(False)
+        writers = [writer]
+        try:
+            await asyncio.get_running_loop().sock_connect(far, ("127.0.0.1", self._target))
+            far_reader, other = await asyncio.open_connection(sock=far, limit=self.BUFFER_BYTES)
+            writers.append(other)
+            ways = [self._pump(reader, other), self._pump(far_reader, writer)]
+            await asyncio.gather(*ways)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._lines.discard(task)
+            for each in writers:
+                each.transport.abort()
+                each.close()
+            far.close()
+
+    async def _pump(self, reader, writer):
+        writer.transport.set_write_buffer_limits(self.BUFFER_BYTES)
+        fast = self._fast_bytes
+        while piece := await reader.read(max(1, int(self.bytes_per_s * self.TICK_S))):
+            while self.stands_still:
+                await asyncio.sleep(self.TICK_S)
+            self.carried += len(piece)
+            if self.pauses and self.carried >= self.pauses[0][0]:
+                await asyncio.sleep(self.pauses.pop(0)[1])
+            fast -= len(piece)
+            if fast < 0:
+                await asyncio.sleep(len(piece) / self.bytes_per_s)
+            writer.write(piece)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()

@@ -75,11 +75,11 @@ class TransportBench:
             await close()
 
 
-def ssh_bench(name, server, tmp_path, control_dir, **fields):
+def ssh_bench(name, server, tmp_path, control_dir, alive_s=12, connect_s=60.0, **fields):
     runtime = SystemRuntime()
     here, there = Store(tmp_path / HERE, runtime), Store(tmp_path / THERE, runtime)
     programs = Programs(Scratch(here.root / "transfer", runtime), runtime)
-    ssh = Ssh(programs, runtime, control_dir=control_dir, connect_s=60.0)
+    ssh = Ssh(programs, runtime, control_dir=control_dir, connect_s=connect_s, alive_s=alive_s)
     landing = Landing(here.intake(HERE), verifier=name, now_s=runtime.now_s)
     stores = SshStores(ssh, programs.scratch, this=HERE)
     if name == "rsync":

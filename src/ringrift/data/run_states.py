@@ -116,7 +116,7 @@ async def run_identity(kv: KeyValue, runtime: Runtime) -> RunIdentity:
 async def leading_models(kv: KeyValue) -> dict[str, str]:
     """Return the champion of each config, as a state would name it."""
     return {
-        entry.key.removeprefix(CHAMPIONS): found.group(1).decode()
+        unquote(entry.key.removeprefix(CHAMPIONS)): found.group(1).decode()
         for entry in await kv.entries(CHAMPIONS)
         if (found := _MODEL.search(entry.value))
     }
@@ -159,7 +159,7 @@ def read_snapshot(path: Path, node: str) -> SnapshotContents:
                 config = unquote(key.removeprefix(_FACTS).rpartition("/")[0])
                 facts[config] = facts.get(config, 0) + 1
             champions = {
-                key.removeprefix(CHAMPIONS): found.group(1).decode()
+                unquote(key.removeprefix(CHAMPIONS)): found.group(1).decode()
                 for key, value in _entries(db, CHAMPIONS)
                 if (found := _MODEL.search(value))
             }

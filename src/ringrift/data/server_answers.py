@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from ringrift.data.promises import Holder, KeepRequest, ReleaseRequest
 from ringrift.data.server_buffers import Buffers
 from ringrift.data.transfer.chunks import ChunkedFile, chunk_count, chunk_length
 from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.data.transfer.incoming import Incoming
 from ringrift.data.transfer.messages import (
     ASKED_AT_ONCE,
     CHUNKS_AT_ONCE,
@@ -136,7 +139,9 @@ class Answers:
         hashes = split_hashes(asked.hashes)
         _check_positions(asked.file, (asked.first, asked.first + max(0, len(hashes) - 1)))
         incoming = self._intake.incoming(asked.file.digest, asked.file.size)
-        return ServerAnswer(encode(Positions(asked.file, tuple(incoming.missing(asked.first, hashes)))))
+        missing = tuple(incoming.missing(asked.first, hashes))
+        begun = incoming.begun(missing)
+        return ServerAnswer(encode(Positions(asked.file, missing, begun if any(begun) else ())))
 
     def _chunks(self, head: bytes, payload: Payload) -> ServerAnswer:
         sent = decode(head, Chunks)
@@ -146,16 +151,31 @@ class Answers:
             raise ConfigError(f"{len(sent.positions)} chunks have {len(hashes)} hashes")
         incoming = self._intake.incoming(sent.file.digest, sent.file.size)
         wrong = []
-        with self._buffers.borrow() as buffer:
-            for position, expected in zip(sent.positions, hashes, strict=True):
+        with self._buffers.borrow() as buffer, incoming.receiving():
+            begun = sent.begun or (0,) * len(sent.positions)
+            for position, expected, done in zip(sent.positions, hashes, begun, strict=True):
                 piece = buffer[: chunk_length(sent.file.size, position)]
-                payload.read_into(piece)
+                self._read_chunk(incoming, position, piece, done, payload)
                 try:
                     incoming.write(position, expected, piece)
                 except DigestMismatch:
                     wrong.append(position)
         return ServerAnswer(encode(Positions(sent.file, tuple(wrong))))
 
+    def _read_chunk(
+        self, incoming: Incoming, position: int, piece: memoryview, done: int, payload: Payload
+    ) -> None:
+        """Read a chunk, or what is left of one; if the line breaks, what came of it is kept."""
+        if done:
+            incoming.beginning(position, piece[:done])
+        before = payload.left
+        try:
+            payload.read_into(piece[done:])
+        except OSError:
+            incoming.keep_begun(position, piece[: done + before - payload.left])
+            raise
+
+    def _seal(self, head: bytes, _payload: Payload) -> ServerAnswer:
     def _seal(self, head: bytes, payload: Payload) -> ServerAnswer:
         file = decode(head, FileToSeal)
         if (held := self._intake.held(file.digest, file.size)) is not None:
@@ -184,9 +204,15 @@ class Answers:
         return ServerAnswer(encode(self._hashed(asked)))
 
     def _fetch_chunks(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        chunks = self._hashed(decode(head, Positions))
+        asked = decode(head, Positions)
+        chunks = self._hashed(asked)
+        begun = asked.begun if chunks.positions and asked.begun else (0,) * len(chunks.positions)
+        chunks = replace(chunks, begun=begun if any(begun) else ())
         path, size = self._intake.folder.place(chunks.file.digest), chunks.file.size
-        parts = tuple(FilePart(path, p * CHUNK_BYTES, chunk_length(size, p)) for p in chunks.positions)
+        parts = tuple(
+            FilePart(path, p * CHUNK_BYTES + done, chunk_length(size, p) - done)
+            for p, done in zip(chunks.positions, begun, strict=True)
+        )
         return ServerAnswer(encode(chunks), parts)
 
     def _hashed(self, asked: Positions) -> Chunks:

@@ -213,8 +213,9 @@ class _BoundedLines:
             raise ConnectionError(f"more than {LINES_BYTES_MAX} bytes of headers")
         return line
 
-    def readinto(self, piece: memoryview) -> int:
-        return self._stream.readinto(piece)
+    def readinto1(self, piece: memoryview) -> int:
+        """Read what is there: bytes that came are not lost if the line breaks before the next ones."""
+        return self._stream.readinto1(piece)
 
     def close(self) -> None:
         self._stream.close()
@@ -235,7 +236,7 @@ class _RequestPayload:
             raise ConfigError("the payload is shorter than its head says")
         done = 0
         while done < len(piece):
-            count = self._stream.readinto(piece[done:])
+            count = self._stream.readinto1(piece[done:])
             if not count:
                 raise ConnectionError("the sender ended in the middle")
             done += count

@@ -249,6 +249,8 @@ class Attempt:
 
         async def on_progress(progress: TransferProgress) -> None:
             nonlocal seen
+            if progress.in_transit and not limit.expired():
+                limit.reschedule(min(ends_s, now_s() + self._stall_s))
             if progress.bytes_done + progress.files_done > seen and not limit.expired():
                 self.progressed = self.progressed or seen >= 0 or progress.bytes_done > 0
                 seen = progress.bytes_done + progress.files_done

@@ -1,21 +1,23 @@
 """Files as text over ssh, at most 2 MB per command: slow, and it gets through where nothing else does.
 
-Every part is a connection's whole work, so that lines which break after seconds still move files. No more
-than one part is in memory, whatever the size of the file.
+Every part is a connection's whole work, so that lines which break after seconds still move files. Parts begin
+small and are as large as the line brings in some seconds. No more than one is in memory, whatever the size of
+the file.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
 from ringrift.data.receive_main import ReceiveReply, ReceiveRequest, WirePiece
 from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.card_box import packed_cards
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferFailed
+from ringrift.data.transfer.contract import BYTES_PER_S_MIN, CHUNK_BYTES, Moved, Terms, TransferFailed
 from ringrift.data.transfer.landing import Landed, Landing
 from ringrift.data.transfer.ssh import SshLine
 from ringrift.data.transfer.ssh_store import SshStores, has_ssh
@@ -23,6 +25,8 @@ from ringrift.data.transfer.ssh_store import SshStores, has_ssh
 NAME = "base64"
 PIECES_MAX = 500  # small files in one command
 TRIES = 3  # of a part that does not get through
+PART_MIN, PART_FIRST = 1 << 14, 1 << 16
+PART_S = 5.0  # that a command should take
 
 
 class Base64Transport:
@@ -54,7 +58,10 @@ class Base64Transport:
                 reading_s = sum(piece.size for piece in pieces) / READ_BYTES_PER_S
                 cards = packed_cards(call.open[piece.digest] for piece in pieces)
                 request = ReceiveRequest(pieces=tuple(pieces), cards=cards)
-                reply = await call.shown_while(self._ask(line, "take", request, terms, reading_s=reading_s))
+                on_its_way_s = sum(len(piece.data) for piece in pieces) / BYTES_PER_S_MIN
+                asking = self._ask(line, "take", request, terms, reading_s=reading_s + on_its_way_s)
+                with course.timed(sum(len(piece.data) for piece in pieces)):
+                    reply = await call.shown_while(asking, in_transit=True)
             except TransferFailed as error:
                 if not course.may_connect_again():
                     call.fail_rest(error)
@@ -73,10 +80,13 @@ class Base64Transport:
         course = _Course(look.offsets)
         while call.open:
             wants = tuple((digest, course.offset(digest)) for digest in list(call.open)[:PIECES_MAX])
-            request = ReceiveRequest(wants=wants, bytes_max=CHUNK_BYTES)
+            request = ReceiveRequest(wants=wants, bytes_max=course.part_bytes)
             try:
                 line = await self._stores.ssh.line(node)
-                reply = await self._ask(line, "give", request, terms)
+                on_its_way_s = course.part_bytes / BYTES_PER_S_MIN
+                asking = self._ask(line, "give", request, terms, reading_s=on_its_way_s)
+                with course.timed(course.part_bytes):
+                    reply = await call.shown_while(asking, in_transit=True)
             except TransferFailed as error:
                 if not course.may_connect_again():
                     call.fail_rest(error)
@@ -100,9 +110,9 @@ class Base64Transport:
         return await self._stores.ask(line, action, request, by=NAME, quiet_s=quiet_s)
 
     def _next_pieces(self, call: TransferCall, course: _Course) -> list[WirePiece]:
-        """Read the next parts of open files, 2 MB together. Files that are not here are closed."""
+        """Read the next parts of open files, for one command. Files that are not here are closed."""
         pieces: list[WirePiece] = []
-        left = CHUNK_BYTES
+        left = course.part_bytes
         for digest, card in list(call.open.items())[:PIECES_MAX]:
             offset = course.offset(digest)
             try:
@@ -133,6 +143,18 @@ class _Course:
         self._broken_lines = 0
         self._damaged_parts: Counter[str] = Counter()
         self._wrong_files: Counter[str] = Counter()
+        self.part_bytes = PART_FIRST  # in the next command
+
+    @contextmanager
+    def timed(self, size: int) -> Iterator[None]:
+        """Make the next part as large as the line brings in some seconds; smaller after one that broke."""
+        now_s = asyncio.get_running_loop().time
+        begun_s, wanted = now_s(), self.part_bytes // 4
+        try:
+            yield
+            wanted = min(int(size / max(1e-3, now_s() - begun_s) * PART_S), self.part_bytes * 4)
+        finally:
+            self.part_bytes = min(CHUNK_BYTES, max(PART_MIN, wanted))
 
     def offset(self, digest: str) -> int:
         return self._offsets.get(digest, 0)

@@ -81,7 +81,7 @@ class TransferCall:
         self._reached[digest] = bytes_done
         await self.show()
 
-    async def show(self, *, in_flight: int | None = None) -> None:
+    async def show(self, *, in_flight: int | None = None, in_transit: bool = False) -> None:
         """Tell who watches. *in_flight* are bytes of open files, if only their sum is known."""
         if in_flight is None:
             in_flight = sum(done for digest, done in self._reached.items() if digest in self.open)
@@ -93,15 +93,20 @@ class TransferCall:
                 bytes_total=self._bytes_total,
                 files_done=self._files_total - len(self.open),
                 files_total=self._files_total,
+                in_transit=in_transit,
             )
         )
 
-    async def shown_while(self, work: Awaitable[T]) -> T:
-        """Wait for work that moves no bytes, such as hashing a large file, and let who watches know."""
+    async def shown_while(self, work: Awaitable[T], *, in_transit: bool = False) -> T:
+        """Wait for work that moves no bytes, such as hashing a large file, and let who watches know.
+
+        *in_transit*: it moves bytes that only the program it waits for could count.
+        """
         task = asyncio.ensure_future(work)
+        look_s = min(_STILL_HERE_S, self.terms.timeout_s / 4)
         try:
-            while not (await asyncio.wait({task}, timeout=_STILL_HERE_S))[0]:
-                await self.show()
+            while not (await asyncio.wait({task}, timeout=look_s))[0]:
+                await self.show(in_transit=in_transit)
         finally:
             task.cancel()
             await asyncio.wait({task})

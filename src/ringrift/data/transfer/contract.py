@@ -18,6 +18,7 @@ from ringrift.data.nodes import DataNode
 from ringrift.errors import Unavailable
 
 CHUNK_BYTES = 2 << 20
+BYTES_PER_S_MIN = 5_000.0  # of the slowest line that is waited for: 40 kbit/s
 AT_REST = "found at rest"  # the verifier of a receipt for a file that was there and was not read again
 
 
@@ -55,6 +56,7 @@ class TransferProgress:
     bytes_total: int
     files_done: int
     files_total: int
+    in_transit: bool = False  # bytes are on a line that somebody else watches; it is not known how many came
 
 
 async def _nobody_looks(progress: TransferProgress) -> None:

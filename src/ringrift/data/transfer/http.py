@@ -20,6 +20,7 @@ from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
 from ringrift.data.transfer.http_crew import PAUSE_S, TRIES, Crew
 from ringrift.data.transfer.http_fetching import Fetching
 from ringrift.data.transfer.http_line import HttpLine, LineBroken, ServerTime, Unreachable, connect
+from ringrift.data.transfer.http_pieces import LineSpeed
 from ringrift.data.transfer.http_sending import Sending
 from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.http_work import Work
@@ -44,6 +45,7 @@ class HttpTransport:
     ) -> None:
         self._intake, self._signer, self._runtime = intake, Signer(secret), runtime
         self._connections = connections
+        self._speeds: dict[str, LineSpeed] = {}  # by node
 
     def reaches(self, node: DataNode) -> bool:
         return node.data_port > 0 and bool(node.addresses)
@@ -53,7 +55,7 @@ class HttpTransport:
         await asyncio.to_thread(self._check_here, tally)
         open_line = self._opener(node, terms)
         await self._ask_what_is_held(tally, open_line, read_again=terms.read_again)
-        return await self._work(Sending(self._intake, tally, terms), open_line)
+        return await self._work(Sending(self._intake, tally, terms, self._speed(node)), open_line)
 
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         tally = TransferTally(artifacts, terms, self._runtime)
@@ -61,7 +63,7 @@ class HttpTransport:
         await asyncio.to_thread(self._check_held_here, tally, read_again=terms.read_again)
         if tally.open_files():
             await self._first_word(_hello, open_line)
-        return await self._work(Fetching(self._intake, tally, terms), open_line)
+        return await self._work(Fetching(self._intake, tally, terms, self._speed(node)), open_line)
 
     async def ask(
         self, node: DataNode, verb: str, message: msgspec.Struct, answer: type[T], *, timeout_s: float
@@ -88,6 +90,9 @@ class HttpTransport:
             await asyncio.shield(asyncio.to_thread(work.close))
         await work.tally.tell()
         return work.tally.moved()
+
+    def _speed(self, node: DataNode) -> LineSpeed:
+        return self._speeds.setdefault(node.name, LineSpeed(self._runtime))
 
     def _opener(self, node: DataNode, terms: Terms) -> Callable[[], HttpLine]:
         if not self.reaches(node):

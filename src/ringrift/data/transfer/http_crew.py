@@ -15,6 +15,7 @@ from functools import partial
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from ringrift.data.transfer.http_line import HttpLine, LineBroken
+from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.signing import NotSigned
 from ringrift.errors import RingRiftError
 from ringrift.runtime import Runtime
@@ -23,6 +24,7 @@ T = TypeVar("T")
 A = ParamSpec("A")
 
 TRIES = 4  # without getting any further
+WATCHED_S = 0.5  # between two looks at how far a request is
 PAUSE_S = 0.1  # before the second try; each later one waits twice as long
 
 
@@ -35,12 +37,40 @@ class CrewPiece(Protocol):
 P = TypeVar("P", bound=CrewPiece)
 
 
-@dataclass(slots=True)
+@dataclass
 class Desk:
     """What a worker works with: its connection and the threads for whatever blocks."""
 
     line: HttpLine
     pool: ThreadPoolExecutor
+
+    _moved = 0  # of the line, when last looked at
+    _counted = 0  # of the present payload
+
+    async def watched(
+        self, tally: TransferTally, work: Callable[A, T], *args: A.args, **kwargs: A.kwargs
+    ) -> T:
+        """Do work that moves bytes, and count those that crossed the line while they do."""
+        task = asyncio.ensure_future(self.off_loop(work, *args, **kwargs))
+        try:
+            while not (await asyncio.wait({task}, timeout=WATCHED_S))[0]:
+                await self._count(tally, self.line.moved() - self._moved)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        await self._count(tally, self.line.moved() - self._moved)
+        return task.result()
+
+    async def all_moved(self, tally: TransferTally, size: int) -> None:
+        """The other side has the whole payload, or we do: count what was not seen on its way."""
+        await self._count(tally, size - self._counted)
+        self._moved, self._counted = self.line.moved(), 0
+
+    async def _count(self, tally: TransferTally, moved: int) -> None:
+        if moved > 0:
+            self._moved += moved
+            self._counted += moved
+            await tally.count(moved)
 
     async def off_loop(self, work: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.pool, partial(work, *args, **kwargs))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ringrift.data.transfer.chunks import SpareBuffers, chunk_length
 from ringrift.data.transfer.contract import Terms
 from ringrift.data.transfer.http_crew import Desk
-from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, SmallFiles
+from ringrift.data.transfer.http_line import LineBroken
+from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, LineSpeed, SmallFiles
 from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.http_work import CameWrong, Work
 from ringrift.data.transfer.incoming import Incoming
@@ -20,8 +21,8 @@ _NOT_THERE = "the other node has no such file"
 class Fetching(Work):
     """Does the pieces of one call to `fetch`."""
 
-    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms) -> None:
-        super().__init__(intake, tally, terms)
+    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms, speed: LineSpeed) -> None:
+        super().__init__(intake, tally, terms, speed)
         self._incoming: dict[str, Incoming] = {}
         self._buffers = SpareBuffers()
 
@@ -41,8 +42,8 @@ class Fetching(Work):
         with self.intake.batch(VERIFIER) as batch:
             for file in coming:
                 await self.terms.pace.spend(file.size)
-                await desk.off_loop(self._take_one, batch, file.digest, file.size, desk)
-                await self.tally.count(file.size)
+                await desk.watched(self.tally, self._take_one, batch, file.digest, file.size, desk)
+            await desk.all_moved(self.tally, sum(file.size for file in coming))
             return await desk.off_loop(batch.seal)
 
     def _take_one(self, batch: Batch, digest: str, size: int, desk: Desk) -> None:
@@ -62,9 +63,12 @@ class Fetching(Work):
             raise Unavailable(_NOT_THERE)
         incoming = await desk.off_loop(self._opened, large)
         missing = await desk.off_loop(incoming.missing, piece.positions.start, hashes)
-        piece.found_missing(len(missing))
+        begun = incoming.begun(missing)
+        lengths = sum(chunk_length(large.artifact.size, position) for position in missing)
+        piece.found_missing(lengths - sum(begun))
         if missing:
-            await self._take_chunks(Positions(large.file, tuple(missing)), incoming, desk)
+            wanted = Positions(large.file, tuple(missing), begun if any(begun) else ())
+            await self._take_chunks(wanted, incoming, desk)
         present = set(piece.positions) - set(missing)
         size = large.artifact.size
         await self.tally.count(0, known=sum(chunk_length(size, position) for position in present))
@@ -73,19 +77,32 @@ class Fetching(Work):
         chunks: Chunks = await desk.off_loop(desk.line.ask, "fetch_chunks", wanted, Chunks)
         if chunks.positions != wanted.positions:
             raise Unavailable("the other node no longer has the file")
-        wrong = 0
-        for position, expected in zip(chunks.positions, split_hashes(chunks.hashes), strict=True):
-            length = chunk_length(incoming.size, position)
+        wrong, size = 0, 0
+        begun = chunks.begun or (0,) * len(chunks.positions)
+        for position, expected, done in zip(
+            chunks.positions, split_hashes(chunks.hashes), begun, strict=True
+        ):
+            length = chunk_length(incoming.size, position) - done
             await self.terms.pace.spend(length)
-            wrong += not await desk.off_loop(self._take_chunk, incoming, position, expected, desk)
-            await self.tally.count(length)
+            wrong += not await desk.watched(
+                self.tally, self._take_chunk, incoming, position, expected, done, desk
+            )
+            size += length
+        await desk.all_moved(self.tally, size)
+        await self.tally.count(0, known=sum(begun))
         if wrong:
             raise CameWrong(f"{wrong} chunks came wrong")
 
-    def _take_chunk(self, incoming: Incoming, position: int, expected: bytes, desk: Desk) -> bool:
+    def _take_chunk(self, incoming: Incoming, position: int, expected: bytes, done: int, desk: Desk) -> bool:
         with self._buffers.borrow() as buffer:
             piece = buffer[: chunk_length(incoming.size, position)]
-            desk.line.read_into(piece)
+            if done:
+                incoming.beginning(position, piece[:done])
+            try:
+                desk.line.read_into(piece[done:])
+            except LineBroken as error:
+                incoming.keep_begun(position, piece[: done + error.came])
+                raise
             try:
                 incoming.write(position, expected, piece)
             except DigestMismatch:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import os
+import select
 import socket
 import ssl
+import struct
+import sys
+import termios
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TypeVar
@@ -23,11 +28,17 @@ T = TypeVar("T")
 
 CONNECT_S = 5.0
 _METHOD = "POST"
-_PIECE_BYTES = 1 << 18
+_SENT_AT_ONCE = 1 << 20
+_ENCRYPTED_AT_ONCE = 1 << 16
+_STRIDE_MIN, _STRIDE_MAX, _QUICK_S = 1 << 14, 1 << 20, 0.05
+_LOOK_S = 0.25  # between two looks at what the network took
+_SO_NWRITE = 0x1024  # what macOS calls the bytes that wait to be sent
 
 
 class LineBroken(Unavailable):
     """The connection ended, timed out or spoke nonsense; a new one may do better."""
+
+    came = 0  # bytes of what was being read
 
 
 class Unreachable(LineBroken):
@@ -70,6 +81,8 @@ class HttpLine:
         self._connection.sock = sock
         self._nonce = ""
         self._response: http.client.HTTPResponse | None = None
+        self._handed = self._received = 0  # bytes of payloads
+        self._stride = _STRIDE_MIN
 
     def ask(self, verb: str, message: msgspec.Struct, answer: type[T]) -> T:
         """Send a request without payload; return the head of its answer or raise what the server refused."""
@@ -102,25 +115,62 @@ class HttpLine:
             self._connection.endheaders(head)
 
     def send_part(self, file: IO[bytes], offset: int, length: int) -> None:
+        """Send bytes of a file. It may take as long as it takes, if only some of them go now and then."""
         with _told_as_broken():
-            sent = self._send_encrypted if isinstance(self._socket, ssl.SSLSocket) else self._socket.sendfile
-            if length and sent(file, offset, length) != length:
-                raise ConnectionError("the file is shorter than it was")
+            encrypted = isinstance(self._socket, ssl.SSLSocket)
+            while length:
+                if encrypted:
+                    piece = os.pread(file.fileno(), min(length, _ENCRYPTED_AT_ONCE), offset)
+                    self._socket.sendall(piece)
+                    sent = len(piece)
+                else:
+                    self._wait(select.POLLOUT)
+                    try:
+                        sent = os.sendfile(
+                            self._socket.fileno(), file.fileno(), offset, min(length, _SENT_AT_ONCE)
+                        )
+                    except BlockingIOError:
+                        continue
+                if not sent:
+                    raise ConnectionError("the file is shorter than it was")
+                offset, length = offset + sent, length - sent
+                self._handed += sent
 
-    def _send_encrypted(self, file: IO[bytes], offset: int, length: int) -> int:
-        """As `sendfile`, which for TLS would move the file's position: others send from it, too."""
-        done = 0
-        while done < length:
-            piece = os.pread(file.fileno(), min(_PIECE_BYTES, length - done), offset + done)
-            if not piece:
-                break
-            self._socket.sendall(piece)
-            done += len(piece)
-        return done
+    def moved(self) -> int:
+        """Bytes of payloads that came, or that the other side's kernel has taken; asked from any thread."""
+        return max(0, self._handed - self._unsent()) + self._received
+
+    def _unsent(self) -> int:
+        """What we handed over and the network still has to bring."""
+        try:
+            if sys.platform == "darwin":
+                return self._socket.getsockopt(socket.SOL_SOCKET, _SO_NWRITE)
+            return int(struct.unpack("i", fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0" * 4))[0])
+        except (OSError, ValueError):  # it is closed, or knows no such question
+            return 0
+
+    def _wait(self, event: int) -> None:
+        """Wait until the connection is ready; `TimeoutError` if nothing moves at all for the time limit.
+
+        Without an *event*: until everything that we sent was taken.
+        """
+        poll = select.poll()
+        poll.register(self._socket, event)
+        limit_s = self._socket.gettimeout() or CONNECT_S
+        still_s, unsent = 0.0, self._unsent()
+        while (event or unsent) and not poll.poll(_LOOK_S * 1000):
+            still_s, before, unsent = still_s + _LOOK_S, unsent, self._unsent()
+            if unsent != before:
+                still_s = 0.0
+            elif still_s >= limit_s:
+                raise TimeoutError(f"nothing moved for {limit_s:g} s")
 
     def finish(self, answer: type[T]) -> T:
         """Return the head of the answer, once its signature was right."""
         with _told_as_broken():
+            # What we sent may be on its way for longer than the answer may take once it is there. On an
+            # encrypted line more than answers comes in.
+            self._wait(0 if isinstance(self._socket, ssl.SSLSocket) else select.POLLIN)
             response = self._response = self._connection.getresponse()
             if response.status == http.client.UPGRADE_REQUIRED:
                 raise ConnectionError("it speaks TLS alone; name its fingerprint as data_tls_sha256")
@@ -145,9 +195,26 @@ class HttpLine:
         return decode(bytes(head), answer)
 
     def read_into(self, piece: memoryview) -> None:
-        """Read the next bytes of the answer's payload."""
-        with _told_as_broken():
-            self._fill(piece)
+        """Read the next bytes of the answer's payload; an error says how many came before it."""
+        before = self._received
+        try:
+            with _told_as_broken():
+                self._read_counted(piece)
+        except LineBroken as error:
+            error.came = self._received - before
+            raise
+
+    def _read_counted(self, piece: memoryview) -> None:
+        """Read in strides that a slow line fills soon, so that whoever watches sees it move."""
+        done = 0
+        while done < len(piece):
+            begun_s = self._runtime.monotonic_s()
+            stride = piece[done : done + self._stride]
+            self._fill(stride)
+            done += len(stride)
+            self._received += len(stride)
+            quick = self._runtime.monotonic_s() - begun_s < _QUICK_S
+            self._stride = min(self._stride * 2, _STRIDE_MAX) if quick else _STRIDE_MIN
 
     def _fill(self, piece: memoryview) -> None:
         assert self._response is not None, "an answer was begun"

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.transfer.chunks import chunk_count
 from ringrift.data.transfer.messages import BATCH_BYTES_MAX, CHUNKS_AT_ONCE, FILES_AT_ONCE, File
 from ringrift.data.transfer.receiving import SMALL_BYTES_MAX
+from ringrift.runtime import Runtime
+
+REQUEST_S = 20.0  # that a request with small files should take at most
+UNKNOWN_BYTES = 1 << 18  # in a request to a node whose line was not measured yet
+AT_ONCE_MIN, MEASURED_MIN = 1 << 14, 1 << 15
+
+
+class LineSpeed:
+    """How fast requests to one node were, and so how much of small files one of them should carry."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._bytes_per_s: float | None = None
+
+    @property
+    def bytes_at_once(self) -> int:
+        if self._bytes_per_s is None:
+            return UNKNOWN_BYTES
+        return max(AT_ONCE_MIN, int(self._bytes_per_s * REQUEST_S))
+
+    @contextmanager
+    def measured(self, size: int) -> Iterator[None]:
+        """Time a request; one with few bytes measures the way and not the line."""
+        begun_s = self._runtime.monotonic_s()
+        yield
+        if size >= MEASURED_MIN:
+            self._bytes_per_s = size / max(1e-3, self._runtime.monotonic_s() - begun_s)
 
 
 @dataclass(slots=True)
@@ -21,6 +49,30 @@ class SmallFiles:
     @property
     def files(self) -> tuple[File, ...]:
         return tuple(File(artifact.digest, artifact.size) for artifact in self.artifacts)
+
+    @property
+    def size(self) -> int:
+        return sum(artifact.size for artifact in self.artifacts)
+
+    def cut_down(self, bytes_max: int) -> list[SmallFiles | ChunkSegment]:
+        """Keep so much as one request should carry; return the rest, a single large file in chunks.
+
+        A request that breaks off leaves nothing of its files at the receiver; of a chunk, what came stays.
+        """
+        if self.size <= bytes_max:
+            return []
+        kept, size = 0, 0
+        for artifact in self.artifacts:
+            size += artifact.size
+            if size > bytes_max:
+                break
+            kept += 1
+        rest = self.artifacts[max(1, kept) :]
+        others: list[SmallFiles | ChunkSegment] = [SmallFiles(rest)] if rest else []
+        if not kept:
+            others = [*LargeFile(self.artifacts[0]).segments(), *others]
+        self.artifacts = self.artifacts[:kept]
+        return others
 
     def halves(self) -> tuple[SmallFiles, SmallFiles]:
         """Two smaller requests, for a line that breaks before one of this size is through."""
@@ -55,11 +107,11 @@ class ChunkSegment:
     of: LargeFile
     positions: range
     tries: int = 0
-    missing: int | None = field(default=None)  # at the last look
+    missing: int | None = field(default=None)  # bytes, at the last look
     moved: bool = False
 
     def found_missing(self, count: int) -> None:
-        """Note how many chunks the receiver lacks; fewer than before means that the line gets us further."""
+        """Note how much the receiver lacks; less than before means that the line gets us further."""
         if self.missing is not None and count < self.missing:
             self.tries = 0
         self.missing = count

@@ -11,7 +11,7 @@ from ringrift.data.transfer.card_box import packed_cards
 from ringrift.data.transfer.chunks import ChunkedFile, SpareBuffers
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms
 from ringrift.data.transfer.http_crew import Desk
-from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, SmallFiles
+from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, LineSpeed, SmallFiles
 from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.http_work import CameWrong, Work
 from ringrift.data.transfer.messages import ChunkRange, Chunks, Files, FileToSeal, Positions, encode
@@ -24,8 +24,8 @@ _STRIDE_BYTES = 1 << 20  # of small files between two looks at the pace
 class Sending(Work):
     """Does the pieces of one call to `send`."""
 
-    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms) -> None:
-        super().__init__(intake, tally, terms)
+    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms, speed: LineSpeed) -> None:
+        super().__init__(intake, tally, terms, speed)
         self._sources: dict[str, ChunkedFile] = {}
         self._opening = threading.Lock()
         self._buffers = SpareBuffers()
@@ -44,11 +44,11 @@ class Sending(Work):
         sent = Files(piece.files, packed_cards(piece.artifacts))
         await desk.off_loop(desk.line.begin, "batch", encode(sent), size)
         for stride in _strides(piece.artifacts):
-            count = sum(artifact.size for artifact in stride)
-            await self.terms.pace.spend(count)
-            await desk.off_loop(self._send_stride, stride, desk)
-            await self.tally.count(count)
-        return await desk.off_loop(desk.line.finish, Taken)
+            await self.terms.pace.spend(sum(artifact.size for artifact in stride))
+            await desk.watched(self.tally, self._send_stride, stride, desk)
+        taken = await desk.watched(self.tally, desk.line.finish, Taken)
+        await desk.all_moved(self.tally, size)
+        return taken
 
     def _send_stride(self, stride: Sequence[Artifact], desk: Desk) -> None:
         for artifact in stride:
@@ -64,23 +64,28 @@ class Sending(Work):
         asked = ChunkRange(piece.of.file, piece.positions.start, b"".join(hashes))
         answer: Positions = await desk.off_loop(desk.line.ask, "missing", asked, Positions)
         missing = [position for position in answer.positions if position in piece.positions]
-        piece.found_missing(len(missing))
+        lengths = sum(source.length(position) for position in missing)
+        piece.found_missing(lengths - sum(answer.begun))
         if missing:
             announced = [hashes[position - piece.positions.start] for position in missing]
-            sent = Chunks(piece.of.file, tuple(missing), b"".join(announced))
+            has = dict(zip(answer.positions, answer.begun, strict=False))
+            begun = tuple(has.get(position, 0) for position in missing) if answer.begun else ()
+            sent = Chunks(piece.of.file, tuple(missing), b"".join(announced), begun)
             await self._send_chunks(sent, source, desk)
+            await self.tally.count(0, known=sum(begun))
         present = set(piece.positions) - set(missing)
         await self.tally.count(0, known=sum(source.length(position) for position in present))
 
     async def _send_chunks(self, sent: Chunks, source: ChunkedFile, desk: Desk) -> None:
-        size = sum(source.length(position) for position in sent.positions)
+        begun = sent.begun or (0,) * len(sent.positions)
+        size = sum(source.length(position) for position in sent.positions) - sum(begun)
         await desk.off_loop(desk.line.begin, "chunks", encode(sent), size)
-        for position in sent.positions:
-            length = source.length(position)
+        for position, done in zip(sent.positions, begun, strict=True):
+            offset, length = position * CHUNK_BYTES + done, source.length(position) - done
             await self.terms.pace.spend(length)
-            await desk.off_loop(desk.line.send_part, source.file, position * CHUNK_BYTES, length)
-            await self.tally.count(length)
-        answer: Positions = await desk.off_loop(desk.line.finish, Positions)
+            await desk.watched(self.tally, desk.line.send_part, source.file, offset, length)
+        answer: Positions = await desk.watched(self.tally, desk.line.finish, Positions)
+        await desk.all_moved(self.tally, size)
         if answer.positions:
             raise CameWrong(f"{len(answer.positions)} chunks came wrong at the receiver")
 

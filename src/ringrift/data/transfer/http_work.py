@@ -8,7 +8,7 @@ from collections import deque
 from ringrift.data.transfer.contract import Terms
 from ringrift.data.transfer.http_crew import TRIES, Desk
 from ringrift.data.transfer.http_line import LineBroken
-from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, SmallFiles, cut
+from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, LineSpeed, SmallFiles, cut
 from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.incoming import ChunksLacking
 from ringrift.data.transfer.receiving import Intake, Taken
@@ -22,8 +22,8 @@ class CameWrong(LineBroken):
 class Work(ABC):
     """The pieces of one call, and how each is done."""
 
-    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms) -> None:
-        self.intake, self.tally, self.terms = intake, tally, terms
+    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms, speed: LineSpeed) -> None:
+        self.intake, self.tally, self.terms, self._speed = intake, tally, terms, speed
         self.pieces: deque[SmallFiles | ChunkSegment] = deque(cut(tally.open_files()))
 
     @abstractmethod
@@ -44,8 +44,10 @@ class Work(ABC):
 
     async def act(self, piece: SmallFiles | ChunkSegment, desk: Desk) -> None:
         if isinstance(piece, SmallFiles):
+            self.pieces.extendleft(reversed(piece.cut_down(self._speed.bytes_at_once)))
             if piece.artifacts:
-                await self._move_small(piece, desk)
+                with self._speed.measured(piece.size):
+                    await self._move_small(piece, desk)
             return
         if piece.of.lost:
             return

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import NoReturn
 
+import msgspec
 import structlog
 
 from ringrift.data.transfer.chunks import (
@@ -34,7 +35,7 @@ from ringrift.errors import DigestMismatch, Unavailable
 
 log = structlog.get_logger()
 
-PARTS = ".parts"
+PARTS, BEGUN = ".parts", ".begun"
 _READ_BACK_AT_ONCE = 32  # chunks that one caller reads back before it goes on with its own work
 _SYNCED_AT_ONCE = 32  # chunks after which the disk begins to write, so that little is left at the end
 _WRITERS_END_S = 60.0
@@ -59,12 +60,14 @@ class Incoming:
         self._hashes: list[bytes | None] = [None] * chunk_count(size)  # of the chunks that are here
         self._copied: dict[int, str] = {}  # those that were taken from other blobs, unhashed
         self._changing = threading.Condition()
-        self._state, self._writers, self._touched = _State.OPEN, 0, True
+        self._state, self._writers, self._receiving, self._touched = _State.OPEN, 0, 0, True
         self._unsynced = 0  # chunks written since somebody last saw to the disk
         self._reading_back, self._syncing = threading.Lock(), threading.Lock()
         self._whole, self._read_back = hashlib.sha256(), 0
         self._buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
         path = folder.incoming / (digest + PARTS)
+        self._begun_path = folder.incoming / (digest + BEGUN)
+        self._begun: dict[int, int] = {}  # bytes of chunks that are not whole
         with told_in_our_words(path):
             opened = folder.open_locked(path, anywhere=True)
             if opened is None:
@@ -73,9 +76,23 @@ class Incoming:
             try:
                 self._continued = os.fstat(self._descriptor).st_size > 0
                 os.ftruncate(self._descriptor, size)
+                if self._continued:
+                    self._begun = self._read_begun()
             except OSError:
                 opened.file.close()  # with it the lock, before anybody hears of the failure and tries again
                 raise
+
+    def _read_begun(self) -> dict[int, int]:
+        """A hint like all that earlier attempts left: the hash of the chunk decides."""
+        try:
+            found = msgspec.json.decode(self._begun_path.read_bytes(), type=dict[int, int])
+        except (FileNotFoundError, msgspec.MsgspecError, ValueError):
+            return {}
+        return {
+            position: done
+            for position, done in found.items()
+            if 0 <= position < len(self._hashes) and 0 < done < chunk_length(self.size, position)
+        }
 
     @property
     def is_open(self) -> bool:
@@ -83,8 +100,20 @@ class Incoming:
 
     def was_touched(self) -> bool:
         """Whether anybody used it since this was last asked."""
-        touched, self._touched = self._touched or self._writers > 0, False
+        touched, self._touched = self._touched or self._writers > 0 or self._receiving > 0, False
         return touched
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Chunks of it are on their way, which may take minutes: nobody lets go of it meanwhile."""
+        with self._changing:
+            self._receiving += 1
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._receiving -= 1
+                self._touched = True
 
     @property
     def complete(self) -> bool:
@@ -107,6 +136,7 @@ class Incoming:
 
     def write(self, position: int, expected: bytes, payload: memoryview) -> None:
         """Take one chunk; `DigestMismatch` if its bytes are not the expected ones."""
+        self._forget_begun(position)
         self._check_chunk(position, expected, payload)
         with self._writing() as may_write:
             if self._known(position) == expected:
@@ -115,6 +145,33 @@ class Incoming:
                 raise Unavailable(f"{self.digest[:12]} was ended meanwhile", retry_after_s=1.0)
             self._put(position, expected, payload)
         self._advance()
+
+    def begun(self, positions: Sequence[int]) -> tuple[int, ...]:
+        """How many bytes there are of each of these chunks, from attempts that broke off."""
+        with self._changing:
+            return tuple(self._begun.get(position, 0) for position in positions)
+
+    def beginning(self, position: int, into: memoryview) -> None:
+        """Read the first bytes of a chunk that an earlier attempt brought."""
+        with self._writing() as is_open, told_in_our_words(self._opened.path):
+            if is_open:
+                read_chunk(self._descriptor, position, into)
+
+    def keep_begun(self, position: int, beginning: memoryview) -> None:
+        """Keep the first bytes of a chunk whose line broke; its hash decides when the rest is here."""
+        with self._writing() as is_open:
+            if not is_open or self._known(position) is not None or not beginning:
+                return
+            with told_in_our_words(self._opened.path):
+                self._write(position, beginning)
+                with self._changing:
+                    self._begun[position] = len(beginning)
+                    told = msgspec.json.encode(self._begun)
+                self._begun_path.write_bytes(told)
+
+    def _forget_begun(self, position: int) -> None:
+        with self._changing:
+            self._begun.pop(position, None)
 
     def seal(self) -> None:
         """Read back the rest and publish; `DigestMismatch` drops everything. Safe to call twice."""
@@ -131,6 +188,7 @@ class Incoming:
                 if (found := self._whole.hexdigest()) != self.digest:
                     self._refuse(found)
                 self._folder.publish({self.digest: self._opened.path})
+                self._begun_path.unlink(missing_ok=True)
             self._state = _State.SEALED
         self._index.keep(self.digest, b"".join(known for known in self._hashes if known is not None))
 
@@ -142,6 +200,7 @@ class Incoming:
                 self._index.forget(blob)
             raise ChunksLacking(f"{self.digest[:12]} took wrong chunks from another file", retry_after_s=0.0)
         self._opened.path.unlink(missing_ok=True)
+        self._begun_path.unlink(missing_ok=True)
         error = mismatch(self._opened.path, self.digest, found)
         raise DigestMismatch(error.path, found=error.found, advice=error.advice)
 
@@ -172,10 +231,13 @@ class Incoming:
     def _put(self, position: int, expected: bytes, payload: memoryview) -> None:
         self._copied.pop(position, None)
         with told_in_our_words(self._opened.path):
-            done, start = 0, position * CHUNK_BYTES
-            while done < len(payload):
-                done += os.pwrite(self._descriptor, payload[done:], start + done)
+            self._write(position, payload)
         self._count(position, expected)
+
+    def _write(self, position: int, payload: memoryview) -> None:
+        done, start = 0, position * CHUNK_BYTES
+        while done < len(payload):
+            done += os.pwrite(self._descriptor, payload[done:], start + done)
 
     def _count(self, position: int, expected: bytes) -> None:
         with self._changing:

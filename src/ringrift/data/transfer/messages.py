@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ringrift.data.transfer.chunks import HASH_BYTES
+from ringrift.data.transfer.chunks import HASH_BYTES, chunk_length
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.engine.digests import check_digest
 from ringrift.errors import ConfigError
@@ -61,22 +61,42 @@ class ChunkRange(msgspec.Struct, frozen=True):
     hashes: bytes
 
 
-class Chunks(msgspec.Struct, frozen=True):
-    """`chunks`: chunks of a large file, whose bytes follow. `fetch_chunks` answers with the same."""
+class Chunks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`chunks`: chunks of a large file, whose bytes follow. `fetch_chunks` answers with the same.
 
-    file: File
-    positions: tuple[int, ...]
-    hashes: bytes
-
-
-class Positions(msgspec.Struct, frozen=True):
-    """`fetch_hashes`, `fetch_chunks`: chunks that are asked for.
-
-    In the answer to `missing`: those to send. In the answer to `chunks`: those whose bytes came wrong.
+    The receiver has the first bytes of some from an attempt that broke off; *begun* says how many of each.
     """
 
     file: File
     positions: tuple[int, ...]
+    hashes: bytes
+    begun: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_begun(self.file, self.positions, self.begun)
+
+
+class Positions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`fetch_hashes`, `fetch_chunks`: chunks that are asked for.
+
+    In the answer to `missing`: those to send. In the answer to `chunks`: those whose bytes came wrong.
+    *begun* as in `Chunks`; a node that does not know it gets, and sends, whole chunks.
+    """
+
+    file: File
+    positions: tuple[int, ...]
+    begun: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_begun(self.file, self.positions, self.begun)
+
+
+def check_begun(file: File, positions: tuple[int, ...], begun: tuple[int, ...]) -> None:
+    if begun and len(begun) != len(positions):
+        raise ConfigError(f"{len(begun)} beginnings for {len(positions)} chunks")
+    for position, done in zip(positions, begun, strict=False):
+        if not 0 <= done < max(1, chunk_length(file.size, position)):
+            raise ConfigError(f"{file.digest[:12]} has no {done} bytes at chunk {position}")
 
 
 class Hello(msgspec.Struct, frozen=True):

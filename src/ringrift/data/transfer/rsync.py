@@ -18,10 +18,10 @@ from ringrift.data.nodes import DataNode
 from ringrift.data.receive_main import BLOBS, ReceiveRequest
 from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.card_box import packed_cards
-from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
+from ringrift.data.transfer.contract import BYTES_PER_S_MIN, Moved, Terms, TransferFailed
 from ringrift.data.transfer.landing import Landing, rsync_place
 from ringrift.data.transfer.programs import ProgramEnd, ProgramMissing, Programs
-from ringrift.data.transfer.ssh import SSH_FAILED, SshLine
+from ringrift.data.transfer.ssh import BUFFERED_BYTES, SSH_FAILED, SshLine
 from ringrift.data.transfer.ssh_store import SshStores, data_folder, has_ssh
 from ringrift.errors import StorageFull
 
@@ -105,7 +105,10 @@ class RsyncTransport:
         names = b"".join(path.encode() + b"\0" for path in paths)
         async with self._programs.scratch.file(names) as listed:
             argv = [*_command(line, call.terms, listed), "--", *ends]
-            outcome = await self._programs.run(argv, quiet_s=call.terms.timeout_s, hear=meter.hear)
+            # ssh takes megabytes off its hands and brings them in its own time; it notices itself when the
+            # line is dead.
+            running = self._programs.run(argv, quiet_s=_quiet_s(call.terms), hear=meter.hear)
+            outcome = await call.shown_while(running, in_transit=True)
         call.bytes_sent += meter.bytes_sent
         if outcome.code:
             log.warning("rsync.failed", node=line.node.name, code=outcome.code, error=outcome.complaint)
@@ -163,6 +166,10 @@ class _Meter:
             await self._call.show(in_flight=done)
 
 
+def _quiet_s(terms: Terms) -> float:
+    return terms.timeout_s + BUFFERED_BYTES / BYTES_PER_S_MIN
+
+
 def _command(line: SshLine, terms: Terms, listed: Path) -> list[str]:
     rate = terms.pace.bytes_per_s
     limit = () if rate is None else (f"--bwlimit={max(1, int(rate / _KIB))}",)
@@ -178,7 +185,7 @@ def _command(line: SshLine, terms: Terms, listed: Path) -> list[str]:
         "--stats",
         "--no-human-readable",
         "--outbuf=N",
-        f"--timeout={max(1, round(terms.timeout_s))}",
+        f"--timeout={max(1, round(_quiet_s(terms)))}",
         *limit,
         "-e",
         line.remote_shell,

@@ -48,7 +48,7 @@ class TransferConfig:
 
     stall_s: float = 60.0  # without progress, after which the next transport has its turn
     timeout_s_min: float = 120.0  # of one call in all, unless the caller says how long
-    timeout_s_per_mb: float = 2.0
+    timeout_s_per_mb: float = 200.0  # 40 kbit/s; a line that brings nothing is given up long before
     gates: GateLimits = field(default_factory=GateLimits)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,8 @@ KEEP_S = 120
 OVERLAY_AGAIN_S = 300.0  # after this long on a second-best address the first is tried again
 CLOSE_S = 5.0
 SSH_FAILED = 255
-_ALIVE_S = 15
+ALIVE_S, ALIVE_COUNT = 12, 3  # a line on which nothing comes for so many times so long is dead
+BUFFERED_BYTES = 4 << 20  # that ssh and the kernel take before the line has brought them
 _SOCKET_PATH_MAX = 103  # what the kernel takes for a socket, and macOS takes less than Linux
 _SOCKET_NAME = 12
 _SSH_SUFFIX = 18  # ssh makes the socket under a longer name first
@@ -82,10 +83,11 @@ class Ssh:
         *,
         control_dir: Path | None = None,
         connect_s: float = CONNECT_S,
+        alive_s: int = ALIVE_S,
         close_s: float = CLOSE_S,
     ) -> None:
         self._programs, self._runtime = programs, runtime
-        self._connect_s, self._close_s = connect_s, close_s
+        self._connect_s, self._alive_s, self._close_s = connect_s, alive_s, close_s
         self._control_dir = control_dir if control_dir is None or _has_room(control_dir) else None
         self._too_long = control_dir if self._control_dir is None else None
         self._lines: dict[str, tuple[SshLine, float]] = {}
@@ -171,7 +173,7 @@ class Ssh:
             if await self._is_connected(line):
                 outcome = ProgramEnd(0, b"", "")
             else:
-                outcome = await self._programs.run(probe, quiet_s=self._connect_s + _ALIVE_S, stays=True)
+                outcome = await self._programs.run(probe, quiet_s=self._connect_s + self._alive_s, stays=True)
                 if outcome.code == 0 and self._control_dir is not None:
                     self._made[node.name, address] = line
             if outcome.code == 0:
@@ -193,8 +195,8 @@ class Ssh:
             "BatchMode": "yes",
             "StrictHostKeyChecking": "yes",
             "ConnectTimeout": f"{self._connect_s:.0f}",
-            "ServerAliveInterval": str(_ALIVE_S),
-            "ServerAliveCountMax": "3",
+            "ServerAliveInterval": str(self._alive_s),
+            "ServerAliveCountMax": str(ALIVE_COUNT),
             "LogLevel": "ERROR",
         }
         if node.ssh_known_hosts:
