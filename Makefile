@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup run test check bench fuzz commands clocks nodes clean
+.PHONY: setup run test check bench fuzz commands clocks nodes lose-machine slow-links clean
 .DEFAULT_GOAL := run
 
 # pip, not uv: see docs/decisions on installing torch.
@@ -53,6 +53,15 @@ fuzz: $(VENV)/.fuzz-ready
 CLOCK_MINUTES ?= 10
 clocks: $(VENV)/.dev-ready
 	nice $(BIN)/python scripts/step_clocks.py --minutes $(CLOCK_MINUTES)
+
+# A run whose machine is wiped so often and comes back from its archive; see docs/survival.md.
+ROUNDS ?= 20
+lose-machine: $(VENV)/.dev-ready
+	$(BIN)/python scripts/lose_machine.py --rounds $(ROUNDS)
+
+# A file of 2 MB over a line of 100 kbit/s, by every way.
+slow-links: $(VENV)/.dev-ready
+	RINGRIFT_SLOW_LINKS_REAL=1 $(BIN)/python -m pytest -q tests/integration/test_data_slow_links.py
 
 bench: $(VENV)/.bench-ready
 	$(BIN)/python benchmarks/run_all.py

@@ -112,7 +112,7 @@ class ArchiveDaemon(WakingDaemon):
         plane, name = backup.plane, backup.archive.name
         if (last := self._last_states.get(name)) is None:
             run = await run_identity(plane.kv, plane.runtime)
-            states = await backup.states.all(run=run.id, node=plane.this.name)
+            states = await backup.states.all(run=run, node=plane.this.name)
             if states:
                 last = LastState(at_s=states[-1].at_s, champions=states[-1].champions)
         champions, now_s = await leading_models(plane.kv), self._runtime.now_s()

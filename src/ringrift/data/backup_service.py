@@ -151,14 +151,14 @@ class ArchiveBackup:
         snapshot = await asyncio.to_thread(take_snapshot, settings.coordinator_db, scratch)
         try:
             found = await asyncio.to_thread(read_snapshot, snapshot, plane.this.name)
-            before = await self.states.all(run=identity.id, node=plane.this.name)
+            before = await self.states.all(run=identity, node=plane.this.name)
             if before and before[-1].content == found.content and not even_if_same:
                 return None
             lost = await self._send_named(found)
             digest, size = await asyncio.to_thread(digest_of, snapshot), snapshot.stat().st_size
             held = (await plane.view()).held_by(plane.this.name)
             state = RunState(
-                run=identity.id,
+                run=identity,
                 node=plane.this.name,
                 at_s=at_s,
                 digest=digest,
@@ -176,7 +176,7 @@ class ArchiveBackup:
             state = await self.states.put(snapshot, state, scratch=scratch)
         finally:
             await asyncio.to_thread(snapshot.unlink, missing_ok=True)
-        thinned = await self.states.thin(identity.id, plane.this.name, now_s=plane.runtime.now_s())
+        thinned = await self.states.thin(identity, plane.this.name, now_s=plane.runtime.now_s())
         log.info("backup.state", archive=self.archive.name, run=state.run, reason=reason, thinned=thinned)
         return state
 

@@ -45,7 +45,7 @@ from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
 
-IDENTITY = "run/identity"
+IDENTITY = "run/identity"  # the high-water mark has it, too
 OLD_NAME = "run-memory.db"  # of snapshots that were archived as files, before states were kept apart
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 _CARD = "state.json"
@@ -56,13 +56,6 @@ _MODEL = re.compile(rb'"model"\s*:\s*"([0-9a-f]{64})"')
 _READ_BYTES = 1 << 20
 _LEVEL = 3  # of zlib: a third of the size at 100 MB/s
 LOST_NAMED_MAX = 1_000
-
-
-class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Tells a run from all others, wherever it goes on."""
-
-    id: str
-    begun_s: float
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,16 +94,12 @@ def state_folder(run: str, node: str) -> str:
     return f"{STATES}{quote(run, safe='')}/{quote(node, safe='')}/"
 
 
-async def run_identity(kv: KeyValue, runtime: Runtime) -> RunIdentity:
-    """Return who the run of an engine is; the first to ask gives it its name."""
-    fresh = RunIdentity(id=runtime.new_id().replace("-", "")[:16], begun_s=runtime.now_s())
-    try:
-        await kv.create(IDENTITY, msgspec.json.encode(fresh))
-    except AlreadyExists:
-        entry = await kv.get(IDENTITY)
-        if entry is not None:
-            return decode(IDENTITY, entry.value, RunIdentity)
-    return fresh
+async def run_identity(kv: KeyValue, runtime: Runtime) -> str:
+    """Return what tells this run from all others, wherever it goes on; the first to ask gives it its name."""
+    with suppress(AlreadyExists):
+        await kv.create(IDENTITY, runtime.new_id().encode())
+    entry = await kv.get(IDENTITY)
+    return "" if entry is None else entry.value.decode()
 
 
 async def leading_models(kv: KeyValue) -> dict[str, str]:
