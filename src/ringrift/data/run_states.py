@@ -3,7 +3,7 @@
 Files alone do not say which games were counted and which model leads. With its state a run goes on elsewhere
 as it would after a crash at the moment of the snapshot.
 
-    states/<run>/<node>/<time>-<digest>/part-00000     the database, compressed, in parts of up to 4 MiB
+    states/<run>/<node>/<time>-<digest>/part-00000     the database, compressed, in parts of up to 1 MiB
     states/<run>/<node>/<time>-<digest>/state.json     what it is; written last, all parts were read back
 
 Files only grow in an archive; states are thinned: all of the last hour stay, one an hour for a day, one a day
@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 import msgspec
 import structlog
 
-from ringrift.data.archive_format import PART_BYTES, STATES, ArchiveCard, ArchivePart, decode, encode
+from ringrift.data.archive_format import STATES, ArchiveCard, ArchivePart, decode, encode
 from ringrift.data.archive_objects import ArchiveObjects
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.database_copies import prepare_database_for_transfer
@@ -53,7 +53,7 @@ _STAMP = "%Y%m%dT%H%M%S.%fZ"
 _FACTS = "learning/fact/"
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _MODEL = re.compile(rb'"model"\s*:\s*"([0-9a-f]{64})"')
-_READ_BYTES = 1 << 20
+_READ_BYTES = _PART_BYTES = 1 << 20
 _LEVEL = 3  # of zlib: a third of the size at 100 MB/s
 LOST_NAMED_MAX = 1_000
 
@@ -354,8 +354,8 @@ def _pack(snapshot: Path, packed: Path) -> tuple[ArchivePart, ...]:
             target.write(packer.compress(piece))
         target.write(packer.flush())
     size, parts = packed.stat().st_size, []
-    for offset in range(0, size, PART_BYTES):
-        content = _read_at(packed, offset, min(PART_BYTES, size - offset))
+    for offset in range(0, size, _PART_BYTES):
+        content = _read_at(packed, offset, min(_PART_BYTES, size - offset))
         parts.append(ArchivePart(sha256=hashlib.sha256(content).hexdigest(), size=len(content)))
     return tuple(parts)
 

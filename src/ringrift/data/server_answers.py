@@ -175,7 +175,6 @@ class Answers:
             incoming.keep_begun(position, piece[: done + before - payload.left])
             raise
 
-    def _seal(self, head: bytes, _payload: Payload) -> ServerAnswer:
     def _seal(self, head: bytes, payload: Payload) -> ServerAnswer:
         file = decode(head, FileToSeal)
         if (held := self._intake.held(file.digest, file.size)) is not None:

@@ -24,6 +24,7 @@ from ringrift.errors import Corrupt, Unavailable
 from ringrift.runtime import Runtime
 
 FILES_AT_ONCE = 4  # each holds one part in memory
+_QUICK_S = 2.0
 
 
 class ArchiveTransport:
@@ -37,7 +38,10 @@ class ArchiveTransport:
         open_objects: Callable[[DataNode], ArchiveObjects],
         landing: Landing,
         runtime: Runtime,
+        part_first: int = PART_BYTES,
     ) -> None:
+        self._part_first = part_first
+        self._part_bytes: dict[str, int] = {}  # by node: as much as its line brings quickly
         self.name, self._reaches, self._open_objects = name, reaches, open_objects
         self._landing, self._runtime = landing, runtime
         self._opened: dict[DataNode, ArchiveObjects] = {}
@@ -113,17 +117,24 @@ class ArchiveTransport:
         way.call.arrived([new.receipt(way.node.name, self.name)])
 
     async def _send_parts(self, way: _Way, card: Artifact, path: Path) -> tuple[ArchivePart, ...]:
-        parts = []
-        for offset in range(0, max(1, card.size), PART_BYTES):
-            content = await asyncio.to_thread(read_part, path, offset, PART_BYTES)
-            if content is None:
+        parts: list[ArchivePart] = []
+        offset = 0
+        while offset < card.size or not parts:
+            part_bytes = self._part_bytes.get(way.node.name, self._part_first)
+            content = await asyncio.to_thread(read_part, path, offset, part_bytes)
+            if not content and card.size:
                 raise Unavailable(f"{path.name[:12]} went away while it was sent")
+            content = content or b""
             part = ArchivePart(sha256=await asyncio.to_thread(hash_of_part, content), size=len(content))
             parts.append(part)
             if await way.objects.size(part.key) != part.size:
                 await way.spend(part.size)
+                begun_s = self._runtime.monotonic_s()
                 await way.objects.create(part.key, content)
-            await way.call.reached(card.digest, (offset + part.size) // 2)  # reading back is the other half
+                if len(content) == part_bytes and self._runtime.monotonic_s() - begun_s < _QUICK_S:
+                    self._part_bytes[way.node.name] = min(PART_BYTES, part_bytes * 4)
+            offset += part.size
+            await way.call.reached(card.digest, offset // 2)  # reading back is the other half
         return tuple(parts)
 
     async def _read_back(self, way: _Way, card: Artifact, parts: Sequence[ArchivePart], path: Path) -> bool:

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
+from ringrift.data.archive_format import PART_BYTES
 from ringrift.data.archive_objects import ArchiveObjects, DriveObjects
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.archive import ArchiveTransport
@@ -14,6 +15,7 @@ from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime
 
 S3, DRIVE = "s3", "drive"
+_FIRST_OVER_A_LINE = 1 << 18  # 20 s at 100 kbit/s; parts grow while the line brings them quickly
 _S3_MODULE = "ringrift.data.transfer.s3"
 _S3_CLIENT = "obstore"
 
@@ -51,12 +53,17 @@ def archive_transports(landing: Landing, runtime: Runtime) -> tuple[ArchiveTrans
     def open_objects(node: DataNode) -> ArchiveObjects:
         return open_archive(node, runtime)
 
-    def transport(name: str, reaches: Callable[[DataNode], bool]) -> ArchiveTransport:
+    def transport(name: str, reaches: Callable[[DataNode], bool], part_first: int) -> ArchiveTransport:
         return ArchiveTransport(
-            name, reaches=reaches, open_objects=open_objects, landing=landing, runtime=runtime
+            name,
+            reaches=reaches,
+            open_objects=open_objects,
+            landing=landing,
+            runtime=runtime,
+            part_first=part_first,
         )
 
     return (
-        transport(S3, lambda node: bool(node.s3_url)),
-        transport(DRIVE, lambda node: bool(node.drive_path and not node.s3_url)),
+        transport(S3, lambda node: bool(node.s3_url), _FIRST_OVER_A_LINE),
+        transport(DRIVE, lambda node: bool(node.drive_path and not node.s3_url), PART_BYTES),
     )

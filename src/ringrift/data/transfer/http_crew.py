@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
+from ringrift.data.transfer.contract import CHUNK_BYTES, Pace
 from ringrift.data.transfer.http_line import HttpLine, LineBroken
 from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.signing import NotSigned
@@ -24,6 +25,7 @@ T = TypeVar("T")
 A = ParamSpec("A")
 
 TRIES = 4  # without getting any further
+STRIDE_MIN = 1 << 14
 WATCHED_S = 0.5  # between two looks at how far a request is
 PAUSE_S = 0.1  # before the second try; each later one waits twice as long
 
@@ -35,6 +37,13 @@ class CrewPiece(Protocol):
 
 
 P = TypeVar("P", bound=CrewPiece)
+
+
+def stride_of(pace: Pace) -> int:
+    """How many bytes go between two looks at the pace: all of a chunk, or what may go in a second."""
+    return (
+        CHUNK_BYTES if pace.bytes_per_s is None else min(CHUNK_BYTES, max(STRIDE_MIN, int(pace.bytes_per_s)))
+    )
 
 
 @dataclass
@@ -51,7 +60,14 @@ class Desk:
         self, tally: TransferTally, work: Callable[A, T], *args: A.args, **kwargs: A.kwargs
     ) -> T:
         """Do work that moves bytes, and count those that crossed the line while they do."""
-        task = asyncio.ensure_future(self.off_loop(work, *args, **kwargs))
+        return await self._watched(tally, self.off_loop(work, *args, **kwargs))
+
+    async def paced(self, tally: TransferTally, pace: Pace, size: int) -> None:
+        """Wait until so many bytes may go. What went before may still be on its way: it is counted."""
+        await self._watched(tally, pace.spend(size))
+
+    async def _watched(self, tally: TransferTally, work: Awaitable[T]) -> T:
+        task = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait({task}, timeout=WATCHED_S))[0]:
                 await self._count(tally, self.line.moved() - self._moved)

@@ -41,7 +41,7 @@ class Fetching(Work):
             self.tally.fail(file.digest, _NOT_THERE)
         with self.intake.batch(VERIFIER) as batch:
             for file in coming:
-                await self.terms.pace.spend(file.size)
+                await desk.paced(self.tally, self.terms.pace, file.size)
                 await desk.watched(self.tally, self._take_one, batch, file.digest, file.size, desk)
             await desk.all_moved(self.tally, sum(file.size for file in coming))
             return await desk.off_loop(batch.seal)
@@ -83,7 +83,7 @@ class Fetching(Work):
             chunks.positions, split_hashes(chunks.hashes), begun, strict=True
         ):
             length = chunk_length(incoming.size, position) - done
-            await self.terms.pace.spend(length)
+            await desk.paced(self.tally, self.terms.pace, length)
             wrong += not await desk.watched(
                 self.tally, self._take_chunk, incoming, position, expected, done, desk
             )

@@ -10,7 +10,7 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.transfer.card_box import packed_cards
 from ringrift.data.transfer.chunks import ChunkedFile, SpareBuffers
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms
-from ringrift.data.transfer.http_crew import Desk
+from ringrift.data.transfer.http_crew import Desk, stride_of
 from ringrift.data.transfer.http_pieces import ChunkSegment, LargeFile, LineSpeed, SmallFiles
 from ringrift.data.transfer.http_tally import TransferTally
 from ringrift.data.transfer.http_work import CameWrong, Work
@@ -44,7 +44,7 @@ class Sending(Work):
         sent = Files(piece.files, packed_cards(piece.artifacts))
         await desk.off_loop(desk.line.begin, "batch", encode(sent), size)
         for stride in _strides(piece.artifacts):
-            await self.terms.pace.spend(sum(artifact.size for artifact in stride))
+            await desk.paced(self.tally, self.terms.pace, sum(artifact.size for artifact in stride))
             await desk.watched(self.tally, self._send_stride, stride, desk)
         taken = await desk.watched(self.tally, desk.line.finish, Taken)
         await desk.all_moved(self.tally, size)
@@ -81,9 +81,13 @@ class Sending(Work):
         size = sum(source.length(position) for position in sent.positions) - sum(begun)
         await desk.off_loop(desk.line.begin, "chunks", encode(sent), size)
         for position, done in zip(sent.positions, begun, strict=True):
-            offset, length = position * CHUNK_BYTES + done, source.length(position) - done
-            await self.terms.pace.spend(length)
-            await desk.watched(self.tally, desk.line.send_part, source.file, offset, length)
+            length = source.length(position)
+            while done < length:
+                stride = min(stride_of(self.terms.pace), length - done)
+                await desk.paced(self.tally, self.terms.pace, stride)
+                offset = position * CHUNK_BYTES + done
+                await desk.watched(self.tally, desk.line.send_part, source.file, offset, stride)
+                done += stride
         answer: Positions = await desk.watched(self.tally, desk.line.finish, Positions)
         await desk.all_moved(self.tally, size)
         if answer.positions:

@@ -25,7 +25,7 @@ from ringrift.errors import ConfigError
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-_CONNECT_S, _REQUEST_S, _RETRY_S = 10, 60, 60
+_CONNECT_S, _REQUEST_S, _RETRY_S = 10, 300, 60  # whoever moves files gives up sooner if nothing moves
 _RETRIES = 4
 _ERROR_CHARS_MAX = 300
 _DEBUGGING = "Debug source"  # what follows is for obstore's authors
