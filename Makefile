@@ -31,6 +31,11 @@ run: $(VENV)/.run-ready
 test: $(VENV)/.dev-ready
 	$(BIN)/python -m pytest
 
+# A real worker that alters its games, among honest ones; the simulated form is part of `make test`.
+.PHONY: honest
+honest: $(VENV)/.dev-ready
+	RINGRIFT_TEST_CHEAT=1 nice $(BIN)/python -m pytest tests/security/test_hostile_worker.py tests/simulation/test_dishonest_workers.py
+
 check: $(VENV)/.dev-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

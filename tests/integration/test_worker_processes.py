@@ -99,9 +99,9 @@ async def test_games_that_were_stopped_and_killed_are_the_same_games(tmp_path):
 
 
 async def test_what_a_killed_worker_left_is_ended_before_the_item_runs_again(tmp_path):
-    use_command(tmp_path, "sleep", SLEEPER)
+    use_command(tmp_path, "tune", SLEEPER)
     async with worker_bench(tmp_path) as bench:
-        item_id = await bench.order("sleep", {"out": "{out}"})
+        item_id = await bench.order("tune", {"out": "{out}"})
         worker = bench.start_worker("w1")
         await bench.until(lambda: noted_pids(bench, item_id), "the job")
         ((leader, daemon),) = noted_pids(bench, item_id)
@@ -125,9 +125,9 @@ async def test_what_a_killed_worker_left_is_ended_before_the_item_runs_again(tmp
 
 async def test_a_worker_that_dies_over_an_item_again_and_again_gives_it_up(tmp_path):
     program = TALKING + "    os.kill(os.getppid(), 9)\n    time.sleep(600)\n"
-    use_command(tmp_path, "poison", program)
+    use_command(tmp_path, "tune", program)
     async with worker_bench(tmp_path) as bench:
-        item_id = await bench.order("poison", {"out": "{out}"}, attempts_max=1)
+        item_id = await bench.order("tune", {"out": "{out}"}, attempts_max=1)
         for _ in range(8):
             worker = bench.start_worker("w1")
             await bench.until(lambda w=worker: _ended(w) or _is_dead(bench, item_id), "an end")
@@ -160,9 +160,9 @@ async def test_two_living_workers_never_share_a_name(tmp_path):
 
 async def test_a_job_above_its_memory_is_ended_with_a_clear_error(tmp_path):
     program = TALKING + "    x = bytearray(400_000_000)\n    time.sleep(600)\n"
-    use_command(tmp_path, "large", program, memory_mb=200)
+    use_command(tmp_path, "tune", program, memory_mb=200)
     async with worker_bench(tmp_path) as bench:
-        item_id = await bench.order("large", {"out": "{out}"}, attempts_max=1)
+        item_id = await bench.order("tune", {"out": "{out}"}, attempts_max=1)
         bench.start_worker()
         dead = await bench.until_state(item_id, DEAD)
         assert "MB of memory; 200 are allowed" in dead.error
@@ -179,9 +179,9 @@ async def test_output_is_bounded_and_the_last_words_are_in_the_error(tmp_path):
     sys.exit("these are my last words")
 """
     )
-    use_command(tmp_path, "loud", program)
+    use_command(tmp_path, "tune", program)
     async with worker_bench(tmp_path) as bench:
-        item_id = await bench.order("loud", {"out": "{out}"})
+        item_id = await bench.order("tune", {"out": "{out}"})
         bench.start_worker()
 
         async def failed():
@@ -206,13 +206,13 @@ async def test_priority_and_cores_are_those_of_the_settings(tmp_path):
 """
     )
     wanted = {"nice": max(7, os.nice(0)), "cpus": [max(os.sched_getaffinity(0))]}
-    use_command(tmp_path, "mine", program, **wanted)
+    use_command(tmp_path, "tune", program, **wanted)
     async with worker_bench(tmp_path) as bench:
-        item_id = await bench.order("mine", {"out": "{out}", **wanted})
+        item_id = await bench.order("tune", {"out": "{out}", **wanted})
         bench.start_worker()
         fields = (await bench.until_state(item_id, DONE)).result["fields"]
         assert {name: fields[name] for name in wanted} == wanted
-        assert (fields["kind_said"], fields["config"]) == ("mine", CONFIG)
+        assert (fields["kind_said"], fields["config"]) == ("tune", CONFIG)
 
 
 async def test_a_command_that_does_not_exist_is_told_and_not_tried_again(tmp_path):
@@ -293,9 +293,9 @@ async def test_a_foreign_trainer_takes_the_place_of_ours(tmp_path):
 
 async def test_cores_that_this_machine_does_not_have_are_no_reason_not_to_run(tmp_path):
     missing = max(os.sched_getaffinity(0)) + 100
-    use_command(tmp_path, "mine", TALKING + '    say(event="result", status="done")\n', cpus=[missing])
+    use_command(tmp_path, "tune", TALKING + '    say(event="result", status="done")\n', cpus=[missing])
     async with worker_bench(tmp_path) as bench:
-        item_id = await bench.order("mine", {"out": "{out}"})
+        item_id = await bench.order("tune", {"out": "{out}"})
         bench.start_worker()
         done = await bench.until_state(item_id, DONE, DEAD)
         assert done.state is DONE, done.error

@@ -57,6 +57,17 @@ def test_a_worker_whose_games_are_wrong_is_set_aside_and_its_games_are_recalled(
     assert replay(CONFIG, facts[CONFIG], world.rules) == []
 
 
+def test_what_a_worker_brings_after_it_was_set_aside_does_not_count():
+    world, facts = lived(11, cheats={"w1": 1.0}, defiant=("w1",), faults=False)
+    (aside,) = [fact for fact in facts[CONFIG] if isinstance(fact, WorkerSetAside)]
+    state = world.controller.state(CONFIG)
+    kept = [shard for shard in state.shards.values() if shard.worker == "w1"]
+    assert world.truth.files_by["w1"] > len(kept)
+    assert all(shard.made_s <= aside.at_s for shard in kept)
+    assert {shard.state for shard in kept} == {ShardState.RECALLED}
+    assert not [match for match in state.matches if match.worker == "w1" and match.at_s > aside.at_s]
+
+
 def test_one_that_only_says_that_others_are_wrong_is_the_one_that_goes():
     world, facts = lived(6, liars=("w2",), faults=False, rules={"recompute_share": 0.5})
     assert set_aside(facts[CONFIG]) == {"w2"}
