@@ -18,7 +18,7 @@ from ringrift.data.artifacts import Receipt
 from ringrift.data.kv_mirror import KvMirror, RecordsPicture
 from ringrift.engine.digests import check_digest
 from ringrift.engine.ports import KeyValue
-from ringrift.errors import AlreadyExists, Conflict, Corrupt, RevisionMismatch
+from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RevisionMismatch
 from ringrift.runtime import Runtime
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombsto
 def _read(key: str, value: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(value, type=kind)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
         raise Corrupt(
             key,
             found=f"this record of a deletion cannot be read ({error})",

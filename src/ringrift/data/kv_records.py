@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ringrift.engine.ports import Entry, KeyValue
-from ringrift.errors import AlreadyExists, Corrupt, RevisionMismatch, Unavailable
+from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -78,7 +78,7 @@ class KvRecords(Generic[T]):
     def read(self, entry: Entry) -> T:
         try:
             return msgspec.json.decode(entry.value, type=self._kind)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
             raise Corrupt(
                 entry.key,
                 found=f"this is no {self._kind.__name__} ({error})",

@@ -10,7 +10,7 @@ import msgspec
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.engine.digests import check_digest
 from ringrift.engine.ports import KeyValue
-from ringrift.errors import AlreadyExists, Corrupt, RevisionMismatch
+from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ def read_entry(key: str, value: bytes, kind: type[T]) -> T:
     """Decode one entry of the manifest; `Corrupt` names the key of one that cannot be read."""
     try:
         return msgspec.json.decode(value, type=kind)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
         raise Corrupt(
             key,
             found=f"this entry of the manifest cannot be read ({error})",
