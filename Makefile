@@ -81,5 +81,10 @@ NODES_S ?= 600
 nodes: $(VENV)/.dev-ready
 	nice $(BIN)/python scripts/three_nodes.py --seconds $(NODES_S)
 
+# Hours: every kind of durable file damaged in every way, 200 bits of each.
+.PHONY: damage
+damage: $(VENV)/.dev-ready
+	$(BIN)/python scripts/damage_sweep.py --flips 200 --table docs/damage.md
+
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

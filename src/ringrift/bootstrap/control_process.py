@@ -23,7 +23,7 @@ from ringrift.engine.opening import close_engine, get_engine, shared_engine
 from ringrift.engine.ports import Engine
 from ringrift.events.router import get_router
 from ringrift.learning.high_water import check_not_lost
-from ringrift.learning.run_check import require_whole_store
+from ringrift.learning.run_check import require_sound_database, require_whole_store
 from ringrift.learning.setting_aside import set_run_aside
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
@@ -103,6 +103,7 @@ async def _take_control(stack: AsyncExitStack) -> tuple[Engine, asyncio.Task[Non
     engine = fenced(engine, lease.guard, on_lost=lease.note_refusal)
     shared_engine().put(engine)
     get_daemon_manager().reactions.leads = lease.is_ours
+    await require_sound_database(settings)
     await require_whole_store(
         engine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
     )

@@ -25,6 +25,7 @@ from ringrift.errors import ConfigError
 from ringrift.learning.doctor import CONFIG_CHECKS, RUN_CHECKS, examine
 from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
 from ringrift.learning.doctor_rounds import disk_usage, largest_step_back_s, look_around
+from ringrift.learning.doctor_storage import file_findings, store_findings
 from ringrift.learning.high_water import check_not_lost
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.rules import LearningRules, learning_rules
@@ -105,7 +106,8 @@ async def _examine_run(engine: Engine, config: str | None, *, quick: bool) -> li
             rules = rules_of(fact) or rules
         states.append(fold(each, facts, bucket_rules=rules.bucket))
         jump_s = min(jump_s, largest_step_back_s(facts))
-    failed = [] if quick else await _diagnose(engine, states, rules)
+    failed = [*await store_findings(kv, settings), *await file_findings(engine.blobs, states)]
+    failed += [] if quick else await _diagnose(engine, states, rules)
     now_s = system_runtime().now_s()
     ward = await look_around(kv, wanted, rules, now_s=now_s, data_dir=settings.data_dir)
     alive = is_master_loop_running()

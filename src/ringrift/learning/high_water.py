@@ -42,6 +42,7 @@ class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
     revision: int  # of `MARKED_KEY`
     written_s: float
     configs: dict[str, ConfigMark]
+    beside: tuple[str, ...] = ()  # other databases that were there, from the data folder
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ what the high-water mark says of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +16,18 @@ from pathlib import Path
 import structlog
 
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import LOST_ADVICE
+from ringrift.engine.sqlite.whole_check import check_form, check_whole
 from ringrift.errors import AlreadyExists, Corrupt
 from ringrift.learning.high_water import MARKED_KEY, ConfigMark, HighWaterMark, behind, read_mark, write_mark
 from ringrift.learning.ledger import known_configs, read_hashes
 from ringrift.runtime import Runtime
+from ringrift.settings import Settings
 
 IDENTITY_KEY = "run/identity"
+CHECKED_BYTES_MAX = 64 << 20
+PROBLEMS_SHOWN = 3
 REMARK_S = 30.0  # without new facts
 
 log = structlog.get_logger()
@@ -51,6 +57,9 @@ async def check_store(kv: KeyValue, data_dir: Path) -> StoreCheck:
         if any(found.hashes.values()) and not found.notes:
             found.notes.append("nothing says how far the run had come; what is there is taken for all of it")
         return found
+    for name in found.mark.beside:
+        if not await asyncio.to_thread((data_dir / name).exists):
+            found.notes.append(f"{data_dir / name} is gone, and what was in it is lost")
     identity = await read_identity(kv)
     found.lost = behind(found.mark, identity, _hashes_of(found.hashes))
     marked = await kv.get(MARKED_KEY)
@@ -73,6 +82,21 @@ async def require_whole_store(kv: KeyValue, runtime: Runtime, *, database: Path,
         await MarkKeeper(kv, runtime, data_dir).keep({})
 
 
+async def require_sound_database(settings: Settings) -> None:
+    """Read a database whole before a start, if that takes no longer than a moment.
+
+    `Corrupt` if its form is damaged. Content that is not what was stored is said: whoever reads it is told
+    again, and most of it is written anew anyway. In a larger database that has to do until the doctor looks.
+    """
+    config = SqliteConfig.from_settings(settings)
+    if (await asyncio.to_thread(config.database.stat)).st_size > CHECKED_BYTES_MAX:
+        return
+    if damage := await asyncio.to_thread(check_form, config):
+        raise Corrupt(config.database, found="; ".join(damage[:PROBLEMS_SHOWN]), advice=LOST_ADVICE)
+    for problem in await asyncio.to_thread(check_whole, config):
+        log.error("run.store", found=problem)
+
+
 async def read_identity(kv: KeyValue) -> str:
     """What tells this database from any other; empty if it was never marked."""
     entry = await kv.get(IDENTITY_KEY)
@@ -82,8 +106,11 @@ async def read_identity(kv: KeyValue) -> str:
 class MarkKeeper:
     """Writes the mark of a run, at most once for each call and only if there is something to say."""
 
-    def __init__(self, kv: KeyValue, runtime: Runtime, data_dir: Path) -> None:
+    def __init__(
+        self, kv: KeyValue, runtime: Runtime, data_dir: Path, *, beside: Sequence[Path] = ()
+    ) -> None:
         self._kv, self._runtime, self._data_dir = kv, runtime, data_dir
+        self._beside = beside
         self._identity = ""
         self._before: dict[str, ConfigMark] = {}
         self._written: Mapping[str, ConfigMark] = {}
@@ -104,9 +131,13 @@ class MarkKeeper:
             revision=revision,
             written_s=self._runtime.now_s(),
             configs={**self._before, **configs},
+            beside=await asyncio.to_thread(self._there),
         )
         await asyncio.to_thread(write_mark, self._data_dir, mark)
         self._written, self._written_s = configs, now_s
+
+    def _there(self) -> tuple[str, ...]:
+        return tuple(os.path.relpath(path, self._data_dir) for path in self._beside if path.exists())
 
     async def _begin(self) -> None:
         """Give the database its identity, and take over what is known of the configs of earlier runs."""

@@ -47,7 +47,7 @@ class StatusWriter:
         self._engine, self._runtime, self._settings = engine, runtime, settings
         self._controller = controller
         self._doctor = DoctorRounds(engine.kv, runtime, data_dir=settings.data_dir, router=router)
-        self._mark = MarkKeeper(engine.kv, runtime, settings.data_dir)
+        self._mark = MarkKeeper(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
         self._started_s = runtime.now_s()
         self._told: dict[str, bytes] = {}  # config: its explanation as it is stored
         self._ill = ""  # why the doctor could not look, when last asked

@@ -40,8 +40,8 @@ def read_address(folder: Path) -> Address | None:
     """Return the address of a process that lives; None if there is none."""
     try:
         address = msgspec.json.decode((folder / FILE).read_bytes(), type=Address)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return None  # one that is damaged reaches nobody either
     return address if address.is_alive else None
 
 
