@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from ringrift.engine.ports import Claimant, LogEvent, NewWork, WorkState
 from ringrift.engine.sqlite.files import create_if_absent
-from ringrift.engine.sqlite.glance import glance
+from ringrift.engine.sqlite.glance import glance, glance_revision
 from ringrift.engine.sqlite.schema import MIGRATIONS, WITHOUT_CHECKSUMS
 from ringrift.errors import Corrupt
 
@@ -87,3 +87,10 @@ async def test_a_database_from_before_checksums_gets_them_when_it_is_opened(conf
     change(config, "UPDATE kv SET value = x'313435' WHERE key = 'games'")
     with pytest.raises(Corrupt, match="'games' is not what was stored"):
         await engine.kv.get("games")
+
+
+async def test_the_revision_of_a_key_is_told_without_opening_the_engine(config, opened):
+    engine = await opened(config)
+    revision = await engine.kv.put("marked", b"")
+    assert glance_revision(config, "marked") == revision
+    assert glance_revision(config, "never") == 0

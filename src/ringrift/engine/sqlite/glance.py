@@ -13,7 +13,7 @@ from ringrift.engine.sqlite.checksums import check_entry
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import check_ours, connect
-from ringrift.engine.sqlite.kv_sql import GET, GET_WITHOUT_CHECKSUM, REVISION_OF
+from ringrift.engine.sqlite.kv_sql import GET, GET_WITHOUT_CHECKSUM, LAST_REVISION_OF
 from ringrift.engine.sqlite.schema import (
     MIGRATIONS,
     TIME_KEPT,
@@ -37,7 +37,7 @@ def glance_revision(config: SqliteConfig, key: str) -> int:
     with told_in_our_words(path):
         check_ours(path)
         with closing(connect(config, read_only=True)) as db:
-            row = db.execute(REVISION_OF, (key,)).fetchone()
+            row = db.execute(LAST_REVISION_OF, (key,)).fetchone()
     return 0 if row is None else int(row[0])
 
 

@@ -2,7 +2,7 @@
 
 NEXT_REVISION = "UPDATE counter SET value = value + 1 WHERE name = 'revision' RETURNING value"
 REVISION = "SELECT value FROM counter WHERE name = 'revision'"
-REVISION_OF = "SELECT revision FROM kv WHERE key = ?"
+LAST_REVISION_OF = "SELECT revision FROM kv WHERE key = ?"
 
 _ALIVE = "value IS NOT NULL AND (expires_s IS NULL OR expires_s > ?)"
 _UNDER_PREFIX = "key >= ? AND key < ?"
