@@ -35,7 +35,7 @@ from ringrift.cli.terminal import console
 from ringrift.daemons.graph import PROFILES
 from ringrift.engine.opening import close_data_folder, get_engine
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
-from ringrift.log_lines import full_disk
+from ringrift.full_disk import full_disk
 from ringrift.private_files import open_private, private_umask
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings

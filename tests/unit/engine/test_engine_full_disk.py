@@ -8,14 +8,15 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from ringrift import log_lines
+from ringrift import full_disk as full_disk_module
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import StorageFull, Unavailable
-from ringrift.log_lines import full_disk, prepare_line
+from ringrift.full_disk import full_disk
+from ringrift.log_lines import prepare_line
 
 
 async def test_a_database_without_room_is_said_once_and_again_when_there_is_room(config, opened, monkeypatch):
-    monkeypatch.setattr(log_lines, "OVER_AFTER_S", 0.0)
+    monkeypatch.setattr(full_disk_module, "OVER_AFTER_S", 0.0)
     engine = await opened(replace(config, database_bytes_max=2**20))
     with capture_logs() as said:
         for number in range(20):

@@ -18,7 +18,7 @@ from ringrift.engine.arguments import check_bytes, check_path
 from ringrift.engine.digests import check_digest, mismatch
 from ringrift.engine.limits import BLOB_CALL_BYTES_MAX, BLOB_WAIT_S
 from ringrift.engine.sqlite.blob_folder import BlobFolder, OpenedFile, digest_of
-from ringrift.engine.sqlite.faults import contained
+from ringrift.engine.sqlite.containment import contained
 from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import Unavailable
 from ringrift.runtime import Runtime

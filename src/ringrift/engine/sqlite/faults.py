@@ -8,21 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import structlog
-
 from ringrift.errors import (
-    ConfigError,
     Corrupt,
     ForeignFile,
     RingRiftError,
     StorageFull,
     StorageReadOnly,
     Unavailable,
-    storable_text,
 )
-from ringrift.log_lines import full_disk
-
-log = structlog.get_logger()
+from ringrift.full_disk import full_disk
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}  # a file for a folder
@@ -75,25 +69,6 @@ def from_os(error: OSError, path: Path) -> RingRiftError:
     if error.errno in _READ_ONLY:
         return StorageReadOnly(f"{path} cannot be written ({error.strerror})", retry_after_s=30.0)
     return Unavailable(f"{path}: {error.strerror or error}", retry_after_s=5.0)
-
-
-@contextmanager
-def contained(path: Path, *, passing: type[Exception] = RingRiftError) -> Iterator[None]:
-    """Raise anything at all as one of our errors, so that no operation can harm the thread that runs it.
-
-    What is neither the disk's nor SQLite's fault is a value that slipped through the checks, or a defect: a
-    retry cannot help.
-    """
-    try:
-        with told_in_our_words(path):
-            yield
-    except (RingRiftError, passing):
-        raise
-    except BaseException as error:
-        what = f"{type(error).__name__}: {storable_text(error, chars_max=500)}"
-        # The stack goes with the error to whoever asked; to write it out here would hold up the others.
-        log.error("engine.operation.failed", path=str(path), error=what)
-        raise ConfigError(f"{path}: the engine cannot do this: {what}") from error
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.fencing import check_guard
 from ringrift.engine.ports import WriteGuard
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import contained
+from ringrift.engine.sqlite.containment import contained
 from ringrift.engine.sqlite.files import connect
 from ringrift.engine.sqlite.kv_sql import LIVE_REVISION_OF
 from ringrift.engine.sqlite.wakeups import Wakeups

@@ -21,13 +21,15 @@ import structlog
 
 from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import contained, from_sqlite
+from ringrift.engine.sqlite.containment import contained
+from ringrift.engine.sqlite.faults import from_sqlite
 from ringrift.engine.sqlite.schema import schema_too_new, schema_version
 from ringrift.engine.sqlite.time_anchor import TimeNote
 from ringrift.engine.sqlite.turnstile import Turnstile
 from ringrift.engine.waiting import EVENTS, KV, QUEUE
 from ringrift.errors import RingRiftError, Unavailable, storable_text
-from ringrift.log_lines import full_disk
+from ringrift.full_disk import full_disk
+from ringrift.log_lines import log_full_disk
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -89,6 +91,7 @@ class Writer:
         self._db, self._turnstile, self._config, self._clock = db, turnstile, config, clock
         self._upkeep, self._announce = upkeep, announce
         self._time_note = TimeNote()
+        log_full_disk()
         self._disk = full_disk()
         self._schema_version = schema_version(db)
         self._lock = threading.Lock()
