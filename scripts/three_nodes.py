@@ -399,7 +399,7 @@ class Driver:
         with self.observer.lock:
             node.kill()
             self.observer.took(node.name, node.blobs())
-            shutil.rmtree(node.folder / "blobs")
+            shutil.rmtree(node.folder / "blobs", ignore_errors=True)  # a disk may be lost twice in a row
         await CLOCK.sleep(self.rng.uniform(0.0, 2.0))
         node.start_server()
         node.start_process()
@@ -472,10 +472,10 @@ def main() -> int:
         asyncio.run(driver.run(options.seconds))
     finally:
         driver.close()
+        report = driver.report()
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
         if not options.keep:
             shutil.rmtree(root, ignore_errors=True)
-    report = driver.report()
-    sys.stdout.write(json.dumps(report, indent=2) + "\n")
     if not report["deleted"]:
         sys.stderr.write("nothing was deleted, so nothing was shown\n")
         return 1

@@ -16,11 +16,11 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt, check_words
 from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.files import ARRIVALS
 from ringrift.errors import ConfigError
 
 log = structlog.get_logger()
 
-FOLDER = ".cards"  # in the blob folder
 CARD_BYTES_MAX = 4096
 LISTS_MAX = 10_000  # one for each request that brought files; the oldest go first
 
@@ -44,7 +44,7 @@ class CardBox:
     """The folder of one node."""
 
     def __init__(self, blobs: BlobFolder) -> None:
-        self._blobs, self._folder = blobs, blobs.folder / FOLDER
+        self._blobs, self._folder = blobs, blobs.folder / ARRIVALS
 
     def put(self, packed: Iterable[msgspec.Raw], receipts: Iterable[Receipt], *, sender: str) -> None:
         """Keep the cards of files that have a receipt. What cannot be kept is left out, and logged."""

@@ -23,6 +23,7 @@ _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\x00"
 PAGE_BYTES = 4096
 _CHECKED_BYTES_MAX = 8 * 2**20  # larger files are checked page by page as they are read
+ARRIVALS = ".cards"  # in the blob folder: what senders said of files that wait for this node's engine
 _LEFTOVER = ".making-"
 
 
@@ -69,10 +70,16 @@ def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> b
 
 
 def check_not_lost(path: Path, blob_dir: Path) -> None:
-    """Raise `Corrupt` where there are sealed files and no database: a new one would be taken for the run."""
+    """Raise `Corrupt` where there are sealed files and no database: a new one would be taken for the run.
+
+    What other nodes brought, and no engine has taken over yet, is of no run here: a data server, or a command
+    over ssh, receives files before there is an engine.
+    """
     if path.exists():
         return
-    files = sum(1 for each in blob_dir.glob("[0-9a-f][0-9a-f]/*") if is_digest(each.name))
+    brought = b"".join(each.read_bytes() for each in (blob_dir / ARRIVALS).glob("*"))
+    names = [each.name for each in blob_dir.glob("[0-9a-f][0-9a-f]/*") if is_digest(each.name)]
+    files = sum(name.encode() not in brought for name in names)
     if files:
         raise Corrupt(
             path,
