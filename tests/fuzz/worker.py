@@ -192,7 +192,8 @@ def atheris_loop(session: Session, inputs: list[bytes], seconds: float, seed: in
         return atheris.Mutate(data, size_max) if made is None else made[:size_max]
 
     options = [f"-max_total_time={max(1, int(seconds))}", f"-seed={seed}", f"-max_len={SIZE_MAX}",
-               "-timeout=0", "-rss_limit_mb=0", "-verbosity=0", str(folder)]  # fmt: skip
+               "-timeout=3600", "-rss_limit_mb=0", "-verbosity=0",
+               f"-artifact_prefix={session.state}/", str(folder)]  # fmt: skip
     atheris.Setup([session.name, *options], run, **({"custom_mutator": change} if mutate else {}))
     atheris.Fuzz()
 
