@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-import msgspec
 from rich.text import Text
 
 from ringrift.bootstrap.learning_libraries import check_learning_libraries
@@ -20,6 +19,7 @@ from ringrift.cli.doctor_job import diagnose
 from ringrift.cli.known_configs import configs_of, require_config
 from ringrift.cli.options import PATH, as_json, check_data_folder, has_run, on_data_folder, use_data_folder
 from ringrift.cli.terminal import console
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.learning.doctor import CONFIG_CHECKS, RUN_CHECKS, examine
@@ -147,7 +147,7 @@ async def _examine_folder(config: str, *, quick: bool) -> list[Finding]:
 
 async def _started_s(engine: Engine) -> float:
     entry = await engine.kv.get(STATUS_KEY)
-    return 0.0 if entry is None else msgspec.json.decode(entry.value, type=RunStatus).started_s
+    return 0.0 if entry is None else decode_entry(entry, RunStatus).started_s
 
 
 def _with_what_is_fine(findings: list[Finding], ward: Ward) -> list[Finding]:

@@ -16,6 +16,7 @@ from ringrift.cli.known_configs import require_config
 from ringrift.cli.options import as_json, on_data_folder, some_config
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import duration, stage_title
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Engine
 from ringrift.errors import Corrupt
 from ringrift.learning.run_status import EXPLAIN_PREFIX
@@ -59,7 +60,7 @@ async def _read(engine: Engine, config: str) -> list[Explanation]:
         return []
     try:
         return msgspec.json.decode(entry.value, type=list[Explanation])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Corrupt(
             key, found=f"no explanation of this version: {error}", advice="`ringrift run` writes it anew"
         ) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.cli.answers import plain_errors, print_json
@@ -15,6 +14,7 @@ from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.terminal import console, print_table
 from ringrift.cli.tuning_here import search_here
 from ringrift.cli.wording import NOTHING, clock
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, Conflict
 from ringrift.foreign_files.documents import NoDocument, parse_json
@@ -116,7 +116,7 @@ async def _line(engine: Engine, run: OptimizationRun) -> str:
     entry = await engine.kv.get(running_key(run.run_id))
     if entry is None:
         return "waits for a worker" if run.status == "pending" else "is being taken in"
-    record = msgspec.json.decode(entry.value, type=RunningRecord)
+    record = decode_entry(entry, RunningRecord)
     return _with_best(record.line, record.extra)
 
 

@@ -14,6 +14,7 @@ import structlog
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.manifest_index import games_in
 from ringrift.data.plane import DataPlane
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import EndedWork, WorkState
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.work.job_orders import JobArtifact, JobReport, read_report
@@ -66,7 +67,7 @@ class Cataloguer:
             return 0
         try:
             return msgspec.json.decode(entry.value, type=CatalogueCursor).number
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise Corrupt(
                 self._key,
                 found=f"this is no cursor ({error})",

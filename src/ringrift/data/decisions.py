@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 from ringrift.runtime import Runtime
 
@@ -59,9 +60,7 @@ class DecisionLog:
 
     async def recent(self, *, part: str = "", digest: str = "", limit: int = 100) -> list[DataDecision]:
         """The newest decisions, newest last."""
-        found = [
-            msgspec.json.decode(entry.value, type=DataDecision) for entry in await self._kv.entries(PREFIX)
-        ]
+        found = [decode_entry(entry, DataDecision) for entry in await self._kv.entries(PREFIX)]
         fitting = [each for each in found if part in ("", each.part) and digest in ("", each.digest)]
         return fitting[-limit:]
 

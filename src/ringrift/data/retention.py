@@ -16,6 +16,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DataPlane
 from ringrift.data.promises import PINS
 from ringrift.engine.digests import check_digest
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue, WorkItem, WorkQueue, WorkState
 from ringrift.errors import ConfigError
 from ringrift.work.job_orders import JobOrder, read_order
@@ -57,7 +58,7 @@ async def read_champions(kv: KeyValue) -> dict[str, str]:
     """Return the models that play, and their cards, each with its config."""
     champions: dict[str, str] = {}
     for entry in await kv.entries(CHAMPIONS):
-        champion = msgspec.json.decode(entry.value, type=_Champion)
+        champion = decode_entry(entry, _Champion)
         champions |= {digest: champion.config for digest in (champion.model, champion.card) if digest}
     return champions
 

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from ringrift.engine.arguments import check_names_and_text, refuse, shown
 from ringrift.engine.limits import JSON_DEPTH_MAX, TRACE_BYTES_MAX, VALUE_BYTES_MAX
-from ringrift.errors import ConfigError, Corrupt
+from ringrift.engine.ports import Entry
+from ringrift.errors import ConfigError, Corrupt, storable_text
+
+T = TypeVar("T")
+_ERROR_CHARS_MAX = 200
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 EMPTY_JSON = b"{}"
+# What a decoder raises for bytes that are not what it expects.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError)
 _SCALARS = (str, int, float, bool, type(None))
 _LOOKED_AT_MAX = 10_000  # a value that contains itself grows without end
 
@@ -59,8 +65,17 @@ def decode_json(what: str, text: bytes) -> dict[str, Any]:
         return {}
     try:
         return _decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RecursionError) as error:
+    except (*UNREADABLE, TypeError) as error:
         raise Corrupt(what, found=f"its content is damaged ({error})", advice="Restore a backup") from None
+
+
+def decode_entry(entry: Entry, kind: type[T]) -> T:
+    """Read a value of the key-value store as *kind*; `Corrupt` with the key for anything else."""
+    try:
+        return msgspec.json.decode(entry.value, type=kind)
+    except UNREADABLE as error:
+        found = f"its value is no {kind.__name__} ({storable_text(error, chars_max=_ERROR_CHARS_MAX)})"
+        raise Corrupt(entry.key, found=found, advice="Delete the key if it is not needed") from None
 
 
 def _depth(value: Any) -> int:

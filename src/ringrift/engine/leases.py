@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from ringrift.engine.arguments import check_key, check_lease, check_seconds, check_text, check_wait
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.limits import LEASE_S_MAX
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import (
@@ -327,7 +328,7 @@ def _what_ended(group: BaseExceptionGroup) -> BaseException:
 def _seen(entry: Entry) -> LeaseHolder:
     try:
         record = msgspec.json.decode(entry.value, type=LeaseRecord)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Corrupt(
             entry.key, found=f"this is no lease ({error})", advice="Delete the key if it is not needed"
         ) from error

@@ -68,7 +68,9 @@ def decode_body(record: LogRecord) -> dict[str, Any]:
         raise Corrupt(f"event {record.id}", found="its body is no object", advice="skipped")
     for name, kinds in _KINDS.items():
         found = body.get(name)
-        if found is not None and (not isinstance(found, kinds) or (kinds is not bool and found is True)):
+        if found is not None and (
+            not isinstance(found, kinds) or (kinds is not bool and isinstance(found, bool))
+        ):
             raise Corrupt(f"event {record.id}", found=f"{name} is {type(found).__name__}", advice="skipped")
     return body
 

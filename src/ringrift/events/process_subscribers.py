@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 from ringrift.runtime import system_runtime
 
@@ -64,7 +65,7 @@ class Subscribers:
 
     async def get(self, subscriber_id: str) -> Subscriber | None:
         entry = await self._kv.get(_PREFIX + subscriber_id)
-        return None if entry is None else Subscriber(**json.loads(entry.value))
+        return None if entry is None else decode_entry(entry, Subscriber)
 
     async def touch(self, subscriber_id: str, now_s: float) -> Subscriber | None:
         """Note that a subscriber polls."""
@@ -75,7 +76,7 @@ class Subscribers:
 
     async def all(self) -> list[Subscriber]:
         entries = await self._kv.entries(_PREFIX)
-        found = [Subscriber(**json.loads(entry.value)) for entry in entries]
+        found = [decode_entry(entry, Subscriber) for entry in entries]
         now_s = system_runtime().now_s()
         return [item for item in found if now_s - item.last_poll_s <= _DEAD_AFTER_S]
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Conflict
 from ringrift.learning.state import ConfigState
@@ -44,7 +45,7 @@ class ChampionPointers:
         if entry is None:
             await self._kv.create(key, msgspec.json.encode(wanted))
             return
-        present = msgspec.json.decode(entry.value, type=Champion)
+        present = decode_entry(entry, Champion)
         if present == wanted:
             return
         if present.change >= change:
@@ -54,7 +55,7 @@ class ChampionPointers:
 
 async def read_champion(kv: KeyValue, config: str) -> Champion | None:
     entry = await kv.get(key_of(config))
-    return None if entry is None else msgspec.json.decode(entry.value, type=Champion)
+    return None if entry is None else decode_entry(entry, Champion)
 
 
 def key_of(config: str) -> str:

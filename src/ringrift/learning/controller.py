@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
 from ringrift.errors import ConfigError
 from ringrift.learning.allocation import Capacity, Choice, choose
@@ -159,7 +160,7 @@ class Controller:
 
     async def _read_seen_end(self) -> int:
         entry = await self._engine.kv.get(SEEN_END_KEY)
-        return 0 if entry is None else msgspec.json.decode(entry.value, type=int)
+        return 0 if entry is None else decode_entry(entry, int)
 
     async def remember_seen_end(self) -> None:
         """Keep how far the ends of work were taken in, so that the next start goes on from there."""

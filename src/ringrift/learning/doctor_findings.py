@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 from ringrift.learning.ledger import quoted
 from ringrift.learning.rules import LearningRules
@@ -88,7 +89,7 @@ class Ward:
 async def read_diagnoses(kv: KeyValue, config: str) -> list[Diagnosis]:
     """The diagnoses of *config*, oldest first."""
     entries = await kv.entries(f"{DIAGNOSES}{quoted(config)}/")
-    found = [msgspec.json.decode(entry.value, type=Diagnosis) for entry in entries]
+    found = [decode_entry(entry, Diagnosis) for entry in entries]
     return sorted(found, key=lambda each: each.at_s)
 
 

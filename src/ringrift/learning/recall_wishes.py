@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Corrupt
 from ringrift.learning.facts import Recalled
@@ -33,7 +34,7 @@ class RecallWishes:
         for entry in await self._kv.entries(f"{PREFIX}{quoted(config)}/"):
             try:
                 found.append(msgspec.json.decode(entry.value, type=Recalled))
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 raise Corrupt(entry.key, found=f"no recall ({error})", advice="Delete the key") from None
         return sorted(found, key=lambda recall: recall.at_s)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 
 CHOICE_KEY = "learning/run_choice"
@@ -26,7 +27,7 @@ class RunChoice(msgspec.Struct, frozen=True, kw_only=True):
 async def read_run_choice(kv: KeyValue) -> RunChoice | None:
     """What the last run on this folder did."""
     entry = await kv.get(CHOICE_KEY)
-    return None if entry is None else msgspec.json.decode(entry.value, type=RunChoice)
+    return None if entry is None else decode_entry(entry, RunChoice)
 
 
 async def write_run_choice(kv: KeyValue, choice: RunChoice) -> None:

@@ -177,7 +177,7 @@ def decode_run_status(value: bytes) -> RunStatus:
     """Raises `Corrupt` for a status of another version."""
     try:
         return _decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(
             STATUS_KEY, found=f"not a status of this version: {error}", advice="`ringrift run` writes it anew"
         ) from None

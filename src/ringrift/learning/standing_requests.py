@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Corrupt
 from ringrift.learning.facts import WorkerResumed, WorkerSetAside
@@ -39,7 +40,7 @@ class StandingRequests:
         for entry in await self._kv.entries(f"{PREFIX}{quoted(config)}/"):
             try:
                 found.append(_decode(entry.value))
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 raise Corrupt(entry.key, found=f"no request ({error})", advice="Delete the key") from None
         return sorted(found, key=lambda request: request.at_s)
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
@@ -162,7 +163,7 @@ class TrainingSlots:
         kv = await self._get_kv()
         found = []
         for entry in await kv.entries(JOBS):
-            job = msgspec.json.decode(entry.value, type=TrainingJob)
+            job = decode_entry(entry, TrainingJob)
             holder = await lease_holder(kv, config_lease(job.config_key))
             # What a dead trainer wrote stays until the next one overwrites it; its lease tells.
             if holder is not None and holder.holder == job.holder:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import Conflict
@@ -198,7 +199,7 @@ class OptimizationCoordinator(ListeningCoordinator):
             told += started_events(now)
         entry = await engine.kv.get(running_key(run.run_id))
         if entry is not None:
-            extra = msgspec.json.decode(entry.value, type=RunningRecord).extra
+            extra = decode_entry(entry, RunningRecord).extra
             generation, score = extra.get("generation"), extra.get("best_score")
             if (
                 isinstance(generation, int)

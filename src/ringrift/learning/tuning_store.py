@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import AlreadyExists, Conflict
 from ringrift.learning.tuning_runs import OptimizationRun
@@ -22,12 +23,12 @@ class TuningStore:
     async def runs(self) -> list[OptimizationRun]:
         """All that are kept, oldest first."""
         entries = await self._kv.entries(PREFIX)
-        runs = [msgspec.json.decode(entry.value, type=OptimizationRun) for entry in entries]
+        runs = [decode_entry(entry, OptimizationRun) for entry in entries]
         return sorted(runs, key=lambda run: (run.started_s, run.run_id))
 
     async def get(self, run_id: str) -> OptimizationRun | None:
         entry = await self._kv.get(PREFIX + run_id)
-        return None if entry is None else msgspec.json.decode(entry.value, type=OptimizationRun)
+        return None if entry is None else decode_entry(entry, OptimizationRun)
 
     async def open_run(self) -> OptimizationRun | None:
         entry = await self._kv.get(OPEN)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 
 PREFIX = "learning/wish/"
@@ -33,7 +34,7 @@ class Wishes:
 
     async def get(self, config: str) -> Wish | None:
         entry = await self._kv.get(key_of(config))
-        return None if entry is None else msgspec.json.decode(entry.value, type=Wish)
+        return None if entry is None else decode_entry(entry, Wish)
 
     async def resume(self, configs: Iterable[str], wish: Wish) -> None:
         """Have *wish* in the place of every pause of *configs*."""

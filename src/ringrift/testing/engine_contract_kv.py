@@ -210,6 +210,15 @@ class KeyValueContract:
         assert page.changes == ()
         assert page.complete
 
+    async def test_who_asks_beyond_the_last_change_misses_none_that_comes(self, bench: EngineBench) -> None:
+        kv = (await bench.open()).kv
+        revision = await kv.put("a", b"1")
+        page = await kv.changes(after=revision + 10)
+        assert (page.changes, page.revision, page.complete) == ((), revision, True)
+        await kv.put("a", b"2")
+        page = await kv.changes(after=page.revision)
+        assert [change.value for change in page.changes] == [b"2"]
+
     async def test_a_watch_from_now_on_sees_nothing_older(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         await kv.put("a", b"old")

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from ringrift.engine.blocking import run_blocking
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.process import process_scope
@@ -154,7 +155,7 @@ class EmergencyStop:
 def _read(content: bytes) -> EmergencyNotice | None:
     try:
         return msgspec.json.decode(content, type=EmergencyNotice)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

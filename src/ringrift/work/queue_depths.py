@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Engine, WorkState
 from ringrift.errors import Corrupt
 from ringrift.work.backpressure_levels import QueueLimits
@@ -103,6 +104,6 @@ def _read_backlog(run_status: bytes | None) -> _RunBacklog:
         return _RunBacklog()
     try:
         return msgspec.json.decode(run_status, type=_RunBacklog)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         advice = "The control process writes it anew with its next step."
         raise Corrupt(RUN_STATUS_KEY, found=f"the status is not readable: {error}", advice=advice) from None

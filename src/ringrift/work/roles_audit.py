@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 import structlog
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import AlreadyExists, RevisionMismatch, Unavailable
 from ringrift.runtime import Runtime
@@ -50,7 +51,7 @@ class RoleAudit:
     async def rows(self, limit: int = ROWS_MAX) -> list[RoleRow]:
         """Return the last *limit* rows, oldest first."""
         entry = await (await self._get_kv()).get(KEY)
-        rows = [] if entry is None else _decode(entry.value)
+        rows = [] if entry is None else decode_entry(entry, list[RoleRow])
         return rows[-limit:] if limit > 0 else []
 
     async def add(self, action: RoleAction, role: str, *, holder: str, other: str = "") -> None:
@@ -71,7 +72,7 @@ class RoleAudit:
                 if entry is None:
                     await kv.create(KEY, msgspec.json.encode([row]))
                 else:
-                    value = msgspec.json.encode(_appended(_decode(entry.value), row))
+                    value = msgspec.json.encode(_appended(decode_entry(entry, list[RoleRow]), row))
                     await kv.update(KEY, value, revision=entry.revision)
             except (AlreadyExists, RevisionMismatch):
                 continue
@@ -91,7 +92,3 @@ def _appended(rows: list[RoleRow], row: RoleRow) -> list[RoleRow]:
     if rows and msgspec.structs.replace(rows[-1], at_s=row.at_s, times=1) == row:
         return [*rows[:-1], msgspec.structs.replace(row, times=rows[-1].times + 1)]
     return [*rows, row][-ROWS_MAX:]
-
-
-def _decode(value: bytes) -> list[RoleRow]:
-    return msgspec.json.decode(value, type=list[RoleRow])

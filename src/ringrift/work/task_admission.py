@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 import psutil
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine
 from ringrift.health.breakers import CircuitBreaker
@@ -128,7 +129,7 @@ class TaskAdmission:
         if not self._at.monitor.is_fresh:
             await self._at.monitor.refresh()
         entry = await (await self._at.engine()).kv.get(STATE_KEY)
-        stored = StateNotice() if entry is None else msgspec.json.decode(entry.value, type=StateNotice)
+        stored = StateNotice() if entry is None else decode_entry(entry, StateNotice)
         resources = await self._at.resources()
         self._note_room(resources)
         self._seen = _Seen(

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch
@@ -128,7 +129,7 @@ class TaskRegistry:
 
     async def reservation(self, node: str) -> Reservation | None:
         entry = await (await self._engine()).kv.get(RESERVED_PREFIX + node)
-        return None if entry is None else msgspec.json.decode(entry.value, type=Reservation)
+        return None if entry is None else decode_entry(entry, Reservation)
 
 
 def counted(tasks: Sequence[RunningTask], *, node: str | None = None) -> Counter[TaskType]:
@@ -156,6 +157,6 @@ def _of_claim(item: WorkItem, nodes: Mapping[str, str]) -> RunningTask:
 def _task(entry: Entry) -> RunningTask:
     try:
         return msgspec.json.decode(entry.value, type=RunningTask)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         advice = "Delete the key; the task registers again when it next begins."
         raise Corrupt(entry.key, found=f"no record of a task: {error}", advice=advice) from None

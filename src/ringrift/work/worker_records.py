@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 
 WORKERS = "workers/"
@@ -94,7 +95,7 @@ def set_aside_key(name: str) -> str:
 async def why_set_aside(kv: KeyValue, name: str) -> str:
     """Why the worker *name* is to claim nothing; empty if it may."""
     entry = await kv.get(set_aside_key(name))
-    return "" if entry is None else msgspec.json.decode(entry.value, type=SetAsideRecord).reason
+    return "" if entry is None else decode_entry(entry, SetAsideRecord).reason
 
 
 def own_capability(name: str) -> str:
@@ -108,9 +109,9 @@ def running_key(item_id: str) -> str:
 
 async def live_workers(kv: KeyValue) -> list[WorkerRecord]:
     """Every worker that lives, by name."""
-    return [msgspec.json.decode(entry.value, type=WorkerRecord) for entry in await kv.entries(WORKERS)]
+    return [decode_entry(entry, WorkerRecord) for entry in await kv.entries(WORKERS)]
 
 
 async def running_jobs(kv: KeyValue) -> list[RunningRecord]:
     """Every job under way, by item."""
-    return [msgspec.json.decode(entry.value, type=RunningRecord) for entry in await kv.entries(RUNNING)]
+    return [decode_entry(entry, RunningRecord) for entry in await kv.entries(RUNNING)]

@@ -126,7 +126,8 @@ class SqliteKeyValue:
             found = tuple(self._change(row) for row in rows)
             if len(found) == limit:
                 return ChangePage(found, found[-1].revision, complete=False)
-            last = found[-1].revision if found else after
+            # Not *after*: of a store that was set back, what comes from here on must not be passed over.
+            last = found[-1].revision if found else revision
             return ChangePage(found, max(revision, last), complete=True)
 
         return await self._store.read(query)
