@@ -38,6 +38,7 @@ from ringrift.engine.ports import Engine
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
+from ringrift.private_files import make_private_folder
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 
@@ -132,6 +133,7 @@ class RunRestore:
         """
         try:
             await asyncio.to_thread(self._drop_draft)
+            await asyncio.to_thread(make_private_folder, self._draft.parent)
             found = await self._fetch_state(state)
             cards = {card.artifact.digest: card for card in await self.index.cards()}
             if (lacking := sorted(found.held - cards.keys() - set(state.lost))) and not incomplete:
