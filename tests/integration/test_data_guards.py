@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from worker_orders import worker_bench
 
 from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
@@ -28,6 +27,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.jobs.shards.reader import open_shard
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
+from worker_orders import worker_bench
 
 HERE = Path(__file__).parent
 CONFIG = "connect_four_2p"
