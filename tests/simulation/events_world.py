@@ -194,7 +194,7 @@ class Process:
         while doomed:
             for task in doomed:
                 task.cancel()
-            await asyncio.gather(*doomed, return_exceptions=True)
+            await asyncio.wait(doomed)  # lets the loop reap those that had ended already
             doomed = [*dispatcher._tasks]
         if self.notes is not None:
             self.notes.close()

@@ -52,7 +52,8 @@ class DeliveryTasks:
         left = tuple(self._tasks)
         for task in left:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        if left:
+            await asyncio.wait(left)  # unlike `gather`, lets the loop reap those that had ended already
 
     def forget(self) -> list[Delivery]:
         """Let go of tasks whose loop is gone; return the deliveries that none of them had begun."""

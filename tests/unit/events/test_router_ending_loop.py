@@ -10,6 +10,7 @@ import pytest
 from ringrift.engine.opening import get_engine
 from ringrift.errors import Unavailable
 from ringrift.events.dead_letters import get_dead_letter_queue
+from ringrift.events.delivery_tasks import DeliveryTasks
 from ringrift.events.failures import FailureKind
 from ringrift.events.router import get_router
 from ringrift.events.surroundings import Surroundings
@@ -321,3 +322,17 @@ def _until(condition):
             return
         waited.wait(0.002)
     pytest.fail("it never came true")
+
+
+async def test_deliveries_that_just_ended_do_not_keep_the_end_waiting():
+    tasks = DeliveryTasks(never_began=lambda delivery: None)
+
+    async def deliver():
+        pass
+
+    tasks.spawn(deliver())
+    await asyncio.sleep(0)  # it has ended, and the loop has not called back yet
+    assert [task.done() for task in tasks] == [True]
+    await tasks.cancel()
+    assert len(tasks) == 0
+    await tasks.cancel()
