@@ -16,7 +16,7 @@ import psutil
 
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
-from ringrift.learning.rules import learning_rules
+from ringrift.learning.rules import configured_rules
 from ringrift.learning.run_choice import RunChoice, read_run_choice, write_run_choice
 from ringrift.process import process_scope
 from ringrift.settings import get_settings
@@ -57,7 +57,7 @@ async def settle_run_options(kv: KeyValue, options: RunOptions | None = None) ->
         configs, configs_why = (
             (DEFAULT_CONFIGS, "the default") if before is None else (before.configs, "as before")
         )
-    learning_rules(get_settings().learning or {}).check_configs(configs)
+    configured_rules(get_settings()).check_configs(configs)
     workers, workers_why = asked.workers, "as asked"
     if workers is None:
         workers, workers_why = default_workers()

@@ -28,7 +28,7 @@ from ringrift.learning.doctor_rounds import disk_usage, largest_step_back_s, loo
 from ringrift.learning.doctor_storage import file_findings, store_findings
 from ringrift.learning.high_water import check_not_lost
 from ringrift.learning.ledger import read_facts
-from ringrift.learning.rules import LearningRules, learning_rules
+from ringrift.learning.rules import LearningRules, configured_rules
 from ringrift.learning.rules_record import rules_of
 from ringrift.learning.run_status import STATUS_KEY, RunStatus
 from ringrift.learning.state import ConfigState, fold
@@ -99,7 +99,7 @@ def _announce(wanted: Sequence[str], *, quick: bool) -> None:
 async def _examine_run(engine: Engine, config: str | None, *, quick: bool) -> list[Finding]:
     kv, settings = engine.kv, get_settings()
     wanted = await configs_of(kv) if config is None else (await require_config(kv, config),)
-    rules, states, jump_s = learning_rules(settings.learning or {}), [], 0.0
+    rules, states, jump_s = configured_rules(settings), [], 0.0
     for each in wanted:
         facts = await read_facts(kv, each)
         for fact in facts:
@@ -130,7 +130,7 @@ async def _diagnose(engine: Engine, states: Sequence[ConfigState], rules: Learni
 async def _examine_folder(config: str, *, quick: bool) -> list[Finding]:
     """Before a run: whether the machine has room, and whether game and network are sound."""
     settings = get_settings()
-    rules = learning_rules(settings.learning or {})
+    rules = configured_rules(settings)
     state = ConfigState(config, rules.bucket)
     found = [] if quick else [await diagnose(None, state, rules)]
     failed = [each for each in found if isinstance(each, Finding)]

@@ -30,7 +30,7 @@ from ringrift.learning.facts import AnyFact
 from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.ledger import Ledger, known_configs, prefix_of, remember_config, sound_facts
 from ringrift.learning.rebuild import UNTOLD, FoundShard, RebuiltConfig, rebuild, untold
-from ringrift.learning.rules import learning_rules
+from ringrift.learning.rules import configured_rules
 from ringrift.learning.run_check import MarkKeeper, check_store
 from ringrift.learning.setting_aside import set_state_aside
 from ringrift.runtime import Runtime, system_runtime
@@ -172,7 +172,7 @@ async def _facts_one_by_one(kv: KeyValue) -> dict[str, list[AnyFact]]:
 
 async def _rebuild(settings: Settings, runtime: Runtime, found: SealedFiles, *, quiet: bool) -> None:
     kept, whole = await _read_database()
-    rules = learning_rules(settings.learning or {})
+    rules = configured_rules(settings)
     configs = sorted({*kept, *(job.order.config for job in found.jobs), *(s.config for s in found.shards)})
     made = [
         await asyncio.to_thread(

@@ -16,7 +16,7 @@ from ringrift.learning.facts import Recalled
 from ringrift.learning.ledger import Ledger
 from ringrift.learning.recall import known_workers
 from ringrift.learning.recall_wishes import RecallWishes, is_news
-from ringrift.learning.rules import learning_rules
+from ringrift.learning.rules import configured_rules
 from ringrift.learning.state import ConfigState
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
@@ -31,7 +31,7 @@ NAMES_SHOWN = 20
 async def read_states(kv: KeyValue, config: str | None) -> list[ConfigState]:
     """What is known of *config*, or of all configs of the folder."""
     wanted = await configs_of(kv) if config is None else (await require_config(kv, config),)
-    bucket = learning_rules(get_settings().learning or {}).bucket
+    bucket = configured_rules(get_settings()).bucket
     return [(await Ledger.open(kv, each, bucket_rules=bucket)).state for each in wanted]
 
 
@@ -103,7 +103,7 @@ async def through_the_writer(
             mine = await stack.enter_async_context(in_control(engine, runtime))
         except Conflict:
             return await _is_taken_in(configs, runtime, is_waiting)
-        bucket = learning_rules(get_settings().learning or {}).bucket
+        bucket = configured_rules(get_settings()).bucket
         for config in configs:
             await take_in(mine.kv, await Ledger.open(mine.kv, config, bucket_rules=bucket))
     return True

@@ -18,7 +18,7 @@ from ringrift.errors import ConfigError
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, rebuilt_facts, replay
-from ringrift.learning.rules import LearningRules, learning_rules
+from ringrift.learning.rules import LearningRules, configured_rules
 from ringrift.settings import get_settings
 
 EXIT_DIVERGED = 1
@@ -38,7 +38,7 @@ def replay_command(config: str, at: int | None, as_json: bool) -> None:
     """Fold the recorded facts and make the decisions again; exit code 1 if one does not follow."""
     with plain_errors():
         facts = ask_engine(lambda engine: _facts(engine, config))
-        rules = learning_rules(get_settings().learning or {})
+        rules = configured_rules(get_settings())
         if at is not None:
             diverged = _show_moment(config, facts, rules, at, as_json=as_json)
         else:

@@ -19,7 +19,7 @@ from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, Conflict
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.learning.ledger import read_facts
-from ringrift.learning.rules import LearningRules, learning_rules
+from ringrift.learning.rules import LearningRules, configured_rules
 from ringrift.learning.rules_record import rules_of
 from ringrift.learning.state import ConfigState, fold
 from ringrift.learning.tuning_orders import Search, order_search
@@ -84,7 +84,7 @@ def _params(given: tuple[str, ...]) -> dict[str, Any]:
 async def _read_state(engine: Engine, config: str) -> tuple[ConfigState, LearningRules]:
     await require_config(engine.kv, config)
     facts = await read_facts(engine.kv, config)
-    rules = learning_rules(get_settings().learning or {})
+    rules = configured_rules(get_settings())
     for fact in facts:
         rules = rules_of(fact) or rules
     return fold(config, facts, bucket_rules=rules.bucket), rules

@@ -17,7 +17,7 @@ from ringrift.errors import ConfigError
 from ringrift.learning.facts import WorkerResumed, WorkerSetAside
 from ringrift.learning.ledger import Ledger
 from ringrift.learning.recomputation import BY_PERSON
-from ringrift.learning.rules import learning_rules
+from ringrift.learning.rules import configured_rules
 from ringrift.learning.run_status import WorkerStatus
 from ringrift.learning.standing_requests import Request, StandingRequests, changes_standing
 from ringrift.learning.status_view import worker_statistics
@@ -56,7 +56,7 @@ def set_aside(worker: str, reason: str, as_json: bool) -> None:
     with plain_errors():
         _require_reason(reason)
         now_s = system_runtime().now_s()
-        until_s = now_s + learning_rules(get_settings().learning or {}).set_aside_s
+        until_s = now_s + configured_rules(get_settings()).set_aside_s
         asked = WorkerSetAside(at_s=now_s, worker=worker, reason=reason, until_s=until_s, by=BY_PERSON)
         done = ask_engine(lambda engine: _make_fact(engine, asked))
     _tell(asked, done, f"{worker} gets no work until {clock(until_s, with_date=True)}", as_json)
@@ -85,14 +85,13 @@ def print_workers(found: tuple[WorkerStatus, ...]) -> None:
 
 
 def _row(each: WorkerStatus) -> tuple[str, ...]:
-    aside = each.set_aside
-    told = (
-        ""
-        if aside is None
-        else f"set aside until {clock(aside['until_s'], with_date=True)}: {aside['reason']}"
-    )
+    told = []
+    if (aside := each.set_aside) is not None:
+        told.append(f"set aside until {clock(aside['until_s'], with_date=True)}: {aside['reason']}")
+    if each.games_of_user_program:
+        told.append(f"{count(each.games_of_user_program)} games of a program of your own: never compared")
     numbers = (each.jobs, each.games, each.rows, each.refused, each.compared, each.faults, each.disputed)
-    return (each.name, each.node or "-", *map(count, numbers), told)
+    return (each.name, each.node or "-", *map(count, numbers), "; ".join(told))
 
 
 async def _statistics(engine: Engine) -> tuple[WorkerStatus, ...]:

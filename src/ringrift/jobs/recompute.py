@@ -47,7 +47,9 @@ class RecomputeParams(SelfplayParams, frozen=True, kw_only=True):
 
     shard: Annotated[Path, msgspec.Meta(description="The games that it brought.")]
     sample_games: Annotated[int, msgspec.Meta(ge=1, le=10_000, description="Games to look at.")] = 4
-    sample_moves: Annotated[int, msgspec.Meta(ge=1, description="Moves to search, of all of them.")] = 200
+    sample_moves: Annotated[
+        int, msgspec.Meta(ge=1, description="Moves to search, where bits are compared; else all are.")
+    ] = 200
     sample_seed: Annotated[int, msgspec.Meta(ge=0, description="Chooses games and moves.")] = 0
     played_on: Annotated[str, msgspec.Meta(description="The machine, as the result of selfplay says.")] = ""
     policy_distance: Annotated[
@@ -118,7 +120,9 @@ def run_recompute(job: Job, params: RecomputeParams) -> Outcome:
     whole = [each for each in games if isinstance(each, StoredGame)]
     agreement = Agreement()
     if not wrong:
-        positions, wrong = _positions(game, whole, params)
+        positions, wrong = _positions(game, whole)
+        if is_exact:  # a distance is an average, which a few altered moves among many could hide in
+            positions = _some(positions, params)
         job.stage("searching", total=len(positions))
         for some in in_groups(positions, AT_ONCE):
             job.stop_point()
@@ -187,10 +191,8 @@ def _order_fault(
     return None
 
 
-def _positions(
-    game: Game, games: Sequence[StoredGame], params: RecomputeParams
-) -> tuple[list[RecordedMove], list[RecordDifference]]:
-    """The decisions to search again, and the games that break the rules."""
+def _positions(game: Game, games: Sequence[StoredGame]) -> tuple[list[RecordedMove], list[RecordDifference]]:
+    """All decisions of *games*, and the games that break the rules."""
     found: list[RecordedMove] = []
     replayed = BatchReplay(game, [each.game.actions for each in games])
     for step in replayed.steps():
@@ -203,11 +205,16 @@ def _positions(
         for row, fault in sorted(replayed.faults.items())
         if games[row].game.termination != "resignation"
     ]
-    if len(found) > params.sample_moves:
-        lots = np.random.Generator(np.random.PCG64(params.sample_seed))
-        kept = lots.choice(len(found), size=params.sample_moves, replace=False)
-        found = [found[at] for at in sorted(kept.tolist())]
     return found, faults
+
+
+def _some(positions: list[RecordedMove], params: RecomputeParams) -> list[RecordedMove]:
+    """As many as were asked for, chosen like the games."""
+    if len(positions) <= params.sample_moves:
+        return positions
+    lots = np.random.Generator(np.random.PCG64(params.sample_seed))
+    kept = lots.choice(len(positions), size=params.sample_moves, replace=False)
+    return [positions[at] for at in sorted(kept.tolist())]
 
 
 def _searched(

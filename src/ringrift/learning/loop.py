@@ -17,7 +17,7 @@ from ringrift.engine.ports import Engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import RouterAnnouncer
 from ringrift.learning.controller import Controller
-from ringrift.learning.rules import learning_rules
+from ringrift.learning.rules import configured_rules
 from ringrift.learning.run_status import RunStatus
 from ringrift.learning.signals_source import get_open_run
 from ringrift.learning.status_writer import StatusWriter
@@ -44,7 +44,7 @@ class TrainingLoop:
         self.controller = Controller(
             engine,
             runtime,
-            learning_rules(settings.learning or {}),
+            configured_rules(settings),
             announcer=RouterAnnouncer(router),
             safeguards=get_safeguards(),
         )

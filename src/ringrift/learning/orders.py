@@ -46,7 +46,7 @@ def selfplay_order(
     if state.champion is not None:
         inputs = model_files("champion", state.models[state.champion])
         params["model"] = f"{INPUTS}/champion{WEIGHTS_SUFFIX}"
-    return JobOrder(config=state.config, params=params, inputs=inputs)
+    return JobOrder(config=state.config, params=params, inputs=inputs, program=rules.selfplay_program)
 
 
 def selfplay_games(state: ConfigState, rules: LearningRules) -> int:

@@ -191,7 +191,9 @@ def suspect_since(state: ConfigState, standing: WorkerStanding) -> float | None:
         (
             shard.made_s
             for shard in state.shards.values()
-            if shard.worker == standing.name and shard.machine and (good_s is None or shard.made_s > good_s)
+            if shard.worker == standing.name
+            and shard.can_be_recomputed
+            and (good_s is None or shard.made_s > good_s)
         ),
         default=None,
     )

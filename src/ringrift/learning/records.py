@@ -36,7 +36,8 @@ class Shard(msgspec.Struct, kw_only=True):
     quality: float | None = None
     report: str | None = None  # digest of the check's report
     steps_per_row: float | None = None  # what its rows earned when they were accepted
-    machine: str = ""  # what its bits depend on; empty: they cannot be searched again
+    machine: str = ""  # what its bits depend on, as the job says
+    can_be_recomputed: bool = False  # RingRift's own program was ordered
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):

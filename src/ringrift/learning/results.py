@@ -22,7 +22,7 @@ from ringrift.learning.results_matches import (
     unasked,
 )
 from ringrift.learning.worker_standing import Comparison, Vote
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job_orders import RINGRIFT_PROGRAM, JobArtifact, JobOrder, JobReport
 
 if TYPE_CHECKING:
     from ringrift.learning.state import ConfigState, OpenJob
@@ -225,9 +225,15 @@ def _selfplay(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float)
                 made_s=at_s,
                 cpu_s=report.cpu_s / len(artifacts),
                 machine=told.machine,
+                can_be_recomputed=_can_be_recomputed(job.order, told.machine),
             )
         )
     return brought
+
+
+def _can_be_recomputed(order: JobOrder, machine: str) -> bool:
+    """By what was ordered: a worker that could say so itself would have its games compared never."""
+    return order.program == RINGRIFT_PROGRAM or (not order.program and bool(machine))
 
 
 def _recompute(state: ConfigState, job: OpenJob, report: JobReport, _at_s: float) -> _Brought:

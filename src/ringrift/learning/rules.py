@@ -12,6 +12,8 @@ from msgspec import Meta
 from ringrift.errors import ConfigError
 from ringrift.learning.promotion import PromotionRules
 from ringrift.learning.window import RINGRIFT_BOARDS, BucketRules
+from ringrift.settings import Settings
+from ringrift.work.job_orders import RINGRIFT_PROGRAM, USER_PROGRAM
 
 YEAR_S = 31_536_000
 Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -77,6 +79,9 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     # Of the files of games that each worker brings, some games of so many are searched again by another.
     recompute_share: Annotated[float, Meta(ge=0, le=1)] = 0.01  # 0: none
     recompute_every_s: Seconds = 3600.0  # and at least one of each worker so often
+    # Whose program plays: what RingRift's own brings is searched again whatever its result says. Empty in the
+    # rules that older versions noted; in the settings it stands for what `[jobs.selfplay]` says.
+    selfplay_program: Literal["", "ringrift", "user"] = ""
     set_aside_s: Seconds = 24 * 3600.0  # for how long a worker whose games fail gets no work
     set_aside_games: Literal["recall", "propose"] = "recall"  # those since its last good comparison
     diagnose_every_s: SecondsOrZero = 1800.0  # between two examinations, each of a new champion; 0: none
@@ -100,6 +105,15 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                     f"rating_opponents of [learning] names {names[0]!r}, but {config} has no such player; "
                     "it can be rated against random and mcts:SIMULATIONS"
                 )
+
+
+def configured_rules(settings: Settings) -> LearningRules:
+    """The rules of a run with *settings*; raises `ConfigError` that names what is wrong."""
+    rules = learning_rules(settings.learning or {})
+    if rules.selfplay_program:
+        return rules
+    program = USER_PROGRAM if settings.job("selfplay").command else RINGRIFT_PROGRAM
+    return msgspec.structs.replace(rules, selfplay_program=program)
 
 
 def learning_rules(table: Mapping[str, Any]) -> LearningRules:

@@ -143,6 +143,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 0  # that ended well
     failed: int = 0  # attempts since it was last started, as it says
     games: int = 0
+    games_of_user_program: int = 0  # of them, which cannot be searched again
     rows: int = 0
     refused: int = 0  # games that broke the rules
     compared: int = 0  # decided comparisons of its games

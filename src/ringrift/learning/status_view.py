@@ -216,6 +216,7 @@ def _worker_status(
         failed=0 if record is None else record.failed,
         jobs=sum(each.jobs for each in known),
         games=sum(each.games for each in known),
+        games_of_user_program=sum(each.games_of_user_program for each in known),
         rows=sum(each.rows for each in known),
         refused=sum(each.refused for each in known),
         compared=sum(each.compared for each in known),

@@ -51,6 +51,7 @@ class WorkerStanding:
     name: str
     jobs: int = 0
     games: int = 0
+    games_of_user_program: int = 0  # which cannot be searched again
     rows: int = 0
     refused: int = 0  # games that broke the rules
     clean_shards: int = 0  # checked, without such a game
@@ -75,9 +76,11 @@ class WorkerStanding:
         self.games += shard.games
         self.rows += shard.rows
         self.last_games_s = max(self.last_games_s, shard.made_s)
-        if shard.machine:
-            self.shards_since += 1
-            self.recent.append((shard.digest, order))
+        if not shard.can_be_recomputed:
+            self.games_of_user_program += shard.games
+            return
+        self.shards_since += 1
+        self.recent.append((shard.digest, order))
 
     def checked(self, reasons: Mapping[str, int]) -> None:
         """Its games were replayed by the rules."""

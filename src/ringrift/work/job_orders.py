@@ -17,6 +17,7 @@ INPUTS = "{inputs}"  # in a parameter: the folder where the inputs lie
 SEALED_JOB = "job"  # the kind of an artifact that says what a job was asked and brought
 _SEALED_JOB_BEGINS = b'{"sealed":"job",'
 OUT = "{out}"  # in a parameter: the folder whose files survive a retry
+RINGRIFT_PROGRAM, USER_PROGRAM = "ringrift", "user"
 
 
 class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,7 @@ class JobOrder(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int | None = None
     gpu: bool = False
     purpose: str = ""  # what it is for, where a kind serves several: promotion, rating, rollback
+    program: str = ""  # whose program plays, of a selfplay order; empty: an older version did not say
     not_by: tuple[str, ...] = ()  # workers that should not do it; the first of them would, if need be
 
     def as_payload(self) -> Json:

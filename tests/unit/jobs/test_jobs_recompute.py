@@ -54,6 +54,13 @@ def test_only_some_games_and_moves_are_searched_and_which_follows_from_the_seed(
     assert (found["games"], found["moves"], found["agrees"]) == (2, 5, True)
 
 
+def test_where_distances_count_every_move_of_the_sampled_games_is_searched(played, tmp_path):
+    path, games, _ = played
+    found = recompute(tmp_path, path, played_on="another machine", sample_games=6, sample_moves=5)
+    assert (found["exact"], found["agrees"]) == (False, True)
+    assert found["moves"] == sum(len(game.actions) for game in games)
+
+
 def certain_policies(game):
     """Over the same moves, all on the last of them."""
     policies, shares = game.policies, np.zeros_like(game.policies.probabilities)

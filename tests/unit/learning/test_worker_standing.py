@@ -1,5 +1,6 @@
 """Whose games are compared, who was right, and who is set aside for it."""
 
+import msgspec
 import pytest
 from learning_story import RULES, Story, artifact
 
@@ -9,11 +10,14 @@ from ringrift.learning.facts import Recalled, WorkerResumed, WorkerSetAside
 from ringrift.learning.orders import selfplay_order
 from ringrift.learning.outlook import outlook
 from ringrift.learning.plan import plan
-from ringrift.learning.recomputation import BY_PERSON, BY_PLAN, worker_for
+from ringrift.learning.recomputation import BY_PERSON, BY_PLAN, suspect_since, worker_for
 from ringrift.learning.records import ShardState
 from ringrift.learning.results import problem_with
+from ringrift.learning.rules import configured_rules
+from ringrift.learning.status_view import worker_statistics
 from ringrift.learning.trends_curves import RatingCurves
 from ringrift.learning.worker_standing import Comparison, Vote
+from ringrift.settings import load_settings
 from ringrift.work.job_orders import JobOrder
 from ringrift.work.worker_records import WorkerRecord
 
@@ -23,9 +27,10 @@ ORDER = JobOrder(config="square8_2p", params={})
 class Games(Story):
     """A run of several workers."""
 
-    def play_by(self, worker, *, machine="here"):
+    def play_by(self, worker, *, machine="here", program=""):
         self.worker = worker
-        job = self.issue("selfplay", selfplay_order(self.state, RULES, simulations=32))
+        rules = msgspec.structs.replace(RULES, selfplay_program=program)
+        job = self.issue("selfplay", selfplay_order(self.state, rules, simulations=32))
         digest = f"shard{self._number:04d}"
         self.end(job, artifact("shard", digest, games=20, rows=800), machine=machine)
         return digest
@@ -115,11 +120,31 @@ def test_the_first_games_of_a_worker_are_compared_and_then_a_share_of_them():
     assert "long ago" in story.wanted(recompute_share=0.01).reason
 
 
-def test_games_that_nobody_can_search_again_are_counted_only():
+@pytest.mark.parametrize("machine", ["", "a machine that nobody has"])
+def test_a_worker_escapes_no_comparison_by_what_it_says_of_its_machine(machine):
     story = Games()
-    story.play_by("a", machine="")
+    shard = story.play_by("a", machine=machine, program="ringrift")
+    order = story.wanted().order
+    assert shard in order.inputs.values()
+    assert suspect_since(story.state, story.state.workers["a"]) == story.state.shards[shard].made_s
+
+
+@pytest.mark.parametrize(("program", "machine"), [("user", "here"), ("user", ""), ("", "")])
+def test_games_of_a_program_of_the_users_own_are_counted_and_said_to_be_never_compared(program, machine):
+    story = Games()
+    story.play_by("a", machine=machine, program=program)
     assert story.state.workers["a"].games == 20
     assert story.wanted() is None
+    (told,) = worker_statistics([story.state], [], story.now_s)
+    assert (told.games, told.games_of_user_program) == (20, 20)
+
+
+def test_whose_program_plays_follows_from_the_settings_unless_they_say_it():
+    mine = {"RINGRIFT_JOBS": '{"selfplay": {"command": ["my_player"]}}'}
+    assert configured_rules(load_settings({}).settings).selfplay_program == "ringrift"
+    assert configured_rules(load_settings(mine).settings).selfplay_program == "user"
+    said = {"RINGRIFT_LEARNING": '{"selfplay_program": "user"}'}
+    assert configured_rules(load_settings(said).settings).selfplay_program == "user"
 
 
 def a_story_of_two_faults():
