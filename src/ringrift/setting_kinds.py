@@ -145,7 +145,10 @@ def _parse_jobs(value: Any) -> tuple[JobSettings, ...]:
 def _parse_job(kind: str, table: Any) -> JobSettings:
     if not isinstance(table, Mapping):
         raise TypeError
-    _check_kind(_parse_name(kind), has_command="command" in table)
+    if kind not in KINDS:
+        near = get_close_matches(kind, KINDS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"[jobs.{kind}]: there is no job {kind!r}; there are {', '.join(KINDS)}{hint}")
     if unknown := sorted(set(table) - set(_JOB_READERS)):
         raise ConfigError(f"[jobs.{kind}] has no {unknown[0]!r}; it may have: {', '.join(_JOB_READERS)}")
     read: dict[str, Any] = {}
@@ -156,16 +159,6 @@ def _parse_job(kind: str, table: Any) -> JobSettings:
         except (ValueError, TypeError):
             raise ConfigError(f"{name} of [jobs.{kind}] is {given!r}; it must be {allowed}") from None
     return JobSettings(kind=kind, **read)
-
-
-def _check_kind(kind: str, *, has_command: bool) -> None:
-    """A kind of the user's own needs a command, and a name that is not one of ours misspelt."""
-    if kind in KINDS:
-        return
-    near = get_close_matches(kind, KINDS, n=1, cutoff=0.8)
-    if near or not has_command:
-        hint = f"; did you mean {near[0]}?" if near else "; one of your own needs a command"
-        raise ConfigError(f"[jobs.{kind}]: there is no job {kind!r}; there are {', '.join(KINDS)}{hint}")
 
 
 def _parse_command(value: Any) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ _TABLE_CHECKS: Mapping[str, str] = {
     "learning": "ringrift.learning.rules:learning_rules",
     "nodes": "ringrift.data.nodes:check_node_table",
     "sync": "ringrift.data.sync.config:read_sync_config",
+    "http_events": "ringrift.web.endpoints:events_by_http",
 }
 _HOSTS_CHECK = "ringrift.data.sync.config:check_hosts"
 

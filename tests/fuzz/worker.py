@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from tests.fuzz.coverage import Coverage
+from tests.fuzz.covered_places import Coverage
 from tests.fuzz.mutation import mutated
 
 SIZE_MAX = 1 << 20

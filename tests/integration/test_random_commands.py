@@ -1,6 +1,7 @@
 """Whatever is typed, it is answered: no traceback, no hang. `make commands` tries 2,000 lines."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,16 @@ def test_the_doctor_says_when_learning_is_not_installed(tmp_path):
     assert ended.returncode == 1
     assert "learning needs torch" in " ".join(ended.stdout.split())
     assert "Nothing wrong was found" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["high_water.json", "coordination/master_loop.pid", "coordination/probes.json"]
+)
+def test_a_pipe_in_the_place_of_a_small_file_holds_nobody_up(name, tmp_path):
+    place = tmp_path / "data" / name
+    place.parent.mkdir(parents=True)
+    os.mkfifo(place)
+    for words in (["status"], ["doctor", "--quick"]):
+        argv = [sys.executable, "-m", "ringrift.cli", *words, "--data", str(tmp_path / "data")]
+        ended = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert "Traceback" not in ended.stderr

@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringrift.errors import Corrupt
+from ringrift.foreign_files.paths import read_regular
 from ringrift.process_identity import is_alive
 from ringrift.settings import get_settings
 
 PID_FILE = "master_loop.pid"
+PID_BYTES_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,9 @@ def pid_file() -> Path:
 def read_master_loop(path: Path | None = None) -> MasterLoop | None:
     """Return what the file says; None if there is no file, or nothing that names a process in it."""
     try:
-        words = (path or pid_file()).read_text(encoding="utf-8").split()
+        words = read_regular(path or pid_file(), bytes_max=PID_BYTES_MAX).decode().split()
         return MasterLoop(int(words[0]), float(words[1]) if len(words) > 1 else None)
-    except (FileNotFoundError, ValueError, IndexError):
+    except (FileNotFoundError, Corrupt, ValueError, IndexError):
         return None
 
 

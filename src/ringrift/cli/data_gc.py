@@ -14,7 +14,7 @@ from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import NOTHING, brief, count
 from ringrift.data.artifacts import DATA_TYPES, kinds_of
 from ringrift.data.copies import DAY_S
-from ringrift.data.deletion import Deleter, DeletionRules
+from ringrift.data.deletion import Deleter, DeletionRules, DeletionVerdict
 from ringrift.data.plane import DataPlane
 from ringrift.data.retention import read_held
 
@@ -91,11 +91,13 @@ async def _collect(
     for artifact in wanted:
         held_for = held.get(artifact.digest, "")
         verdict = await deleter.examine(artifact, held_for=held_for, ask=dry_run)
+        size = artifact.size
         if verdict.allowed and not dry_run:
-            verdict = (
-                await deleter.delete(artifact, why="asked for by a person", by=BY, held_for=held_for)
-            ).verdict
-        about = {"digest": artifact.digest, "name": artifact.name, "size": artifact.size}
+            done = await deleter.delete(artifact, why="asked for by a person", by=BY, held_for=held_for)
+            verdict, size = done.verdict, done.bytes_freed
+            if verdict.allowed and not size and artifact.size:
+                verdict = DeletionVerdict(allowed=False, reason="it was not here any more")
+        about = {"digest": artifact.digest, "name": artifact.name, "size": size or artifact.size}
         rows.append({**about, "goes": verdict.allowed, "why": verdict.reason})
         progress.advance(task, artifact.size)
     return rows

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
-from ringrift.engine.arguments import check_event_type
+from ringrift.engine.arguments import check_event_type, shown
+from ringrift.errors import ConfigError
 from ringrift.events.catalog import ALIASES, EventSpec
 from ringrift.events.normalization import resolve, resolve_alias
 from ringrift.events.validation import EventTypeValidator
@@ -15,6 +17,14 @@ log = structlog.get_logger()
 
 _NAMES_MAX = 10_000  # spellings kept; invented names must not fill the memory
 _PROBLEMS_MAX = 1_000  # payload problems remembered, so that each is logged once
+
+
+def check_parts(payload: Any, source: Any) -> None:
+    """Raises `ConfigError` for a part that no other process could read: it would be skipped there."""
+    if payload is not None and not isinstance(payload, Mapping):
+        raise ConfigError(f"the payload of an event is {shown(payload)}; it must be a table of fields")
+    if source is not None and not isinstance(source, str):
+        raise ConfigError(f"the source of an event is {shown(source)}; it must be a text")
 
 
 class Route:

@@ -12,6 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from ringrift.errors import ConfigError
 from ringrift.events.catalog import ALIASES, CATALOG, AliasSpec, EventSpec
 from ringrift.events.catalog.spec import Payload
 
@@ -71,7 +72,12 @@ def _texts(event_type: Any) -> tuple[str, ...]:
     if isinstance(event_type, Enum):
         texts.append(event_type.name)
     # str() of a str enum member would be its value, of a plain one "Class.MEMBER"; str.__str__ is exact.
-    return tuple(str.__str__(text) for text in texts) or (str(event_type),)
+    if texts:
+        return tuple(str.__str__(text) for text in texts)
+    try:
+        return (str(event_type),)
+    except (ValueError, RecursionError):  # a number of thousands of digits, a table within itself
+        raise ConfigError(f"a {type(event_type).__name__} cannot be the type of an event") from None
 
 
 def normalize_event_type(event_type: Any) -> str:

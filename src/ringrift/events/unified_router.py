@@ -19,7 +19,7 @@ from ringrift.events.bus_flags import ALL_BUSES, BusFlags, as_router_event, flag
 from ringrift.events.causality import descend
 from ringrift.events.cross_process import CrossProcess
 from ringrift.events.dispatch import Dispatcher
-from ringrift.events.event_routes import EventRoutes, Route
+from ringrift.events.event_routes import EventRoutes, Route, check_parts
 from ringrift.events.failure_reports import DeadLetterSink, FailureReports
 from ringrift.events.failures import Failure
 from ringrift.events.handed_work import HandedWork
@@ -118,6 +118,7 @@ class UnifiedEventRouter:
         switch off: an event that its catalog entry keeps in the process stays there.
         """
         flags = flags_of(route_to_data_bus, route_to_stage_bus, route_to_cross_process)
+        check_parts(payload, source)
         if payload is None and hasattr(event_type, "event_type"):
             return await self.publish_event(as_router_event(event_type, source), flags)
         runtime = self._runtime
@@ -145,6 +146,7 @@ class UnifiedEventRouter:
 
     async def publish_event(self, event: RouterEvent, flags: BusFlags | None = None) -> RouterEvent:
         """Deliver a ready event, unless one with its id was delivered already."""
+        check_parts(event.payload, event.source)
         route, event.payload = self._routes.find(event.event_type, dict(event.payload))
         event.event_type = route.name
         event.trace_id = event.trace_id or current_trace_id() or event.event_id.replace("-", "")

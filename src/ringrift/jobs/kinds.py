@@ -20,11 +20,18 @@ KINDS = {
     "consolidate": "merge small shards into a large one, every game once",
     "play": "play a model or watch a game in the terminal",
 }
+EXTRAS = {"tune": "tune,train"}  # what a kind needs beyond the learner
 
 
 def job_main(kind: str) -> Callable[[Sequence[str]], int]:
     """The entry point of a kind: takes the arguments after its name, returns the exit code."""
     if kind not in KINDS:
         raise ConfigError(f"there is no job {kind!r}; there are {', '.join(KINDS)}")
-    main: Callable[[Sequence[str]], int] = importlib.import_module(f"ringrift.jobs.{kind}").main
+    try:
+        main: Callable[[Sequence[str]], int] = importlib.import_module(f"ringrift.jobs.{kind}").main
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "ringrift":
+            raise
+        extra = EXTRAS.get(kind, "train")
+        raise ConfigError(f"{kind} needs {error.name}: pip install 'ringrift[{extra}]'") from None
     return main

@@ -19,6 +19,7 @@ from ringrift.engine.sqlite.faults import LOST_ADVICE, told_in_our_words
 from ringrift.engine.sqlite.files import check_not_lost as check_no_files_without
 from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import Corrupt
+from ringrift.foreign_files.paths import read_regular
 from ringrift.settings import Settings
 
 NAME = "high_water.json"
@@ -59,8 +60,8 @@ def read_mark(data_dir: Path) -> HighWaterMark | None:
     path = mark_path(data_dir)
     if not path.exists():
         return None
-    with told_in_our_words(path), path.open("rb") as file:
-        content = file.read(_BYTES_MAX)
+    with told_in_our_words(path):
+        content = read_regular(path, bytes_max=_BYTES_MAX)
     try:
         stored = msgspec.json.decode(content, type=_Stored)
         if stored.hash == _hash(bytes(stored.mark)):

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from ringrift.errors import Corrupt
+from ringrift.foreign_files.paths import read_regular
 from ringrift.process_identity import is_alive, own_start_s
 
 FILE = "probes.json"
+ADDRESS_BYTES_MAX = 10_000
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -39,8 +42,9 @@ def write_address(folder: Path, address: Address) -> None:
 def read_address(folder: Path) -> Address | None:
     """Return the address of a process that lives; None if there is none."""
     try:
-        address = msgspec.json.decode((folder / FILE).read_bytes(), type=Address)
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        content = read_regular(folder / FILE, bytes_max=ADDRESS_BYTES_MAX)
+        address = msgspec.json.decode(content, type=Address)
+    except (FileNotFoundError, Corrupt, msgspec.DecodeError, UnicodeDecodeError):
         return None  # one that is damaged reaches nobody either
     return address if address.is_alive else None
 
