@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ringrift.errors import ConfigError
+from ringrift.redaction import loaded_secret
 
 _OTHERS, _GROUP_AND_OTHERS = 0o007, 0o077
 _SECRET_BYTES = 32
@@ -108,7 +109,7 @@ def secret_in(path: Path) -> str:
         raise ConfigError(
             f"{path} has fewer than {_SECRET_LETTERS_MIN} letters; remove it to get a fresh one"
         )
-    return text
+    return loaded_secret(text)
 
 
 def _make_secret(path: Path) -> None:

@@ -11,8 +11,10 @@ import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
+from ringrift.process import process_scope
+
 HIDDEN = "(secret)"
-# What this process was given; found wherever it stands, in whatever form of words.
+# What this process may have been given for others; found wherever it stands, in whatever form of words.
 _VARIABLES = (
     "RINGRIFT_DATA_SECRET",
     "AWS_SECRET_ACCESS_KEY",
@@ -39,10 +41,25 @@ _FORMS = (
 )
 
 
+class LoadedSecrets:
+    """What this process read from settings and files; found like what stands in its environment."""
+
+    def __init__(self) -> None:
+        self.texts: frozenset[str] = frozenset()  # replaced, never changed: any thread may be reading it
+
+
+def loaded_secret(text: str) -> str:
+    """Return *text*, which is a secret; from now on no log line and no error shows it."""
+    loaded = process_scope().get(LoadedSecrets, LoadedSecrets)
+    loaded.texts |= {text}
+    return text
+
+
 def without_secrets(text: str) -> str:
     """The text with whatever looks like a secret, or is one of this process's, taken out."""
-    for name in _VARIABLES:
-        value = os.environ.get(name, "")
+    loaded = process_scope().peek(LoadedSecrets)
+    known = {os.environ.get(name, "") for name in _VARIABLES} | (loaded.texts if loaded else frozenset())
+    for value in sorted(known, key=len, reverse=True):  # one may begin with another
         if len(value) >= _LETTERS_MIN and value in text:
             text = text.replace(value, HIDDEN)
     for form, instead in _FORMS:

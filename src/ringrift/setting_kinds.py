@@ -17,6 +17,7 @@ from typing import Any
 from ringrift.errors import ConfigError
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.jobs.kinds import KINDS
+from ringrift.redaction import loaded_secret
 
 SECRET_LETTERS_MIN = 16
 LEASE_S_MIN = 1.0  # below that a worker that is held up for a moment loses its job
@@ -33,6 +34,7 @@ class ValueKind:
 
     allowed: str
     parse: Callable[[Any], Any]
+    is_secret: bool = False  # no message shows a wrong value
 
 
 def is_plain_text(text: str) -> bool:
@@ -112,14 +114,16 @@ class Secret:
 
     text: str = field(repr=False)
 
+    def __post_init__(self) -> None:
+        loaded_secret(self.text)
+
     def __str__(self) -> str:
         return "(secret)"
 
 
 def _parse_secret(value: Any) -> Secret:
     if not isinstance(value, str) or len(value) < SECRET_LETTERS_MIN:
-        # The general message would show the value.
-        raise ConfigError(f"RINGRIFT_DATA_SECRET must be a text of at least {SECRET_LETTERS_MIN} letters")
+        raise ValueError
     return Secret(value)
 
 
@@ -243,7 +247,7 @@ BOOL = ValueKind("true or false", _parse_bool)
 TABLE = ValueKind("a table", _parse_table)
 PRICES = ValueKind("a table of names of nodes with the price of an hour", _parse_prices)
 JOBS = ValueKind("a table per kind of job, such as [jobs.train]", _parse_jobs)
-SECRET = ValueKind(f"a text of at least {SECRET_LETTERS_MIN} letters", _parse_secret)
+SECRET = ValueKind(f"a text of at least {SECRET_LETTERS_MIN} letters", _parse_secret, is_secret=True)
 PATH = ValueKind("a file path without control characters, in UTF-8", _parse_path)
 PORT = ValueKind(
     "a port number from 0 (any free port) to 65535", lambda v: _parse_whole(v, least=0, most=65_535)

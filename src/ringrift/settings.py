@@ -298,6 +298,8 @@ def _parse(kind: ValueKind, value: Any, place: str) -> Any:
     try:
         return kind.parse(value)
     except (ValueError, TypeError, KeyError, OverflowError):
+        if kind.is_secret:
+            raise ConfigError(f"{place} must be {kind.allowed}") from None
         shown = repr(value)
         shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
         raise ConfigError(f"{place} is {shown}; it must be {kind.allowed}") from None

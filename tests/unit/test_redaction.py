@@ -7,10 +7,12 @@ import structlog
 
 from ringrift.cli.logs import log_to_file
 from ringrift.data.nodes import read_nodes
+from ringrift.data.secret import data_secret
 from ringrift.errors import ConfigError
 from ringrift.redaction import without_secrets
 from ringrift.setting_kinds import Secret
 from ringrift.settings import load_settings
+from ringrift.web.probes import http_token
 
 PLANTED = "planted-7f3a9c"
 
@@ -34,6 +36,38 @@ def test_a_secret_is_taken_out_of_a_text(monkeypatch, text):
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     if "library" not in text:
         assert PLANTED not in without_secrets(text)
+
+
+def from_config_file(folder):
+    file = folder / "ringrift.toml"
+    file.write_text(f'data_secret = "{PLANTED} of the config file"\n')
+    return data_secret(load_settings({}, config_file=file).settings).decode()
+
+
+def from_secret_file(folder):
+    return data_secret(load_settings({"RINGRIFT_DATA_DIR": str(folder)}).settings).decode()
+
+
+def from_token_file(folder):
+    return http_token(load_settings({"RINGRIFT_DATA_DIR": str(folder)}).settings)
+
+
+@pytest.mark.parametrize("load", [from_config_file, from_secret_file, from_token_file])
+def test_whatever_secret_was_loaded_is_taken_out_wherever_it_came_from(tmp_path, load):
+    secret = load(tmp_path)
+    assert without_secrets(f"the peer says {secret!r} is wrong, and {secret}") == (
+        "the peer says '(secret)' is wrong, and (secret)"
+    )
+
+
+def test_a_secret_that_is_refused_is_named_by_the_place_where_it_stands(tmp_path):
+    file = tmp_path / "ringrift.toml"
+    file.write_text(f'data_secret = "{PLANTED[:9]}"\n')
+    with pytest.raises(ConfigError, match=f"data_secret in {file} must be a text of at least 16") as refused:
+        load_settings({}, config_file=file)
+    assert PLANTED[:9] not in str(refused.value)
+    with pytest.raises(ConfigError, match="RINGRIFT_DATA_SECRET must be a text of at least 16"):
+        load_settings({"RINGRIFT_DATA_SECRET": "short"})
 
 
 def test_ordinary_text_stays_as_it_is():

@@ -14,6 +14,7 @@ from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.options import as_json, check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.errors import ConfigError, Unavailable
+from ringrift.redaction import loaded_secret
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 from ringrift.tls import own_files
@@ -79,7 +80,7 @@ def _opener(address: Address) -> urllib.request.OpenerDirector:
 
 def _token(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return loaded_secret(path.read_text(encoding="utf-8").strip())
     except FileNotFoundError:
         return ""  # a run of an earlier version, which has none
     except OSError as error:
