@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Protocol
 
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.announcement_scene import Announcement
 from ringrift.learning.announcements import events_of
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.state import ConfigState
@@ -13,9 +15,11 @@ SOURCE = "training_controller"
 
 
 class Announcer(Protocol):
-    """Whoever is to hear of facts."""
+    """Whoever is to hear of facts: noted as they are stored, published when they may be acted upon."""
 
-    async def announce(self, fact: AnyFact, state: ConfigState, /) -> None: ...
+    def note(self, fact: AnyFact, state: ConfigState, /) -> None: ...
+
+    async def publish(self) -> None: ...
 
 
 class RouterAnnouncer:
@@ -23,14 +27,22 @@ class RouterAnnouncer:
 
     def __init__(self, router: UnifiedEventRouter) -> None:
         self._router = router
+        self._noted: deque[Announcement] = deque()
 
-    async def announce(self, fact: AnyFact, state: ConfigState) -> None:
-        for name, payload in events_of(fact, state):
+    def note(self, fact: AnyFact, state: ConfigState) -> None:
+        self._noted.extend(events_of(fact, state))
+
+    async def publish(self) -> None:
+        while self._noted:
+            name, payload = self._noted.popleft()
             await self._router.publish(name, payload, SOURCE)
 
 
 class Silent:
     """Nobody listens."""
 
-    async def announce(self, _fact: AnyFact, _state: ConfigState) -> None:
+    def note(self, _fact: AnyFact, _state: ConfigState) -> None:
+        return
+
+    async def publish(self) -> None:
         return

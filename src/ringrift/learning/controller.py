@@ -7,7 +7,8 @@ consequences, so a crash between any two steps is made good by the next pass. Ev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -72,9 +73,11 @@ class Controller:
         *,
         announcer: Announcer,
         safeguards: Safeguards | None = None,
+        keep_mark: Callable[[Mapping[str, ConfigMark]], Awaitable[None]] | None = None,
     ) -> None:
         self._engine, self._runtime, self.rules = engine, runtime, rules
         self._announcer, self._safeguards = announcer, safeguards
+        self._keep_mark = keep_mark  # makes it durable how far the configs are
         self._held: dict[str, Block] = {}  # kind: why the machine may not take more of it, and until when
         self._wishes = Wishes(engine.kv)
         self._champions = ChampionPointers(engine.kv)
@@ -83,6 +86,7 @@ class Controller:
         self._told_aside: dict[str, SetAside] | None = None  # None: what the last run told is not known
         self._ledgers: dict[str, Ledger] = {}
         self._jobs: dict[str, str] = {}  # open job: config
+        self._unqueued: deque[OpenJob] = deque()  # facts, and not yet in the queue
         self._seen_end = self._kept_end = 0  # of the queue's numbers: taken in, and stored as taken in
         self._effort = Effort()
         self._refits = RatingRefits()
@@ -130,6 +134,8 @@ class Controller:
             noted = rules_note(ledger.state, self.rules, at_s=self._runtime.now_s())
             if noted is not None:
                 await self._write(config, noted)
+        await self._settle()  # the last process may have died before it did
+        for config, ledger in self._ledgers.items():
             for job in list(ledger.state.open_jobs.values()):
                 self._jobs[job.job_id] = config
                 await self._put_into_queue(job)
@@ -140,6 +146,7 @@ class Controller:
             item = await self._engine.queue.get(job_id)
             if item is not None:
                 await self._note_end(config, item)
+        await self._settle()
 
     async def _end_work_of_others(self, configs: Sequence[str]) -> None:
         """Cancel what was ordered for configs that are no longer in the run: nobody would take it in."""
@@ -156,7 +163,7 @@ class Controller:
                 else:
                     fact = ended_fact(ledger.state, job, item, at_s=at_s)
                 await ledger.append(fact)
-                await self._announcer.announce(fact, ledger.state)
+                self._announcer.note(fact, ledger.state)
 
     async def _read_seen_end(self) -> int:
         entry = await self._engine.kv.get(SEEN_END_KEY)
@@ -192,6 +199,7 @@ class Controller:
                     await self._note_end(config, end.item)
                     noted += 1
                 self._seen_end = end.number
+        await self._settle()
         return noted
 
     async def _note_end(self, config: str, item: WorkItem) -> None:
@@ -220,6 +228,7 @@ class Controller:
         for recall in await self._recalls.waiting(config):
             if is_news(state, recall):
                 await self._write(config, msgspec.structs.replace(recall, at_s=self._runtime.now_s()))
+                await self._settle()
             await self._recalls.remove(config, recall)
         for job in state.open_of("export", "train", *STUDENTS) if state.trust_before_recall else ():
             if has_recalled(state, shards_behind(state, job.order)):
@@ -231,6 +240,7 @@ class Controller:
             now_s = self._runtime.now_s()
             if changes_standing(self._ledgers[config].state, request, now_s):
                 await self._write(config, msgspec.structs.replace(request, at_s=now_s))
+                await self._settle()
             await self._requests.remove(config, request)
 
     def set_aside(self) -> dict[str, SetAside]:
@@ -251,6 +261,7 @@ class Controller:
                 known = ledger.state.workers.get(name)
                 if known is not None and not known.is_set_aside(now_s) and why.by == BY_PLAN:
                     await self._write(config, _elsewhere(name, why, at_s=now_s))
+        await self._settle()
         if aside != self._told_aside:
             await tell_set_aside(self._engine.kv, aside)
             self._told_aside = aside
@@ -272,12 +283,14 @@ class Controller:
         for fact in self._cascaded(ledger.state):
             await self._write(config, fact)
         for _ in range(DECISIONS_AT_ONCE):
+            await self._settle()
             made = plan(await self._snapshot(ledger.state))
             self.plans[config] = made
             if not made.decided:
                 return
             for fact in made.decided:
                 await self._write(config, fact)
+            await self._settle()
             await self._champions.follow(ledger.state)
         log.error("learning.decisions_do_not_settle", config=config)
 
@@ -291,6 +304,17 @@ class Controller:
         return decided_by_cascade(state, found, rules, self._runtime.now_s())
 
     async def _order(self) -> None:
+        await self._choose_orders()
+        await self._hand_out()
+
+    async def _hand_out(self) -> None:
+        """Put what was ordered into the queue, once the mark covers the orders."""
+        await self._settle()
+        while self._unqueued:
+            await self._put_into_queue(self._unqueued[0])
+            self._unqueued.popleft()
+
+    async def _choose_orders(self) -> None:
         slots = slots_for(await live_workers(self._engine.kv), SELFPLAY)
         now_s = self._runtime.now_s()
         self._held = {kind: block for kind, block in self._held.items() if block.holds(now_s)}
@@ -379,7 +403,7 @@ class Controller:
         )
         await self._write(choice.config, fact)
         self._jobs[fact.job_id] = choice.config
-        await self._put_into_queue(state.open_jobs[fact.job_id])
+        self._unqueued.append(state.open_jobs[fact.job_id])
         self._effort.start(choice.config, state.open_jobs[fact.job_id], share=share)
 
     async def _put_into_queue(self, job: OpenJob) -> None:
@@ -406,12 +430,19 @@ class Controller:
         """Add a fact that somebody else found: a recall, a note. The next pass acts on it."""
         self.state(config)
         await self._write(config, fact)
+        await self._settle()
 
     async def _write(self, config: str, fact: AnyFact) -> None:
         ledger = self._ledgers[config]
         await ledger.append(fact)
         await self._refits.follow(ledger.state)
-        await self._announcer.announce(fact, ledger.state)
+        self._announcer.note(fact, ledger.state)
+
+    async def _settle(self) -> None:
+        """Have the mark cover all facts, then announce them: nothing is done because of one before."""
+        if self._keep_mark is not None:
+            await self._keep_mark(self.marks())
+        await self._announcer.publish()
 
     async def _snapshot(self, state: ConfigState) -> Snapshot:
         paused = await self._wishes.why_paused(state.config)

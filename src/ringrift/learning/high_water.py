@@ -3,12 +3,14 @@
 A database that was lost, exchanged for an older one, or has lost its write-ahead log looks like one that was
 never written to. The mark names the database, its newest revision, and for every config the number of facts,
 the hash that stands for them and the games. It is written after what it speaks of is durable, so a sound
-database is never behind it; the mark itself may be a second behind.
+database is never behind it, and before anything is done because of a fact, so the mark is behind only by
+what was stored when the process died.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -20,11 +22,11 @@ from ringrift.engine.sqlite.files import check_not_lost as check_no_files_withou
 from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import Corrupt
 from ringrift.foreign_files.paths import read_regular
+from ringrift.private_files import open_private
 from ringrift.settings import Settings
 
 NAME = "high_water.json"
 MARKED_KEY = "run/marked"  # changed with each mark: the mark has its revision
-_OWNER_ONLY = 0o600
 _BYTES_MAX = 1 << 24
 
 
@@ -80,9 +82,10 @@ def write_mark(data_dir: Path, mark: HighWaterMark) -> None:
     path = mark_path(data_dir)
     content = msgspec.json.encode(mark)
     stored = msgspec.json.encode(_Stored(mark=msgspec.Raw(content), hash=_hash(content)))
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    # A call that nobody waits for anymore may still be under way in another thread.
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     with told_in_our_words(path):
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _OWNER_ONLY)
+        descriptor = open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(descriptor, "wb") as file:
             file.write(stored)
             file.flush()

@@ -18,6 +18,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import RouterAnnouncer
 from ringrift.learning.controller import Controller
 from ringrift.learning.rules import configured_rules
+from ringrift.learning.run_check import MarkKeeper
 from ringrift.learning.run_status import RunStatus
 from ringrift.learning.signals_source import get_open_run
 from ringrift.learning.status_writer import StatusWriter
@@ -41,14 +42,16 @@ class TrainingLoop:
         self, engine: Engine, runtime: Runtime, router: UnifiedEventRouter, settings: Settings
     ) -> None:
         self._runtime = runtime
+        mark = MarkKeeper(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
         self.controller = Controller(
             engine,
             runtime,
             configured_rules(settings),
             announcer=RouterAnnouncer(router),
             safeguards=get_safeguards(),
+            keep_mark=mark.keep,
         )
-        self._status = StatusWriter(engine, runtime, settings, self.controller, router=router)
+        self._status = StatusWriter(engine, runtime, settings, self.controller, router=router, mark=mark)
         self._woken = asyncio.Event()
         self.pictures_failed = 0
         self.picture_problem = ""  # why the last picture could not be made; empty if it could

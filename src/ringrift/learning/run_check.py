@@ -104,7 +104,7 @@ async def read_identity(kv: KeyValue) -> str:
 
 
 class MarkKeeper:
-    """Writes the mark of a run, at most once for each call and only if there is something to say."""
+    """Writes the mark of a run: whenever it has facts that the mark does not cover, and once in a while."""
 
     def __init__(
         self, kv: KeyValue, runtime: Runtime, data_dir: Path, *, beside: Sequence[Path] = ()
@@ -115,12 +115,20 @@ class MarkKeeper:
         self._before: dict[str, ConfigMark] = {}
         self._written: Mapping[str, ConfigMark] = {}
         self._written_s = float("-inf")
+        self._turn = asyncio.Lock()  # in the order of the calls: what is written never goes back
 
-    async def keep(self, configs: Mapping[str, ConfigMark]) -> None:
-        """Note how far *configs* are. What is known of others stays."""
-        now_s = self._runtime.monotonic_s()
-        if configs == self._written and now_s - self._written_s < REMARK_S:
-            return
+    async def keep(self, configs: Mapping[str, ConfigMark], *, always: bool = False) -> None:
+        """Note how far *configs* are, which are stored already; durable on return. Others stay as they are.
+
+        Nothing is written if the mark says so already and is not old, unless *always*.
+        """
+        async with self._turn:
+            now_s = self._runtime.monotonic_s()
+            if always or configs != self._written or now_s - self._written_s >= REMARK_S:
+                await self._write(configs)
+                self._written, self._written_s = dict(configs), now_s
+
+    async def _write(self, configs: Mapping[str, ConfigMark]) -> None:
         if not await asyncio.to_thread(self._data_dir.is_dir):
             return  # an engine in memory leaves nothing behind that could be lost
         if not self._identity:
@@ -134,7 +142,6 @@ class MarkKeeper:
             beside=await asyncio.to_thread(self._there),
         )
         await asyncio.to_thread(write_mark, self._data_dir, mark)
-        self._written, self._written_s = configs, now_s
 
     def _there(self) -> tuple[str, ...]:
         return tuple(os.path.relpath(path, self._data_dir) for path in self._beside if path.exists())

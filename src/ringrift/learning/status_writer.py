@@ -15,6 +15,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.controller import Controller
 from ringrift.learning.doctor_findings import Finding, Level
 from ringrift.learning.doctor_rounds import DoctorRounds
+from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.ledger import quoted
 from ringrift.learning.run_check import MarkKeeper
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
@@ -43,11 +44,13 @@ class StatusWriter:
         controller: Controller,
         *,
         router: UnifiedEventRouter,
+        mark: MarkKeeper | None = None,
     ) -> None:
         self._engine, self._runtime, self._settings = engine, runtime, settings
         self._controller = controller
         self._doctor = DoctorRounds(engine.kv, runtime, data_dir=settings.data_dir, router=router)
-        self._mark = MarkKeeper(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
+        self._mark = mark
+        self._covered: dict[str, ConfigMark] = {}  # how far the configs were in the last picture with a mark
         self._started_s = runtime.now_s()
         self._told: dict[str, bytes] = {}  # config: its explanation as it is stored
         self._ill = ""  # why the doctor could not look, when last asked
@@ -62,7 +65,10 @@ class StatusWriter:
             if told != self._told.get(config):
                 await kv.put(EXPLAIN_PREFIX + quoted(config), told)
                 self._told[config] = told
-        await self._mark.keep(self._controller.marks())
+        if self._mark is not None:
+            marks = self._controller.marks()
+            await self._mark.keep(marks, always=marks != self._covered)  # the picture is to be covered, too
+            self._covered = marks
 
     async def picture(self, run_state: str) -> RunStatus:
         """The picture of the run now; *run_state* is running or stopped."""

@@ -1,8 +1,9 @@
 """What must hold of a run whatever was killed: checked from outside, on the facts, the queue and the blobs.
 
 Everything is counted again from the reports of the jobs and from the files themselves, by other ways than the
-loop counts. What a kill may leave half-done (an order that is not in the queue yet, an end that is not noted,
-a pointer one change behind) must be made good once the loop has turned again: that is what `recovered` says.
+loop counts. What a kill may leave half-done (the newest orders that are not in the queue yet, an end that is
+not noted, a pointer one change behind) must be made good once the loop has turned again: that is what
+`recovered` says.
 """
 
 from __future__ import annotations
@@ -117,10 +118,11 @@ class LoopAudit:
         for fact in issued:
             item = await self.engine.queue.get(fact.job_id)
             if item is None:
-                unqueued.add(fact.job_id)
-                if fact is not issued[-1]:
-                    self._wrong(f"{fact.job_id} was issued and is not in the queue")
+                if fact.job_id not in ended:
+                    unqueued.add(fact.job_id)
                 continue
+            if missing := [job for job in sorted(unqueued) if await self.engine.queue.get(job) is None]:
+                self._wrong(f"{missing} are not in the queue, and {fact.job_id}, which is newer, is")
             if item.payload != fact.order.as_payload():
                 self._wrong(f"{fact.job_id} in the queue is not what was ordered")
             if self._is_unnoted(item, ended.get(fact.job_id)):

@@ -13,7 +13,8 @@ from ringrift.errors import Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import Silent
 from ringrift.learning.controller import LEFT_REASON, Controller
-from ringrift.learning.facts import JobEnded
+from ringrift.learning.facts import JobEnded, Noted
+from ringrift.learning.high_water import read_mark
 from ringrift.learning.ledger import Ledger, read_facts
 from ringrift.learning.loop import TrainingLoop
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
@@ -58,6 +59,10 @@ class Site:
         )
         await self.engine.queue.complete(claim.id, token=claim.token, result=report.as_result())
         return claim.id
+
+
+def settings_of(folder):
+    return Settings(data_dir=folder, dlq_path=folder / "dead_letters.db")
 
 
 def at_a_site(scenario):
@@ -138,6 +143,71 @@ def test_what_a_config_had_finished_before_it_left_is_taken_in():
     at_a_site(scenario)
 
 
+class Follower:
+    """Notes which facts the mark covers, and compares whenever something is done that follows from facts."""
+
+    def __init__(self, engine):
+        self.engine, self.marks, self.looks, self.announced = engine, {}, [], 0
+
+    async def keep(self, marks):
+        self.marks = dict(marks)
+
+    def note(self, _fact, _state):
+        self.announced += 1
+
+    async def publish(self):
+        await self.look("published")
+
+    async def look(self, what):
+        for config in (FIRST, SECOND):
+            facts = len(await read_facts(self.engine.kv, config))
+            covered = self.marks[config].facts if config in self.marks else 0
+            self.looks.append((what, facts - covered))
+
+    def __getattr__(self, name):
+        return getattr(self.engine.queue, name)
+
+    async def add(self, items):
+        await self.look("ordered")
+        return await self.engine.queue.add(items)
+
+
+def test_nothing_is_ordered_or_told_because_of_a_fact_that_the_mark_does_not_cover():
+    async def scenario(site):
+        await site.begin()
+        follower = Follower(site.engine)
+        watched = dataclasses.replace(site.engine, queue=follower)
+        for _ in range(2):  # and after a start
+            controller = Controller(watched, site.runtime, RULES, announcer=follower, keep_mark=follower.keep)
+            await controller.open([FIRST, SECOND])
+            for _ in range(3):
+                await controller.reconcile()
+                await site.work()
+            await controller.write(FIRST, Noted(at_s=0.0, topic="t", text="found by somebody else"))
+            follower.marks = {}  # the process died between the two
+        assert {what for what, _ in follower.looks} == {"ordered", "published"}
+        assert [look for look in follower.looks if look[1]] == []
+        assert follower.announced
+
+    at_a_site(scenario)
+
+
+def test_the_mark_on_disk_covers_all_facts_after_every_pass(tmp_path):
+    async def scenario(site):
+        loop = TrainingLoop(site.engine, site.runtime, a_router(), settings_of(tmp_path))
+        loop.controller._safeguards = None  # those look at this machine
+        await site.begin()
+        await loop.controller.open([FIRST])
+        for _ in range(3):
+            await loop.controller.reconcile()
+            assert read_mark(tmp_path).configs[FIRST].facts == len(await read_facts(site.engine.kv, FIRST))
+            await site.work()
+        await loop.controller.take_in_ends()
+        assert read_mark(tmp_path).configs[FIRST].facts == len(await read_facts(site.engine.kv, FIRST))
+
+    at_a_site(scenario)
+
+
 # --- pictures --------------------------------------------------------------------------------------------
 
 
@@ -158,7 +228,7 @@ async def some_seconds(loop, configs):
 
 def test_a_picture_that_cannot_be_drawn_does_not_end_learning(tmp_path):
     async def scenario(site):
-        loop = TrainingLoop(site.engine, site.runtime, a_router(), Settings(data_dir=tmp_path))
+        loop = TrainingLoop(site.engine, site.runtime, a_router(), settings_of(tmp_path))
         loop._status._doctor.findings = healthy
         loop.controller._safeguards = None  # those look at this machine
         put = site.engine.kv.put

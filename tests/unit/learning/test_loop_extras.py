@@ -185,6 +185,7 @@ async def _order_and_end(controller, engine, order, report):
     made.want("diagnose", order, "examine")
     choice = type("Choice", (), {"config": "square8_2p", "wanted": made.wanted[0]})
     await controller._issue(choice, share=1.0)
+    await controller._hand_out()
     for claim in await engine.queue.claim(Claimant(worker="w"), lease_s=30, limit=10):
         if claim.kind == "diagnose":
             await engine.queue.complete(claim.id, token=claim.token, result=report.as_result())
