@@ -136,6 +136,16 @@ def test_gc_on_one_node_after_the_other_leaves_the_copies_that_must_stay(nodes):
     assert nodes.command("b", "replicas")["by_copies"] == {"2": FILES}
 
 
+def test_copies_that_were_deleted_and_came_back_count_on_the_node_that_has_them(nodes):
+    """For ten minutes, the age of an orphan, a node did not count what others had brought it again."""
+    nodes.serve(*NAMES)
+    assert nodes.command("a", "gc", "--min-age-days", "0")["files"] == FILES
+    nodes.command("b", "replicas", "--repair")
+    assert set(map(frozenset, nodes.copies().values())) == {frozenset("abc")}
+    for name in NAMES:
+        assert nodes.command(name, "replicas")["by_copies"] == {"3": FILES}, name
+
+
 def test_gc_asks_and_believes_no_receipt_of_a_node_that_lost_its_disk_or_does_not_answer(nodes):
     shutil.rmtree(nodes.folder("b") / "blobs")
     nodes.serve("b")

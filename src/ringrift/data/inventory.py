@@ -1,6 +1,7 @@
 """Copies as they are seen now: what the manifest says is compared with what nodes find when they look.
 
-A copy that is gone, or damaged, is struck from the manifest; one that was read since gets a newer receipt.
+A copy that is gone, or damaged, is struck from the manifest; one that was read since gets a newer receipt,
+and one that came without the manifest's knowledge, its first.
 Of a node that does not answer nothing is known: its copies are neither there nor gone.
 """
 
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.copies import is_given_up
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
-from ringrift.data.promises import KeepAnswer, KeepRequest
+from ringrift.data.promises import KeepAnswer, KeepRequest, KeptFile
 from ringrift.data.scrubbing import scrub
 from ringrift.data.transfer.archives import is_archive
 from ringrift.data.transfer.messages import ASKED_AT_ONCE, File
@@ -64,13 +66,21 @@ async def look_everywhere(plane: DataPlane, artifacts: Sequence[Artifact]) -> In
 
 
 async def look_here(plane: DataPlane) -> LocalLook:
-    """Compare this node's receipts with its disk. Damaged files are read again and set aside."""
-    own = (await plane.view()).receipts_at(plane.this.name)
+    """Compare the manifest with this node's disk. Damaged files are read again and set aside."""
+    view = await plane.view()
+    own = view.receipts_at(plane.this.name)
+    sizes = {card.digest: card.size for card in view.cards}
+    sizes |= {receipt.digest: receipt.size for receipt in own.values()}
     began_s, there = plane.runtime.now_s(), 0
     missing, damaged = [], []
-    for files in _batches([File(each.digest, each.size) for each in own.values()]):
+    for files in _batches([File(digest, size) for digest, size in sizes.items()]):
+        batch_began_s = plane.runtime.now_s()
         request = KeepRequest(asker=plane.this.name, files=files)
-        for file in (await asyncio.to_thread(plane.holder.keep, request)).files:
+        answer = await asyncio.to_thread(plane.holder.keep, request)
+        await _enter_own(plane, [file for file in answer.files if file.digest not in own], batch_began_s)
+        for file in answer.files:
+            if file.digest not in own:
+                continue
             there += not file.missing
             if file.missing:
                 missing.append(file.digest)
@@ -99,6 +109,35 @@ async def look_here(plane: DataPlane) -> LocalLook:
     return found
 
 
+async def _enter_own(plane: DataPlane, files: Sequence[KeptFile], began_s: float) -> None:
+    """Enter copies of this node that its manifest does not have.
+
+    A file that was deleted here and brought back by another node's repair is one: it counts at once, as it
+    does for those who ask this node.
+    """
+    found = [file for file in files if not file.refusal and file.read_age_s is not None]
+    if not found:
+        return
+    stones, begun = await plane.tombstones(), await asyncio.to_thread(plane.promises.begun)
+    for file in found:
+        assert file.read_age_s is not None
+        seen = Receipt(
+            digest=file.digest,
+            node=plane.this.name,
+            size=file.size,
+            # As of when the look began: a deletion that was decided meanwhile is newer than this receipt.
+            verified_s=began_s - file.read_age_s,
+            verifier=PART,
+        )
+        if file.digest in begun:
+            continue
+        if is_given_up(seen, stones.get(file.digest), plane.nodes):
+            # It was read before it was deleted, if the record can be believed: the next look reads it anew.
+            await asyncio.to_thread(plane.promises.forget_reads, file.digest)
+            continue
+        await plane.manifest.add_receipts([seen])
+
+
 async def _ask(plane: DataPlane, node: DataNode, artifacts: Sequence[Artifact]) -> str:
     """Ask one node about all files; return why it did not answer, if so."""
     for files in _batches([File(each.digest, each.size) for each in artifacts]):
@@ -113,7 +152,7 @@ async def _ask(plane: DataPlane, node: DataNode, artifacts: Sequence[Artifact]) 
 
 async def learn_from_answer(plane: DataPlane, answer: KeepAnswer, *, began_s: float) -> None:
     """Bring the manifest up to what *answer*, asked for at *began_s*, says of that node's files."""
-    now_s, known = plane.runtime.now_s(), (await plane.view()).receipts_at(answer.node)
+    known = (await plane.view()).receipts_at(answer.node)
     decisions, told = DecisionLog(plane.kv, plane.runtime, node=plane.this.name), 0
     for file in answer.files:
         receipt = known.get(file.digest)
@@ -128,7 +167,7 @@ async def learn_from_answer(plane: DataPlane, answer: KeepAnswer, *, began_s: fl
             if struck and told <= DECISIONS_MAX:
                 await decisions.record(PART, "struck", f"{answer.node}: {file.refusal}", digest=file.digest)
         elif not file.refusal and file.read_age_s is not None:
-            read_s = now_s - file.read_age_s
+            read_s = began_s - file.read_age_s  # it may have been deleted since it answered
             if receipt is None or receipt.verified_s < read_s - _RENEWED_S:
                 seen = Receipt(
                     digest=file.digest, node=answer.node, size=file.size, verified_s=read_s, verifier=PART

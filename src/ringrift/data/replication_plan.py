@@ -100,10 +100,16 @@ class RepairPlan:
 
     @property
     def verdict(self) -> str:
+        """A share hides a few files among many, so it is never better than the worst file."""
+        if self.none:
+            return "critical"
+        if self.under and self.score >= _HEALTHY:
+            return "degraded"
         return next((word for bar, word in _VERDICTS if self.score >= bar), "critical")
 
 
-_VERDICTS = ((90.0, "healthy"), (70.0, "degraded"), (50.0, "unhealthy"))
+_HEALTHY = 90.0
+_VERDICTS = ((_HEALTHY, "healthy"), (70.0, "degraded"), (50.0, "unhealthy"))
 
 
 @dataclass(slots=True)

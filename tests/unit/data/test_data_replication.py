@@ -80,6 +80,14 @@ def test_copies_lost_for_good_are_told_and_not_invented():
     assert found.verdict == "critical"
 
 
+def test_few_files_with_too_few_copies_among_many_are_not_healthy():
+    many = ["abc"] * 300
+    assert plan(snapshot(many), RULES).verdict == "healthy"
+    single, none = plan(snapshot([*many, "a"]), RULES), plan(snapshot([*many, ""]), RULES)
+    assert (single.score > 90, single.verdict) == (True, "degraded")
+    assert (none.score > 90, none.verdict) == (True, "critical")
+
+
 def test_a_machine_alone_is_content():
     found = plan(snapshot(["a", "a"], known=nodes("a")), RULES)
     assert (found.under, found.repairs, found.alerts, found.score) == (0, (), (), 100.0)
