@@ -74,13 +74,14 @@ def backup(archive: str, data_type: str, prepare: bool, memory: bool, as_json: b
         to = ArchiveBackup(plane, the_archive(plane.nodes, archive))
         if prepare:
             await to.prepare()
-        lacking, manifest = await to.lacking(kinds=kinds_of(data_type)), await plane.view()
-        here, there = (manifest.receipts_at(node) for node in (plane.this.name, to.archive.name))
-        report = await to.send(lacking)
-        report.already += len(here.keys() & there.keys())
-        if not memory or report.failed:
-            return report, None
-        return report, await to.back_up_state("asked for", even_if_same=True)
+        await to.index.objects.ready(to_write=True)
+        before = set(await plane.blobs.digests()).intersection(await to.index.digests())
+        report = await to.send(await to.lacking(kinds=kinds_of(data_type)))
+        state = None
+        if memory and not report.failed:
+            state = await to.back_up_state("asked for", even_if_same=True, report=report)
+        report.already = len(before)
+        return report, state
 
     with plain_errors():
         report, state = move_with_bars(work, quiet=as_json)
@@ -141,12 +142,13 @@ def restore(archive: str, as_json: bool, **given: Any) -> None:
             found = move_with_bars(
                 lambda plane, _: _files(plane, archive, given), quiet=as_json, may_make=True
             )
+            whole = not found.failed
             _tell_report(found, "restored from", as_json=as_json, more={"state": None})
             if not as_json and not here and not selects and given["memory"] is None:
                 console().print("The archive has no state of a run: these are files only.")
         else:
-            found = _restore_run(archive, state, given, as_json=as_json)
-    if found.failed:
+            whole = _restore_run(archive, state, given, as_json=as_json)
+    if not whole:
         raise click.exceptions.Exit(EXIT_INCOMPLETE)
 
 
@@ -184,7 +186,8 @@ def _chosen_state(archive: str, given: dict[str, Any]) -> RunState | None:
     return choose_state(states, run=given["run_id"], node=node, until_s=until_s)
 
 
-def _restore_run(archive: str, state: RunState, given: dict[str, Any], *, as_json: bool) -> BackupReport:
+def _restore_run(archive: str, state: RunState, given: dict[str, Any], *, as_json: bool) -> bool:
+    """Bring it here and say so; whether nothing is missing, or may be."""
     settings, runtime = get_settings(), system_runtime()
     loop = read_master_loop()
     if loop is not None and loop.is_alive:
@@ -216,7 +219,7 @@ def _restore_run(archive: str, state: RunState, given: dict[str, Any], *, as_jso
         restored = asyncio.run(source.restore(state, incomplete=given["incomplete"]))
         forget_mark(settings.data_dir)  # it speaks of what was there before
     _tell_restored(restored, as_json=as_json)
-    return restored.report
+    return given["incomplete"] or not (restored.missing or restored.report.failed)
 
 
 async def _check_facts(engine: Engine) -> None:
@@ -244,6 +247,10 @@ def _tell_restored(restored: RestoredRun, *, as_json: bool) -> None:
         )
     if restored.moved_aside:
         out.print(f"The database that was here is now {restored.moved_aside}", markup=False)
+    if not restored.missing:
+        out.print("No file that it names is missing.")
+    else:
+        out.print(f"Missing of the files that it names: {count(len(restored.missing))}", markup=False)
     for digest in restored.missing[:SHOWN]:
         out.print(f"missing: {digest}", markup=False)
     _tell_lost(restored.state)

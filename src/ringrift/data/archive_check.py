@@ -164,7 +164,7 @@ class ArchiveCheck:
     def _note_needs(self, state: RunState, place: Path) -> None:
         found, run = read_snapshot(place, state.node), f"run {state.run} of node {state.node}"
         leading = {model: config for config, model in found.champions.items()}
-        for digest in found.held - set(state.lost):
+        for digest in found.without((), ()) - set(state.lost):
             role = f", the champion of {leading[digest]}" if digest in leading else ""
             self._needs.setdefault(digest, []).append(run + role)
 

@@ -66,6 +66,13 @@ class BackupReport:
         self.already += len(moved.already_there)
         self.failed |= dict(moved.failed)
 
+    def add(self, other: BackupReport) -> None:
+        self.files += other.files
+        self.bytes += other.bytes
+        self.games += other.games
+        self.already += other.already
+        self.failed |= other.failed
+
 
 def archives(nodes: DataNodes) -> tuple[DataNode, ...]:
     """The archive nodes of the config file."""
@@ -138,9 +145,12 @@ class ArchiveBackup:
 
     # --- the state of the run -------------------------------------------------------------------------
 
-    async def back_up_state(self, reason: str, *, even_if_same: bool = False) -> RunState | None:
+    async def back_up_state(
+        self, reason: str, *, even_if_same: bool = False, report: BackupReport | None = None
+    ) -> RunState | None:
         """Put the engine's state into the archive, after every file that it names; None if nothing changed.
 
+        What went there before it is added to *report*.
         `Unavailable` if a file that is here did not get there: the state waits for it.
         """
         plane, settings = self.plane, self.plane.settings
@@ -154,9 +164,11 @@ class ArchiveBackup:
             before = await self.states.all(run=identity, node=plane.this.name)
             if before and before[-1].content == found.content and not even_if_same:
                 return None
-            lost = await self._send_named(found)
+            lost, sent = await self._send_named(found)
+            if report is not None:
+                report.add(sent)
             digest, size = await asyncio.to_thread(digest_of, snapshot), snapshot.stat().st_size
-            held = (await plane.view()).held_by(plane.this.name)
+            here = found.named.intersection(await plane.blobs.digests())
             state = RunState(
                 run=identity,
                 node=plane.this.name,
@@ -168,8 +180,8 @@ class ArchiveBackup:
                 schema=found.schema,
                 champions=found.champions,
                 facts=found.facts,
-                files=len(found.held),
-                games=games_in(each for each in held if each.digest in found.held),
+                files=len(here),
+                games=games_in(card for card in (await plane.view()).cards if card.digest in here),
                 content=found.content,
                 lost=tuple(lost[:LOST_NAMED_MAX]),
             )
@@ -180,14 +192,15 @@ class ArchiveBackup:
         log.info("backup.state", archive=self.archive.name, run=state.run, reason=reason, thinned=thinned)
         return state
 
-    async def _send_named(self, found: SnapshotContents) -> list[str]:
-        """Send what the state names and the archive lacks; return what neither of us has.
+    async def _send_named(self, found: SnapshotContents) -> tuple[list[str], BackupReport]:
+        """Send what the state names and the archive lacks; return what neither of us has, and what went.
 
         The archive itself is asked, not what the manifest believes of it.
         """
         plane, there = self.plane, set(await self.index.digests())
         here = sorted((found.named - there).intersection(await plane.blobs.digests()))
-        lost = sorted((found.held - there).difference(here))
+        others = [node.name for node in plane.nodes.others() if not is_archive(node)]
+        lost = sorted(found.without(there.union(here), others))
         cards = []
         for digest in here:
             await plane.manifest.drop_copy(digest, self.archive.name)
@@ -207,7 +220,7 @@ class ArchiveBackup:
                 )
         if lost:
             log.error("backup.files_lost", archive=self.archive.name, files=len(lost), first=lost[0])
-        return lost
+        return lost, report
 
     # --- back -----------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from ringrift.data.run_states import (
     read_snapshot,
     states_archived_as_files,
 )
-from ringrift.data.transfer.archives import open_archive
+from ringrift.data.transfer.archives import is_archive, open_archive
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine
 from ringrift.engine.sqlite.faults import told_in_our_words
@@ -66,7 +66,7 @@ class RestoredRun:
     state: RunState
     report: BackupReport
     games: int = 0
-    missing: list[str] = field(default_factory=list)  # files that the state names and nobody has
+    missing: list[str] = field(default_factory=list)  # files of the run that are not here, and no node has
     moved_aside: str = ""  # where the database that was there before is now
 
 
@@ -136,11 +136,12 @@ class RunRestore:
             await asyncio.to_thread(make_private_folder, self._draft.parent)
             found = await self._fetch_state(state)
             cards = {card.artifact.digest: card for card in await self.index.cards()}
-            if (lacking := sorted(found.held - cards.keys() - set(state.lost))) and not incomplete:
+            firm = found.held.union(found.champions.values()).difference(state.lost)
+            if (lacking := sorted(firm - cards.keys())) and not incomplete:
                 raise self._lacks_files(lacking)
             restored = await self._fill(state, found, cards)
-            if restored.missing and not incomplete:
-                raise self._lacks_files(restored.missing)
+            if (lacking := sorted(firm.intersection(restored.missing))) and not incomplete:
+                raise self._lacks_files(lacking)
             restored.moved_aside = await asyncio.to_thread(self._put_in_place)
         except RingRiftError:
             await asyncio.to_thread(self._drop_draft)
@@ -170,25 +171,20 @@ class RunRestore:
         plane = DataPlane(engine, settings, self._runtime, make_transfers=self._make_transfers)
         try:
             await self._check(engine)
-            # What its manifest knows and the node had no receipt of was given up, or is another node's.
-            wanted = [
-                card
-                for digest, card in cards.items()
-                if digest in found.named and (digest in found.held or digest not in found.known)
-            ]
+            others = [node for node in plane.nodes.others() if node.name != state.node]
+            asked = found.wanted([node.name for node in others])
+            wanted = [card for digest, card in cards.items() if digest in asked]
             report = await ArchiveBackup(plane, self.archive).restore(wanted)
             here = set(await plane.blobs.digests())
-            missing = sorted(found.held - here)
-            for digest in found.held if plane.this.name != state.node else missing:
+            missing = found.without(here, [node.name for node in others if not is_archive(node)])
+            for digest in found.held if plane.this.name != state.node else found.held - here:
                 await plane.manifest.drop_copy(digest, state.node)
             await self._record(plane, state)
             games = games_in(card.artifact for card in wanted if card.artifact.digest in here)
         finally:
             await plane.close()
             await engine.close()
-        return RestoredRun(
-            state=state, report=report, games=games, missing=[d for d in missing if d not in state.lost]
-        )
+        return RestoredRun(state=state, report=report, games=games, missing=sorted(missing))
 
     async def _record(self, plane: DataPlane, state: RunState) -> None:
         record = Restore(

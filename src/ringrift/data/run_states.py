@@ -17,7 +17,7 @@ import hashlib
 import re
 import sqlite3
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,8 +32,9 @@ from ringrift.data.archive_format import STATES, ArchiveCard, ArchivePart, decod
 from ringrift.data.archive_objects import ArchiveObjects
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.database_copies import prepare_database_for_transfer
+from ringrift.data.deletion_records import TOMBSTONES, Tombstone
 from ringrift.data.integrity_checks import check_database
-from ringrift.data.manifest_store import ARTIFACTS, LOCATIONS
+from ringrift.data.manifest_store import ARTIFACTS, LOCATIONS, read_entry
 from ringrift.data.retention import CHAMPIONS
 from ringrift.engine.digests import is_digest
 from ringrift.engine.ports import KeyValue
@@ -51,6 +52,9 @@ HOUR_S, DAY_S = 3_600.0, 86_400.0
 _CARD = "state.json"
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
 _FACTS = "learning/fact/"
+# Keys that also tell of files of other nodes and runs: a digest there is not yet one that this run needs.
+_OF_ALL_NODES = (ARTIFACTS, LOCATIONS, "data/")
+_ARTIFACT = re.compile(rb'"digest"\s*:\s*"([0-9a-f]{64})"')
 _DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _MODEL = re.compile(rb'"model"\s*:\s*"([0-9a-f]{64})"')
 _READ_BYTES = _PART_BYTES = 1 << 20
@@ -71,7 +75,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema: int = 0
     champions: dict[str, str] = {}
     facts: dict[str, int] = {}  # how many, by config
-    files: int = 0  # that it says its node has
+    files: int = 0  # that it names and its node has
     games: int = 0
     content: str = ""  # the same for two states between which nothing happened
     lost: tuple[str, ...] = ()  # files that it names, and that were neither at the node nor in the archive
@@ -120,11 +124,35 @@ class SnapshotContents:
 
     schema: int
     named: frozenset[str]  # every digest that stands anywhere in it
+    of_run: frozenset[str]  # those in facts, pointers and work: in all that is not about files of every node
+    needed: frozenset[str]  # files of the run: those of facts and champions, and those that its node had
     held: frozenset[str]  # those of which its node had a receipt
     known: frozenset[str]  # those that its manifest has a card of
+    given_up: frozenset[str]  # those that its node deleted by decision
+    receipts: Mapping[str, frozenset[str]]  # digest: the names of the nodes that had it
     champions: dict[str, str]
     facts: dict[str, int]
     content: str
+
+    def wanted(self, others: Collection[str]) -> frozenset[str]:
+        """What a restore brings, if the archive has it. *others* are the other nodes, archives among them.
+
+        The name of a node may have changed: a receipt of a name that nobody has is one of its own.
+        """
+        own = {digest for digest, nodes in self.receipts.items() if not nodes <= set(others)}
+        return (self.of_run | self.needed | own | (self.named - self.known)) - self._gone()
+
+    def without(self, here: Collection[str], others: Collection[str]) -> frozenset[str]:
+        """What is missing of the files of the run, where *here* are; *others* are nodes that may have it."""
+        elsewhere = {
+            digest
+            for digest, nodes in self.receipts.items()
+            if digest not in self.held and nodes & set(others)
+        }
+        return self.needed - self._gone() - set(here) - elsewhere
+
+    def _gone(self) -> frozenset[str]:
+        return self.given_up - self.held - set(self.champions.values())
 
 
 def take_snapshot(database: Path, scratch: Path) -> Path:
@@ -138,25 +166,25 @@ def read_snapshot(path: Path, node: str) -> SnapshotContents:
         check_ours(path)
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             missing_migrations(db, path, MIGRATIONS)
-            held, known, held_by = set[str](), set[str](), f"/{node}"
-            for key in _keys(db, LOCATIONS):
-                if key.endswith(held_by):
-                    held.add(key.removeprefix(LOCATIONS).removesuffix(held_by))
-            known.update(key.removeprefix(ARTIFACTS) for key in _keys(db, ARTIFACTS))
-            facts: dict[str, int] = {}
-            for key in _keys(db, _FACTS):
-                config = unquote(key.removeprefix(_FACTS).rpartition("/")[0])
-                facts[config] = facts.get(config, 0) + 1
-            champions = {
-                unquote(key.removeprefix(CHAMPIONS)): found.group(1).decode()
-                for key, value in _entries(db, CHAMPIONS)
-                if (found := _MODEL.search(value))
-            }
+            known = {key.removeprefix(ARTIFACTS) for key in _keys(db, ARTIFACTS)}
+            receipts = _receipts(db)
+            held = frozenset(digest for digest, nodes in receipts.items() if node in nodes)
+            facts, files = _facts(db)
+            champions = {}
+            for key, value in _entries(db, CHAMPIONS):
+                if found := _MODEL.search(value):
+                    champions[unquote(key.removeprefix(CHAMPIONS))] = found.group(1).decode()
+                    files.update(_digests(value))
+            of_run = _of_run(db)
             return SnapshotContents(
                 schema=schema_version(db),
-                named=frozenset(_named(db)),
-                held=frozenset(filter(is_digest, held)),
+                named=frozenset(of_run | _of_all_nodes(db)),
+                of_run=frozenset(of_run),
+                needed=held | files,
+                held=held,
                 known=frozenset(filter(is_digest, known)),
+                given_up=_given_up(db, node),
+                receipts=receipts,
                 champions=champions,
                 facts=facts,
                 content=_content(db, champions),
@@ -183,18 +211,53 @@ def _keys(db: sqlite3.Connection, prefix: str) -> Iterator[str]:
     return (str(row[0]) for row in db.execute(statement, (prefix, after)))
 
 
-def _named(db: sqlite3.Connection) -> set[str]:
-    found: set[bytes] = set()
-    for statement in (
-        "SELECT key, value FROM kv WHERE value IS NOT NULL",
-        "SELECT payload, result FROM work",
-    ):
-        for row in db.execute(statement):
-            for value in row:
-                if value is not None:
-                    text = value.encode() if isinstance(value, str) else bytes(value)
-                    found.update(_DIGEST.findall(text))
-    return {digest.decode() for digest in found}
+def _receipts(db: sqlite3.Connection) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for key in _keys(db, LOCATIONS):
+        digest, _, node = key.removeprefix(LOCATIONS).partition("/")
+        if is_digest(digest):
+            found[digest] = found.get(digest, frozenset()) | {node}
+    return found
+
+
+def _facts(db: sqlite3.Connection) -> tuple[dict[str, int], set[str]]:
+    """How many facts each config has, and the files that they tell of."""
+    counts: dict[str, int] = {}
+    files: set[str] = set()
+    for key, value in _entries(db, _FACTS):
+        config = unquote(key.removeprefix(_FACTS).rpartition("/")[0])
+        counts[config] = counts.get(config, 0) + 1
+        files.update(digest.decode() for digest in _ARTIFACT.findall(value))
+    return counts, files
+
+
+def _given_up(db: sqlite3.Connection, node: str) -> frozenset[str]:
+    stones = (read_entry(key, value, Tombstone) for key, value in _entries(db, TOMBSTONES))
+    return frozenset(stone.digest for stone in stones if node in stone.nodes)
+
+
+def _of_run(db: sqlite3.Connection) -> set[str]:
+    found: set[str] = set()
+    for key, value in db.execute("SELECT key, value FROM kv WHERE value IS NOT NULL"):
+        if not key.startswith(_OF_ALL_NODES):
+            found |= _digests(key) | _digests(value)
+    for row in db.execute("SELECT payload, result FROM work"):
+        for value in row:
+            found |= _digests(value)
+    return found
+
+
+def _of_all_nodes(db: sqlite3.Connection) -> set[str]:
+    found: set[str] = set()
+    for prefix in _OF_ALL_NODES:
+        for key, value in _entries(db, prefix):
+            found |= _digests(key) | _digests(value)
+    return found
+
+
+def _digests(value: str | bytes | None) -> set[str]:
+    text = b"" if value is None else value.encode() if isinstance(value, str) else bytes(value)
+    return {digest.decode() for digest in _DIGEST.findall(text)}
 
 
 def _content(db: sqlite3.Connection, champions: dict[str, str]) -> str:

@@ -1,0 +1,71 @@
+"""`ringrift data backup` and `restore` of a run whose node has another name now, or whose records are few."""
+
+import json
+
+import pytest
+from run_folder import write_models
+from test_cli_data import answer, blob, make, ringrift
+
+from ringrift.data.artifacts import ArtifactKind
+from ringrift.settings import get_settings
+
+CONFIG = "hex8_2p"
+NEVER_HERE = "5" * 64  # samples that `write_models` only tells of
+
+
+@pytest.fixture
+def usb(tmp_path, monkeypatch):
+    path = tmp_path / "usb"
+    path.mkdir()
+    monkeypatch.setenv("RINGRIFT_NODES", json.dumps({"usb": {"drive_path": str(path)}}))
+    monkeypatch.setenv("RINGRIFT_NODE_ID", "before")
+    return path
+
+
+def blobs():
+    return {path.name for path in get_settings().blob_dir.rglob("*") if len(path.name) == 64}
+
+
+def test_a_run_whose_node_was_renamed_comes_back_whole(usb, tmp_path, monkeypatch):
+    """Nothing came, not even the champion: only receipts of the new name counted."""
+    models = write_models(CONFIG)
+    make("games", "before")
+    for text in ("weights 1", "weights 2"):
+        make(text, "before", kind=ArtifactKind.MODEL, games=0)
+    here = blobs()
+    monkeypatch.setenv("RINGRIFT_NODE_ID", "after")
+    found = answer("backup", "usb", "--prepare")
+    assert (found["files"], found["games"], found["already"]) == (len(here), 5, 0)
+    assert found["state"]["games"] == 5
+    found = answer("backup", "usb")
+    assert (found["files"], found["already"]) == (0, len(here))
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    found = answer("restore", "usb", code=1)
+    assert found["files"] == len(here)
+    assert blobs() == here
+    assert models[0] in here
+    assert found["missing"] == [NEVER_HERE], "the facts name it, and nobody has it"
+
+
+def test_a_restore_says_what_is_missing_and_may_be_told_that_it_is_known(usb, tmp_path, monkeypatch):
+    write_models(CONFIG)
+    ringrift("backup", "usb", "--prepare")
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    shown = ringrift("restore", "usb", code=1).stdout
+    assert "Missing of the files that it names: 1" in shown
+    assert f"missing: {NEVER_HERE}" in shown
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "other"))
+    assert answer("restore", "usb", "--incomplete")["missing"] == [NEVER_HERE]
+
+
+def test_files_that_other_nodes_or_runs_have_do_not_come(usb, tmp_path, monkeypatch):
+    monkeypatch.setenv("RINGRIFT_NODES", json.dumps({"before": {}, "b": {}, "usb": {"drive_path": str(usb)}}))
+    own, others = make("own", "before"), make("of b", "before", "b")
+    ringrift("backup", "usb", "--prepare")
+    blob(others).unlink()
+    ringrift("verify", code=1)  # its receipt goes
+    ringrift("backup", "usb")
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    found = answer("restore", "usb")
+    assert (found["files"], found["missing"]) == (1, [])
+    assert blobs() == {own.digest}
