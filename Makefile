@@ -79,6 +79,7 @@ commands: $(VENV)/.dev-ready
 # Three nodes whose disks fill, break and are wiped, lines cut and processes killed: no copy too few by our doing.
 NODES_S ?= 600
 nodes: $(VENV)/.dev-ready
+	nice $(BIN)/python scripts/three_nodes.py --seconds 120 --bug believes-receipts
 	nice $(BIN)/python scripts/three_nodes.py --seconds $(NODES_S)
 
 # Hours: every kind of durable file damaged in every way, 200 bits of each.

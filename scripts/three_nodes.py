@@ -30,7 +30,9 @@ from pathlib import Path
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.integrity import IntegrityCheckDaemon, OrphanDetectionDaemon
-from ringrift.data.plane import close_data_plane, open_data_plane
+from ringrift.data.nodes import DataNode
+from ringrift.data.plane import DataPlane, Holders, close_data_plane, open_data_plane
+from ringrift.data.promises import KeepAnswer, KeepRequest, KeptFile, Released, ReleaseRequest
 from ringrift.data.replication import ReplicationRepairDaemon, ReplicationRules
 from ringrift.engine.opening import close_engine
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -45,6 +47,8 @@ DAY_S = 86_400.0
 FILES_MAX = 150
 EXCUSED_S = 30.0  # a copy that a fault took so shortly before a deletion may have been promised
 SETTLED_S = 120.0
+FIRST_S = 120.0  # until something was deleted, on a slow machine
+FULL = 77.0  # percent: from 70 on what others have goes
 DISK = '''"""The disk is as full as the file NODE_DISK says, in percent."""
 import os
 from pathlib import Path
@@ -61,9 +65,38 @@ if "NODE_DISK" in os.environ:
 # --- a node -----------------------------------------------------------------------------------------------
 
 
-async def live_as_node(seed: int) -> None:
+class BelievedReceipts:
+    """A planted bug: who is asked for a promise is not asked, but believed to have what its receipts say."""
+
+    def __init__(self, plane: DataPlane, asked: Holders) -> None:
+        self._plane, self._asked = plane, asked
+
+    async def keep(self, node: DataNode, request: KeepRequest) -> KeepAnswer:
+        if not request.keep_s:
+            return await self._asked.keep(node, request)
+        view = await self._plane.view()
+        files = tuple(
+            KeptFile(digest=file.digest, size=file.size)
+            for file in request.files
+            if node.name in view.holders(file.digest)
+        )
+        return KeepAnswer(node=node.name, store=node.name, keep_s=request.keep_s, files=files)
+
+    async def release(self, node: DataNode, request: ReleaseRequest) -> Released:  # noqa: ARG002
+        return Released(files=0)
+
+    async def close(self) -> None:
+        await self._asked.close()
+
+
+BUGS = {"believes-receipts": BelievedReceipts}
+
+
+async def live_as_node(seed: int, bug: str) -> None:
     """Make files, and run what repairs, deletes and looks, woken every second or so."""
     plane, runtime, rng = await open_data_plane(), system_runtime(), random.Random(seed)
+    if bug:
+        vars(plane)["_holders"] = BUGS[bug](plane, plane.holders)
     quiet = Path(os.environ["NODE_QUIET"])  # while it is there nothing new is made
     router = UnifiedEventRouter(enable_cross_process_polling=False)
     rules = ReplicationRules(cooldown_s=3.0, repair_timeout_s=20.0)
@@ -106,13 +139,13 @@ async def live_as_node(seed: int) -> None:
 class Node:
     """Its folder and its two processes, as the driver sees them."""
 
-    def __init__(self, root: Path, name: str, seed: int) -> None:
-        self.root, self.name, self.folder, self._seed = root, name, root / name, seed
+    def __init__(self, root: Path, name: str, seed: int, bug: str) -> None:
+        self.root, self.name, self.folder, self._seed, self._bug = root, name, root / name, seed, bug
         self.port = _free_port()
         self.lines: dict[str, Line] = {}
         self.disk = root / f"{name}.percent"
         self.folder.mkdir()
-        self.fill(40)
+        self.fill(FULL)
         self.process: subprocess.Popen[bytes] | None = None
         self.server: subprocess.Popen[bytes] | None = None
 
@@ -144,6 +177,7 @@ class Node:
     def start_process(self) -> None:
         self._seed += 1
         words = [sys.executable, str(Path(__file__).resolve()), "--node", "--seed", str(self._seed)]
+        words += ["--bug", self._bug] if self._bug else []
         self.process = self._started(words, "node")
 
     def start_server(self) -> None:
@@ -310,17 +344,29 @@ class Observer(threading.Thread):
 class Driver:
     """Makes things go wrong, and looks whether the nodes know what is on their disks."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, bug: str) -> None:
         self.rng, self.root = random.Random(seed), root
         (root / "site").mkdir()
         (root / "site" / "sitecustomize.py").write_text(DISK)
-        self.nodes = {name: Node(root, name, seed * 1000 + 100 * i) for i, name in enumerate(NAMES)}
+        self.nodes = {name: Node(root, name, seed * 1000 + 100 * i, bug) for i, name in enumerate(NAMES)}
         self.observer = Observer(self.nodes)
         self.met: Counter[str] = Counter()
         self.compared: list[dict[str, object]] = []
         self._wiped_s = CLOCK.monotonic_s()
 
     async def run(self, seconds: float) -> None:
+        await self._start()
+        await self._first_deletion()
+        end_s, middle_s = CLOCK.monotonic_s() + seconds, CLOCK.monotonic_s() + seconds / 2
+        while CLOCK.monotonic_s() < end_s:
+            await self._fault()
+            await CLOCK.sleep(self.rng.uniform(0.2, 2.0))
+            if seconds >= 120 and CLOCK.monotonic_s() >= middle_s:
+                middle_s = float("inf")
+                await self._compare()
+        await self._compare()
+
+    async def _start(self) -> None:
         for node in self.nodes.values():
             node.lines = {
                 name: await Line(other.port).open() for name, other in self.nodes.items() if other is not node
@@ -329,15 +375,19 @@ class Driver:
             node.start_server()
             node.start_process()
         self.observer.start()
-        end_s, middle_s = CLOCK.monotonic_s() + seconds, CLOCK.monotonic_s() + seconds / 2
-        await CLOCK.sleep(min(15.0, seconds / 3))  # some files, and copies of them
-        while CLOCK.monotonic_s() < end_s:
-            await self._fault()
-            await CLOCK.sleep(self.rng.uniform(0.2, 2.0))
-            if seconds >= 120 and CLOCK.monotonic_s() >= middle_s:
-                middle_s = float("inf")
-                await self._compare()
-        await self._compare()
+
+    async def _first_deletion(self) -> None:
+        """Wait for files, copies of them, and a node that deletes one."""
+        end_s = CLOCK.monotonic_s() + FIRST_S
+        while not self.observer.met["deleted"] and CLOCK.monotonic_s() < end_s:
+            await CLOCK.sleep(0.1)
+
+    async def catch(self, seconds: float) -> None:
+        """Without faults, until the observer sees a violation."""
+        await self._start()
+        end_s = CLOCK.monotonic_s() + seconds
+        while not self.observer.violations and CLOCK.monotonic_s() < end_s:
+            await CLOCK.sleep(0.1)
 
     async def _fault(self) -> None:
         node = self.rng.choice(list(self.nodes.values()))
@@ -461,15 +511,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the folders for a look")
+    parser.add_argument("--bug", choices=sorted(BUGS), default="", help="plant this one; it must be caught")
     parser.add_argument("--node", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.node:
-        asyncio.run(live_as_node(options.seed))
+        asyncio.run(live_as_node(options.seed, options.bug))
         return 0
     root = Path(tempfile.mkdtemp(prefix="three-nodes-"))
-    driver = Driver(root, options.seed)
+    driver = Driver(root, options.seed, options.bug)
     try:
-        asyncio.run(driver.run(options.seconds))
+        asyncio.run(driver.catch(options.seconds) if options.bug else driver.run(options.seconds))
     finally:
         driver.close()
         report = driver.report()
@@ -479,7 +530,9 @@ def main() -> int:
     if not report["deleted"]:
         sys.stderr.write("nothing was deleted, so nothing was shown\n")
         return 1
-    return 1 if report["violations"] else 0
+    if options.bug and not report["violations"]:
+        sys.stderr.write(f"the bug {options.bug!r} was not caught\n")
+    return 1 if bool(report["violations"]) != bool(options.bug) else 0
 
 
 if __name__ == "__main__":
