@@ -1,10 +1,11 @@
-"""Calling the asynchronous engine from plain threads and from code without an event loop."""
+"""Calling the asynchronous engine from plain threads and from code without an event loop; ending threads."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
@@ -50,3 +51,12 @@ def run_blocking(work: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
         work.close()
         raise
     return process_scope().get(BackgroundLoop, BackgroundLoop).run(work, timeout_s=timeout_s)
+
+
+def end_threads(pool: ThreadPoolExecutor, *, wait_s: float) -> bool:
+    """Let *pool* begin nothing more and wait for what it does; return False if it still does it then."""
+    pool.shutdown(wait=False, cancel_futures=True)
+    ending = threading.Thread(target=pool.shutdown, name="ringrift-closing", daemon=True)
+    ending.start()
+    ending.join(wait_s)
+    return not ending.is_alive()

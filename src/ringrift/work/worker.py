@@ -14,7 +14,7 @@ import psutil
 import structlog
 
 from ringrift.engine.ports import Claim, Claimant
-from ringrift.errors import RingRiftError
+from ringrift.errors import RingRiftError, Unavailable
 from ringrift.events.tracing import continued, extract
 from ringrift.work.job_verdicts import Fate
 from ringrift.work.worker_claim import ClaimedJob
@@ -61,7 +61,8 @@ class Worker:
     async def run(self, stop: asyncio.Event) -> None:
         """Work until *stop* is set: then jobs seal what they have and their items go back.
 
-        Raises `Conflict` if a living worker of this node has the same name.
+        Raises `Conflict` if a living worker of this node has the same name, and `Unavailable` when our own
+        engine is gone for good: only a new process helps.
         """
         config = self._shop.config
         await asyncio.to_thread(self._names.take, config.name)
@@ -81,6 +82,8 @@ class Worker:
         finally:
             await self._say_farewell()
             self._names.let_go()
+        if why := self._shop.engine.failure:
+            raise Unavailable(why)
         log.info("worker.stopped", name=config.name, done=self._done, failed=self._failed)
 
     async def _say_farewell(self) -> None:
@@ -106,7 +109,13 @@ class Worker:
             except RingRiftError as error:
                 # The engine is away; the lease, and with it the item, takes care of itself.
                 log.error("worker.slot_failed", error=f"{type(error).__name__}: {error}")
+                self._end_without_engine(stop)
                 await self._pause(stop)
+
+    def _end_without_engine(self, stop: asyncio.Event) -> None:
+        """Stop if our own engine is gone for good: no retry helps, and nothing that we hold can be kept."""
+        if self._shop.engine.failure:
+            stop.set()
 
     async def _is_set_aside(self) -> bool:
         """Whether the control process lets us claim nothing; asked before and after a claim is waited for."""
@@ -176,6 +185,7 @@ class Worker:
                 await self._shop.engine.kv.put(worker_key(config.name), content, ttl_s=WORKER_TTL_S)
             except RingRiftError as error:
                 log.warning("worker.presence_not_told", error=str(error))
+                self._end_without_engine(stop)
             await runtime.sleep(TELL_S)
             waiting = asyncio.ensure_future(self._changed.wait())
             try:

@@ -332,6 +332,8 @@ class ClaimedJob:
                 return answer
             except Unavailable as error:
                 log.warning("worker.queue_unavailable", item=self._claim.id, call=what, error=str(error))
+                if self._shop.engine.failure:
+                    raise  # for good; whoever claims the item next goes on from its folder
                 if self._lost:
                     raise LeaseLost(self._claim.id, token=self._claim.token, reason=self._lost) from error
                 await self._shop.runtime.sleep(self._shop.config.pause_s)

@@ -282,6 +282,24 @@ async def test_upkeep_that_fails_does_not_end_the_writer(config, opened):
     await engine.kv.put("a", b"1")
 
 
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT max(x) FROM c"
+
+
+async def test_closing_ends_though_a_reader_and_a_blob_thread_do_not(config, opened):
+    engine, let_go = await opened(replace(config, call_wait_s=0.5)), threading.Event()
+    reading = asyncio.create_task(engine.kv._store.read(lambda db: db.execute(ENDLESS).fetchone()))
+    storing = asyncio.create_task(engine.blobs.run(lambda: let_go.wait(200)))
+    await asyncio.sleep(0.1)
+    try:
+        await asyncio.wait_for(engine.close(), 60)
+        with pytest.raises(Unavailable):
+            await reading
+        assert not storing.done()
+    finally:
+        let_go.set()
+    assert await storing
+
+
 async def test_wake_ups_that_fail_do_not_end_the_writer(config, opened):
     engine = await opened(config)
 

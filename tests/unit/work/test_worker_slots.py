@@ -3,11 +3,16 @@
 import asyncio
 
 import msgspec
+import pytest
 from structlog.testing import capture_logs
 from worker_world import WorkerWorld, end_well
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.errors import Unavailable
+from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work import worker_recovery
 from ringrift.work.job_folders import JobFolders, JobRecord
@@ -61,6 +66,29 @@ def test_an_item_that_came_back_to_another_slot_is_given_back_when_the_worker_st
             await second.wait()
 
     simulated(scenario, tmp_path, slots=2)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_worker_whose_engine_is_gone_ends_with_the_reason(tmp_path):
+    config = SqliteConfig(database=tmp_path / "engine" / "c.db", blob_dir=tmp_path / "blobs")
+    runtime = system_runtime()
+    here = WorkerWorld(tmp_path)
+    here.runtime, here.engine = runtime, await asyncio.to_thread(open_sqlite, config, runtime)
+    writer = here.engine.kv._store.writer
+
+    def broken_transaction(batch):
+        raise RuntimeError("a defect")
+
+    async def work():
+        async with here, asyncio.timeout(120):
+            while not await live_workers(here.engine.kv):
+                await asyncio.sleep(0.05)
+            writer._transact = broken_transaction
+            while True:
+                await here.wait_a_little()
+
+    with pytest.raises(Unavailable, match="a defect"):
+        await work()
 
 
 class SlowEars(WorkerWorld):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ringrift.engine.arguments import check_bytes, check_path
+from ringrift.engine.blocking import end_threads
 from ringrift.engine.digests import check_digest, mismatch
 from ringrift.engine.limits import BLOB_CALL_BYTES_MAX, BLOB_WAIT_S
 from ringrift.engine.sqlite.blob_folder import BlobFolder, OpenedFile, digest_of
@@ -151,11 +152,14 @@ class FileBlobs:
     def ended(self, upload: FileUpload) -> None:
         self._uploads.discard(upload)
 
-    def close(self) -> None:
+    def close(self, *, wait_s: float) -> bool:
+        """End the threads; return False if one is stuck, which finishes or leaves what the sweep removes."""
         self._closed = True
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        for upload in self._uploads:
-            upload.let_go()
+        ended = end_threads(self._threads, wait_s=wait_s)
+        if ended:
+            for upload in self._uploads:
+                upload.let_go()
+        return ended
 
     def sweep(self) -> None:
         """Remove what dead processes left unfinished."""

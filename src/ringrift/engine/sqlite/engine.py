@@ -69,14 +69,18 @@ class SqliteLifecycle:
             if self._closed:
                 return
             self._closed = True
+            config = self._store.config
             finished = self._store.writer.close()
-            self._store.close_readers()
-            self._blobs.close()
+            are_ended = {
+                "writer": finished,
+                "reader": self._store.close_readers(),
+                "blobs": self._blobs.close(wait_s=config.call_wait_s),
+            }
             self._wakeups.close()
+            if stuck := [name for name, ended in are_ended.items() if not ended]:
+                log.error("engine.close.stuck", path=str(config.database), threads=stuck)
             if not finished:
-                # Its thread still waits for another process: what it needs must stay open.
-                log.error("engine.close.stuck", path=str(self._store.config.database))
-                return
+                return  # its thread still waits for another process: what it needs must stay open
             self._turnstile.close()
             self._upkeep.close()
 

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from ringrift.engine import arguments
+from ringrift.engine.blocking import end_threads
 from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.fencing import check_guard
 from ringrift.engine.ports import WriteGuard
@@ -100,11 +101,18 @@ class Store:
             poll_s=self.config.poll_s,
         )
 
-    def close_readers(self) -> None:
+    def close_readers(self) -> bool:
+        """End the threads that read; return False if one is stuck, whose connection must stay open."""
         self._closed = True
-        self._readers.shutdown(wait=True, cancel_futures=True)
-        for connection in self._connections:
-            connection.close()
+        ended = end_threads(self._readers, wait_s=self.config.call_wait_s)
+        if not ended:  # every caller has given up by now, so nobody misses what it would find
+            for connection in self._connections:
+                connection.interrupt()
+            ended = end_threads(self._readers, wait_s=self.config.call_wait_s)
+        if ended:
+            for connection in self._connections:
+                connection.close()
+        return ended
 
     def _read(self, query: Query[T]) -> T:
         with contained(self.config.database):
