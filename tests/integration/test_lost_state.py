@@ -106,6 +106,36 @@ def test_a_lost_write_ahead_log_is_noticed(folder):
     assert "Traceback" not in done.stderr
 
 
+def test_what_commands_did_on_a_stopped_run_is_noticed_when_it_is_lost(folder):
+    place = folder / "data" / "coordination"
+    before = {name: (place / name).read_bytes() for name in DATABASE if (place / name).exists()}
+
+    def lose_what_was_done():
+        lose(folder, *DATABASE)
+        for name, content in before.items():
+            (place / name).write_bytes(content)
+
+    digest = json.loads(ringrift(folder, "data", "ls", "--json").stdout)[0]["digest"]
+    pinned = ringrift(folder, "data", "pin", digest)
+    assert pinned.returncode == 0, pinned.stderr
+    marked = read_mark(folder / "data")
+    lose_what_was_done()
+    assert "this is older than the run was" in ringrift(folder, "status").stderr
+    ringrift(folder, "data", "ls")
+    assert read_mark(folder / "data") == marked, "the mark that tells of the loss was overwritten"
+    mark_path(folder / "data").unlink()
+    assert ringrift(folder, "data", "ls").returncode == 0
+    worker = json.loads(ringrift(folder, "workers", "--json").stdout)[0]["name"]
+    for reason in ("first", "second"):  # the first writes the mark that was removed
+        recalled = ringrift(folder, "recall", "--worker", worker, "--reason", reason, "--yes", "--json")
+        assert recalled.returncode == 0, recalled.stderr
+    lose_what_was_done()
+    for command in (("replay", CONFIG), ("recall", "--worker", worker, "--reason", "again", "--yes")):
+        assert_refused(ringrift(folder, *command), f"{CONFIG} had", "and the database has fewer")
+    assert "the database has fewer" in ringrift(folder, "doctor", "--quick", "--json").stdout
+    assert_refused(run(folder), f"{CONFIG} had", "and the database has fewer")
+
+
 @pytest.mark.parametrize("content", [None, b"{}"])
 def test_a_lost_or_damaged_mark_is_written_anew(folder, content):
     path = mark_path(folder / "data")

@@ -26,6 +26,7 @@ from ringrift.engine.fencing import fenced
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_holder, lease_key
 from ringrift.engine.ports import Engine, KeyValue, WriteGuard
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
+from ringrift.learning.run_check import mark_outside_a_run, require_whole_store
 from ringrift.process_identity import is_alive, own_start_s, process_numbers
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
@@ -194,12 +195,18 @@ async def control_holder(kv: KeyValue) -> ControlHolder | None:
 async def in_control(engine: Engine, runtime: Runtime) -> AsyncIterator[Engine]:
     """Take the control process's place for a moment; yields the engine with the token on its writes.
 
-    Raises `Conflict` if a run has control.
+    Raises `Conflict` if a run has control, `Corrupt` if the run had come further than the store is. What is
+    written meanwhile is covered by the high-water mark before control is given up.
     """
-    lease = ControlLease(engine.kv, runtime)
+    lease, settings = ControlLease(engine.kv, runtime), get_settings()
     await lease.take()
     try:
-        yield fenced(engine, lease.guard, on_lost=lambda lost: log.error("control.lost", reason=str(lost)))
+        mine = fenced(engine, lease.guard, on_lost=lambda lost: log.error("control.lost", reason=str(lost)))
+        await require_whole_store(
+            mine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
+        )
+        yield mine
+        await mark_outside_a_run(mine.kv, runtime, settings.data_dir)
     finally:
         await lease.release()
 

@@ -14,11 +14,13 @@ from ringrift.cli.options import as_json, on_data_folder, some_config
 from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import clock, count
 from ringrift.engine.ports import Engine
-from ringrift.errors import ConfigError
+from ringrift.engine.sqlite.faults import LOST_ADVICE
+from ringrift.errors import ConfigError, Corrupt
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, rebuilt_facts, replay
 from ringrift.learning.rules import LearningRules, configured_rules
+from ringrift.learning.run_check import check_store
 from ringrift.settings import get_settings
 
 EXIT_DIVERGED = 1
@@ -50,6 +52,10 @@ def replay_command(config: str, at: int | None, as_json: bool) -> None:
 
 
 async def _facts(engine: Engine, config: str) -> list[AnyFact]:
+    settings = get_settings()
+    found = await check_store(engine.kv, settings.data_dir)
+    if found.lost:
+        raise Corrupt(settings.coordinator_db, found="; ".join(found.lost), advice=LOST_ADVICE)
     return await read_facts(engine.kv, await require_config(engine.kv, config))
 
 

@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import LOST_ADVICE
 from ringrift.engine.sqlite.whole_check import check_form, check_whole
-from ringrift.errors import AlreadyExists, Corrupt
+from ringrift.errors import AlreadyExists, Corrupt, Unavailable
 from ringrift.learning.high_water import MARKED_KEY, ConfigMark, HighWaterMark, behind, read_mark, write_mark
 from ringrift.learning.ledger import known_configs, read_hashes
 from ringrift.runtime import Runtime
@@ -41,6 +42,7 @@ class StoreCheck:
     notes: list[str] = field(default_factory=list)
     hashes: dict[str, list[str]] = field(default_factory=dict)  # config: after each fact
     mark: HighWaterMark | None = None
+    is_older: bool = False  # than the mark, whether or not facts are missing
 
 
 async def check_store(kv: KeyValue, data_dir: Path) -> StoreCheck:
@@ -63,7 +65,8 @@ async def check_store(kv: KeyValue, data_dir: Path) -> StoreCheck:
     identity = await read_identity(kv)
     found.lost = behind(found.mark, identity, _hashes_of(found.hashes))
     marked = await kv.get(MARKED_KEY)
-    if (marked is None or marked.revision < found.mark.revision) and not found.lost:
+    found.is_older = marked is None or marked.revision < found.mark.revision
+    if found.is_older and not found.lost:
         found.notes.append("the database is older than the run was; all facts are there")
     return found
 
@@ -80,6 +83,31 @@ async def require_whole_store(kv: KeyValue, runtime: Runtime, *, database: Path,
         log.warning("run.store", found=note)
     if found.mark is None:
         await MarkKeeper(kv, runtime, data_dir).keep({})
+
+
+async def mark_outside_a_run(kv: KeyValue, runtime: Runtime, data_dir: Path) -> None:
+    """Have the mark cover what a command changed in the store of a run that is stopped.
+
+    A mark that the store is behind stays: it tells what is lost. So does one of a damaged store.
+    """
+    try:
+        found = await check_store(kv, data_dir)
+        if found.mark is None or found.lost or found.is_older:
+            return
+        configs = dict(found.mark.configs)
+        for config, hashes in found.hashes.items():
+            if hashes:
+                games = configs[config].games if config in configs else 0
+                configs[config] = ConfigMark(facts=len(hashes), last_hash=hashes[-1], games=games)
+        mark = msgspec.structs.replace(
+            found.mark,
+            revision=await kv.put(MARKED_KEY, b""),
+            written_s=runtime.now_s(),
+            configs=configs,
+        )
+        await asyncio.to_thread(write_mark, data_dir, mark)
+    except (Corrupt, Unavailable) as error:
+        log.warning("run.not_marked", reason=str(error))  # what was done stands
 
 
 async def require_sound_database(settings: Settings) -> None:
