@@ -11,7 +11,12 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-COUNTED = (str(Path(__file__).parents[2] / "src"), str(Path(__file__).with_name("targets")))
+import ringrift
+
+COUNTED = (
+    str(Path(str(ringrift.__file__)).parent),
+    str(Path(__file__).with_name("targets")),
+)  # wherever it lies
 TOOL = 3  # one of the two numbers that sys.monitoring leaves free
 
 

@@ -117,7 +117,8 @@ class Target:
         scratch = self.state / "tmp"
         scratch.mkdir(exist_ok=True)
         environment = {**os.environ, "TMPDIR": str(scratch), "RINGRIFT_DATA_DIR": str(scratch / "data"),
-                       "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}  # fmt: skip
+                       "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0",
+                       "MALLOC_ARENA_MAX": "1"}  # fmt: skip
         with (self.state / "log.txt").open("wb") as log:
             code = subprocess.run(
                 command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False

@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from tests.fuzz.covered_places import Coverage
+import structlog
+from tests.fuzz.covered_places import COUNTED, Coverage
 from tests.fuzz.mutation import mutated
 
 SIZE_MAX = 1 << 20
 HANG_S = 60.0  # on the wall clock: only what never ends, however busy the machine is
+LEAST_S = 10.0  # of new inputs, even if imports and kept inputs took all the time
 SLOW_S = 10.0  # of processor time for one input
 MEMORY_MB = 512  # beyond what the target needs to be imported
-ROOT = Path(__file__).parents[2]
 
 
 def name_of(data: bytes) -> str:
@@ -51,7 +52,9 @@ def files_in(*folders: Path) -> Iterator[bytes]:
 
 def signature(error: BaseException) -> str:
     """What makes two exceptions the same finding: the type and the innermost places in the repository."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if str(ROOT) in frame.filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(COUNTED)
+    ]
     places = [f"{Path(frame.filename).name}:{frame.name}" for frame in frames[-3:]]
     return f"{type(error).__name__} {' '.join(places)}"
 
@@ -61,6 +64,7 @@ class Session:
 
     def __init__(self, name: str, state: Path, findings: Path, coverage: Coverage | None) -> None:
         self.name = name
+        self.began_s = time.monotonic()
         self.state = state
         self.findings = findings
         self.target = load_target(name)
@@ -155,7 +159,7 @@ def own_loop(session: Session, inputs: list[bytes], seconds: float, runs_max: in
     rng = random.Random(seed)
     mutate: Callable[[bytes, random.Random], bytes] | None = getattr(session.target, "mutate", None)
     pool = inputs or [b""]
-    end_s = time.monotonic() + seconds
+    end_s = max(session.began_s + seconds, time.monotonic() + min(seconds, LEAST_S))
     noted_s = 0.0
     while time.monotonic() < end_s and session.runs < runs_max and len(session.found) < session.findings_max:
         # New inputs are more likely to lead on than old ones.
@@ -210,6 +214,11 @@ def minimized(session: Session, seeds: list[bytes], inputs: list[bytes], bytes_m
     return chosen
 
 
+def write_no_log() -> None:
+    """Render every line of the product's log and write it nowhere: a long session's would fill the disk."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("target")
@@ -247,6 +256,7 @@ def main() -> None:
     )
     inputs = [data for data in inputs if name_of(data) not in asked.skip]
     session.findings_max = asked.findings_max
+    write_no_log()
     session.limit()
     if asked.mode == "atheris":
         atheris_loop(session, inputs, asked.seconds, asked.seed)

@@ -35,6 +35,7 @@ VERBS = (
     "release",
 )
 CONTENT = b"content"
+RUNTIME = SystemRuntime(seed=1)  # a process has one, for as long as it lives
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 _FILE = b'["%s",7]' % DIGEST.encode()
 _HASH = b"n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="
@@ -81,7 +82,7 @@ def _signed(data: bytes, now_s: float) -> bytes:
 
 def run(data: bytes) -> None:
     """One connection that says *data* and ends."""
-    runtime = SystemRuntime(seed=1)
+    runtime = RUNTIME
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings({"RINGRIFT_DATA_DIR": folder}).settings
         intake = open_intake(settings, runtime, node="here")

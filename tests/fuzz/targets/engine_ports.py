@@ -1,109 +1,262 @@
-"""The ports' arguments: whatever is handed over is done or refused, and the engine works on.
+"""The arguments of the ports: both adapters accept or refuse alike, and refuse with our errors only.
 
-An input is a JSON list of calls: a port, a method, and arguments by name. Both adapters get them.
+An input is a sequence of calls with values of every kind. The two adapters get the same calls under one clock
+and must give the same answers; so a value that one of them keeps differently is a finding as well.
 """
 
 import asyncio
-import json
+import math
+import shutil
+import struct
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from tests.fuzz.mutation import mutated_json
-
-from ringrift.engine.memory.engine import MemoryStore, memory_engine
-from ringrift.engine.ports import Claimant, LogEvent, NewWork
+from ringrift.engine.limits import WAIT_S_MAX
+from ringrift.engine.memory import memory_engine
+from ringrift.engine.ports import Claimant, Completion, CursorKey, Engine, LogEvent, NewWork, Position
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.errors import RingRiftError
-from ringrift.runtime import SystemRuntime
+from ringrift.testing.simulation import ManualRuntime
 
-CALLS_MAX = 20
-CALLS = [
-    ["events", "append", {"events": [{"id": "e1", "type": "DATA_SYNC_COMPLETED", "body": "{}"}]}],
-    ["events", "read", {"after": 0, "limit": 10, "types": ["DATA_SYNC_COMPLETED"]}],
-    ["events", "positions", {"instance": "a"}],
-    ["queue", "add", {"items": [{"kind": "selfplay", "payload": {"a": 1}, "id": "w1", "delay_s": 0.0}]}],
-    ["queue", "claim", {"claimant": {"worker": "w", "node": "n"}, "limit": 1, "lease_s": 30.0}],
-    ["queue", "renew", {"item_id": "w1", "token": 1, "lease_s": 30.0}],
-    ["queue", "complete", {"item_id": "w1", "token": 1, "result": {"games": 3}}],
-    ["queue", "fail", {"item_id": "w1", "token": 1, "error": "x", "retry_after_s": 1.0}],
-    ["queue", "cancel", {"item_id": "w1", "reason": "x"}],
-    ["queue", "get", {"item_id": "w1"}],
-    ["kv", "put", {"key": "a/b", "value": "text", "ttl_s": 5.0}],
-    ["kv", "create", {"key": "a/c", "value": "text"}],
-    ["kv", "update", {"key": "a/b", "value": "text", "revision": 1}],
-    ["kv", "entries", {"prefix": "a/"}],
-    ["kv", "changes", {"prefix": "", "after": 0, "limit": 10}],
-    ["kv", "delete", {"key": "a/b", "revision": 1}],
-]
-METHODS = {(port, method) for port, method, _ in CALLS}
-SEEDS = [json.dumps([call]).encode() for call in CALLS] + [json.dumps(CALLS).encode()]
-MADE = {"events": LogEvent, "items": NewWork, "claimant": Claimant}
+MEMORY_MB = 4_096  # address space: the stacks of the threads of both engines count
+CALLS_MAX = 12
+RUNS_MAX = 500  # then two fresh engines, or their content would grow without end
+EDGES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2**31, 2**63 - 1, 2**63, 2**70, -(2**63), 0.0, -0.0, 0.5, 1e12),
+    *(
+        math.nan,
+        math.inf,
+        -math.inf,
+        5e-324,
+        "",
+        "a",
+        "b",
+        "k",
+        "\x00",
+        "\udcff",
+        "\x1f",
+        "\U0010ffff",
+        "x" * 600,
+    ),
+    *(b"", b"a", (), [], {}, frozenset(), frozenset({"a"}), frozenset({""}), {1}, ("a",), {"a": 1}, {1: 1}),
+    *(
+        {"n": math.nan},
+        {"n": (1,)},
+        {"n": b""},
+        {"n": {"1": 1}},
+        object,
+        1j,
+        bytearray(b"x"),
+        memoryview(b"x"),
+    ),
+)
 
-LOOP = asyncio.new_event_loop()
-RUNTIME = SystemRuntime()
-FOLDER = Path(tempfile.mkdtemp())
-DURABLE = open_sqlite(SqliteConfig(database=FOLDER / "c.db", blob_dir=FOLDER / "blobs"), RUNTIME)
+
+class Values:
+    """Values out of bytes; at the end of the bytes, zeros."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    @property
+    def over(self) -> bool:
+        return self._at >= len(self._data)
+
+    def byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1] if self._at <= len(self._data) else 0
+
+    def take(self, count: int) -> bytes:
+        return bytes(self.byte() for _ in range(count))
+
+    def any(self, depth: int = 0) -> Any:
+        tag = self.byte()
+        if tag < 160:
+            return EDGES[tag % len(EDGES)]
+        if tag < 180:
+            return self.take(self.byte() % 9).decode("utf-8", "surrogateescape")
+        if tag < 190:
+            return int.from_bytes(self.take(8), "big", signed=True)
+        if tag < 200:
+            return struct.unpack(">d", self.take(8))[0]
+        if tag < 210:
+            return self.take(self.byte() % 9)
+        if tag < 235 and depth < 4:
+            return {
+                _hashable(self.any(3)) if tag > 230 else str(n): self.any(depth + 1)
+                for n in range(self.byte() % 3)
+            }
+        if tag < 250 and depth < 4:
+            return [self.any(depth + 1) for _ in range(self.byte() % 3)]
+        return tag - 250
+
+    def or_usual(self, usual: Any) -> Any:
+        """The usual value in two of three cases, so that calls get past the first argument."""
+        return self.any() if self.byte() % 3 == 0 else usual
+
+    def wait_s(self) -> Any:
+        found = self.or_usual(0.0)
+        fine = isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found <= WAIT_S_MAX
+        return 0.0 if fine else found  # nobody advances the clock for one who waits
 
 
-def mutate(data: bytes, rng) -> bytes:
-    return mutated_json(data, rng)
-
-
-def _made(name: str, value):
-    """Arguments that are objects are built of their fields; other values go as they are."""
-    kind = MADE.get(name)
-    if kind is None:
-        return value.encode("utf8", "surrogatepass") if name == "value" and isinstance(value, str) else value
-    if isinstance(value, list):
-        return [_made(name, each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    fields = {key: each for key, each in value.items() if key in kind.__dataclass_fields__}
-    if isinstance(fields.get("body"), str):
-        fields["body"] = fields["body"].encode("utf8", "surrogatepass")
+def _hashable(value: Any) -> Any:
     try:
-        return kind(**fields)
-    except (TypeError, RingRiftError):
-        return value
+        hash(value)
+    except TypeError:
+        return "k"
+    return value
 
 
-async def _call(engine, calls) -> None:
-    for call in calls[:CALLS_MAX]:
-        if not (isinstance(call, list) and len(call) == 3 and isinstance(call[2], dict)):
-            continue
-        port, method, given = call
-        if not isinstance(port, str) or not isinstance(method, str) or (port, method) not in METHODS:
-            continue
-        allowed = next(each for each in CALLS if each[:2] == [port, method])[2]
-        arguments = {name: _made(name, value) for name, value in given.items() if name in allowed}
-        if arguments.keys() != allowed.keys():
-            continue
-        try:
-            await getattr(getattr(engine, port), method)(**arguments)
-        except RingRiftError as refusal:
-            assert str(refusal)
-    await engine.kv.put("alive", b"yes")
-    entry = await engine.kv.get("alive")
-    assert entry is not None
-    assert entry.value == b"yes"
-    assert engine.failure == ""
+def _key_values(v: Values, call: int) -> Any:
+    key, value, ttl = v.or_usual("key"), v.or_usual(b"value"), v.or_usual(None)
+    number = v.or_usual(1)
+    return (
+        lambda e: e.kv.put(key, value, ttl_s=ttl),
+        lambda e: e.kv.create(key, value, ttl_s=ttl),
+        lambda e: e.kv.update(key, value, revision=number, ttl_s=ttl),
+        lambda e: e.kv.delete(key, revision=number),
+        lambda e: e.kv.get(key),
+        lambda e: e.kv.entries(key),
+        lambda e: e.kv.changes(key, after=number, limit=5),
+        lambda e: e.kv.changes(after=0, limit=number),
+    )[call % 8]
 
 
-async def _both(calls) -> None:
-    memory = memory_engine(RUNTIME, MemoryStore())
-    try:
-        async with asyncio.timeout(50):
-            await _call(memory, calls)
-            await _call(DURABLE, calls)
-    finally:
-        await memory.close()
+def _event_log(v: Values, call: int) -> Any:
+    event = LogEvent(id=v.or_usual("e"), type=v.or_usual("T"), body=v.or_usual(b"{}"))
+    number, limit, wait_s = v.or_usual(0), v.or_usual(5), v.wait_s()
+    position = Position(number, v.or_usual(()))
+    key = CursorKey(_hashable(v.or_usual("c")), _hashable(v.or_usual("i")))
+    return (
+        lambda e: e.events.append([event]),
+        lambda e: e.events.read(after=number, limit=limit, types=None),
+        lambda e: e.events.read(after=0, limit=5, types=[event.type]),
+        lambda e: e.events.seq_at(since_s=number),
+        lambda e: e.events.wait(after=number, timeout_s=wait_s),
+        lambda e: e.events.commit({key: position}),
+        lambda e: e.events.forget([key]),
+        lambda e: e.events.positions(key.instance),
+    )[call % 8]
+
+
+def _work_queue(v: Values, call: int) -> Any:
+    item_id, token, result = v.or_usual("item"), v.or_usual(1), v.or_usual({"a": 1})
+    new = NewWork(
+        kind=v.or_usual("k"),
+        id=v.or_usual("item"),
+        payload=v.or_usual({}),
+        priority=v.or_usual(0),
+        requires=v.or_usual(frozenset()),
+        node=v.or_usual(None),
+        after=v.or_usual(()),
+        idempotency_key=v.or_usual(None),
+        attempts_max=v.or_usual(3),
+        delay_s=v.or_usual(0.0),
+        trace=v.or_usual({}),
+    )
+    new = new if new.id is not None else NewWork(kind="k", id="item")  # an id of its own would differ
+    claimant = Claimant(
+        worker=v.or_usual("w"), node=v.or_usual(""), capabilities=_hashable(v.or_usual(frozenset()))
+    )
+    lease_s, seconds, wait_s, limit = v.or_usual(30.0), v.or_usual(0.0), v.wait_s(), v.or_usual(2)
+    error, final = v.or_usual("x"), v.or_usual(False)
+    return (
+        lambda e: e.queue.add([new]),
+        lambda e: e.queue.claim(claimant, lease_s=lease_s, limit=limit, wait_s=wait_s),
+        lambda e: e.queue.renew(item_id, token=token, lease_s=lease_s),
+        lambda e: e.queue.complete(item_id, token=token, result=result),
+        lambda e: e.queue.complete_many([Completion(id=item_id, token=token, result=result)]),
+        lambda e: e.queue.fail(item_id, token=token, error=error, retry_after_s=seconds, final=final),
+        lambda e: e.queue.release(item_id, token=token),
+        lambda e: e.queue.cancel(item_id, reason=error),
+        lambda e: e.queue.get(item_id),
+        lambda e: e.queue.revive(item_id),
+        lambda e: e.queue.unended(after=token, limit=limit),
+        lambda e: e.queue.ended(after=token, limit=limit),
+        lambda e: e.queue.dead(limit=limit),
+    )[call % 13]
+
+
+def _blobs(v: Values, call: int) -> Any:
+    digest, content = v.or_usual("0" * 64), v.or_usual(b"content")
+    return (
+        lambda e: e.blobs.put_bytes(content),
+        lambda e: e.blobs.has(digest),
+        lambda e: e.blobs.size(digest),
+        lambda e: e.blobs.delete(digest),
+    )[call % 4]
+
+
+PORTS = (_key_values, _event_log, _work_queue, _work_queue, _blobs)
+
+
+class BothAdapters:
+    """The two adapters under one clock."""
+
+    def __init__(self) -> None:
+        self.loop, self.runtime, self.runs = asyncio.new_event_loop(), ManualRuntime(), 0
+        self.engines: list[Engine] = []
+        self.folder: Path | None = None
+
+    def fresh(self) -> None:
+        for engine in self.engines[1:]:
+            self.loop.run_until_complete(engine.close())
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+        self.folder = folder = Path(tempfile.mkdtemp(prefix="ringrift-fuzz-ports-"))
+        config = SqliteConfig(database=folder / "c.db", blob_dir=folder / "blobs", upkeep_s=1e9)
+        self.engines = [memory_engine(self.runtime), open_sqlite(config, self.runtime)]
+        self.runs = 0
+
+    def expire_keys(self) -> None:
+        """One adapter counts an expiry when it is due, the other at its next round: make that now."""
+        for engine in self.engines:
+            self.loop.run_until_complete(engine.kv.changes(after=0, limit=1))
+
+    def ask(self, call: Any, *, numbered: bool) -> None:
+        """*numbered*: the answer holds sequence numbers, which may have gaps in one and not in the other."""
+        answers = []
+        for engine in self.engines:
+            try:
+                answer = self.loop.run_until_complete(call(engine))
+                answers.append("accepted" if numbered else repr(answer))
+            except RingRiftError as error:
+                str(error).encode()
+                answers.append(f"{type(error).__name__}: {error}")
+        assert answers[0] == answers[1], f"memory says {answers[0][:500]}, sqlite says {answers[1][:500]}"
+
+
+BOTH = BothAdapters()
+
+
+def seeds() -> list[bytes]:
+    usual = b"\x01" * 40
+    calls = [bytes([port, call]) + usual for port in range(len(PORTS)) for call in range(13)]
+    edges = [
+        bytes([port, call, 0, edge]) + usual
+        for port in range(4)
+        for call in range(8)
+        for edge in range(0, 60, 7)
+    ]
+    return calls + edges
 
 
 def run(data: bytes) -> None:
-    try:
-        calls = json.loads(data)
-    except (ValueError, RecursionError):
-        return
-    if isinstance(calls, list):
-        LOOP.run_until_complete(_both(calls))
+    if not BOTH.engines or BOTH.runs >= RUNS_MAX:
+        BOTH.fresh()
+    BOTH.runs += 1
+    values = Values(data)
+    for _ in range(CALLS_MAX):
+        if values.over:
+            break
+        port, call = PORTS[values.byte() % len(PORTS)], values.byte()
+        asked = port(values, call)
+        if port is _key_values:
+            BOTH.expire_keys()
+        BOTH.ask(asked, numbered=port is _event_log)
+    BOTH.runtime.advance(1.0)
+    BOTH.ask(lambda engine: engine.queue.expire(), numbered=False)  # at the same time, whoever is asked first
+    assert all(engine.failure == "" for engine in BOTH.engines)

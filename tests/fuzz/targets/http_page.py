@@ -21,6 +21,7 @@ TOKEN = "k" * 64
 HOST = b"Host: 127.0.0.1:8790\r\n"
 KEY = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
 JSON = b"Content-Type: application/json\r\n"
+RUNTIME = SystemRuntime(seed=1)  # a process has one, for as long as it lives
 LOOK_S = 0.02  # longer than any answer but that of the stream, which has no end
 
 
@@ -108,7 +109,7 @@ def run(data: bytes) -> None:
 
 
 async def _served(data: bytes) -> None:
-    actions, runtime, board = _Actions(), SystemRuntime(seed=1), SnapshotBoard()
+    actions, runtime, board = _Actions(), RUNTIME, SnapshotBoard()
     fields = {
         "node_id": "box",
         "alive": True,
