@@ -1,11 +1,15 @@
-"""The logs that children write: bounded while they grow, and their last lines for an error."""
+"""The logs that children write: bounded while they grow, and their last lines for an error.
+
+A child can put a link or a pipe in the place of its log; such a one is left alone.
+"""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections import deque
 from pathlib import Path
+
+from ringrift.foreign_files.paths import is_plain_file
 
 LOG_BYTES_MAX = 1_000_000
 TAIL_BYTES = 4096
@@ -14,7 +18,7 @@ TAIL_LINES = 5
 
 def keep_log_small(path: Path | None, *, bytes_max: int = LOG_BYTES_MAX) -> None:
     """Move the end of a log that grew too long aside and empty it; the child appends on."""
-    if path is None or not _is_plain_file(path) or path.stat().st_size <= bytes_max:
+    if path is None or not is_plain_file(path) or path.stat().st_size <= bytes_max:
         return
     aside = path.with_suffix(path.suffix + ".1")
     end = _last_bytes(path, bytes_max)
@@ -25,18 +29,10 @@ def keep_log_small(path: Path | None, *, bytes_max: int = LOG_BYTES_MAX) -> None
 
 def log_tail(path: Path | None, *, lines: int = TAIL_LINES) -> list[str]:
     """Return the last lines of a log, or none if there is no log."""
-    if path is None or not _is_plain_file(path):
+    if path is None or not is_plain_file(path):
         return []
     text = _last_bytes(path, TAIL_BYTES).decode("utf-8", "replace")
     return list(deque(text.splitlines(), maxlen=lines))
-
-
-def _is_plain_file(path: Path) -> bool:
-    """A child can put a link, or a pipe that nobody writes to, in the place of its log."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except FileNotFoundError:
-        return False
 
 
 def _last_bytes(path: Path, count: int) -> bytes:

@@ -16,11 +16,11 @@ from pathlib import Path
 import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.file_checks import SIDECARS, FileBusy
+from ringrift.data.file_checks import FileBusy
 from ringrift.data.integrity_checks import DatabaseState, check_database
 from ringrift.engine.ports import Blobs
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import sync_folder
+from ringrift.engine.sqlite.files import SIDECARS, sync_folder
 from ringrift.errors import Corrupt, Unavailable
 from ringrift.runtime import Runtime, system_runtime
 

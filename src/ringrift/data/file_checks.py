@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import sync_folder
+from ringrift.engine.sqlite.files import SIDECARS, sync_folder
 from ringrift.errors import ConfigError, Unavailable
 
-__all__ = ["ALGORITHMS", "SIDECARS", "FileBusy", "atomic_file_write", "compute_file_checksum", "set_aside"]
+__all__ = ["ALGORITHMS", "FileBusy", "atomic_file_write", "compute_file_checksum", "set_aside"]
 
 ALGORITHMS = ("sha256", "sha1", "md5", "blake2b")
-SIDECARS = ("-wal", "-shm", "-journal")
 
 
 class FileBusy(Unavailable):

@@ -20,7 +20,6 @@ import msgspec
 from ringrift.data.archive_format import ArchiveCard
 from ringrift.data.backup_index import ArchiveIndex
 from ringrift.data.backup_service import ArchiveBackup, BackupReport
-from ringrift.data.file_checks import SIDECARS
 from ringrift.data.manifest_index import games_in
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane, Transfers
@@ -36,7 +35,7 @@ from ringrift.data.transfer.archives import is_archive, open_archive
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import sync_folder
+from ringrift.engine.sqlite.files import SIDECARS, sync_folder
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.private_files import make_private_folder
 from ringrift.runtime import Runtime

@@ -36,6 +36,14 @@ def check_name(what: str, name: str) -> None:
         raise ConfigError(f"{what} {name[:80]!r} cannot be used: {problem}")
 
 
+def is_plain_file(path: Path) -> bool:
+    """Whether *path* is a file itself: no link, and no pipe that nobody writes to."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
     """Open a file to read. What is no plain file is refused with `Corrupt` at once, even a pipe.
 

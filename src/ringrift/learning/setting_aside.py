@@ -9,12 +9,12 @@ from pathlib import Path
 import structlog
 
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import sync_folder
+from ringrift.engine.sqlite.files import SIDECARS, sync_folder
 from ringrift.learning.high_water import mark_path
 from ringrift.settings import Settings
 
 FOLDER = "set_aside"
-_SIDECARS = ("", "-wal", "-shm", "-journal")
+_WITH_SIDECARS = ("", *SIDECARS)
 # What a run makes in its data folder. Logs, secrets and whatever else is there stay.
 _MADE = ("blobs", "models", "jobs", "quarantine", "transfer", "tuning", "records", "curriculum_weights.json")
 
@@ -23,7 +23,9 @@ log = structlog.get_logger()
 
 def set_state_aside(settings: Settings, now_s: float) -> Path | None:
     """Move the database and the mark into a folder of their own; return it, None if there was nothing."""
-    databases = [settings.coordinator_db.with_name(settings.coordinator_db.name + each) for each in _SIDECARS]
+    databases = [
+        settings.coordinator_db.with_name(settings.coordinator_db.name + each) for each in _WITH_SIDECARS
+    ]
     return _move(settings.data_dir, [*databases, mark_path(settings.data_dir)], now_s)
 
 
@@ -32,7 +34,7 @@ def set_run_aside(settings: Settings, now_s: float) -> Path | None:
     databases = [
         database.with_name(database.name + each)
         for database in (settings.coordinator_db, settings.dlq_path)
-        for each in _SIDECARS
+        for each in _WITH_SIDECARS
     ]
     made = [settings.data_dir / name for name in _MADE]
     return _move(settings.data_dir, [*databases, mark_path(settings.data_dir), *made], now_s)

@@ -26,6 +26,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.foreign_files.paths import is_plain_file, read_regular
 from ringrift.work.job_orders import INPUTS, OUT, JobOrder
 
 FOLDER_CHARS_MAX = 200
@@ -65,14 +66,15 @@ class JobFolder:
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
                 _remove(folder)
             folder.mkdir(parents=True, exist_ok=True)
-        if not _is_plain_file(self.log):
+        if not is_plain_file(self.log):
             _remove(self.log)
 
     def read_record(self) -> JobRecord | None:
         """None if there is none, or none that can be read: then nobody can say whose the folder is."""
         try:
-            return msgspec.json.decode(_read_plain_file(self._record, RECORD_BYTES_MAX), type=JobRecord)
-        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError, RecursionError):
+            content = read_regular(self._record, bytes_max=RECORD_BYTES_MAX, follow=False)
+            return msgspec.json.decode(content, type=JobRecord)
+        except (OSError, Corrupt, msgspec.DecodeError, RecursionError):
             return None
 
     def write_record(self, record: JobRecord) -> None:
@@ -180,27 +182,7 @@ def _name_under(root: Path, said: str) -> str | None:
     except (ValueError, OSError, RuntimeError):  # elsewhere, a NUL, too long, a circle of links
         return None
     is_sound = name.isprintable() and len(name.encode()) <= NAME_BYTES_MAX
-    return name if is_inside and is_sound and _is_plain_file(root / name) else None
-
-
-def _is_plain_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def _read_plain_file(path: Path, bytes_max: int) -> bytes:
-    """Never waits for a pipe and never follows a link; `FileNotFoundError` if it is no plain, small file."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise FileNotFoundError(error.errno, f"{path} cannot be read: {error.strerror}") from None
-    with os.fdopen(handle, "rb") as file:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > bytes_max:
-            raise FileNotFoundError(f"{path} is not what was written there")
-        return file.read(bytes_max)
+    return name if is_inside and is_sound and is_plain_file(root / name) else None
 
 
 def _remove(path: Path) -> None:

@@ -22,6 +22,7 @@ from ringrift.private_files import close_to_others, make_private_folder, open_pr
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\x00"
 PAGE_BYTES = 4096
+SIDECARS = ("-wal", "-shm", "-journal")  # what SQLite keeps beside a database, under its name
 _CHECKED_BYTES_MAX = 8 * 2**20  # larger files are checked page by page as they are read
 ARRIVALS = ".cards"  # in the blob folder: what senders said of files that wait for this node's engine
 _LEFTOVER = ".making-"
