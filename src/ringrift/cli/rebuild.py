@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.options import as_json, check_data_folder, has_run, on_data_folder
 from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import count
-from ringrift.data.artifacts import ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.backup_service import archives
-from ringrift.data.cataloguer import card_of
+from ringrift.data.cataloguer import card_of, card_of_record
 from ringrift.data.file_facts import read_facts as facts_of_file
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import read_nodes
+from ringrift.data.orphans import KNOWN_KINDS
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine, Entry, KeyValue
 from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
@@ -35,12 +37,11 @@ from ringrift.learning.run_check import MarkKeeper, check_store
 from ringrift.learning.setting_aside import set_state_aside
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
-from ringrift.work.job_orders import SealedJob, read_sealed_job
+from ringrift.work.job_orders import SealedJob, read_job_record
 
 VERIFIER = "rebuild"
 SAY_EVERY = 500
 DAMAGED_SHOWN = 20
-_JSON_BYTES_MAX = 1 << 20
 
 
 @dataclass(slots=True)
@@ -50,6 +51,8 @@ class SealedFiles:
     files: int = 0
     jobs: list[SealedJob] = field(default_factory=list)
     shards: list[FoundShard] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)  # of all that are sound
+    cards: list[Artifact] = field(default_factory=list)  # of records, and of what else tells what it is
     damaged: list[str] = field(default_factory=list)
     snapshots: int = 0  # databases that somebody sealed
 
@@ -104,14 +107,28 @@ def _read_one(path: Path, digest: str, found: SealedFiles) -> None:
             found.damaged.append(digest)
             return
         stat = path.stat()
-        content = path.read_bytes() if stat.st_size <= _JSON_BYTES_MAX else b""
-        if (job := read_sealed_job(content)) is not None:
-            found.jobs.append(job)
-            return
+        job = read_job_record(path)
         facts = facts_of_file(path)
     except (OSError, Corrupt):
         found.damaged.append(digest)
         return
+    found.sizes[digest] = stat.st_size
+    if job is not None:
+        found.jobs.append(job)
+        found.cards.append(card_of_record(job, digest, stat.st_size, node=""))
+        return
+    if facts.kind in KNOWN_KINDS and not facts.problem:
+        card = Artifact(
+            digest=digest,
+            size=stat.st_size,
+            kind=facts.kind,
+            name=digest[:16],
+            config=facts.config,
+            games=facts.games,
+            rows=facts.rows,
+            created_s=stat.st_mtime,
+        )
+        found.cards.append(card)
     if facts.kind is ArtifactKind.GAMES and facts.config and not facts.problem:
         shard = FoundShard(
             digest=digest,
@@ -181,10 +198,19 @@ async def _rebuild(settings: Settings, runtime: Runtime, found: SealedFiles, *, 
         for config in configs
     ]
     aside: Path | None = None
-    if not whole or any(each.made for each in made):
+    changed = not whole or any(each.made for each in made)
+    if changed:
         aside = await asyncio.to_thread(set_state_aside, settings, runtime.now_s())
         await _write(settings, runtime, found, made)
-    _tell(settings, runtime, found, made, aside, quiet=quiet)
+    known = _archives(settings, runtime)
+    if quiet:
+        print_json(_document(found, made, aside, known))
+        return
+    _tell(found, made)
+    _tell_change(aside, changed=changed)
+    if known:
+        told = f"An archive may know more: `ringrift data restore {known[0]} --replace`."
+        console().print(told, markup=False)
 
 
 async def _write(
@@ -212,43 +238,26 @@ async def _write(
 
 async def _register(engine: Engine, found: SealedFiles, node: str, now_s: float) -> None:
     """Have the manifest know the files again; all of them were read whole a moment ago."""
-    manifest, bad = ManifestStore(engine.kv), set(found.damaged)
+    manifest, cards = ManifestStore(engine.kv), dict[str, Artifact]()
     for job in found.jobs:
-        here = [each for each in job.report.artifacts if each.digest not in bad]
-        here = [each for each in here if await engine.blobs.has(each.digest)]
-        await manifest.register(
-            [card_of(each, config=job.order.config, node=node, created_s=job.ended_s) for each in here]
-        )
-        await manifest.add_receipts(
-            [
-                Receipt(
-                    digest=each.digest,
-                    node=node,
-                    size=each.size_bytes,
-                    verified_s=now_s,
-                    verifier=VERIFIER,
-                )
-                for each in here
-            ]
-        )
+        for each in job.report.artifacts:
+            if each.digest in found.sizes:
+                card = card_of(each, config=job.order.config, node=node, created_s=job.ended_s)
+                cards.setdefault(each.digest, card)
+    for card in found.cards:
+        cards.setdefault(card.digest, replace(card, node=node))
+    await manifest.register(cards.values())
+    receipts = [
+        Receipt(digest=each, node=node, size=found.sizes[each], verified_s=now_s, verifier=VERIFIER)
+        for each in cards
+    ]
+    await manifest.add_receipts(receipts)
 
 
 # --- telling ------------------------------------------------------------------------------------------------
 
 
-def _tell(
-    settings: Settings,
-    runtime: Runtime,
-    found: SealedFiles,
-    made: Sequence[RebuiltConfig],
-    aside: Path | None,
-    *,
-    quiet: bool,
-) -> None:
-    known = _archives(settings, runtime)
-    if quiet:
-        print_json(_document(found, made, aside, known))
-        return
+def _tell(found: SealedFiles, made: Sequence[RebuiltConfig]) -> None:
     say = console().print
     rows = [
         (
@@ -270,13 +279,16 @@ def _tell(
             say(f"{each.config}: {sentence}", markup=False)
     for digest in found.damaged[:DAMAGED_SHOWN]:
         say(f"damaged and not used: {digest}", markup=False)
-    if aside is None:
+
+
+def _tell_change(aside: Path | None, *, changed: bool) -> None:
+    say = console().print
+    if not changed:
         say("Everything that the files tell is in the database already; nothing was changed.")
-    else:
-        say(f"What was there before is in {aside}. No file tells of: {'; '.join(UNTOLD)}.", markup=False)
-        say("`ringrift run` goes on from here.")
-    if known:
-        say(f"An archive may know more: `ringrift data restore {known[0]} --replace`.", markup=False)
+        return
+    before = "" if aside is None else f"What was there before is in {aside}. "
+    say(f"{before}No file tells of: {'; '.join(UNTOLD)}.", markup=False)
+    say("`ringrift run` goes on from here.")
 
 
 def _archives(settings: Settings, runtime: Runtime) -> list[str]:

@@ -156,6 +156,7 @@ class ArchiveBackup:
         plane, settings = self.plane, self.plane.settings
         await self.index.objects.ready(to_write=True)
         await Cataloguer(plane).catalogue()
+        await Cataloguer(plane).catalogue_job_records()
         identity = await run_identity(plane.kv, plane.runtime)
         scratch, at_s = settings.data_dir / _SCRATCH, plane.runtime.now_s()
         snapshot = await asyncio.to_thread(take_snapshot, settings.coordinator_db, scratch)

@@ -6,6 +6,7 @@ time and nothing else. A card is written once, a receipt says the same each time
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import msgspec
@@ -17,11 +18,19 @@ from ringrift.data.plane import DataPlane
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import EndedWork, WorkState
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.work.job_orders import JobArtifact, JobReport, read_report
+from ringrift.work.job_orders import (
+    SEALED_JOB,
+    JobArtifact,
+    JobReport,
+    SealedJob,
+    read_job_record,
+    read_report,
+)
 
 log = structlog.get_logger()
 
 BATCH = 200
+VERIFIER = "cataloguer"
 _CURSOR = "data/cataloguer/"
 _KINDS = {kind.value: kind for kind in ArtifactKind}
 
@@ -60,6 +69,30 @@ class Cataloguer:
             number = ended[-1].number
             await self._plane.kv.put(self._key, msgspec.json.encode(CatalogueCursor(number)))
         return total
+
+    async def catalogue_job_records(self) -> int:
+        """Register records of jobs that no result of work names; return how many.
+
+        Nothing else tells of them after a rebuild, and without them the next one would find less.
+        """
+        plane, found = self._plane, 0
+        known = (await plane.view()).artifacts
+        for digest in await plane.blobs.digests():
+            path = None if digest in known else await plane.blobs.path(digest)
+            try:
+                job = None if path is None else await asyncio.to_thread(read_job_record, path)
+                if job is None:
+                    continue
+                await plane.blobs.verify(digest)
+            except (OSError, KeyError, Corrupt):
+                continue  # a look at the whole store finds damage
+            this, size = plane.this.name, await plane.blobs.size(digest) or 0
+            await plane.manifest.register([card_of_record(job, digest, size, node=this)])
+            now_s = plane.runtime.now_s()
+            receipt = Receipt(digest=digest, node=this, size=size, verified_s=now_s, verifier=VERIFIER)
+            await plane.manifest.add_receipts([receipt])
+            found += 1
+        return found
 
     async def _cursor(self) -> int:
         entry = await self._plane.kv.get(self._key)
@@ -139,6 +172,12 @@ def card_of(made: JobArtifact, *, config: str, node: str, created_s: float) -> A
         created_s=created_s,
         quality=float(quality) if isinstance(quality, int | float) else None,
     )
+
+
+def card_of_record(job: SealedJob, digest: str, size: int, *, node: str) -> Artifact:
+    """The card that the record of a job gets, as the worker names it."""
+    made = JobArtifact(name=f"{job.item_id}.job.json", kind=SEALED_JOB, digest=digest, size_bytes=size)
+    return card_of(made, config=job.order.config, node=node, created_s=job.ended_s)
 
 
 def _count(value: object) -> int:

@@ -6,6 +6,7 @@ folder of the item before it starts the job, and takes the sealed artifacts in w
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from ringrift.errors import ConfigError
 INPUTS = "{inputs}"  # in a parameter: the folder where the inputs lie
 SEALED_JOB = "job"  # the kind of an artifact that says what a job was asked and brought
 _SEALED_JOB_BEGINS = b'{"sealed":"job",'
+_SEALED_JOB_BYTES_MAX = 1 << 20
 OUT = "{out}"  # in a parameter: the folder whose files survive a retry
 RINGRIFT_PROGRAM, USER_PROGRAM = "ringrift", "user"
 
@@ -96,6 +98,15 @@ def read_sealed_job(content: bytes) -> SealedJob | None:
         return msgspec.json.decode(content, type=SealedJob)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def read_job_record(path: Path) -> SealedJob | None:
+    """The same from a file; of any other file only the beginning is read."""
+    with path.open("rb") as file:
+        begins = file.read(len(_SEALED_JOB_BEGINS))
+        if begins != _SEALED_JOB_BEGINS:
+            return None
+        return read_sealed_job(begins + file.read(_SEALED_JOB_BYTES_MAX))
 
 
 def read_order(payload: Json) -> JobOrder:

@@ -2,12 +2,18 @@
 
 import json
 
+import msgspec
 import pytest
-from run_folder import write_models
+from click.testing import CliRunner
+from run_folder import in_engine, write_models
 from test_cli_data import answer, blob, make, ringrift
 
+from ringrift.cli.main import app
 from ringrift.data.artifacts import ArtifactKind
+from ringrift.learning.controller import job_id
+from ringrift.process import process_scope
 from ringrift.settings import get_settings
+from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport, SealedJob
 
 CONFIG = "hex8_2p"
 NEVER_HERE = "5" * 64  # samples that `write_models` only tells of
@@ -69,3 +75,59 @@ def test_files_that_other_nodes_or_runs_have_do_not_come(usb, tmp_path, monkeypa
     found = answer("restore", "usb")
     assert (found["files"], found["missing"]) == (1, [])
     assert blobs() == {own.digest}
+
+
+def seal_games(number):
+    """A file of games and the record of the job that brought it; the digest of the record."""
+
+    async def write(engine):
+        games = await engine.blobs.put_bytes(b"games %d" % number)
+        made = JobArtifact(name="", kind="shard", digest=games, size_bytes=7, counts={"games": 5, "rows": 50})
+        report = JobReport(
+            status="done", worker="w", node="n", started_s=1.0, wall_s=1.0, cpu_s=1.0, artifacts=(made,)
+        )
+        name, order = job_id(CONFIG, "selfplay", number), JobOrder(config=CONFIG, params={})
+        job = SealedJob(item_id=name, kind="selfplay", order=order, report=report, ended_s=float(number))
+        return await engine.blobs.put_bytes(msgspec.json.encode(job))
+
+    return in_engine(write)
+
+
+def lose_database():
+    for path in get_settings().coordinator_db.parent.glob("coordinator.db*"):
+        if path.is_file():
+            path.unlink()
+
+
+def rebuild(*options):
+    process_scope().clear()
+    done = CliRunner().invoke(app, ["rebuild", *options])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_run_that_was_rebuilt_can_be_lost_and_rebuilt_again(usb, tmp_path, monkeypatch):
+    """Records of jobs were in no backup: the second rebuild found games without a job."""
+    for number in (1, 2, 3):
+        seal_games(number)
+    lose_database()
+    shown, here = rebuild(), blobs()
+    assert "nothing was changed" not in shown
+    assert "`ringrift run` goes on from here" in shown
+    assert "nothing was changed" in rebuild()
+    assert answer("backup", "usb", "--prepare")["files"] == len(here) == 6
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    assert answer("restore", "usb")["missing"] == []
+    assert blobs() == here
+    lose_database()
+    made = json.loads(rebuild("--json"))["configs"][CONFIG]
+    assert (made["games_unchecked"], made["jobs"]) == (15, 3)
+
+
+def test_records_of_jobs_that_nothing_names_are_backed_up_too(usb, tmp_path, monkeypatch):
+    """So it is in a folder that an earlier version rebuilt."""
+    record = seal_games(1)
+    ringrift("backup", "usb", "--prepare")
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    ringrift("restore", "usb")
+    assert record in blobs()
