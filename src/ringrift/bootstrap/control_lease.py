@@ -22,6 +22,7 @@ import msgspec
 import structlog
 
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.fencing import fenced
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_holder, lease_key
 from ringrift.engine.ports import Engine, KeyValue, WriteGuard
@@ -225,7 +226,7 @@ def _holder(record: bytes | str) -> ControlHolder | None:
     """The holder in a record; None for one that this version cannot read."""
     try:
         return msgspec.json.decode(record, type=ControlHolder)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
 
 

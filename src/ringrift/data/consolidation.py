@@ -24,6 +24,7 @@ from ringrift.data.quarantine import Quarantine
 from ringrift.data.replication_plan import holders
 from ringrift.data.retention import read_held
 from ringrift.data.waking import WakingDaemon
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import EndedWork, NewWork, WorkState
 from ringrift.errors import ConfigError
 from ringrift.events.routed_event import RouterEvent
@@ -210,7 +211,7 @@ class ConsolidationDaemon(WakingDaemon):
     async def _take_ends(self, plane: DataPlane) -> None:
         key = _CURSOR + plane.this.name
         entry = await plane.kv.get(key)
-        number = 0 if entry is None else int(entry.value)
+        number = 0 if entry is None else decode_entry(entry, int)
         while ends := await plane.queue.ended(after=number, limit=_PAGE):
             for end in ends:
                 if end.item.kind == KIND and end.item.state is WorkState.DONE:

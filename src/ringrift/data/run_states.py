@@ -103,7 +103,10 @@ async def run_identity(kv: KeyValue, runtime: Runtime) -> str:
     with suppress(AlreadyExists):
         await kv.create(IDENTITY, runtime.new_id().encode())
     entry = await kv.get(IDENTITY)
-    return "" if entry is None else entry.value.decode()
+    try:
+        return "" if entry is None else entry.value.decode()
+    except UnicodeDecodeError as error:
+        raise Corrupt(IDENTITY, found=f"no name of a run ({error})", advice="Restore a backup") from None
 
 
 async def leading_models(kv: KeyValue) -> dict[str, str]:

@@ -42,9 +42,10 @@ class StateSnapshot:
             content = json.loads(value)
             claimed = content.pop("sha256")
             snapshot = cls(**content)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            own = snapshot.checksum
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise Corrupt(key, found="not a snapshot", advice="Restore an earlier version.") from None
-        if snapshot.checksum != claimed:
+        if own != claimed:
             raise Corrupt(key, found="the checksum does not match", advice="Restore an earlier version.")
         return snapshot
 

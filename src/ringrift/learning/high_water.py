@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.sqlite.faults import LOST_ADVICE, told_in_our_words
 from ringrift.engine.sqlite.files import check_not_lost as check_no_files_without
 from ringrift.engine.sqlite.files import sync_folder
@@ -68,7 +69,7 @@ def read_mark(data_dir: Path) -> HighWaterMark | None:
         stored = msgspec.json.decode(content, type=_Stored)
         if stored.hash == _hash(bytes(stored.mark)):
             return msgspec.json.decode(stored.mark, type=HighWaterMark)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         pass  # said below
     raise Corrupt(
         path,

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import AlreadyExists, Conflict, Corrupt
@@ -140,7 +141,7 @@ def sound_facts(config: str, entries: Sequence[Entry]) -> list[AnyFact]:
     try:
         for _, body, _ in _links(config, entries):
             facts.append(_decode(body))
-    except (Corrupt, msgspec.MsgspecError):
+    except (Corrupt, *UNREADABLE):
         return facts
     return facts
 
@@ -157,7 +158,7 @@ def check_chain(config: str, entries: Sequence[Entry]) -> Chain:
     for entry, body, own_hash in _links(config, entries):
         try:
             chain.facts.append(_decode(body))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise Corrupt(
                 entry.key,
                 found=f"fact {len(chain.facts) + 1} of {config} cannot be read ({error})",

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
-from ringrift.errors import Corrupt
 from ringrift.learning.facts import Recalled
 from ringrift.learning.ledger import quoted
 from ringrift.learning.state import ConfigState
@@ -30,12 +29,8 @@ class RecallWishes:
 
     async def waiting(self, config: str) -> list[Recalled]:
         """The wishes for *config*, oldest first."""
-        found = []
-        for entry in await self._kv.entries(f"{PREFIX}{quoted(config)}/"):
-            try:
-                found.append(msgspec.json.decode(entry.value, type=Recalled))
-            except UNREADABLE as error:
-                raise Corrupt(entry.key, found=f"no recall ({error})", advice="Delete the key") from None
+        entries = await self._kv.entries(f"{PREFIX}{quoted(config)}/")
+        found = [decode_entry(entry, Recalled) for entry in entries]
         return sorted(found, key=lambda recall: recall.at_s)
 
     async def is_waiting(self, config: str, recall_id: str) -> bool:

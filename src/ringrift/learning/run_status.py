@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.errors import Corrupt
 
 STATUS_KEY = "learning/status"
@@ -178,7 +179,7 @@ def decode_run_status(value: bytes) -> RunStatus:
     """Raises `Corrupt` for a status of another version."""
     try:
         return _decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Corrupt(
             STATUS_KEY, found=f"not a status of this version: {error}", advice="`ringrift run` writes it anew"
         ) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from ringrift.engine.encoding import UNREADABLE
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import Corrupt
 from ringrift.learning.facts import WorkerResumed, WorkerSetAside
 from ringrift.learning.ledger import quoted
@@ -36,12 +36,7 @@ class StandingRequests:
 
     async def waiting(self, config: str) -> list[Request]:
         """The requests for *config*, oldest first."""
-        found = []
-        for entry in await self._kv.entries(f"{PREFIX}{quoted(config)}/"):
-            try:
-                found.append(_decode(entry.value))
-            except UNREADABLE as error:
-                raise Corrupt(entry.key, found=f"no request ({error})", advice="Delete the key") from None
+        found = [read_request(entry) for entry in await self._kv.entries(f"{PREFIX}{quoted(config)}/")]
         return sorted(found, key=lambda request: request.at_s)
 
     async def is_waiting(self, config: str, worker: str) -> bool:
@@ -52,6 +47,15 @@ class StandingRequests:
         entry = await self._kv.get(_key(config, request.worker))
         if entry is not None and entry.value == msgspec.json.encode(request):
             await self._kv.delete(entry.key, revision=entry.revision)
+
+
+def read_request(entry: Entry) -> Request:
+    """What is stored of a request; `Corrupt` with the key for anything else."""
+    try:
+        request: Request = _decode(entry.value)
+    except UNREADABLE as error:
+        raise Corrupt(entry.key, found=f"no request ({error})", advice="Delete the key") from None
+    return request
 
 
 def changes_standing(state: ConfigState, request: Request, now_s: float) -> bool:

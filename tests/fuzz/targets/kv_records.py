@@ -1,41 +1,151 @@
 """Records in the key-value store: whatever lies under a key is read, or refused as `Corrupt` with the key."""
 
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import msgspec
 from tests.fuzz.mutation import mutated_json
 
+from ringrift.bootstrap.control_lease import ControlHolder, _holder
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.away import _Away
+from ringrift.data.capacity import DiskState
+from ringrift.data.decisions import DataDecision
 from ringrift.data.deletion_records import Heir, Tombstone
 from ringrift.data.deletion_records import _read as read_deletion
+from ringrift.data.delivery_ledger import DeliveryRecord
+from ringrift.data.distribution import ModelWish
+from ringrift.data.ephemeral_records import Evacuation, HostNote, WriteThrough
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest_store import read_entry
+from ringrift.data.quarantine import QuarantineNote
+from ringrift.data.sync.history import SyncRecord
+from ringrift.data.transaction_log import TransactionRecord, _PathClaim
+from ringrift.data.transfer.bandwidth import BandwidthBook
+from ringrift.data.transfer.durability import DeadLetterEntry, SyncWALEntry
+from ringrift.data.transfer.sync_mutex import SyncLockInfo
+from ringrift.data.transfer.verification_records import BatchChecksum, QuarantineRecord, TransferRecord
+from ringrift.engine.encoding import decode_entry
+from ringrift.engine.leases import LeaseRecord
+from ringrift.engine.leases import _seen as read_lease
 from ringrift.engine.ports import Entry
 from ringrift.errors import Corrupt
+from ringrift.events.process_subscribers import Subscriber
+from ringrift.health.snapshots import StateSnapshot
+from ringrift.learning.champions import Champion
+from ringrift.learning.doctor_findings import Diagnosis
+from ringrift.learning.facts import AnyFact, Recalled
+from ringrift.learning.high_water import mark_path, read_mark
+from ringrift.learning.ledger import check_chain, prefix_of, sound_facts
+from ringrift.learning.run_choice import RunChoice
+from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
+from ringrift.learning.standing_requests import Request, read_request
+from ringrift.learning.training_slots import TrainingJob
+from ringrift.learning.tuning_store import OptimizationRun
+from ringrift.learning.wishes import Wish
+from ringrift.work.durations_book import Measured
+from ringrift.work.durations_book import _tasks as read_durations
+from ringrift.work.job_inputs import DamagedInput
+from ringrift.work.job_inputs import _read as read_damaged_input
+from ringrift.work.queue_depths import _read_backlog
+from ringrift.work.roles_audit import RoleRow
+from ringrift.work.task_admission import StateNotice
+from ringrift.work.task_registry import Reservation, RunningTask
+from ringrift.work.task_registry import _task as read_task
+from ringrift.work.worker_records import RunningRecord, SetAsideRecord, WorkerRecord
 
+CONFIG = "square8_2p"
+FACT_KEY = f"{prefix_of(CONFIG)}{1:010d}"
 DIGEST = "ab" * 32
-KINDS = (Artifact, Receipt, Tombstone, Heir)
+MARK = mark_path(Path(tempfile.mkdtemp()))  # a file, but read the same way
+
+# By who reads them.
+OF_THE_MANIFEST = (Artifact, Receipt)
+OF_DELETION = (Tombstone, Heir)
+OF_DATA = (
+    *(_Away, BandwidthBook, BatchChecksum, DeadLetterEntry, DeliveryRecord, DiskState, Evacuation, HostNote),
+    *(ModelWish, QuarantineNote, QuarantineRecord, SyncLockInfo, SyncRecord, SyncWALEntry),
+    *(TransactionRecord, _PathClaim, TransferRecord, WriteThrough),
+)
+OF_THE_ENGINE = (
+    *(Champion, DataDecision, Diagnosis, OptimizationRun, Recalled, Reservation, RunChoice),
+    *(RunningRecord, RunStatus, SetAsideRecord, StateNotice, Subscriber, TrainingJob, Wish, WorkerRecord),
+)
+OWN: tuple[tuple[str, Callable[[Entry], object]], ...] = (
+    ("key", read_lease),
+    ("key", read_request),
+    ("key", read_durations),
+    ("key", read_damaged_input),
+    ("key", read_task),
+    ("key", lambda entry: decode_entry(entry, list[RoleRow])),
+    ("key", lambda entry: decode_entry(entry, int)),
+    ("key", lambda entry: StateSnapshot.from_bytes(entry.value, key=entry.key)),
+    (STATUS_KEY, lambda entry: decode_run_status(entry.value)),
+    (STATUS_KEY, lambda entry: _read_backlog(entry.value)),
+    (FACT_KEY, lambda entry: check_chain(CONFIG, [entry])),
+)
+
+
+def _example(kind: Any) -> Any:
+    """Plain data that is a *kind*, as far as its types say."""
+    if isinstance(kind, msgspec.inspect.StructType | msgspec.inspect.DataclassType):
+        fields = {field.encode_name: _example(field.type) for field in kind.fields}
+        if getattr(kind, "array_like", False):
+            return list(fields.values())
+        return {kind.tag_field: kind.tag, **fields} if getattr(kind, "tag_field", None) else fields
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return _example(kind.types[0])
+    if isinstance(kind, msgspec.inspect.DictType):
+        return {"a": _example(kind.value_type)}
+    if isinstance(kind, msgspec.inspect.ListType | msgspec.inspect.VarTupleType | msgspec.inspect.SetType):
+        return [_example(kind.item_type)]
+    if isinstance(kind, msgspec.inspect.TupleType):
+        return [_example(each) for each in kind.item_types]
+    if isinstance(kind, msgspec.inspect.EnumType):
+        return next(iter(kind.cls)).value
+    plain = {"StrType": "a", "IntType": 1, "FloatType": 1.5, "BoolType": True, "AnyType": {"a": [1]}}
+    return plain.get(type(kind).__name__)
 
 
 def seeds() -> list[bytes]:
-    card = Artifact(digest=DIGEST, size=5, kind=ArtifactKind.GAMES, name="a.db", config="square8_2p", games=3)
+    card = Artifact(digest=DIGEST, size=5, kind=ArtifactKind.GAMES, name="a.db", config=CONFIG, games=3)
     receipt = Receipt(digest=DIGEST, node="a", size=5, verified_s=1.5)
-    return [*map(msgspec.json.encode, (card, receipt)), b'{"nodes": {"a": {}}}', b"[" * 100_000, b"\xff"]
+    kinds = (*OF_DELETION, *OF_DATA, *OF_THE_ENGINE, ControlHolder, DamagedInput, LeaseRecord, RunningTask)
+    infos = [msgspec.inspect.type_info(kind) for kind in (*kinds, list[RoleRow], list[Measured])]
+    infos += [each for kind in (AnyFact, Request) for each in msgspec.inspect.type_info(kind).types]
+    made = [msgspec.json.encode(_example(info)) for info in infos]
+    snapshot = StateSnapshot(coordinator="a", version=1, created_s=1.5, state={"a": [1]}).to_bytes()
+    return [*map(msgspec.json.encode, (card, receipt)), *made, snapshot, b"12", b"[" * 100_000, b"\xff"]
 
 
 def mutate(data: bytes, rng) -> bytes:
     return mutated_json(data, rng)
 
 
+def _read(entry: Entry, read: Callable[[Entry], object]) -> object:
+    try:
+        return read(entry)
+    except Corrupt as refusal:
+        assert entry.key in str(refusal)
+        return None
+
+
 def run(data: bytes) -> None:
     entry = Entry(key="key", value=data, revision=1)
-    for kind in KINDS:
-        for read in (
-            lambda kind=kind: KvRecords(None, "", kind).read(entry),
-            lambda kind=kind: read_entry("key", data, kind),
-            lambda kind=kind: read_deletion("key", data, kind),
-        ):
-            try:
-                found = read()
-            except Corrupt as refusal:
-                assert "key" in str(refusal)
-                continue
+    readers: list[tuple[Any, Callable[[Entry], object]]] = [
+        *((kind, KvRecords(None, "", kind).read) for kind in (*OF_THE_MANIFEST, *OF_DELETION, *OF_DATA)),
+        *((kind, lambda entry, kind=kind: read_entry("key", entry.value, kind)) for kind in OF_THE_MANIFEST),
+        *((kind, lambda entry, kind=kind: read_deletion("key", entry.value, kind)) for kind in OF_DELETION),
+        *((kind, lambda entry, kind=kind: decode_entry(entry, kind)) for kind in OF_THE_ENGINE),
+    ]
+    for kind, read in readers:
+        if (found := _read(entry, read)) is not None:
             assert msgspec.json.decode(msgspec.json.encode(found), type=kind) == found
+    for key, own in OWN:
+        _read(Entry(key=key, value=data, revision=1), own)
+    sound_facts(CONFIG, [Entry(key=FACT_KEY, value=data, revision=1)])
+    _holder(data)
+    MARK.write_bytes(data)
+    _read(Entry(key=str(MARK), value=data, revision=1), lambda entry: read_mark(MARK.parent))
