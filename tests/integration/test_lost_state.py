@@ -14,6 +14,7 @@ from test_earlier_folder import ARCHIVE, DEADLINE_S, FACTS
 from ringrift.learning.high_water import mark_path, read_mark
 
 pytestmark = pytest.mark.timeout(400)
+DATA_COMMANDS = (("data", "ls"), ("data", "replicas"))
 DATABASE = ("coordinator.db", "coordinator.db-wal", "coordinator.db-shm")
 
 
@@ -68,10 +69,14 @@ def assert_refused(done, *words):
 
 def test_a_lost_database_is_not_a_new_run(folder):
     lose(folder, *DATABASE)
-    for command in (("status",), ("doctor", "--quick"), ("replay", CONFIG)):
-        assert_refused(ringrift(folder, *command), "the database is missing")
+    for command in (("status",), ("doctor", "--quick"), ("replay", CONFIG), *DATA_COMMANDS):
+        done = ringrift(folder, *command)
+        assert_refused(done, "the database is missing")
+        assert done.stdout == "", "and nothing else is said before"
     assert_refused(run(folder), "the database is missing")
     mark_path(folder / "data").unlink()
+    for command in DATA_COMMANDS:
+        assert_refused(ringrift(folder, *command), "the database is missing, and", "files of a run are in")
     assert_refused(run(folder), "the database is missing, and", "files of a run are in")
     assert not (folder / "data" / "coordination" / DATABASE[0]).exists()
 

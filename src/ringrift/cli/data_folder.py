@@ -28,16 +28,20 @@ def ask_engine(question: Callable[[Engine], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def opened_engine(*, may_make: bool = False) -> AsyncIterator[Engine]:
-    """The engine for a while; `ConfigError` if no run was ever there, unless the folder may be made."""
+async def opened_engine(*, may_make: bool = False, may_have_arrivals: bool = False) -> AsyncIterator[Engine]:
+    """The engine for a while; `ConfigError` if no run was ever there, `Corrupt` if its database is lost.
+
+    With *may_make* one is made whatever is there, with *may_have_arrivals* where all files are from others.
+    """
     if may_make:
         allow_new_database()
     elif not has_run():
         check_not_lost(get_settings())
-        raise ConfigError(
-            f"there is no run in {get_settings().data_dir}; start one with `ringrift run`, "
-            "or name its folder with --data"
-        )
+        if not may_have_arrivals:
+            raise ConfigError(
+                f"there is no run in {get_settings().data_dir}; start one with `ringrift run`, "
+                "or name its folder with --data"
+            )
     try:
         yield await get_engine()
     finally:

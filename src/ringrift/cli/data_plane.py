@@ -31,13 +31,13 @@ DIGEST_CHARS_MIN = 4
 def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool = False) -> T:
     """Open the data plane for one question; what jobs made and nodes brought is in the manifest first.
 
-    *may_make* is for what fills an empty folder. One that only ever took in files of other nodes had no run,
-    and there is something to ask about.
+    *may_make* is for what brings the state of a run. A folder that only ever took in files of other nodes had
+    no run, and there is something to ask about; one with files of its own has lost its database.
     """
     holds_files = get_settings().blob_dir.is_dir()
 
     async def ask() -> T:
-        async with opened_engine(may_make=may_make or holds_files) as engine:
+        async with opened_engine(may_make=may_make, may_have_arrivals=holds_files) as engine:
             try:
                 plane = await open_data_plane()
                 _say_if_unnamed(plane)

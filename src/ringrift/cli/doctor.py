@@ -52,10 +52,10 @@ def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> 
         use_data_folder(run)
         _check_named_folder()
         wanted = DEFAULT_CONFIGS if config is None else parse_configs(config)
-        if not as_json:
-            _announce(wanted, quick=quick)
         if not has_run():
             check_not_lost(get_settings())
+        if not as_json:
+            _announce(wanted, quick=quick)
         if has_run():
             findings = ask_engine(lambda engine: _examine_run(engine, config, quick=quick))
         else:

@@ -21,7 +21,9 @@ from ringrift.data.database_copies import prepare_database_for_transfer
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode
 from ringrift.data.retention import pin
+from ringrift.data.transfer.card_box import CardBox, packed_cards
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
+from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
@@ -389,6 +391,12 @@ def test_a_folder_that_only_took_in_files_of_others_can_be_looked_at(drive):
         place = get_settings().blob_dir / digests[-1][:2] / digests[-1]
         place.parent.mkdir(parents=True)
         place.write_bytes(content)
+        card = Artifact(digest=digests[-1], size=len(content), name="brought")
+        receipt = Receipt(digest=digests[-1], node="a", size=len(content), verified_s=1.0, verifier="put")
+        box = CardBox(BlobFolder(get_settings().blob_dir, system_runtime().new_id))
+        if content != b"more of it":
+            assert "files of a run are in" in ringrift("ls", code=2).stderr, "one that nobody brought"
+        box.put(packed_cards([card]), [receipt], sender="b")
     assert "2 files good (44 B read)" in ringrift("verify").stdout, (
         "also of kinds that nobody needs to know here"
     )
