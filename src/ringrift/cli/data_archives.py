@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +21,7 @@ from ringrift.cli.options import as_json, has_run, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import clock, count
 from ringrift.data.archive_check import ArchiveCheck, ArchiveFindings
+from ringrift.data.archive_format import MARKER
 from ringrift.data.artifacts import DATA_TYPES, kinds_of
 from ringrift.data.backup import ArchiveBackup, BackupReport, the_archive
 from ringrift.data.backup_index import ArchiveIndex
@@ -27,11 +31,14 @@ from ringrift.data.run_restore import RestoredRun, RunRestore, archived_states, 
 from ringrift.data.run_states import RunState
 from ringrift.data.transfer.archives import open_archive
 from ringrift.data.transfer.assembling import assemble_transfers
+from ringrift.engine.lock_files import LockFile
 from ringrift.engine.ports import Engine
-from ringrift.errors import ConfigError
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.errors import ConfigError, Conflict
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.high_water import forget_mark
 from ringrift.learning.ledger import known_configs, read_facts
+from ringrift.private_files import make_private_folder
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 
@@ -133,6 +140,7 @@ def restore(archive: str, as_json: bool, **given: Any) -> None:
             raise ConfigError(
                 "a state comes with all its files; --digest, --type and --config do not go with it"
             )
+        _check_no_archive(get_settings().data_dir)
         here = has_run()
         wants_state = given["memory"]
         if wants_state is None:
@@ -144,12 +152,29 @@ def restore(archive: str, as_json: bool, **given: Any) -> None:
             )
             whole = not found.failed
             _tell_report(found, "restored from", as_json=as_json, more={"state": None})
-            if not as_json and not here and not selects and given["memory"] is None:
-                console().print("The archive has no state of a run: these are files only.")
+            if not as_json and not selects and given["memory"] is None:
+                _tell_no_state(here=here)
         else:
             whole = _restore_run(archive, state, given, as_json=as_json)
     if not whole:
         raise click.exceptions.Exit(EXIT_INCOMPLETE)
+
+
+def _check_no_archive(data_dir: Path) -> None:
+    """An archive is for all nodes, and holds no secrets: a run has no place in it."""
+    there = data_dir.expanduser().resolve()
+    for folder in (there, *there.parents):
+        with told_in_our_words(folder):
+            if (folder / MARKER).exists():
+                raise ConfigError(f"{data_dir} lies in the archive {folder}; name another folder with --data")
+
+
+def _tell_no_state(*, here: bool) -> None:
+    if here:
+        told = "There is a run here, so these are files only and no state was taken"
+        console().print(f"{told}; --replace puts the archived state in place of this run.")
+    else:
+        console().print("The archive has no state of a run: these are files only.")
 
 
 async def _files(plane: DataPlane, archive: str, given: dict[str, Any]) -> BackupReport:
@@ -188,18 +213,41 @@ def _chosen_state(archive: str, given: dict[str, Any]) -> RunState | None:
 
 def _restore_run(archive: str, state: RunState, given: dict[str, Any], *, as_json: bool) -> bool:
     """Bring it here and say so; whether nothing is missing, or may be."""
-    settings, runtime = get_settings(), system_runtime()
+    settings = get_settings()
     loop = read_master_loop()
     if loop is not None and loop.is_alive:
         raise ConfigError(
             f"process {loop.pid} runs in {settings.data_dir}; stop it with `ringrift stop` first"
         )
-    if has_run() and not given["replace"]:
-        raise ConfigError(
-            f"{settings.data_dir} has a run; name another folder with --data, or put the state in its place "
-            "with --replace (its database stays, under another name)"
-        )
-    with bars(quiet=as_json) as progress:
+    with _alone_in(settings.data_dir):
+        if has_run() and not given["replace"]:
+            raise ConfigError(
+                f"{settings.data_dir} has a run; name another folder with --data, or put the state in its "
+                "place with --replace (its database stays, under another name)"
+            )
+        restored = _bring_run(archive, state, incomplete=given["incomplete"], quiet=as_json)
+        forget_mark(settings.data_dir)  # it speaks of what was there before
+    _tell_restored(restored, as_json=as_json)
+    return given["incomplete"] or not (restored.missing or restored.report.failed)
+
+
+@contextmanager
+def _alone_in(data_dir: Path) -> Iterator[None]:
+    """Keep other restores out, and a run from starting; `Conflict` if one is there."""
+    with told_in_our_words(data_dir):
+        make_private_folder(data_dir)
+        lock = LockFile(data_dir)
+    try:
+        if not lock.try_lock():
+            raise Conflict(f"another restore is at work here, in {data_dir}; wait until it is done")
+        yield
+    finally:
+        lock.close()
+
+
+def _bring_run(archive: str, state: RunState, *, incomplete: bool, quiet: bool) -> RestoredRun:
+    settings, runtime = get_settings(), system_runtime()
+    with bars(quiet=quiet) as progress:
 
         def transfers(plane: DataPlane) -> Transfers:
             quiet = UnifiedEventRouter(enable_cross_process_polling=False)  # there is no run to tell anything
@@ -216,10 +264,7 @@ def _restore_run(archive: str, state: RunState, given: dict[str, Any], *, as_jso
         source = RunRestore(
             the_archive(_nodes(), archive), settings, runtime, make_transfers=transfers, check=_check_facts
         )
-        restored = asyncio.run(source.restore(state, incomplete=given["incomplete"]))
-        forget_mark(settings.data_dir)  # it speaks of what was there before
-    _tell_restored(restored, as_json=as_json)
-    return given["incomplete"] or not (restored.missing or restored.report.failed)
+        return asyncio.run(source.restore(state, incomplete=incomplete))
 
 
 async def _check_facts(engine: Engine) -> None:

@@ -10,6 +10,7 @@ from test_cli_data import answer, blob, make, ringrift
 
 from ringrift.cli.main import app
 from ringrift.data.artifacts import ArtifactKind
+from ringrift.engine.lock_files import LockFile
 from ringrift.learning.controller import job_id
 from ringrift.process import process_scope
 from ringrift.settings import get_settings
@@ -131,3 +132,30 @@ def test_records_of_jobs_that_nothing_names_are_backed_up_too(usb, tmp_path, mon
     monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
     ringrift("restore", "usb")
     assert record in blobs()
+
+
+def test_no_run_is_restored_into_an_archive(usb, monkeypatch):
+    make("games", "before")
+    ringrift("backup", "usb", "--prepare")
+    before = sorted(usb.rglob("*"))
+    for place in (usb, usb / "run" / "data"):
+        monkeypatch.setenv("RINGRIFT_DATA_DIR", str(place))
+        for options in ((), ("--no-memory",), ("--type", "games")):
+            assert "lies in the archive" in ringrift("restore", "usb", *options, code=2).stderr
+    assert sorted(usb.rglob("*")) == before
+
+
+def test_a_second_restore_into_a_folder_is_told_of_the_first(usb, tmp_path, monkeypatch):
+    make("games", "before")
+    ringrift("backup", "usb", "--prepare")
+    fresh = tmp_path / "fresh"
+    fresh.mkdir(mode=0o700)
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(fresh))
+    first = LockFile(fresh)
+    assert first.try_lock()
+    assert "another restore is at work here" in ringrift("restore", "usb", code=2).stderr
+    first.close()
+    assert answer("restore", "usb")["files"] == 1
+    shown = ringrift("restore", "usb").stdout
+    assert "There is a run here" in shown
+    assert "no state was taken" in shown
