@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import click
 import msgspec
@@ -18,7 +19,7 @@ from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.on_demand import load
 from ringrift.cli.options import as_json, has_run, on_data_folder
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.glance import glance, glance_revision
+from ringrift.engine.sqlite.glance import glance, glance_keys, glance_revision
 from ringrift.errors import Corrupt
 from ringrift.learning.high_water import MARKED_KEY, check_not_lost, read_mark
 from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
@@ -26,6 +27,7 @@ from ringrift.settings import get_settings
 from ringrift.web.address import Address, read_address
 
 PICTURE = "ringrift.cli.status_picture:show"
+CONFIGS, FACTS_OF = "ringrift.learning.ledger:CONFIGS", "ringrift.learning.ledger:prefix_of"
 
 
 @click.command()
@@ -35,10 +37,12 @@ def status(as_json: bool) -> None:
     """Show how the run is: configs, stages, ratings, last decisions."""
     with plain_errors():
         settings, value, now_s, damage = get_settings(), None, clock.wall_s(), ""
+        waiting: dict[str, int] = {}
         if has_run():
             config = SqliteConfig.from_settings(settings)
             value, now_s = glance(config, STATUS_KEY)
             damage = damage_seen(settings.data_dir, revision=glance_revision(config, MARKED_KEY))
+            waiting = not_started(config) if value is None else {}
         else:
             check_not_lost(settings)
         told = None if value is None else decode_run_status(value)
@@ -46,11 +50,19 @@ def status(as_json: bool) -> None:
         loop = loop if loop is not None and loop.is_alive else None
         address = read_address(settings.coordination_dir)
     if as_json:
-        print_json(document(told, loop, address, now_s=now_s) | ({"damage": damage} if damage else {}))
+        more = ({"damage": damage} if damage else {}) | ({"not_started": waiting} if waiting else {})
+        print_json(document(told, loop, address, now_s=now_s) | more)
     else:
-        load(PICTURE)(told, loop, address, now_s=now_s)
+        load(PICTURE)(told, loop, address, now_s=now_s, waiting=waiting)
     if damage:
         click.secho(f"ringrift: {damage}", err=True, fg="red")
+
+
+def not_started(config: SqliteConfig) -> dict[str, int]:
+    """How many facts the configs have of a run that has told nothing, as one that was just restored."""
+    prefix, facts_of = load(CONFIGS), load(FACTS_OF)
+    names = [unquote(key.removeprefix(prefix)) for key in glance_keys(config, prefix)]
+    return {name: len(glance_keys(config, facts_of(name))) for name in names}
 
 
 def damage_seen(data_dir: Path, *, revision: int) -> str:

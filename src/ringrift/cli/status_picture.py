@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.text import Text
 
 from ringrift.bootstrap.master_loop import MasterLoop
 from ringrift.cli.run_picture import draw_run, head_line
-from ringrift.cli.wording import duration
+from ringrift.cli.wording import count, duration
 from ringrift.learning.run_status import RunStatus
 from ringrift.settings import get_settings
 from ringrift.web.address import Address
@@ -15,11 +17,32 @@ from ringrift.web.address import Address
 FRESH_S = 15.0  # the control process tells its status every second
 
 
-def show(told: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float) -> None:
+def show(
+    told: RunStatus | None,
+    loop: MasterLoop | None,
+    address: Address | None,
+    *,
+    now_s: float,
+    waiting: Mapping[str, int],
+) -> None:
+    """*waiting* has the facts by config of a run that has told nothing yet."""
     terminal = Console(highlight=False)
+    if told is None and loop is None and waiting:
+        terminal.print(_not_started(waiting))
+        return
     terminal.print(summary(told, loop, address, now_s=now_s))
     if told is not None:
         terminal.print(draw_run(told, now_s=now_s, width=terminal.width))
+
+
+def _not_started(waiting: Mapping[str, int]) -> Text:
+    configs = ", ".join(f"{config} ({count(facts)} facts)" for config, facts in waiting.items())
+    text = Text("not running", style="bold yellow")
+    return text.append(
+        f": the run in {get_settings().data_dir} has not been started since it was restored or rebuilt: "
+        f"{configs}; `ringrift run` goes on with it",
+        style="default",
+    )
 
 
 def summary(

@@ -159,3 +159,18 @@ def test_a_second_restore_into_a_folder_is_told_of_the_first(usb, tmp_path, monk
     shown = ringrift("restore", "usb").stdout
     assert "There is a run here" in shown
     assert "no state was taken" in shown
+
+
+def test_status_knows_a_restored_run_that_was_not_started(usb, tmp_path, monkeypatch):
+    """It said that there never was one."""
+    write_models(CONFIG)
+    ringrift("backup", "usb", "--prepare")
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path / "fresh"))
+    ringrift("restore", "usb", "--incomplete")
+    process_scope().clear()
+    shown = " ".join(CliRunner().invoke(app, ["status"]).stdout.split())
+    assert "has not been started since it was restored" in shown
+    assert f"{CONFIG} (7 facts)" in shown
+    assert "no run was ever" not in shown
+    told = json.loads(CliRunner().invoke(app, ["status", "--json"]).stdout)
+    assert (told["running"], told["not_started"]) == (False, {CONFIG: 7})

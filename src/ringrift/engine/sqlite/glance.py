@@ -13,7 +13,7 @@ from ringrift.engine.sqlite.checksums import check_entry
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import check_ours, connect
-from ringrift.engine.sqlite.kv_sql import GET, GET_WITHOUT_CHECKSUM, LAST_REVISION_OF
+from ringrift.engine.sqlite.kv_sql import GET, GET_WITHOUT_CHECKSUM, KEYS, LAST_REVISION_OF
 from ringrift.engine.sqlite.schema import (
     MIGRATIONS,
     TIME_KEPT,
@@ -39,6 +39,15 @@ def glance_revision(config: SqliteConfig, key: str) -> int:
         with closing(connect(config, read_only=True)) as db:
             row = db.execute(LAST_REVISION_OF, (key,)).fetchone()
     return 0 if row is None else int(row[0])
+
+
+def glance_keys(config: SqliteConfig, prefix: str) -> list[str]:
+    """Return the keys under *prefix* in order; raises as `glance` does."""
+    path, after = config.database, prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    with told_in_our_words(path):
+        check_ours(path)
+        with closing(connect(config, read_only=True)) as db:
+            return [str(key) for (key,) in db.execute(KEYS, (prefix, after, wall_s()))]
 
 
 def glance(config: SqliteConfig, key: str) -> Glance:

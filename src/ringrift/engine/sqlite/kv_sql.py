@@ -10,6 +10,7 @@ _ENTRY = "key, value, revision, expires_s, checksum"
 GET = f"SELECT {_ENTRY} FROM kv WHERE key = ? AND {_ALIVE}"
 GET_WITHOUT_CHECKSUM = f"SELECT value FROM kv WHERE key = ? AND {_ALIVE}"
 LIVE_REVISION_OF = f"SELECT revision FROM kv WHERE key = ? AND {_ALIVE}"
+KEYS = f"SELECT key FROM kv WHERE {_UNDER_PREFIX} AND {_ALIVE} ORDER BY key"
 ENTRIES = f"SELECT {_ENTRY} FROM kv WHERE {_UNDER_PREFIX} AND {_ALIVE} ORDER BY key"
 STORE = (
     "INSERT INTO kv(key, revision, expires_s, changed_s, value, checksum) VALUES (?, ?, ?, ?, ?, ?)"
