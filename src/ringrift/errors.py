@@ -13,7 +13,7 @@ RingRiftError
 │   ├── AlreadyExists        a key or item of that name is there
 │   ├── RevisionMismatch     the value changed since it was read
 │   └── LeaseLost            a newer fencing token exists
-│       └── ControlLost      another process controls the run by now
+│       └── ControlLost      another process controls the run by now, or its folder was exchanged
 ├── Unavailable              may pass; `retry_after_s` says when
 │   ├── StorageFull          no space left for the write
 │   └── StorageReadOnly      the folder or file cannot be written
@@ -161,11 +161,10 @@ class LeaseLost(Conflict):
 
 
 class ControlLost(LeaseLost):
-    """Another process controls the run by now; whatever this one writes is refused."""
+    """Another process controls the run, or its place is another one; whatever this one writes is refused."""
 
-    def __init__(self, *, token: int, holder: str) -> None:
-        super().__init__("control", token=token, reason=f"{holder} took over")
-        self.holder = holder
+    def __init__(self, *, token: int, reason: str) -> None:
+        super().__init__("control", token=token, reason=reason)
 
 
 class Unavailable(RingRiftError):

@@ -18,6 +18,7 @@ _TIME_OF_DAY_TOLERANCE_S = 2.0  # the system rounds, and reckons it from a clock
 # In /proc/PID/stat behind the name, which may itself hold brackets and spaces.
 _STATE, _START_TICKS = 0, 19
 _ENDED = ("Z", "X")
+_STOPPED = ("T", "t")
 
 
 def own_start_s() -> float:
@@ -41,6 +42,27 @@ def is_alive(pid: int, began_s: float | None) -> bool:
     return abs(found_s - began_s) <= _TIME_OF_DAY_TOLERANCE_S
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal, or a debugger, keeps the process *pid* from going on; False if that is not told."""
+    fields = _stat_fields(pid) if sys.platform == "linux" else None
+    return fields is not None and fields[_STATE] in _STOPPED
+
+
+def has_open(pid: int, path: Path) -> bool | None:
+    """Whether the process *pid* has the file open that *path* leads to; None if that cannot be seen."""
+    try:
+        wanted, found = path.stat(), list(os.scandir(f"/proc/{pid}/fd"))
+    except OSError:
+        return None
+    for each in found:
+        try:
+            if os.path.samestat(each.stat(), wanted):
+                return True
+        except OSError:
+            continue  # closed meanwhile
+    return False
+
+
 def process_numbers() -> str:
     """Where process numbers are counted: two processes know each other's only if it is the same."""
     try:
@@ -54,14 +76,18 @@ def _start_s(pid: int) -> float | None:
     if sys.platform != "linux":
         return _start_s_elsewhere(pid)
     # Read here and not by psutil, whose loading alone takes a tenth of what `ringrift status` may.
+    fields = _stat_fields(pid)
+    if fields is None or fields[_STATE] in _ENDED:
+        return None
+    return int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat_fields(pid: int) -> list[str] | None:
     try:
         told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = told.rpartition(")")[2].split()
-    if fields[_STATE] in _ENDED:
-        return None
-    return int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
+    return told.rpartition(")")[2].split()
 
 
 def _boot_wall_s() -> float:

@@ -4,6 +4,8 @@ Three things together. A lease in the engine says who it is and that it lives. A
 every holder, stands on each of its writes to keys and on each of its orders; the store refuses one that is
 not the newest, so a holder that was held up for longer than its lease can do no harm when it goes on. And a
 lock on the data folder, which the system frees with the process, keeps out a process with another engine.
+None of them helps a process whose folder or database was exchanged under it: it looks at both before each
+write and each renewal, and has lost control if a path leads elsewhere.
 
 A holder whose lease ran out, as after a sleep of the machine, takes it again if nobody else has controlled
 since. One that is known to be dead does not have to be waited for.
@@ -28,7 +30,7 @@ from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_hol
 from ringrift.engine.ports import Engine, KeyValue, WriteGuard
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
 from ringrift.learning.run_check import mark_outside_a_run, require_whole_store
-from ringrift.process_identity import is_alive, own_start_s, process_numbers
+from ringrift.process_identity import has_open, is_alive, is_stopped, own_start_s, process_numbers
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 
@@ -51,6 +53,11 @@ class ControlHolder(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     since_s: float
 
+    def is_seen(self, runtime: Runtime) -> bool:
+        """Whether its process can be looked at from here."""
+        here = runtime.hostname, runtime.boot_id, process_numbers()
+        return (self.host, self.boot, self.numbers) == here
+
     def is_dead(self, runtime: Runtime) -> bool:
         """Whether it is known to have ended; False if that cannot be seen from here."""
         if self.host != runtime.hostname:
@@ -67,8 +74,9 @@ class ControlHolder(msgspec.Struct, frozen=True, kw_only=True):
 class ControlLease:
     """Control of one engine and one data folder, from `take` to `release`."""
 
-    def __init__(self, kv: KeyValue, runtime: Runtime, guard: MasterLoopGuard | None = None) -> None:
-        self._kv, self._runtime = kv, runtime
+    def __init__(self, engine: Engine, runtime: Runtime, guard: MasterLoopGuard | None = None) -> None:
+        kv = engine.kv
+        self._engine, self._kv, self._runtime = engine, kv, runtime
         self._guard = guard or MasterLoopGuard()
         self.me = ControlHolder(
             host=runtime.hostname,
@@ -91,19 +99,26 @@ class ControlLease:
         """What every write in the name of the control process carries."""
         return WriteGuard(TOKEN_KEY, self._token)
 
+    def exchanged(self) -> str:
+        """What became of the data folder or the database if its path leads elsewhere by now; else ""."""
+        return self._guard.exchanged() or self._engine.exchanged
+
     async def take(self) -> None:
         """Take control, or raise `Conflict` that says who has it."""
         locked = self._guard.try_acquire()
         try:
             await self._take_lease(locked=locked)
-            if not locked:
-                await self._check_folder()
+            if not locked and not await self._is_holder_stopped():
+                await self._wait_for_folder()
             record = msgspec.json.encode(self.me)
             only_if = WriteGuard(lease_key(NAME), self._lease.token)
             self._token = await self._kv.put(TOKEN_KEY, record, guard=only_if)
         except BaseException:
             await self._give_back()
             raise
+        if problem := self.exchanged():
+            await self._give_back()
+            raise Conflict(problem)
         self._guard.show()
 
     async def _take_lease(self, *, locked: bool) -> None:
@@ -120,12 +135,40 @@ class ControlLease:
             await end_lease(self._kv, NAME, holder=seen.holder)
         raise Conflict(_controlled_by(None))
 
-    async def _check_folder(self) -> None:
-        """Another process has the data folder. That is no harm if it is one whose lease here ran out."""
-        last = await control_holder(self._kv)
+    async def _is_holder_stopped(self) -> bool:
+        """Another process has the folder, so it lives. It does no harm if it is stopped, and of this engine.
+
+        A lease that ran out here proves nothing by itself: this may be a copy of the holder's database.
+        Raises `Conflict` if the folder is another engine's.
+        """
+        last, database = await control_holder(self._kv), get_settings().coordinator_db
         if last is None or last.folder != self.me.folder or last.is_dead(self._runtime):
             raise Conflict(_folder_is_taken(self.me.folder))
+        if not last.is_seen(self._runtime):
+            return False
+        opened = await asyncio.to_thread(has_open, last.pid, database)
+        if opened is False:
+            raise Conflict(_folder_is_taken(self.me.folder))
+        if not (opened and is_stopped(last.pid)):
+            return False
         log.warning("control.taken_from_a_holder_that_does_not_move", holder=str(last))
+        return True
+
+    async def _wait_for_folder(self) -> None:
+        """Take the folder from a holder that cannot be seen if it does nothing for the length of a lease.
+
+        One that moves renews its lease here, or finds that its database is another one, and ends.
+        """
+        await self._lease.release()
+        for _ in range(RENEWALS_IN_A_LEASE + 1):
+            await self._runtime.sleep(self._config.renew_s)
+            if (seen := await lease_holder(self._kv, NAME)) is not None:
+                raise Conflict(_controlled_by(_holder(seen.holder)))
+            if self._guard.try_acquire():
+                break
+        else:
+            log.warning("control.taken_from_a_holder_that_does_not_move", seen=False)
+        await self._take_lease(locked=self._guard.is_held)
 
     async def keep(self) -> None:
         """Renew for as long as nobody else has control; ends with `ControlLost`."""
@@ -138,6 +181,9 @@ class ControlLease:
             except TimeoutError:
                 pass
             look.clear()
+            if problem := self.exchanged():
+                log.error("control.lost", reason=problem, done="the run ends; nothing more is written")
+                raise ControlLost(token=self._token, reason=problem)
             try:
                 await self._renew()
                 # Also writes the PID file again if somebody removed it.
@@ -169,7 +215,7 @@ class ControlLease:
         entry = await self._kv.get(TOKEN_KEY)
         if entry is None or entry.revision != self._token:
             holder = None if entry is None else _holder(entry.value)
-            raise ControlLost(token=self._token, holder=str(holder or "another process"))
+            raise ControlLost(token=self._token, reason=f"{holder or 'another process'} took over")
         if not taken:
             # An answer of ours got lost, or another is about to write its token: the next look tells.
             await end_lease(self._kv, NAME, holder=self._lease.holder)
@@ -199,10 +245,15 @@ async def in_control(engine: Engine, runtime: Runtime) -> AsyncIterator[Engine]:
     Raises `Conflict` if a run has control, `Corrupt` if the run had come further than the store is. What is
     written meanwhile is covered by the high-water mark before control is given up.
     """
-    lease, settings = ControlLease(engine.kv, runtime), get_settings()
+    lease, settings = ControlLease(engine, runtime), get_settings()
     await lease.take()
     try:
-        mine = fenced(engine, lease.guard, on_lost=lambda lost: log.error("control.lost", reason=str(lost)))
+        mine = fenced(
+            engine,
+            lease.guard,
+            on_lost=lambda lost: log.error("control.lost", reason=str(lost)),
+            exchanged=lease.exchanged,
+        )
         await require_whole_store(
             mine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
         )

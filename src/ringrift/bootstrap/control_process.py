@@ -53,11 +53,11 @@ async def run_control_process(
     """Run the daemons of *profile* until *stop* is set.
 
     Raises `Conflict` when a control process runs on this engine or data folder, `ControlLost` when another
-    one took over, `ValueError` for an unknown profile.
+    one took over or the folder was exchanged, `ValueError` for an unknown profile.
     """
     async with AsyncExitStack() as stack:
         _be_known_as_control()
-        engine, keeping = await _take_control(stack)
+        engine, lease, keeping = await _take_control(stack)
         stack.push_async_callback(close_data_plane)
         choice = await settle_run_options(engine.kv)
         router = get_router()
@@ -70,7 +70,8 @@ async def run_control_process(
         results = await _unless_stopped(manager.start_profile(profile), stop, keeping)
         if results is None:
             return
-        workers = [asyncio.create_task(worker.run()) for worker in _workers(choice.workers)]
+        local = _workers(choice.workers, may_write=lambda: not lease.exchanged())
+        workers = [asyncio.create_task(worker.run()) for worker in local]
         stack.push_async_callback(_end, workers)
         on_started(
             Started(
@@ -83,7 +84,7 @@ async def run_control_process(
         await _until_over(stop, [keeping, *workers])
 
 
-async def _take_control(stack: AsyncExitStack) -> tuple[Engine, asyncio.Task[None]]:
+async def _take_control(stack: AsyncExitStack) -> tuple[Engine, ControlLease, asyncio.Task[None]]:
     """Open the engine as the one that controls it; also returns the task that ends when control is lost."""
     settings, runtime = get_settings(), system_runtime()
     guard = MasterLoopGuard()
@@ -94,26 +95,27 @@ async def _take_control(stack: AsyncExitStack) -> tuple[Engine, asyncio.Task[Non
     await asyncio.to_thread(check_not_lost, settings)
     engine = await get_engine()
     stack.push_async_callback(close_engine)
-    lease = ControlLease(engine.kv, runtime, guard)
+    lease = ControlLease(engine, runtime, guard)
     await lease.take()
     stack.push_async_callback(lease.release)
     keeping = asyncio.create_task(lease.keep(), name="control lease")
     stack.push_async_callback(_end, [keeping])
     # Whatever this process writes from here on carries the token.
-    engine = fenced(engine, lease.guard, on_lost=lease.note_refusal)
+    engine = fenced(engine, lease.guard, on_lost=lease.note_refusal, exchanged=lease.exchanged)
     shared_engine().put(engine)
     get_daemon_manager().reactions.leads = lease.is_ours
     await require_sound_database(settings)
     await require_whole_store(
         engine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
     )
-    return engine, keeping
+    return engine, lease, keeping
 
 
-def _workers(slots: int) -> list[LocalWorker]:
+def _workers(slots: int, *, may_write: Callable[[], bool]) -> list[LocalWorker]:
     settings = get_settings()
     logs = settings.data_dir / "logs"
-    return local_workers(system_runtime(), slots=slots, log_dir=logs, grace_s=settings.job_grace_period)
+    grace_s = settings.job_grace_period
+    return local_workers(system_runtime(), slots=slots, log_dir=logs, grace_s=grace_s, may_write=may_write)
 
 
 async def _until_over(stop: asyncio.Event, kept: list[asyncio.Task[None]]) -> None:

@@ -1,8 +1,9 @@
 """At most one master loop per data folder.
 
 The holder keeps an exclusive lock on the data folder itself for as long as it lives, so the system ends the
-claim with the process, however that ends, and removing a file ends it for nobody. The PID file only tells
-others who it is.
+claim with the process, however that ends, and removing a file ends it for nobody. A folder that was moved
+away, or exchanged, takes its lock with it: the holder has to look whether the path still leads there. The PID
+file only tells others who it is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Self
 from ringrift.bootstrap.master_loop import MasterLoop, pid_file, read_master_loop
 from ringrift.engine.lock_files import LockFile
 from ringrift.errors import AlreadyExists, StorageReadOnly
+from ringrift.file_identity import HeldPath
 from ringrift.private_files import make_private_folder, open_private
 from ringrift.process_identity import own_start_s
 from ringrift.settings import get_settings
@@ -30,6 +32,7 @@ class MasterLoopGuard:
         self.path = path or pid_file()
         self._folder = get_settings().data_dir if path is None else path.parent
         self._lock: LockFile | None = None
+        self._held: HeldPath | None = None
         self._locked = False
 
     def acquire(self) -> None:
@@ -46,13 +49,19 @@ class MasterLoopGuard:
             except OSError as error:
                 raise StorageReadOnly(f"{self._folder} cannot be written: {error.strerror}") from None
             self._locked = self._lock.try_lock()
-        if self._locked:
+        if self._locked and not self.exchanged():
             self.show()
         return self._locked
 
     def _opened(self) -> LockFile:
         make_private_folder(self._folder)
-        return LockFile(self._folder)
+        lock = LockFile(self._folder)
+        self._held = HeldPath(self._folder, lock.stat())
+        return lock
+
+    def exchanged(self) -> str:
+        """What became of the folder if its path leads elsewhere by now; "" if it does not."""
+        return "" if self._held is None else self._held.problem()
 
     def show(self) -> None:
         """See to it that the PID file names this process."""
@@ -69,12 +78,12 @@ class MasterLoopGuard:
 
     def release(self) -> None:
         """Give it up. The file stays, and is empty if it named this process."""
-        found = read_master_loop(self.path)
+        found = None if self.exchanged() else read_master_loop(self.path)
         if found is not None and found.pid == os.getpid():
             self.path.write_text("", encoding="utf-8")
         if self._lock is not None:
             self._lock.close()
-        self._lock, self._locked = None, False
+        self._lock, self._held, self._locked = None, None, False
 
     @property
     def is_held(self) -> bool:

@@ -7,9 +7,9 @@ process that holds a role can forget it. Reading, claims of work (which have tok
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ringrift.engine.ports import (
     Change,
@@ -19,6 +19,7 @@ from ringrift.engine.ports import (
     Completion,
     EndedWork,
     Engine,
+    EngineLifecycle,
     Entry,
     Json,
     KeyValue,
@@ -40,23 +41,63 @@ def check_guard(guard: WriteGuard, current: int | None) -> None:
         raise LeaseLost(guard.key, token=guard.revision, reason=found)
 
 
-def fenced(engine: Engine, guard: WriteGuard, *, on_lost: Callable[[LeaseLost], None]) -> Engine:
-    """Return *engine* with *guard* on its writes; *on_lost* hears of each that was refused for it."""
-    fence = _Fence(guard, on_lost)
-    return replace(engine, kv=FencedKeyValue(engine.kv, fence), queue=FencedWorkQueue(engine.queue, fence))
+def fenced(
+    engine: Engine,
+    guard: WriteGuard,
+    *,
+    on_lost: Callable[[LeaseLost], None],
+    exchanged: Callable[[], str] = lambda: "",
+) -> Engine:
+    """Return *engine* with *guard* on its writes; *on_lost* hears of each that was refused for it.
+
+    *exchanged* is asked before each write. If it says what became of the place of the role, the write is
+    refused as well, and the engine is as good as failed.
+    """
+    fence = _Fence(guard, on_lost, exchanged)
+    return replace(
+        engine,
+        kv=FencedKeyValue(engine.kv, fence),
+        queue=FencedWorkQueue(engine.queue, fence),
+        lifecycle=FencedLifecycle(engine.lifecycle, exchanged),
+    )
 
 
 class _Fence:
-    def __init__(self, guard: WriteGuard, on_lost: Callable[[LeaseLost], None]) -> None:
-        self.guard, self._on_lost = guard, on_lost
+    def __init__(
+        self, guard: WriteGuard, on_lost: Callable[[LeaseLost], None], exchanged: Callable[[], str]
+    ) -> None:
+        self.guard, self._on_lost, self._exchanged = guard, on_lost, exchanged
 
-    async def passed(self, write: Awaitable[T]) -> T:
+    async def passed(self, write: Coroutine[Any, Any, T]) -> T:
+        if problem := self._exchanged():
+            write.close()
+            refusal = LeaseLost(self.guard.key, token=self.guard.revision, reason=problem)
+            self._on_lost(refusal)
+            raise refusal
         try:
             return await write
         except LeaseLost as lost:
             if lost.name == self.guard.key:
                 self._on_lost(lost)
             raise
+
+
+class FencedLifecycle:
+    """See `EngineLifecycle`."""
+
+    def __init__(self, inner: EngineLifecycle, exchanged: Callable[[], str]) -> None:
+        self._inner, self._exchanged = inner, exchanged
+
+    @property
+    def failure(self) -> str:
+        return self._inner.failure or self._exchanged()
+
+    @property
+    def exchanged(self) -> str:
+        return self._inner.exchanged
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 class FencedKeyValue:

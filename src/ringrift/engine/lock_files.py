@@ -44,6 +44,10 @@ class LockFile:
     def unlock(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
+    def stat(self) -> os.stat_result:
+        """Of what is open here, wherever its path leads by now."""
+        return os.fstat(self._descriptor)
+
     def close(self) -> None:
         """Close the file, which frees the lock. Safe to call twice."""
         if self._open:

@@ -419,6 +419,11 @@ class Engine:
         """Why this engine can no longer be used in this process; "" while it can. Only a new one helps."""
         return self.lifecycle.failure
 
+    @property
+    def exchanged(self) -> str:
+        """What became of its files if others are in their place by now; "" if they are there."""
+        return self.lifecycle.exchanged
+
     async def close(self) -> None:
         """Finish what was accepted, then let go. Safe to call twice."""
         await self.lifecycle.close()
@@ -429,5 +434,8 @@ class EngineLifecycle(Protocol):
 
     @property
     def failure(self) -> str: ...
+
+    @property
+    def exchanged(self) -> str: ...
 
     async def close(self) -> None: ...

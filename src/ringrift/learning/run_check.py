@@ -20,8 +20,16 @@ from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import LOST_ADVICE
 from ringrift.engine.sqlite.whole_check import check_form, check_whole
-from ringrift.errors import AlreadyExists, Corrupt, Unavailable
-from ringrift.learning.high_water import MARKED_KEY, ConfigMark, HighWaterMark, behind, read_mark, write_mark
+from ringrift.errors import AlreadyExists, Conflict, Corrupt, Unavailable
+from ringrift.learning.high_water import (
+    MARKED_KEY,
+    ConfigMark,
+    HighWaterMark,
+    behind,
+    mark_path,
+    read_mark,
+    write_mark,
+)
 from ringrift.learning.ledger import known_configs, read_hashes
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
@@ -161,6 +169,7 @@ class MarkKeeper:
             return  # an engine in memory leaves nothing behind that could be lost
         if not self._identity:
             await self._begin()
+        await asyncio.to_thread(self._check_own)
         revision = await self._kv.put(MARKED_KEY, b"")
         mark = HighWaterMark(
             identity=self._identity,
@@ -170,6 +179,15 @@ class MarkKeeper:
             beside=await asyncio.to_thread(self._there),
         )
         await asyncio.to_thread(write_mark, self._data_dir, mark)
+
+    def _check_own(self) -> None:
+        """Raise `Conflict` where another database's mark stands: overwritten, its run would be refused."""
+        try:
+            found = read_mark(self._data_dir)
+        except Corrupt:
+            return  # it is written anew
+        if found is not None and found.identity != self._identity:
+            raise Conflict(f"{mark_path(self._data_dir)} speaks of another database than that of this run")
 
     def _there(self) -> tuple[str, ...]:
         return tuple(os.path.relpath(path, self._data_dir) for path in self._beside if path.exists())

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -41,9 +41,10 @@ class LocalWorker:
         log_path: Path,
         grace_s: float,
         kinds: Sequence[str] = (),
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self._runtime, self._name, self._slots, self._kinds = runtime, name, slots, kinds
-        self._log_path, self._grace_s = log_path, grace_s
+        self._log_path, self._grace_s, self._may_write = log_path, grace_s, may_write
         self.restarts = 0
         # Only a runtime of this very process starts real children.
         self._is_real = runtime.pid == os.getpid()
@@ -64,6 +65,8 @@ class LocalWorker:
 
     async def _live(self) -> str:
         """Start it and wait for its end; return how it ended."""
+        if not await asyncio.to_thread(self._may_write):
+            return "it was not started: it would work for another run"
         try:
             child = await self._start()
         except OSError as error:  # no room for another process, or for its log
@@ -108,6 +111,11 @@ class LocalWorker:
 
     async def _stop(self, child: Child) -> None:
         """The worker passes the wish on to its jobs, which seal what they have."""
+        if not await asyncio.to_thread(self._may_write):
+            # Its files would go by path into the folder of somebody else. Its guard kills its jobs.
+            child.signal_group(signal.SIGKILL)
+            await child.wait()
+            return
         child.signal_group(signal.SIGTERM)
         try:
             async with asyncio.timeout(self._grace_s + STOP_EXTRA_S):
@@ -118,11 +126,25 @@ class LocalWorker:
             await child.wait()
 
 
-def local_workers(runtime: Runtime, *, slots: int, log_dir: Path, grace_s: float) -> list[LocalWorker]:
-    """The workers that a run on one machine has."""
+def local_workers(
+    runtime: Runtime,
+    *,
+    slots: int,
+    log_dir: Path,
+    grace_s: float,
+    may_write: Callable[[], bool] = lambda: True,
+) -> list[LocalWorker]:
+    """The workers that a run on one machine has. Where they may not write any more they are killed."""
     host = runtime.hostname
     return [
-        LocalWorker(runtime, name=f"{host}-1", slots=slots, log_path=log_dir / "worker.log", grace_s=grace_s),
+        LocalWorker(
+            runtime,
+            name=f"{host}-1",
+            slots=slots,
+            log_path=log_dir / "worker.log",
+            grace_s=grace_s,
+            may_write=may_write,
+        ),
         LocalWorker(
             runtime,
             name=f"{host}-prepare",
@@ -130,5 +152,6 @@ def local_workers(runtime: Runtime, *, slots: int, log_dir: Path, grace_s: float
             kinds=PREPARING,
             log_path=log_dir / "worker-prepare.log",
             grace_s=grace_s,
+            may_write=may_write,
         ),
     ]

@@ -31,7 +31,7 @@ from ringrift.engine.opening import get_engine, close_engine
 from ringrift.runtime import system_runtime
 
 async def main():
-    lease = ControlLease((await get_engine()).kv, system_runtime())
+    lease = ControlLease(await get_engine(), system_runtime())
     await lease.take()
     print("held", flush=True)
     await lease.keep()
@@ -61,10 +61,10 @@ class FolderOfAnother(MasterLoopGuard):
 
 
 async def test_the_holder_is_known_and_a_second_one_is_refused_by_name(engine, runtime, tmp_path):
-    lease = ControlLease(engine.kv, runtime)
+    lease = ControlLease(engine, runtime)
     await lease.take()
     assert await control_holder(engine.kv) == lease.me
-    second = ControlLease(engine.kv, runtime, FolderOfAnother(tmp_path / "other"))
+    second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"))
     with pytest.raises(Conflict, match=f"process {lease.me.pid} on .* .since 20"):
         await second.take()
     await lease.release()
@@ -73,7 +73,7 @@ async def test_the_holder_is_known_and_a_second_one_is_refused_by_name(engine, r
 
 
 async def test_writes_under_an_old_token_are_refused_and_the_holder_hears_of_it(engine, runtime, tmp_path):
-    first = ControlLease(engine.kv, runtime)
+    first = ControlLease(engine, runtime)
     await first.take()
     mine = fenced(engine, first.guard, on_lost=first.note_refusal)
     ledger = await Ledger.open(mine.kv, "c", bucket_rules=LearningRules().bucket)
@@ -81,7 +81,7 @@ async def test_writes_under_an_old_token_are_refused_and_the_holder_hears_of_it(
     keeping = asyncio.create_task(first.keep())
     await asyncio.sleep(0)
     runtime.advance(LEASE_S + 1)  # held up for longer than its lease
-    second = ControlLease(engine.kv, runtime, FolderOfAnother(tmp_path / "other"))
+    second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"))
     assert await first.is_ours(), "nobody else had control yet"
     await second.take()
     assert [await first.is_ours(), await second.is_ours()] == [False, True], "by the store, not by an event"
@@ -102,7 +102,7 @@ async def test_writes_under_an_old_token_are_refused_and_the_holder_hears_of_it(
 
 async def test_a_holder_that_slept_goes_on_if_nobody_else_had_control(engine, runtime):
     process_scope().put(Settings, replace(get_settings(), control_lease=0.4))
-    lease = ControlLease(engine.kv, runtime)
+    lease = ControlLease(engine, runtime)
     await lease.take()
     token = lease.guard
     runtime.advance(3600.0)
@@ -119,7 +119,7 @@ async def test_a_holder_that_slept_goes_on_if_nobody_else_had_control(engine, ru
 
 async def test_the_pid_file_is_written_again_and_is_nobody_s_authority(engine, runtime):
     process_scope().put(Settings, replace(get_settings(), control_lease=0.4))
-    lease = ControlLease(engine.kv, runtime)
+    lease = ControlLease(engine, runtime)
     await lease.take()
     keeping = asyncio.create_task(lease.keep())
     pid_file().unlink()

@@ -53,6 +53,33 @@ async def test_a_refused_call_harms_no_other_in_its_commit(config, opened):
     assert await engine.queue.counts() == {}
 
 
+@pytest.mark.parametrize("in_its_place", [False, True])
+async def test_a_database_that_was_exchanged_takes_no_more_writes_and_is_left_alone(
+    config, opened, in_its_place
+):
+    engine = await opened(config)
+    await engine.kv.put("a", b"1")
+    config.database.parent.rename(config.database.parent.with_name("moved"))
+    if in_its_place:
+        newer = await opened(config)
+        await newer.kv.put("a", b"2")
+    was = "was exchanged" if in_its_place else "was moved or removed"
+    assert was in engine.failure
+    assert was in engine.exchanged
+    with pytest.raises(Unavailable, match=was):
+        await engine.kv.put("a", b"3")
+    with pytest.raises(Unavailable, match=was):
+        await engine.blobs.put_bytes(b"x")
+    await engine.close()
+    if in_its_place:
+        assert (newer.failure, newer.exchanged) == ("", "")
+        assert (await newer.kv.get("a")).value == b"2"
+        assert await newer.blobs.digests() == []
+        await newer.close()
+        again = await opened(config)
+        assert (await again.kv.get("a")).value == b"2"
+
+
 async def test_a_commit_that_cannot_be_made_fails_all_its_calls_and_no_later_one(config, opened):
     engine = await opened(replace(config, database_bytes_max=2**20))
     any_one = Claimant(worker="w")

@@ -22,6 +22,7 @@ from ringrift.engine.sqlite.blob_folder import BlobFolder, OpenedFile, digest_of
 from ringrift.engine.sqlite.containment import contained
 from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import Unavailable
+from ringrift.file_identity import HeldPath
 from ringrift.runtime import Runtime
 
 T = TypeVar("T")
@@ -33,9 +34,10 @@ _THREADS = 4
 class FileBlobs:
     """See `Blobs`."""
 
-    def __init__(self, folder: Path, runtime: Runtime) -> None:
+    def __init__(self, folder: Path, runtime: Runtime, database: HeldPath) -> None:
         self._folder, self._runtime = BlobFolder(folder, runtime.new_id), runtime
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ringrift-blobs")
+        self._database = database
         self._uploads: set[FileUpload] = set()
         self._closed = False
 
@@ -139,6 +141,9 @@ class FileBlobs:
 
         def guarded() -> T:
             with contained(self._folder.folder, passing=KeyError):
+                # Where the database was exchanged, the files under these names are of somebody else as well.
+                if problem := self._database.problem():
+                    raise Unavailable(problem)
                 return work()
 
         if self._closed:

@@ -34,6 +34,7 @@ from ringrift.engine.sqlite.wakeups import Wakeups
 from ringrift.engine.sqlite.wal_check import check_wal
 from ringrift.engine.sqlite.writer import Writer
 from ringrift.engine.waiting import Topics
+from ringrift.file_identity import HeldPath
 from ringrift.private_files import make_private_folder
 from ringrift.runtime import Runtime
 
@@ -60,6 +61,10 @@ class SqliteLifecycle:
     @property
     def failure(self) -> str:
         return self._store.failure
+
+    @property
+    def exchanged(self) -> str:
+        return self._store.writer.held.problem()
 
     async def close(self) -> None:
         await asyncio.to_thread(self.close_blocking)
@@ -99,6 +104,7 @@ def open_sqlite(
         check_ours(path)
         check_writable(path)
         _check_contents(config, migrations)
+        held = HeldPath.of(path)
         db = connect(config)
         undo.callback(db.close)
         turnstile = Turnstile(path)
@@ -108,10 +114,12 @@ def open_sqlite(
                 migrate(db, path, migrations)
         clock = EngineClock(runtime, settle_anchor(db, turnstile, runtime, wait_s=config.call_wait_s))
         make_private_folder(config.blob_dir)
-        blobs = FileBlobs(config.blob_dir, runtime)
+        blobs = FileBlobs(config.blob_dir, runtime, held)
         upkeep = DatabaseUpkeep(config, runtime, blobs.sweep)
         undo.pop_all()
-    return _assemble(config, runtime, clock=clock, db=db, turnstile=turnstile, blobs=blobs, upkeep=upkeep)
+    return _assemble(
+        config, runtime, clock=clock, db=db, held=held, turnstile=turnstile, blobs=blobs, upkeep=upkeep
+    )
 
 
 def _check_contents(config: SqliteConfig, migrations: Sequence[Migration]) -> None:
@@ -128,12 +136,15 @@ def _assemble(
     *,
     clock: EngineClock,
     db: sqlite3.Connection,
+    held: HeldPath,
     turnstile: Turnstile,
     blobs: FileBlobs,
     upkeep: DatabaseUpkeep,
 ) -> Engine:
     wakeups = Wakeups(config.database.with_name(config.database.name + ".wake"), Topics())
-    writer = Writer(db, turnstile, config=config, clock=clock, upkeep=upkeep, announce=wakeups.announce)
+    writer = Writer(
+        db, turnstile, held=held, config=config, clock=clock, upkeep=upkeep, announce=wakeups.announce
+    )
     store = Store(config, runtime, clock=clock, writer=writer, wakeups=wakeups)
     engine = Engine(
         events=SqliteEventLog(store),

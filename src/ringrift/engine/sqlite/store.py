@@ -118,6 +118,8 @@ class Store:
         with contained(self.config.database):
             db: sqlite3.Connection | None = getattr(self._local, "db", None)
             if db is None:
+                if problem := self.writer.held.problem():
+                    raise Unavailable(problem)
                 db = connect(self.config, read_only=True)
                 self._local.db = db
                 self._connections.append(db)

@@ -28,6 +28,7 @@ from ringrift.engine.sqlite.time_anchor import TimeNote
 from ringrift.engine.sqlite.turnstile import Turnstile
 from ringrift.engine.waiting import EVENTS, KV, QUEUE
 from ringrift.errors import RingRiftError, Unavailable, storable_text
+from ringrift.file_identity import HeldPath
 from ringrift.full_disk import full_disk
 from ringrift.log_lines import log_full_disk
 
@@ -83,6 +84,7 @@ class Writer:
         db: sqlite3.Connection,
         turnstile: Turnstile,
         *,
+        held: HeldPath,
         config: SqliteConfig,
         clock: EngineClock,
         upkeep: Upkeep,
@@ -90,6 +92,7 @@ class Writer:
     ) -> None:
         self._db, self._turnstile, self._config, self._clock = db, turnstile, config, clock
         self._upkeep, self._announce = upkeep, announce
+        self.held = held  # another file under the name of the database is somebody else's
         self._time_note = TimeNote()
         log_full_disk()
         self._disk = full_disk()
@@ -109,10 +112,10 @@ class Writer:
 
     @property
     def failure(self) -> str:
-        """Why nothing can be written any more; "" while the thread works or after it was asked to end."""
+        """Why nothing is written any more; "" while the thread works or after it was asked to end."""
         if self._ended and not self._closing:
             return self._ended
-        return ""
+        return "" if self._closing else self.held.problem()
 
     def start(self) -> None:
         self._thread.start()
@@ -212,6 +215,7 @@ class Writer:
     def _do_upkeep(self) -> None:
         try:
             with contained(self.path):
+                self._check_held()
                 operations = self._upkeep.operations()
         except RingRiftError as error:
             log.warning("engine.upkeep.failed", path=str(self.path), error=str(error))
@@ -240,6 +244,7 @@ class Writer:
         db = self._db
         tx = Transaction(db, self._clock.now_s())
         try:
+            self._check_held()
             db.execute("BEGIN IMMEDIATE")
             found = schema_version(db)
             if found != self._schema_version:
@@ -259,6 +264,11 @@ class Writer:
             if db.in_transaction:  # whatever ended it: no other process may wait for this one
                 db.execute("ROLLBACK")
         return frozenset(tx.changed)
+
+    def _check_held(self) -> None:
+        """What is written to a file that nobody finds any more would be acknowledged, and lost."""
+        if problem := self.held.problem():
+            raise Unavailable(f"{problem}; nothing was written")
 
     def _run_one(self, tx: Transaction, call: Call[Any]) -> None:
         db = tx.db
