@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 
-from ringrift.data.promises import FileLook, Holder, KeepAnswer, KeptFile, PromiseStore, Released
+from ringrift.data.promise_store import FileLook, PromiseStore
+from ringrift.data.promises import Holder, KeepAnswer, KeptFile, Released
 from ringrift.errors import Unavailable
 
 

@@ -7,7 +7,7 @@ from data_transports import Store
 from ringrift.data.archive_objects import DriveObjects
 from ringrift.data.deletion import Deleter, DeletionRules
 from ringrift.data.nodes import DataNode
-from ringrift.data.promises import PromiseStore
+from ringrift.data.promise_store import PromiseStore
 from ringrift.data.retention import pin
 from ringrift.runtime import SystemRuntime
 
@@ -23,13 +23,13 @@ async def drive(folder):
 async def test_a_copy_goes_when_a_node_over_ssh_and_an_archive_keep_it(tmp_path, ssh_server):
     """The node over ssh has written its promise down; the archive was read back."""
     there = Store(tmp_path / "b", SystemRuntime())
+    promises = PromiseStore(there.root / "blobs", SystemRuntime())  # before its first file
     nodes = (ssh_server.node("b", there.root), await drive(tmp_path / "usb"))
     async with running_node("a", tmp_path / "a", *nodes) as node:
         plane = node.plane
         kept, gone = [await node.make(content * 1000, games=5) for content in (b"kept", b"gone")]
         for other in nodes:
             assert (await plane.transfers.send(other, [kept, gone])).failed == ()
-        promises = PromiseStore(there.root / "blobs", plane.runtime)
         assert await asyncio.to_thread(promises.begin, kept.digest, reason="its own gc") == ""
         refused = await Deleter(plane, rules=OLD).delete(kept, why="gc", by="test")
         assert "b: it is being deleted there" in refused.verdict.reason

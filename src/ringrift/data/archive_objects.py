@@ -15,6 +15,7 @@ from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.foreign_files.paths import open_regular
+from ringrift.private_files import close_to_others, is_shared, make_private_folder
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class DriveObjects:
     def place(self) -> str:
         return str(self._folder)
 
-    async def ready(self, *, to_write: bool) -> None:  # noqa: ARG002 - a drive is never made ready by itself
+    async def ready(self, *, to_write: bool) -> None:
         marker = await self.read(MARKER)
         if marker is None:
             raise TransferFailed(
@@ -88,6 +89,8 @@ class DriveObjects:
                 retry_after_s=60.0,
             )
         check_marker(self.place, marker)
+        if to_write:
+            await asyncio.to_thread(self._close_to_others)
 
     async def prepare(self) -> bool:
         """Make the folder an archive; False if it is one. An empty mount point is for its owner to tell."""
@@ -174,11 +177,18 @@ class DriveObjects:
                 raise Corrupt(place, found=told, advice="Look who put it there")
         return place
 
+    def _close_to_others(self) -> None:
+        """Close what an older version wrote. The folder itself is its owner's; FAT has no modes."""
+        for path in self._folder.iterdir():
+            with suppress(OSError, ConfigError):
+                close_to_others((path,))
+
     def _written(self, place: Path, content: bytes) -> Path:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        """For its owner alone: an archive holds the state of the engine, too."""
+        make_private_folder(place.parent)
         unfinished = place.parent / f"{_UNFINISHED}{self._new_id()}"
         try:
-            with unfinished.open("xb") as file:
+            with os.fdopen(_open_new(unfinished), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -194,3 +204,10 @@ class DriveObjects:
                 return work()
 
         return await asyncio.to_thread(guarded)
+
+
+def _open_new(path: Path) -> int:
+    """Without a change of modes afterwards, which a file system that has none refuses."""
+    return os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o660 if is_shared(path.parent) else 0o600
+    )

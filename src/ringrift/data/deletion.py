@@ -31,7 +31,8 @@ from ringrift.data.deletion_records import (
 from ringrift.data.inventory import learn_from_answer
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
-from ringrift.data.promises import BEING_DELETED, KEEP_S, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
+from ringrift.data.promise_store import BEING_DELETED
+from ringrift.data.promises import KEEP_S, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
 from ringrift.data.quarantine import Quarantine
 from ringrift.data.retention import OpenInputs, needed_for
 from ringrift.data.transfer.messages import File

@@ -90,6 +90,22 @@ async def test_a_drive_creates_once_and_leaves_no_unfinished_file(tmp_path):
     assert [path.name for path in (tmp_path / "parts" / "ab").iterdir()] == ["x"]
 
 
+async def test_an_archive_is_for_its_owner_alone_as_it_holds_the_state_of_the_engine(tmp_path):
+    """Also one that an older version wrote open to all."""
+    drive = DriveObjects(tmp_path, SystemRuntime().new_id)
+    assert await drive.prepare()
+    (tmp_path / "parts").mkdir(mode=0o755)
+    assert await drive.create("parts/ab/x", b"first")
+    await drive.replace("states/run/1", b"state")
+    await drive.ready(to_write=True)
+    modes = {
+        path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")
+    }
+    private = {"parts": 0o700, "parts/ab": 0o700, "parts/ab/x": 0o600, "states/run/1": 0o600}
+    assert {name: modes[name] for name in private} == private
+    assert not any(mode & 0o077 for mode in modes.values()), modes
+
+
 async def test_row_27_a_full_drive_is_told_and_nothing_unfinished_stays(tmp_path):
     """A limit on the size of files stands for the full drive: the kernel refuses the write."""
     program = f"""

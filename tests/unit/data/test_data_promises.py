@@ -2,23 +2,14 @@
 
 import hashlib
 import shutil
+import sqlite3
 
 import pytest
 
 from ringrift.data.deletion import HolderReply, judge_promises
 from ringrift.data.nodes import DataNode
-from ringrift.data.promises import (
-    BEING_DELETED,
-    DATABASE,
-    KEEP_S_MAX,
-    FolderFiles,
-    Holder,
-    KeepAnswer,
-    KeepRequest,
-    KeptFile,
-    PromiseStore,
-    ReleaseRequest,
-)
+from ringrift.data.promise_store import BEING_DELETED, DATABASE, KEEP_S_MAX, LOCK, PromiseStore
+from ringrift.data.promises import FolderFiles, Holder, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
 from ringrift.data.transfer.messages import File
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.errors import ConfigError, Unavailable
@@ -103,17 +94,121 @@ def test_only_the_named_promise_is_released(store):
     assert store.begin(DIGEST, reason="gc") == ""
 
 
-def test_a_damaged_record_is_set_aside_and_nothing_is_deleted_for_the_longest_promise(tmp_path, runtime):
-    store = PromiseStore(tmp_path, runtime)
+def _garbage(folder, _old):
+    (folder / DATABASE).write_bytes(b"no database at all" * 1000)
+
+
+def _emptied(folder, _old):
+    (folder / DATABASE).write_bytes(b"")
+
+
+def _without_rows(folder, _old):
+    db = sqlite3.connect(folder / DATABASE)
+    for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        db.execute(f"DELETE FROM {table}")
+    db.commit()
+    db.close()
+
+
+def _deleted(folder, _old):
+    (folder / DATABASE).unlink()
+
+
+def _both_deleted(folder, _old):
+    (folder / DATABASE).unlink()
+    (folder / LOCK).unlink()
+
+
+def _older(folder, old):
+    shutil.copyfile(old, folder / DATABASE)
+
+
+def _another_ones(folder, old):
+    runtime = ManualRuntime()
+    runtime.new_id()  # so that the record has another name
+    other = PromiseStore(old.parent / "another", runtime)
+    for number in range(100):
+        other.promise(DIGEST, asker="a", promise=str(number), keep_s=60.0)
+    other.close()
+    shutil.copyfile(old.parent / "another" / DATABASE, folder / DATABASE)
+
+
+REPLACED = [_garbage, _emptied, _without_rows, _deleted, _both_deleted, _older, _another_ones]
+
+
+@pytest.mark.parametrize("harm", REPLACED)
+@pytest.mark.parametrize("stays_open", [False, True])
+def test_a_promise_that_was_lost_with_its_record_holds_for_the_longest_time(
+    harm, stays_open, tmp_path, runtime
+):
+    folder, old = tmp_path / "blobs", tmp_path / "old.db"
+    store = PromiseStore(folder, runtime)
+    store.begin("f" * 64, reason="gc")
+    shutil.copyfile(folder / DATABASE, old)
+    (folder / DIGEST[:2]).mkdir()
+    (folder / DIGEST[:2] / DIGEST).write_bytes(CONTENT)
     store.promise(DIGEST, asker="a", promise="p", keep_s=60.0)
-    store.close()
-    (tmp_path / DATABASE).write_bytes(b"no database at all" * 1000)
-    store = PromiseStore(tmp_path, runtime)
-    assert "was damaged" in store.begin(DIGEST, reason="gc")
-    assert list(tmp_path.glob("*.damaged-*"))
-    runtime.advance(KEEP_S_MAX + 1)
+    if not stays_open:
+        store.close()
+    harm(folder, old)
+    if not stays_open:
+        store = PromiseStore(folder, runtime)
+    assert "was damaged, lost or replaced" in store.begin(DIGEST, reason="gc")
+    runtime.advance(KEEP_S_MAX - 1)
+    assert store.begin(DIGEST, reason="gc")
+    runtime.advance(2)
     assert store.begin(DIGEST, reason="gc") == ""
     store.close()
+    store = PromiseStore(folder, runtime)
+    assert store.begin(DIGEST, reason="gc") == "", "once"
+    store.close()
+
+
+def test_a_damaged_record_is_set_aside(tmp_path, runtime):
+    _garbage(tmp_path, None)
+    store = PromiseStore(tmp_path, runtime)
+    assert store.begun() == {}
+    assert list(tmp_path.glob("*.damaged-*"))
+    store.close()
+
+
+def test_a_new_folder_deletes_at_once_and_files_that_came_before_the_record_wait(tmp_path, runtime):
+    for name, first in (("new", False), ("files first", True)):
+        (tmp_path / name / "cd").mkdir(parents=True)
+        if first:
+            (tmp_path / name / "cd" / DIGEST).write_bytes(CONTENT)
+        store = PromiseStore(tmp_path / name, runtime)
+        if not first:
+            (tmp_path / name / "cd" / DIGEST).write_bytes(CONTENT)
+        assert bool(store.begin(DIGEST, reason="gc")) == first
+        store.close()
+
+
+def test_a_record_of_an_older_version_goes_on(tmp_path, runtime):
+    """It has an id, and neither a count nor a mark."""
+    (tmp_path / "cd").mkdir()
+    (tmp_path / "cd" / DIGEST).write_bytes(CONTENT)
+    db = sqlite3.connect(tmp_path / DATABASE)
+    db.execute("CREATE TABLE store (id TEXT NOT NULL, quiet_boot TEXT, quiet_until_s REAL)")
+    db.execute("INSERT INTO store (id) VALUES ('x')")
+    db.commit()
+    db.close()
+    (tmp_path / LOCK).touch()
+    store = PromiseStore(tmp_path, runtime)
+    assert store.begin(DIGEST, reason="gc") == ""
+    assert store.id == "x"
+    store.close()
+
+
+def test_the_record_is_for_its_owner_alone(tmp_path, runtime):
+    (tmp_path / DATABASE).touch(0o644)
+    for folder in (tmp_path, tmp_path / "new"):
+        store = PromiseStore(folder, runtime)
+        store.promise(DIGEST, asker="a", promise="p", keep_s=60.0)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in folder.glob("promises*")}
+        assert modes == dict.fromkeys((DATABASE, f"{DATABASE}-journal", LOCK), 0o600)
+        store.close()
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_folder_that_was_emptied_has_another_record(store, tmp_path):

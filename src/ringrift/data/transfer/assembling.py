@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNodes
-from ringrift.data.promises import PromiseStore
+from ringrift.data.promise_store import PromiseStore
 from ringrift.data.secret import data_secret
 from ringrift.data.transfer.archives import archive_transports
 from ringrift.data.transfer.base64 import Base64Transport

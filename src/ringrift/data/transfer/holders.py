@@ -13,15 +13,8 @@ from ringrift.data.archive_format import ArchiveCard, card_key, decode
 from ringrift.data.archive_objects import ArchiveObjects
 from ringrift.data.archive_reading import read_back
 from ringrift.data.nodes import DataNode
-from ringrift.data.promises import (
-    FileLook,
-    KeepAnswer,
-    KeepRequest,
-    KeptFile,
-    PromiseStore,
-    Released,
-    ReleaseRequest,
-)
+from ringrift.data.promise_store import FileLook, PromiseStore
+from ringrift.data.promises import KeepAnswer, KeepRequest, KeptFile, Released, ReleaseRequest
 from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.transfer.archives import is_archive, open_archive
 from ringrift.data.transfer.calls import READ_BYTES_PER_S
