@@ -11,8 +11,8 @@ folder:
 
     noticed    a command failed with a reason, or says something that it does not say of the undamaged folder
     harmless   nothing was said, and every number is that of the undamaged folder
-    WRONG      nothing was said, and a number is another
-    traceback  a program broke off
+    WRONG      a number is another, and nobody named the file or said that something is damaged or missing
+    traceback  a program broke off, or a run ended with an exit code that it should not have
 
 Exit code 1 if anything was wrong or broke off.
 """
@@ -24,6 +24,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -61,6 +62,13 @@ RUNTIME = system_runtime()
 DAMAGES = ("cut", "emptied", "deleted", "older")
 FLIPPED = "bit flipped"
 VERDICTS = ("noticed", "harmless", "WRONG", "traceback")
+REFUSED, BROKEN = 2, "Traceback (most recent call last)"
+NUMBERS = ("games", "rows", "champion", "promotions")
+DAMAGE_WORDS = (
+    "amaged", "missing", "is gone", "not here", "lost", "older than the run", "has fewer", "are others than",
+    "not what was", "does not fit", "cannot be read", "is empty", "ends after", "not a SQLite",
+    "another one than", "nothing says how far",
+)  # fmt: skip
 PROMOTED = '"fact":"promoted"'
 MORE_FACTS = 5
 CASE_S_MAX = 600.0
@@ -272,54 +280,81 @@ async def _start_once() -> dict[str, Any]:
 
 
 def numbers_of(found: dict[str, Any]) -> dict[str, Any]:
-    """What was said that can be right or wrong."""
-    status = json.loads(found["status"]["out"] or "{}").get("configs", {}).get(CONFIG, {})
-    replayed = json.loads(found["replay"]["out"] or "{}")
-    start = found.get("start", {})
-    return {
-        **{f"status {name}": status.get(name) for name in ("games", "rows", "champion", "promotions")},
-        "dead letters": json.loads(found["letters"]["out"] or "{}").get("letters"),
-        "replay facts": replayed.get("facts"),
-        **{f"start {name}": start.get(name) for name in ("facts_before", "rows", "champion", "promotions")},
-    }
+    """What was said that can be right or wrong; a command that refused said no number."""
+    numbers: dict[str, Any] = {}
+    if found["status"]["code"] != REFUSED:
+        status = json.loads(found["status"]["out"] or "{}").get("configs", {}).get(CONFIG, {})
+        numbers |= {f"status {name}": status.get(name) for name in NUMBERS}
+    if found["letters"]["code"] != REFUSED:
+        numbers["dead letters"] = json.loads(found["letters"]["out"] or "{}").get("letters")
+    if found["replay"]["code"] != REFUSED:
+        numbers["replay facts"] = json.loads(found["replay"]["out"] or "{}").get("facts")
+    if "refused" not in found["start"]:
+        numbers |= {f"start {name}": found["start"].get(name) for name in ("facts_before", *NUMBERS)}
+    return numbers
 
 
-def judge(found: dict[str, Any], base: dict[str, Any]) -> tuple[str, str]:
-    """The verdict, and what it rests on."""
-    if "traceback" in found or any("Traceback" in found[each]["err"] for each in COMMANDS):
+def judge(found: dict[str, Any], base: dict[str, Any], done: str = "") -> tuple[str, str]:
+    """The verdict on what was said after *done*, and what it rests on.
+
+    A wrong number is noticed only if somebody names the damaged file, or says that something is damaged,
+    missing or older; whatever else is said beside it does not excuse it.
+    """
+    if "traceback" in found or any(BROKEN in found[each]["err"] + found[each]["out"] for each in COMMANDS):
         return "traceback", str(found.get("traceback", "in the output"))
-    for name in COMMANDS:
-        if found[name]["code"] == 2:
-            return "noticed", found[name]["err"].strip()
-    if refused := found["start"].get("refused"):
-        return "noticed", refused
-    if err := found["status"]["err"].strip():
-        return "noticed", err
-    fresh = _findings(found) - _findings(base)
-    if fresh:
-        return "noticed", sorted(fresh)[0]
-    if json.loads(found["replay"]["out"])["divergences"]:
-        return "noticed", "replay: a decision does not follow"
-    logged = [
-        line for line in found["logged"] if _event(line) not in {_event(each) for each in base["logged"]}
-    ]
-    if logged:
-        return "noticed", logged[0]
+    said = _said(found, base)
     now, then = numbers_of(found), numbers_of(base)
-    different = {name: (value, then[name]) for name, value in now.items() if value != then[name]}
-    return ("WRONG", str(different)) if different else ("harmless", "")
+    wrong = {name: (value, then[name]) for name, value in now.items() if _is_wrong(found, value, then[name])}
+    if wrong:
+        named = [text for text in said if _names_damage(text, done)]
+        return ("noticed", named[0]) if named else ("WRONG", f"{wrong}; said: {said}")
+    return ("noticed", said[0]) if said else ("harmless", "")
+
+
+def _is_wrong(found: dict[str, Any], value: Any, then: Any) -> bool:
+    """A run that went on for a moment may know more, and never less."""
+    if "run" not in found:
+        return bool(value != then)
+    return isinstance(then, int) and (not isinstance(value, int) or value < then)
+
+
+def _said(found: dict[str, Any], base: dict[str, Any]) -> list[str]:
+    """What is said that is not said of the undamaged folder."""
+    said = [found[name]["err"].strip() for name in COMMANDS if found[name]["code"] == REFUSED]
+    said += [found["start"]["refused"]] if "refused" in found["start"] else []
+    said += [err] if (err := found["status"]["err"].strip()) else []
+    known = {_normal(each) for each in _findings(base)}
+    said += sorted(each for each in _findings(found) if _normal(each) not in known)
+    if json.loads(found["replay"]["out"] or "{}").get("divergences"):
+        said.append("replay: a decision does not follow; a fact is not what was written")
+    events = {_event(each) for each in base["logged"]}
+    said += [line for line in found["logged"] if _event(line) not in events]
+    lines = {_normal(line) for line in base.get("run", ())}
+    said += [line for line in found.get("run", ()) if _normal(line) not in lines]
+    return list(dict.fromkeys(said))
+
+
+def _names_damage(text: str, done: str) -> bool:
+    name = Path(done.partition(" ")[0]).name
+    return (bool(name) and name in text) or any(word in text for word in DAMAGE_WORDS)
 
 
 def _findings(found: dict[str, Any]) -> set[str]:
-    return {f"{each['check']}: {each['text']}" for each in json.loads(found["doctor"]["out"])["findings"]}
+    told = json.loads(found["doctor"]["out"] or "{}").get("findings", ())
+    return {f"{each['check']}: {each['text']}" for each in told}
+
+
+def _normal(text: str) -> str:
+    """Without what differs from one moment to the next: times, sizes, shares. Damage has other words."""
+    return text if any(word in text for word in DAMAGE_WORDS) else re.sub(r"[0-9]+([.,:][0-9]+)*", "#", text)
 
 
 def _event(line: str) -> str:
     return line.partition("'event': '")[2].partition("'")[0]
 
 
-def run_really(data: Path, loop: Loop) -> str:
-    """`ringrift run` for two seconds; returns what is wrong with how it went."""
+def run_really(data: Path, loop: Loop) -> tuple[str, list[str]]:
+    """`ringrift run` for two seconds; returns what is wrong with how it went, and what it said of damage."""
     command = [sys.executable, "-m", "ringrift.cli", "run", "--plain", "--no-open", "--for", "2s"]
     command += ["--configs", CONFIG, "--workers", "1", "--data", str(data)]
     try:
@@ -327,8 +362,16 @@ def run_really(data: Path, loop: Loop) -> str:
             command, env=loop.environment(), capture_output=True, text=True, timeout=CASE_S_MAX, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"run: it had not ended after {CASE_S_MAX:g} s"
-    return "" if "Traceback" not in done.stderr else f"run: {done.stderr[-2000:]}"
+        return f"run: it had not ended after {CASE_S_MAX:g} s", []
+    return judge_run(done.returncode, done.stdout, done.stderr)
+
+
+def judge_run(code: int, out: str, err: str) -> tuple[str, list[str]]:
+    """A run ends well, or refuses with a reason; anything else is broken."""
+    if BROKEN in out + err or code not in (0, REFUSED) or (code == REFUSED and not err.strip()):
+        return f"run: exit code {code}: {(out + err)[-2000:]}", []
+    lines = (out + err).splitlines()
+    return "", [line for line in lines if any(word in line for word in DAMAGE_WORDS)]
 
 
 # --- the sweep ----------------------------------------------------------------------------------------------
@@ -356,7 +399,9 @@ class Sweep:
         done, found = self._of_copy(case, really=really)
         if not done:
             return "", "", ""
-        return done, *judge(found, self.base)
+        if really and "run" not in self.base:
+            self.base["run"] = self._of_copy(None, really=True)[1].get("run", [])
+        return done, *judge(found, self.base, done)
 
     def _of_copy(self, case: Case | None, *, really: bool = False) -> tuple[str, dict[str, Any]]:
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as place:
@@ -365,9 +410,9 @@ class Sweep:
             done = "nothing" if case is None else case.apply(data, self.then, self.files[case.kind])
             if not done:
                 return "", {}
-            real = run_really(data, self.loop) if really else ""
-            found = look(data, self.loop.variables)
-            return done, found | ({"traceback": real} if real else {})
+            problem, said = run_really(data, self.loop) if really else ("", [])
+            found = look(data, self.loop.variables) | ({"run": said} if really else {})
+            return done, found | ({"traceback": problem} if problem else {})
 
 
 def sweep(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -377,6 +422,7 @@ def sweep(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     tally: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     bad, real = [], 0
     cases = work.cases(flips=options.flips, others=options.others)
+    cases = [case for case in cases if not options.kind or case.kind in options.kind]
     random.Random(options.seed).shuffle(cases)
     for number, case in enumerate(cases):
         if options.minutes and RUNTIME.monotonic_s() - begun_s > options.minutes * 60:
@@ -420,6 +466,7 @@ def main() -> int:
     parser.add_argument("--others", type=int, default=20, help="each other damage for each kind of file")
     parser.add_argument("--real", type=int, default=50, help="a real `ringrift run` for one case in so many")
     parser.add_argument("--minutes", type=float, default=0.0, help="end after this time; 0: when all is done")
+    parser.add_argument("--kind", action="append", help="only this kind of file; may be repeated")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--table", type=Path, help="the page whose table is replaced")
