@@ -132,7 +132,7 @@ class ArchiveTransport:
                 begun_s = self._runtime.monotonic_s()
                 await way.objects.create(part.key, content)
                 if len(content) == part_bytes and self._runtime.monotonic_s() - begun_s < _QUICK_S:
-                    self._part_bytes[way.node.name] = min(PART_BYTES, part_bytes * 4)
+                    self._part_bytes[way.node.name] = min(PART_BYTES, part_bytes * 2)
             offset += part.size
             await way.call.reached(card.digest, offset // 2)  # reading back is the other half
         return tuple(parts)
