@@ -205,7 +205,7 @@ async def test_row_15_a_command_never_carries_more_than_a_chunk(ssh_server, tmp_
     cards = [bench.here.put(random.Random(n).randbytes(n)) for n in (100, 2 * CHUNK_BYTES, 50_000)]
     await bench.transport.send(bench.node, cards, Terms(pace=Ledger()))
     assert max(spent) <= (CHUNK_BYTES + 2) * 4 / 3 + 4 * len(cards)
-    assert len(spent) <= 3
+    assert len(spent) <= 6  # parts begin small and grow as the line shows what it carries
     await bench.close()
 
 

@@ -10,6 +10,7 @@ from ringrift.data.deletion import Deleter, DeletionVerdict
 from ringrift.testing.simulation import simulate
 
 LIVED_S = 2_000.0
+SEEDS_MIN, SEEDS_MAX = 7, 40
 REACHED = {
     "deleted",
     "refused: being deleted",
@@ -39,10 +40,12 @@ def lived(seed, **planted):
 
 def test_no_deletion_leaves_fewer_copies_than_its_rule_says():
     met = Counter()
-    for seed in range(8):
+    for seed in range(SEEDS_MAX):
         world = lived(seed)
         assert world.violations == [], f"seed {seed}"
         met += world.met
+        if seed >= SEEDS_MIN and met.keys() >= REACHED:
+            break
     assert met.keys() >= REACHED, f"never met: {REACHED - met.keys()}"
     assert met["deleted"] > 50
 
@@ -103,4 +106,5 @@ def begins_though_it_promised(store):
     ],
 )
 def test_the_simulation_catches_planted_bugs(planted):
-    assert any(lived(seed, **planted).violations for seed in range(60))
+    # Few lives come to finish a deletion that a crash interrupted while copies are short; 72 does.
+    assert any(lived(seed, **planted).violations for seed in (72, *range(130)))
