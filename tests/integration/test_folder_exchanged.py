@@ -94,7 +94,7 @@ async def test_nothing_is_written_by_path_into_a_folder_that_was_put_in_its_plac
     (loop.data / "models").mkdir()
     await assert_stops_with_the_reason(loop, f"{loop.data} was exchanged")
     await loop.all_gone()
-    # A daemon that fails in the moment before the run ends is counted by the supervisor, which holds no state.
+    # A daemon that fails in the moment before the run ends is counted by the supervisor.
     passing = ("logs/", "jobs/", "coordination/daemon_restarts.")
     assert [name for name in files_in(loop.data) if not name.startswith(passing)] == []
     shutil.rmtree(loop.data)
