@@ -113,7 +113,10 @@ class Settings:
         "RINGRIFT_CROSS_PROCESS_RETENTION_HOURS", HOURS, 24.0, "age at which events leave the log"
     )
     event_retention_rows: int = _setting(
-        "RINGRIFT_EVENT_RETENTION_ROWS", COUNT, 1_000_000, "most events kept in the log"
+        "RINGRIFT_EVENT_RETENTION_ROWS",
+        COUNT,
+        1_000_000,
+        "most events kept in the log; twice as many while some are unseen",
     )
     trace_debug: bool = _setting("RINGRIFT_TRACE_DEBUG", BOOL, False, "log every span")
 

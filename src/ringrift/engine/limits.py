@@ -35,7 +35,8 @@ class EngineLimits:
     """Bounds of one engine. Seconds, rows and bytes as the names say."""
 
     event_retention_s: float = DAY_S  # longer for what a live subscription has not seen
-    event_retention_rows: int = 1_000_000
+    event_retention_rows: int = 1_000_000  # up to twice as many while a live subscription has not seen them
+    subscription_life_s: float = 3_600.0  # a position not stored for so long holds up no publisher
     finished_retention_s: float = 7 * DAY_S  # done and cancelled work
     dead_retention_s: float = 30 * DAY_S
     work_rows_max: int = 500_000  # above it the oldest finished work leaves early
@@ -46,7 +47,12 @@ class EngineLimits:
     @property
     def position_touch_s(self) -> float:
         """A position that is stored again without having moved is noted as live at this age."""
-        return self.event_retention_s / 24
+        return min(self.event_retention_s / 24, self.subscription_life_s / 12)
+
+    @property
+    def event_rows_max(self) -> int:
+        """With so many events that live subscriptions have yet to see, no further one is taken."""
+        return 2 * self.event_retention_rows
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -105,7 +105,11 @@ class EventLog(Protocol):
     """An append-only log of bounded age and length that several processes read at their own pace."""
 
     async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
-        """Store *events* in order, durably and together."""
+        """Store *events* in order, durably and together.
+
+        Raises `Unavailable` when the log already holds twice the number that it should keep, because a live
+        subscription has not seen the oldest.
+        """
         ...
 
     async def read(self, *, after: int, limit: int, types: Sequence[str] | None = None) -> list[LogRecord]:
@@ -130,7 +134,7 @@ class EventLog(Protocol):
         """Store reading positions. A floor never moves back.
 
         A subscription counts as live for as long as events are kept after its position was stored, moved
-        or not.
+        or not; for an hour when there are more events than the log should keep.
         """
         ...
 
@@ -141,7 +145,7 @@ class EventLog(Protocol):
     async def trim(self) -> int:
         """Apply retention now; return how many events went. Also runs by itself.
 
-        No event leaves for its age that a live subscription has yet to see.
+        No event leaves, for its age or for their number, that a live subscription has yet to see.
         """
         ...
 

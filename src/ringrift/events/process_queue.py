@@ -182,6 +182,8 @@ class CrossProcessEventQueue:
         if event_types is not None:
             types = [normalize_event_type(event_type) for event_type in event_types]
         position = await self._position(engine, subscriber_id)
+        if since is None:  # it goes on by what it acknowledges, and lives: what it has yet to see stays
+            await engine.events.commit({CursorKey(subscriber_id, _INSTANCE): position})
         found: list[LogRecord] = []
         after = max(position.floor, since or 0)
         while len(found) < limit:

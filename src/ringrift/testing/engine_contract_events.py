@@ -9,7 +9,7 @@ import pytest
 
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, Position
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from ringrift.testing.engine_contract import EngineBench
@@ -95,6 +95,45 @@ class EventLogContract:
         first, last = await log.bounds()
         assert last - first + 1 == 1_000  # the bench keeps this many
         assert (await log.read(after=0, limit=1))[0].id == "2000"
+
+    async def test_what_a_live_subscription_has_not_seen_stays_and_the_publisher_is_refused(
+        self, bench: EngineBench
+    ) -> None:
+        log, key = (await bench.open()).events, CursorKey("slow", "node:1")
+        (first,) = await log.append([event("unseen")])
+        await log.commit({key: Position(first.seq - 1), CursorKey("quick", "node:1"): Position(10_000)})
+        for n in range(20):
+            await log.append([event(f"{n}-{m}") for m in range(100)])
+        with pytest.raises(Unavailable, match=r"'slow' of 'node:1' has not seen the oldest") as refused:
+            await log.append([event("refused")])
+        assert refused.value.retry_after_s > 0
+        await log.trim()
+        found = await log.read(after=0, limit=10_000)
+        assert found[0].id == "unseen"
+        assert len(found) == 2_001  # the bench keeps 1,000 when all were seen
+        assert found[-1].id == "19-99"  # a refused call left nothing behind
+        await log.commit({key: Position(found[-1].seq)})
+        await log.append([event("taken again")])
+        await log.trim()
+        first_left, last = await log.bounds()
+        assert last - first_left + 1 == 1_000
+
+    async def test_a_subscription_that_does_not_renew_itself_holds_nobody_up_for_long(
+        self, bench: EngineBench
+    ) -> None:
+        log, gone, there = (await bench.open()).events, CursorKey("gone", "n:1"), CursorKey("there", "n:2")
+        await log.commit({gone: Position(0), there: Position(100)})
+        await log.append([event(str(n)) for n in range(2_500)])
+        for _ in range(4):
+            await bench.pass_time(1_000)
+            await log.commit({there: Position(100)})
+        await log.trim()
+        assert (await log.bounds()).first == 101
+        with pytest.raises(Unavailable, match="'there'"):
+            await log.append([event("refused")])
+        await bench.pass_time(4_000)
+        await log.trim()
+        await log.append([event("taken")])
 
     async def test_the_number_at_a_time_separates_older_from_newer(self, bench: EngineBench) -> None:
         log = (await bench.open()).events

@@ -12,11 +12,12 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant, CursorKey, LogEvent, NewWork, Position
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.engine.sqlite.schema import TIME_KEPT
+from ringrift.errors import Unavailable
 from ringrift.testing.engine_contract import ShiftedRuntime
 
 DAY_S = 86_400.0
 LEASE_S = 30.0
-LIMITS = EngineLimits(event_retention_s=3600.0, event_retention_rows=100)
+LIMITS = EngineLimits(event_retention_s=3600.0, event_retention_rows=100, subscription_life_s=600.0)
 
 
 class Processes:
@@ -161,11 +162,24 @@ async def test_a_subscription_that_is_gone_keeps_nothing_for_ever(processes):
     assert await engine.events.trim() == 1
 
 
+async def test_a_wall_clock_does_not_end_the_life_of_a_subscription(processes):
+    engine, _ = await processes.start()
+    await engine.events.commit({CursorKey("slow", "p:1"): Position(0)})
+    await engine.events.append(events(*(str(number) for number in range(LIMITS.event_rows_max))))
+    ahead, _ = await processes.start(DAY_S)
+    assert await ahead.events.trim() == 0
+    with pytest.raises(Unavailable):
+        await ahead.events.append(events("refused"))
+
+
 async def test_the_number_of_events_stays_bounded_all_the_same(processes):
     engine, _ = await processes.start()
     await engine.events.append(events("first"))
     await engine.events.commit({CursorKey("stuck", "p:1"): Position(0)})
     await engine.events.append(events(*(str(number) for number in range(LIMITS.event_retention_rows + 5))))
+    await engine.events.trim()
+    assert (await engine.events.bounds()).first == 1  # it is there, and may yet see them
+    processes.pass_time(LIMITS.subscription_life_s + 1)
     await engine.events.trim()
     first, last = await engine.events.bounds()
     assert last - first + 1 == LIMITS.event_retention_rows

@@ -10,6 +10,7 @@ import pytest
 
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Claimant, Completion, CursorKey, LogEvent, NewWork, Position
+from ringrift.errors import Unavailable
 
 DAY_S = 86_400.0
 
@@ -81,6 +82,32 @@ async def test_too_many_events_leave(busy, opened):
         return (await engine.events.bounds()).first == 401
 
     await until(trimmed)
+
+
+async def test_a_full_log_drops_nothing_of_those_who_may_come_back_after_a_long_sleep(
+    config, opened, runtime
+):
+    limits = EngineLimits(age_grace_s=20.0, event_retention_rows=100)
+    engine = await opened(replace(config, upkeep_s=0.02, limits=limits))
+    runtime.advance(DAY_S)
+    await engine.events.append(
+        [LogEvent(id=str(n), type="T", body=b"") for n in range(limits.event_rows_max)]
+    )
+    await engine.events.commit({CursorKey("c", "p:1"): Position(0)})
+    runtime.advance(3 * DAY_S)  # nobody was there to say that the subscription lives
+    with pytest.raises(Unavailable, match="'c' of 'p:1'"):
+        await engine.events.append([LogEvent(id="refused", type="T", body=b"")])
+    assert (await engine.events.bounds()).first == 1
+
+    async def taken_again():
+        runtime.advance(0.5)
+        try:
+            await engine.events.append([LogEvent(id="taken", type="T", body=b"")])
+        except Unavailable:
+            return False
+        return True
+
+    await until(taken_again)  # it did not come back
 
 
 async def test_leases_and_entries_end(busy, opened, runtime):

@@ -437,7 +437,7 @@ async def test_an_own_event_that_the_reader_meets_before_its_publisher_returns_i
 
 
 async def test_events_lost_to_retention_are_reported(tmp_path):
-    machine = Machine(tmp_path, EngineLimits(event_retention_rows=5))
+    machine = Machine(tmp_path, EngineLimits(event_retention_rows=5, subscription_life_s=1e-6))
     seen = []
     a, b = machine.process("a"), machine.process("b")
     b.subscribe(CROSSING, collector(seen), "s")

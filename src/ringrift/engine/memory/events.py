@@ -10,7 +10,7 @@ from operator import attrgetter
 from ringrift.engine import arguments as check
 from ringrift.engine.memory.handle import Handle
 from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, LogRecord, Position
-from ringrift.engine.positions import merge_positions
+from ringrift.engine.positions import log_is_full, merge_positions
 from ringrift.engine.waiting import EVENTS
 
 
@@ -34,11 +34,19 @@ class MemoryEventLog:
     async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
         check.check_events(events)
         now_s = await self._handle.enter()
+        self._make_room(now_s)
         outcome = [self._append_one(event, now_s) for event in events]
         self._trim(now_s)
         if any(not appended.duplicate for appended in outcome):
             self._handle.changed(EVENTS)
         return outcome
+
+    def _make_room(self, now_s: float) -> None:
+        self._trim(now_s)
+        rows, limits = len(self._state.records), self._handle.limits
+        if rows >= limits.event_rows_max:
+            live = self._live(now_s - limits.subscription_life_s)
+            raise log_is_full(rows, min(live, key=lambda each: each[1].floor)[0])
 
     def _append_one(self, event: LogEvent, now_s: float) -> Appended:
         state = self._state
@@ -111,19 +119,23 @@ class MemoryEventLog:
 
     def _trim(self, now_s: float) -> int:
         state, limits = self._state, self._handle.limits
-        live_since_s = now_s - limits.event_retention_s
-        unseen = [
-            position.floor + 1
-            for key, position in state.positions.items()
-            if state.stored_s[key] >= live_since_s
-        ]
-        too_young = min([self._seq_before(live_since_s) + 1, *unseen])
-        keep_from = max(too_young, state.last_seq - limits.event_retention_rows + 1)
+        old_s = now_s - limits.event_retention_s
+        by_age = min(self._seq_before(old_s), self._seen_by_all(old_s))
+        seen = self._seen_by_all(now_s - limits.subscription_life_s)
+        keep_from = 1 + max(by_age, min(state.last_seq - limits.event_retention_rows, seen))
         count = bisect_left(state.records, keep_from, key=attrgetter("seq"))
         for record in state.records[:count]:
             del state.seq_by_id[record.id]
         del state.records[:count]
         return count
+
+    def _seen_by_all(self, since_s: float) -> int:
+        """Return up to where everybody has seen the log who stored its position since then."""
+        return min((position.floor for _, position in self._live(since_s)), default=self._state.last_seq)
+
+    def _live(self, since_s: float) -> list[tuple[CursorKey, Position]]:
+        stored_s = self._state.stored_s
+        return [(key, at) for key, at in self._state.positions.items() if stored_s[key] >= since_s]
 
     def _first(self) -> int:
         return self._state.records[0].seq if self._state.records else self._state.last_seq + 1

@@ -12,7 +12,7 @@ import structlog
 from ringrift.engine import arguments as check
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, LogRecord, Position
-from ringrift.engine.positions import merge_positions
+from ringrift.engine.positions import log_is_full, merge_positions
 from ringrift.engine.sqlite import events_sql as sql
 from ringrift.engine.sqlite.checksums import of_event
 from ringrift.engine.sqlite.store import Store
@@ -27,10 +27,10 @@ _decode_seqs = msgspec.json.Decoder(tuple[int, ...]).decode
 
 
 class Trimmed(NamedTuple):
-    """How many events went, and the live subscription that had not seen all of them."""
+    """How many events went, and the subscription for which more stay than the log should hold."""
 
     events: int
-    unseen_by: CursorKey | None
+    held_for: CursorKey | None
 
 
 class SqliteEventLog:
@@ -41,7 +41,7 @@ class SqliteEventLog:
 
     async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
         check.check_events(events)
-        return await self._store.write(lambda tx: _append(tx, events))
+        return await self._store.write(lambda tx: _append(tx, events, self._store.config.limits))
 
     async def read(self, *, after: int, limit: int, types: Sequence[str] | None = None) -> list[LogRecord]:
         check.check_read(after, limit, types)
@@ -114,7 +114,8 @@ def _record(row: tuple[int, str, str, bytes, float, int | None]) -> LogRecord | 
     return LogRecord(seq=seq, id=event_id, type=kind, body=body, appended_s=appended_s)
 
 
-def _append(tx: Transaction, events: Sequence[LogEvent]) -> list[Appended]:
+def _append(tx: Transaction, events: Sequence[LogEvent], limits: EngineLimits) -> list[Appended]:
+    _make_room(tx, limits)
     # A clock that goes back must not unsort the log: ages are found by bisection.
     last = tx.db.execute(sql.LAST_STAMP).fetchone()
     stamp_s = tx.now_s if last is None else max(tx.now_s, last[0])
@@ -130,6 +131,16 @@ def _append(tx: Transaction, events: Sequence[LogEvent]) -> list[Appended]:
             (seq,) = tx.db.execute(sql.SEQ_OF_ID, (event.id,)).fetchone()
             outcome.append(Appended(seq, duplicate=True))
     return outcome
+
+
+def _make_room(tx: Transaction, limits: EngineLimits) -> None:
+    """Refuse the publisher when the log is full of events that somebody has yet to see."""
+    first, last = read_bounds(tx.db)
+    if last - first + 1 < limits.event_rows_max:
+        return
+    trimmed = trim_some(tx, limits, is_waiting=True)
+    if not trimmed.events and trimmed.held_for is not None:
+        raise log_is_full(last - first + 1, trimmed.held_for)
 
 
 def _commit(tx: Transaction, positions: Mapping[CursorKey, Position], limits: EngineLimits) -> None:
@@ -169,24 +180,31 @@ def seq_before(db: sqlite3.Connection, since_s: float) -> int:
     return low - 1
 
 
-def trim_some(tx: Transaction, limits: EngineLimits, *, by_age: bool = True) -> Trimmed:
+def trim_some(tx: Transaction, limits: EngineLimits, *, is_waiting: bool = False) -> Trimmed:
     """Remove the oldest events that are past their age or number, up to a bounded count.
 
-    Age takes nothing that a live subscription has yet to see: one whose position was stored within the
-    time that events are kept. Only too great a number does, and then it is said whose.
+    Nothing goes that a live subscription has yet to see. With *is_waiting*, as soon after a start or a sleep
+    of the machine, age takes nothing, and whoever has missed nothing so far counts as live: it may come back.
     """
     first, last = read_bounds(tx.db)
-    live_since_s = tx.now_s - limits.event_retention_s
-    slowest = tx.db.execute(sql.LIVE_FLOOR, (live_since_s,)).fetchone()
-    too_old = seq_before(tx.db, live_since_s) if by_age else 0
-    if slowest is not None:
-        too_old = min(too_old, slowest[0])
-    too_many = last - limits.event_retention_rows
-    upto = min(max(too_old, too_many), first + _TRIM_ROWS - 1)
-    if upto < first:
-        return Trimmed(0, None)
-    unseen = None if slowest is None or slowest[0] >= upto else CursorKey(*slowest[1:])
-    return Trimmed(tx.db.execute(sql.TRIM, (upto,)).rowcount, unseen)
+    old, gone_s = tx.now_s - limits.event_retention_s, tx.now_s - limits.subscription_life_s
+    upto_age, upto_number, held_for = 0, last - limits.event_retention_rows, None
+    if not is_waiting:
+        slowest = _slowest(tx, since_s=old)
+        upto_age = min(seq_before(tx.db, old), last if slowest is None else slowest[0])
+    slowest = _slowest(tx, since_s=gone_s, missed_nothing=first - 1 if is_waiting else None)
+    if slowest is not None and slowest[0] < upto_number:
+        upto_number, held_for = slowest
+    upto = min(max(upto_age, upto_number), first + _TRIM_ROWS - 1)
+    return Trimmed(0 if upto < first else tx.db.execute(sql.TRIM, (upto,)).rowcount, held_for)
+
+
+def _slowest(
+    tx: Transaction, *, since_s: float, missed_nothing: int | None = None
+) -> tuple[int, CursorKey] | None:
+    given = {"since_s": since_s, "missed_nothing": missed_nothing}  # NULL is never below a floor
+    row = tx.db.execute(sql.LIVE_FLOOR, given).fetchone()
+    return None if row is None else (row[0], CursorKey(*row[1:]))
 
 
 def forget_old_positions(tx: Transaction, limits: EngineLimits) -> None:

@@ -27,9 +27,9 @@ STORE_POSITION = (
     " floor = excluded.floor, done_above = excluded.done_above, moved_s = excluded.moved_s"
 )
 TOUCH_POSITION = "UPDATE cursor SET moved_s = ? WHERE instance = ? AND consumer = ?"
-# Who has seen least of those that were there lately.
+# Who has seen least of those that were there lately, or that have missed nothing so far.
 LIVE_FLOOR = (
-    "SELECT floor, consumer, instance FROM cursor WHERE moved_s >= ?"
+    "SELECT floor, consumer, instance FROM cursor WHERE moved_s >= :since_s OR floor >= :missed_nothing"
     " ORDER BY floor, instance, consumer LIMIT 1"
 )
 FORGET_POSITION = "DELETE FROM cursor WHERE instance = ? AND consumer = ?"

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from ringrift.engine.lock_files import LockFile
+from ringrift.engine.ports import CursorKey
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.events import forget_old_positions, trim_some
 from ringrift.engine.sqlite.kv import drop_old_tombstones, expire_some
@@ -34,7 +35,7 @@ class DatabaseUpkeep:
         self._lock = LockFile(config.database.with_name(config.database.name + ".upkeep"))
         self._next_s = self._schedule()
         self._awake_since_s = self._round_s = runtime.boot_s()
-        self._forced = False
+        self._held_for: CursorKey | None = None
 
     def wait_s(self) -> float:
         return max(0.0, self._next_s - self._runtime.monotonic_s())
@@ -65,16 +66,16 @@ class DatabaseUpkeep:
         return self._round_s - self._awake_since_s >= self._config.limits.age_grace_s
 
     def _trim(self, tx: Transaction, *, by_age: bool) -> int:
-        trimmed = trim_some(tx, self._config.limits, by_age=by_age)
-        if trimmed.unseen_by is not None and not self._forced:
-            log.error(
-                "engine.events.dropped_unseen",
-                subscription=trimmed.unseen_by.consumer,
-                process=trimmed.unseen_by.instance,
-                reason=f"the log holds more than {self._config.limits.event_retention_rows} events",
+        trimmed = trim_some(tx, self._config.limits, is_waiting=not by_age)
+        if trimmed.held_for not in (None, self._held_for):
+            log.warning(
+                "engine.events.held",
+                subscription=trimmed.held_for.consumer,
+                process=trimmed.held_for.instance,
+                reason=f"the log holds more than {self._config.limits.event_retention_rows} events, and this"
+                f" one has not seen the oldest; at {self._config.limits.event_rows_max} no more are taken",
             )
-        if trimmed.events:
-            self._forced = trimmed.unseen_by is not None
+        self._held_for = trimmed.held_for
         return trimmed.events
 
     def close(self) -> None:
