@@ -68,6 +68,8 @@ def rebuild_command(as_json: bool) -> None:
     with plain_errors():
         check_data_folder()
         settings, runtime = get_settings(), system_runtime()
+        if not settings.blob_dir.is_dir():
+            raise _nothing_sealed(settings)
         with _no_run(settings):
             found = _read_files(settings, quiet=as_json)
             asyncio.run(_rebuild(settings, runtime, found, quiet=as_json))
@@ -88,16 +90,18 @@ def _no_run(settings: Settings) -> MasterLoopGuard:
 def _read_files(settings: Settings, *, quiet: bool) -> SealedFiles:
     """Read every sealed file of the folder whole; one that is damaged tells nothing."""
     folder, found = BlobFolder(settings.blob_dir, lambda: ""), SealedFiles()
-    digests = folder.digests() if settings.blob_dir.is_dir() else []
+    digests = folder.digests()
     if not digests:
-        raise ConfigError(
-            f"there are no sealed files in {settings.blob_dir}; there is nothing to rebuild from"
-        )
+        raise _nothing_sealed(settings)
     for number, digest in enumerate(digests, start=1):
         if not quiet and number % SAY_EVERY == 0:
             console().print(f"read {count(number)} of {count(len(digests))} files")
         _read_one(folder.place(digest), digest, found)
     return found
+
+
+def _nothing_sealed(settings: Settings) -> ConfigError:
+    return ConfigError(f"there are no sealed files in {settings.blob_dir}; there is nothing to rebuild from")
 
 
 def _read_one(path: Path, digest: str, found: SealedFiles) -> None:

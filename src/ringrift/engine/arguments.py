@@ -104,8 +104,9 @@ def check_name(what: str, value: object, *, chars_max: int = KEY_CHARS_MAX, empt
 def check_event_type(event_type: object) -> None:
     check_name("event type", event_type, chars_max=EVENT_TYPE_CHARS_MAX)
     assert isinstance(event_type, str)
-    if event_type.isspace():
-        refuse("event type", event_type, "more than white space")
+    # What shows nothing, or turns the text around it, cannot be told from another type in any list.
+    if event_type.isspace() or not event_type.isprintable():
+        refuse("event type", event_type, "printable, and more than white space")
 
 
 def check_bytes(what: str, value: object, *, size_max: int = VALUE_BYTES_MAX) -> None:

@@ -146,7 +146,7 @@ BAD_CALLS: dict[str, tuple[BadCall, Sequence[Any]]] = {
     "events.append id": (lambda e, c, v: _append(id=v)(e, c, v), WRONG_TEXT),
     "events.append type": (
         lambda e, c, v: _append(type=v)(e, c, v),
-        (*WRONG_NAMES, " ", "\t", "X" * (EVENT_TYPE_CHARS_MAX + 1)),
+        (*WRONG_NAMES, " ", "\t", "\u200b", "X\u202eY", "X" * (EVENT_TYPE_CHARS_MAX + 1)),
     ),
     "events.append body": (
         lambda e, c, v: _append(body=v)(e, c, v),

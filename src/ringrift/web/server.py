@@ -58,13 +58,14 @@ class _Connection(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
-        elif not self.is_waiting:
+        elif self._deadline is None:
             self._wait_for_a_request()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is being answered here."""
-        return self._deadline is not None
+        """Whether there is no whole request here: its head or its body has yet to arrive."""
+        begun = self.cycle is not None and not self.cycle.response_complete
+        return self._deadline is not None or (begun and self.cycle.more_body)
 
     def hang_up(self) -> None:
         self._stop_waiting()
@@ -72,7 +73,7 @@ class _Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.transport.is_closing() and not self.is_waiting:
+        if not self.transport.is_closing() and self._deadline is None:
             self._wait_for_a_request(KEEP_ALIVE_S)
 
     def _wait_for_a_request(self, limit_s: float = HEAD_S) -> None:

@@ -125,6 +125,13 @@ def test_a_run_that_was_rebuilt_can_be_lost_and_rebuilt_again(usb, tmp_path, mon
     assert (made["games_unchecked"], made["jobs"]) == (15, 3)
 
 
+def test_a_rebuild_where_no_run_was_leaves_nothing_behind(tmp_path):
+    done = CliRunner().invoke(app, ["rebuild", "--data", str(tmp_path / "mistyped")])
+    assert done.exit_code == 2
+    assert "nothing to rebuild from" in done.output
+    assert not (tmp_path / "mistyped").exists()
+
+
 def test_records_of_jobs_that_nothing_names_are_backed_up_too(usb, tmp_path, monkeypatch):
     """So it is in a folder that an earlier version rebuilt."""
     record = seal_games(1)

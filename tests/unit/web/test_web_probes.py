@@ -1,7 +1,7 @@
 """The probe server over real HTTP."""
 
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx
 import pytest
@@ -352,6 +352,26 @@ def test_idle_connections_keep_nobody_out(client, board, runtime):
             assert httpx.get(f"{client.base_url}/livez", timeout=60).status_code == 200
     finally:
         for each in idle:
+            each.close()
+
+
+def test_bodies_that_never_arrive_keep_nobody_out(client, board, runtime):
+    """A code is taken without a key, so its body may come from anybody."""
+    board.show(picture(runtime))
+    slow = [
+        socket.create_connection(("127.0.0.1", client.base_url.port), timeout=60)
+        for _ in range(CONNECTIONS_MAX + 20)
+    ]
+    head = b"POST /session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    try:
+        for each in slow:
+            with suppress(ConnectionError):  # made way already
+                each.sendall(head + b"Content-Length: 1000\r\n\r\n{")
+        for _ in range(3):
+            assert httpx.get(f"{client.base_url}/livez", timeout=60).status_code == 200
+            assert client.post("/resume", json={}, headers=AS_OWNER).status_code == 204
+    finally:
+        for each in slow:
             each.close()
 
 
