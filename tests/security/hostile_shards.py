@@ -57,6 +57,10 @@ HOSTILE = {
         ],
         "the database is damaged",
     ),
+    "text_that_goes_on_behind_a_nul": (
+        ["UPDATE games SET source = 'a' || char(0) || hex(zeroblob(1000000))"],
+        "games.source holds a value",
+    ),
     "text_for_a_number": (["UPDATE games SET rng_seed = 'x'"], "games.rng_seed holds a value"),
     "blob_for_a_text": (["UPDATE game_moves SET move_type = x'00'"], "game_moves.move_type holds a value"),
     "endless_time": (["UPDATE games SET completed_at = 9e999"], "games.completed_at holds a value"),

@@ -65,6 +65,8 @@ class ForeignColumn:
         found = f"typeof(\"{self.name}\") <> '{self.kind}'"
         if self.kind in ("text", "blob"):
             found += f' OR length("{self.name}") > {self.length_max}'
+        if self.kind == "text":  # its length is counted up to the first NUL, whatever comes behind
+            found += f' OR instr("{self.name}", char(0))'
         if self.kind == "real":  # NaN is stored as null
             found += f' OR "{self.name}" NOT BETWEEN {-_ANY_NUMBER} AND {_ANY_NUMBER}'
         if not self.null:
@@ -152,7 +154,9 @@ def bound_work(db: sqlite3.Connection, size: int) -> None:
 
 def _check_tables(db: sqlite3.Connection, tables: Mapping[str, ForeignTable]) -> None:
     """Compare what a file declares with *tables*, before SQLite reads any of them."""
-    entries = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchmany(ENTRIES_MAX)
+    entries = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchmany(ENTRIES_MAX + 1)
+    if len(entries) > ENTRIES_MAX:
+        raise _Refused(f"it declares more than {ENTRIES_MAX} tables and indexes")
     found: dict[str, str] = {}
     for kind, name, table, sql in entries:
         if kind == "index" and sql is None and table in tables:

@@ -205,9 +205,9 @@ class _Rebuilding:
 def untold(found: RebuiltConfig) -> Iterator[str]:
     """What is missing from *found*, in sentences."""
     if found.lost:
-        yield f"{found.lost} jobs left no record: they failed, were cancelled, or their files are gone"
+        yield f"jobs without a record (failed, cancelled, or their files are gone): {found.lost}"
     if found.shards:
-        yield f"{found.shards} files of games have no record of their job; they are checked again"
+        yield f"files of games without a record of their job (they are checked again): {found.shards}"
     candidates = Counter(str(model.state) for model in found.state.models.values())
     if found.state.champion is None and candidates:
         yield "no matches prove a champion; the newest model is evaluated again"

@@ -1,10 +1,13 @@
-"""A data folder with a run in it, written as the run itself writes it."""
+"""A data folder with a run in it, written as the run itself writes it; and commands on it."""
 
 import asyncio
+import json
 
 import msgspec
+from click.testing import CliRunner
 
 from ringrift.bootstrap.run_options import RunOptions, settle_run_options
+from ringrift.cli.main import app
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.learning.facts import JobEnded, JobIssued, Promoted
 from ringrift.learning.ledger import Ledger, remember_config
@@ -12,6 +15,18 @@ from ringrift.learning.run_status import STATUS_KEY
 from ringrift.learning.window import BucketRules
 from ringrift.testing.sample_run import SampleRun
 from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
+
+
+def ringrift(*arguments, code=0):
+    """Run a command in this process, and expect its exit code."""
+    done = CliRunner().invoke(app, [*arguments])
+    assert done.exit_code == code, done.output + done.stderr
+    return done
+
+
+def answer(*arguments):
+    """What a command prints with --json."""
+    return json.loads(ringrift(*arguments, "--json").stdout)
 
 
 def in_engine(work):

@@ -1,16 +1,13 @@
 """`ringrift recall` on a real data folder."""
 
-import json
 import multiprocessing
 import time
 
 import pytest
-from click.testing import CliRunner
-from run_folder import in_engine
+from run_folder import answer, in_engine, ringrift
 
 from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
-from ringrift.cli.main import app
 from ringrift.cli.moments import parse_moment
 from ringrift.errors import ConfigError
 from ringrift.learning.facts import JobEnded, JobIssued, Promoted
@@ -21,16 +18,6 @@ from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
 
 CONFIG = "square8_2p"
 GOOD, BAD, SAMPLES, FIRST, SECOND = ("a" * 64, "b" * 64, "5" * 64, "1" * 64, "2" * 64)
-
-
-def ringrift(*arguments, code=0):
-    done = CliRunner().invoke(app, [*arguments])
-    assert done.exit_code == code, done.output + done.stderr
-    return done
-
-
-def answer(*arguments):
-    return json.loads(ringrift(*arguments, "--json").stdout)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The commands that look at a run and steer it."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,10 +8,8 @@ import time
 import msgspec
 import psutil
 import pytest
-from click.testing import CliRunner
-from run_folder import in_engine, write_models, write_status, write_student
+from run_folder import answer, in_engine, ringrift, write_models, write_status, write_student
 
-from ringrift.cli.main import app
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.learning.ledger import quoted
 from ringrift.learning.run_choice import read_run_choice
@@ -24,16 +21,6 @@ from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.work.emergency import get_emergency_stop
 
 TWO = SampleRun(configs=("square8_2p", "hex8_2p"))
-
-
-def ringrift(*arguments, code=0):
-    done = CliRunner().invoke(app, [*arguments])
-    assert done.exit_code == code, done.output + done.stderr
-    return done
-
-
-def answer(*arguments):
-    return json.loads(ringrift(*arguments, "--json").stdout)
 
 
 def pretend_to_run(pid=None):

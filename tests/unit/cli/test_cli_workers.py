@@ -1,13 +1,10 @@
 """`ringrift workers` on a real data folder."""
 
-import json
 import time
 
 import pytest
-from click.testing import CliRunner
-from run_folder import in_engine
+from run_folder import answer, in_engine, ringrift
 
-from ringrift.cli.main import app
 from ringrift.learning.facts import JobEnded, JobIssued, WorkerSetAside
 from ringrift.learning.ledger import Ledger, read_facts, remember_config
 from ringrift.learning.replay import replay
@@ -16,16 +13,6 @@ from ringrift.learning.window import BucketRules
 from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
 
 CONFIG = "square8_2p"
-
-
-def ringrift(*arguments, code=0):
-    done = CliRunner().invoke(app, [*arguments])
-    assert done.exit_code == code, done.output + done.stderr
-    return done
-
-
-def answer(*arguments):
-    return json.loads(ringrift(*arguments, "--json").stdout)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from zlib import crc32
 
-from ringrift.engine.sqlite.faults import RESTORE_ADVICE
+from ringrift.engine.sqlite.faults import LOST_ADVICE
 from ringrift.errors import Corrupt
 
 EntryRow = tuple[str, bytes | None, int, float | None, int | None]  # the checksum last
@@ -32,7 +32,7 @@ def check_entry(database: Path, row: EntryRow) -> None:
         raise Corrupt(
             database,
             found=f"the value of {key!r} is not what was stored (its checksum does not fit)",
-            advice=RESTORE_ADVICE,
+            advice=LOST_ADVICE,
         )
 
 
