@@ -233,6 +233,14 @@ async def add_work_that_nobody_ordered(audit):
     await audit.engine.queue.add([NewWork(kind="selfplay", id="stray")])
 
 
+async def go_on_without_an_order(audit):
+    """An order that was never put into the queue, and then something that no pass does before it was."""
+    ledger = await Ledger.open(audit.engine.kv, CONFIG, bucket_rules=audit.rules.bucket)
+    issued = next(fact for fact in audit.facts if isinstance(fact, JobIssued))
+    await ledger.append(msgspec.structs.replace(issued, job_id=f"{CONFIG}.{issued.kind}.999999"))
+    await write_again(audit, b'"job_ended"')
+
+
 async def complete_without_a_note(audit):
     """An acknowledged job whose end is taken out of the facts, which end before it."""
     entries = await audit.engine.kv.entries(prefix_of(CONFIG))
@@ -251,7 +259,8 @@ async def complete_without_a_note(audit):
         (promote_twice, "promoted twice"),
         (forget_why_it_was_promoted, "does not follow from those before"),
         (point_to_another_champion, "names another model"),
-        (add_work_that_nobody_ordered, "were issued"),
+        (add_work_that_nobody_ordered, "by no fact ordered: ['stray']"),
+        (go_on_without_an_order, "are not in the queue, and"),
         (complete_without_a_note, "facts changed or vanished"),
     ],
 )

@@ -1,8 +1,8 @@
 """What must hold of a run whatever was killed: checked from outside, on the facts, the queue and the blobs.
 
 Everything is counted again from the reports of the jobs and from the files themselves, by other ways than the
-loop counts. What a kill may leave half-done (the newest orders that are not in the queue yet, an end that is
-not noted, a pointer one change behind) must be made good once the loop has turned again: that is what
+loop counts. What a kill may leave half-done (orders of the last pass that are not in the queue yet, an end
+that is not noted, a pointer one change behind) must be made good once the loop has turned again: that is what
 `recovered` says.
 """
 
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringrift.engine.digests import is_digest
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.learning.champions import read_champion
-from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted, RolledBack
+from ringrift.learning.controller import ORDERS_AT_ONCE
+from ringrift.learning.facts import AnyFact, Blocked, JobEnded, JobIssued, Promoted, RolledBack
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.replay import replay
 from ringrift.learning.rules import LearningRules
@@ -26,6 +27,7 @@ from ringrift.work.job_orders import JobReport, read_report
 
 TIME_SLACK_S = 5.0
 EVENTS_READ = 100_000
+ITEMS_READ = 1_000
 LEASE_S_MAX = 90.0  # of a training's slot, the longest there is
 
 ReadGames = Callable[[Path], Iterable[str]]
@@ -112,31 +114,46 @@ class LoopAudit:
     async def _check_queue(self, *, recovered: bool) -> None:
         """The queue and the facts tell the same, and nothing is in the queue that no fact ordered."""
         ended = {fact.job_id: fact for fact in self.facts if isinstance(fact, JobEnded)}
-        issued = [fact for fact in self.facts if isinstance(fact, JobIssued)]
+        issued = {fact.job_id: fact for fact in self.facts if isinstance(fact, JobIssued)}
+        items = await _all_items(self.engine)
         unnoted: set[str] = set()
-        unqueued: set[str] = set()
-        for fact in issued:
-            item = await self.engine.queue.get(fact.job_id)
-            if item is None:
-                if fact.job_id not in ended:
-                    unqueued.add(fact.job_id)
+        for job, fact in issued.items():
+            if (item := items.get(job)) is None:
                 continue
-            if missing := [job for job in sorted(unqueued) if await self.engine.queue.get(job) is None]:
-                self._wrong(f"{missing} are not in the queue, and {fact.job_id}, which is newer, is")
             if item.payload != fact.order.as_payload():
-                self._wrong(f"{fact.job_id} in the queue is not what was ordered")
-            if self._is_unnoted(item, ended.get(fact.job_id)):
-                unnoted.add(fact.job_id)
-        kinds = {fact.kind for fact in issued}  # other work, such as joining shards, is not the loop's
-        counts = await self.engine.queue.counts()
-        items = sum(sum(states.values()) for kind, states in counts.items() if kind in kinds)
-        if items > len(issued):
-            self._wrong(f"{items} items in the queue, {len(issued)} were issued")
+                self._wrong(f"{job} in the queue is not what was ordered")
+            if self._is_unnoted(item, ended.get(job)):
+                unnoted.add(job)
+        kinds = {
+            fact.kind for fact in issued.values()
+        }  # other work, such as joining shards, is not the loop's
+        if strange := sorted(job for job, item in items.items() if item.kind in kinds and job not in issued):
+            self._wrong(f"in the queue, and by no fact ordered: {strange}")
+        unqueued = issued.keys() - items.keys() - ended.keys()
+        self._check_unqueued(unqueued)
         if recovered and (forgotten := unnoted & self.unnoted):
             self._wrong(f"completed and never noted: {sorted(forgotten)}")
         if recovered and (forgotten := unqueued & self.unqueued):
             self._wrong(f"issued and never put into the queue: {sorted(forgotten)}")
         self.unnoted, self.unqueued = unnoted, unqueued
+
+    def _check_unqueued(self, unqueued: Collection[str]) -> None:
+        """What is not in the queue was ordered in the pass that a kill ended: it did nothing more after it.
+
+        Orders go into the queue in their order, and between two orders of one pass nothing is written but
+        that a kind of work is held.
+        """
+        numbers = [
+            n for n, fact in enumerate(self.facts) if isinstance(fact, JobIssued) and fact.job_id in unqueued
+        ]
+        for fact in self.facts[numbers[0] :] if numbers else ():
+            if not isinstance(fact, Blocked) and (
+                not isinstance(fact, JobIssued) or fact.job_id not in unqueued
+            ):
+                self._wrong(f"{sorted(unqueued)} are not in the queue, and {fact} is newer")
+                return
+        if len(unqueued) > ORDERS_AT_ONCE:
+            self._wrong(f"{len(unqueued)} orders are not in the queue; one pass makes {ORDERS_AT_ONCE}")
 
     def _is_unnoted(self, item: WorkItem, end: JobEnded | None) -> bool:
         if item.state is not WorkState.DONE:
@@ -215,6 +232,20 @@ class LoopAudit:
         for fact in self.facts:
             if isinstance(fact, JobEnded) and fact.report is not None:
                 yield orders[fact.job_id], fact.report
+
+
+async def _all_items(engine: Engine) -> dict[str, WorkItem]:
+    """Everything that is in the queue, read item by item; its counts are another account of the same."""
+    items: dict[str, WorkItem] = {}
+    number = 0
+    while unended := await engine.queue.unended(after=number, limit=ITEMS_READ):
+        items |= {item.id: item for _, item in unended}
+        number = unended[-1][0]
+    number = 0
+    while ended := await engine.queue.ended(after=number, limit=ITEMS_READ):
+        items |= {end.item.id: end.item for end in ended}
+        number = ended[-1].number
+    return items
 
 
 async def wrong_times(
