@@ -1,10 +1,12 @@
 """Real data planes: an embedded engine, a blob folder and all transports for each node."""
 
 from contextlib import asynccontextmanager
+from functools import partial
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
+from ringrift.data.quarantine import set_damaged_aside
 from ringrift.data.transfer.assembling import assemble_holders, assemble_transfers
 from ringrift.engine.opening import open_engine
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -70,7 +72,11 @@ async def running_node(name, root, *others, **fields):
         runtime,
         nodes=nodes,
         make_transfers=lambda plane: assemble_transfers(
-            engine, settings, runtime, nodes=nodes, manifest=plane.manifest
+            engine,
+            settings,
+            runtime,
+            nodes=nodes,
+            set_aside=partial(set_damaged_aside, plane),
         ),
         make_holders=lambda plane: assemble_holders(settings, runtime, nodes=nodes, promises=plane.promises),
     )

@@ -104,6 +104,10 @@ class CountingTransport:
     fetch = send
 
 
+async def nothing_is_damaged(digest, found):
+    raise AssertionError(f"{digest}: {found}")
+
+
 def test_row_15_a_hundred_transfers_asked_for_at_once_run_a_few_at_a_time():
     async def scenario():
         runtime = SimulatedRuntime()
@@ -114,9 +118,9 @@ def test_row_15_a_hundred_transfers_asked_for_at_once_run_a_few_at_a_time():
             [transport],
             nodes,
             engine.blobs,
-            ManifestStore(engine.kv),
             engine.kv,
             runtime,
+            set_aside=nothing_is_damaged,
             config=TransferConfig(gates=GateLimits(total=12, per_node=5)),
         )
         digest = await engine.blobs.put_bytes(b"games")
@@ -151,7 +155,9 @@ def test_row_17_a_transfer_without_receipts_moved_nothing():
         manifest = ManifestStore(engine.kv)
         nodes = DataNodes("here", [DataNode(name="there")])
         transport = BoastingTransport(runtime)
-        service = TransferService([transport], nodes, engine.blobs, manifest, engine.kv, runtime)
+        service = TransferService(
+            [transport], nodes, engine.blobs, engine.kv, runtime, set_aside=nothing_is_damaged
+        )
         digest = await engine.blobs.put_bytes(b"games")
         moved = await service.send("there", [Artifact(digest=digest, size=5)])
         assert moved.receipts == moved.already_there == ()

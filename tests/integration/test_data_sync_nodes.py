@@ -127,13 +127,34 @@ async def test_a_copy_that_its_node_says_it_does_not_have_counts_no_more(tmp_pat
         Store(here_root, SystemRuntime()).damage(card)
         asked = await facade.sync("games", require_confirmation=True)
         assert not asked.success
-        assert "the file here is damaged; `ringrift data verify` sets it aside" in asked.errors[0]
+        assert "the file here is damaged, and was set aside" in asked.errors[0]
         assert await here.holders(card) == [], "the product found both out"
         decided = await DecisionLog(here.plane.kv, SystemRuntime(), node="here").recent(digest=card.digest)
-        reasons = {each.reason for each in decided if each.action == "struck"}
-        assert "there said that it does not have it" in reasons
-        assert any(reason.startswith("damaged here: the content has digest") for reason in reasons)
+        reasons = {each.action: each.reason for each in decided}
+        assert reasons["struck"] == "there said that it does not have it"
+        assert reasons["set_aside"].startswith("found damaged while it was sent: the content has digest")
         assert len(decided) == 2
+        assert not await here.plane.blobs.has(card.digest), "nobody gets the damaged bytes any more"
+        assert len(list((here_root / "quarantine").glob(f"{card.digest}.*.why.json"))) == 1
+
+
+@pytest.mark.parametrize("size", [0, 700, 200_000])
+async def test_a_file_that_was_cut_is_set_aside_when_it_is_sent_and_brought_again(
+    tmp_path, here_root, there, size
+):
+    async with running_node("here", here_root, there.node(ssh_port=1)) as here:
+        content = b"a long game " * (100_000 if size > 1000 else 100)
+        card = await here.make(content, games=10)
+        place = Store(here_root, SystemRuntime()).folder.place(card.digest)
+        place.chmod(0o600)
+        place.write_bytes(content[:size])
+        asked = await facade_of(here).sync("games", require_confirmation=True)
+        assert not asked.success
+        assert await here.holders(card) == []
+        assert not place.exists()
+        await here.plane.blobs.put_bytes(content)  # what repair brings takes its place
+        await here.plane.manifest.register([card])
+        assert (await here.plane.transfers.send("there", [card])).receipts
 
 
 async def test_a_source_that_says_it_does_not_have_the_file_counts_no_more(tmp_path, here_root, there):

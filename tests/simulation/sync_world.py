@@ -2,10 +2,12 @@
 
 import asyncio
 import hashlib
+from functools import partial
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.nodes import DataNodes
 from ringrift.data.plane import DataPlane
+from ringrift.data.quarantine import set_damaged_aside
 from ringrift.data.sync.auto_sync import AutoSyncDaemon
 from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.news import NewsDesk
@@ -117,9 +119,9 @@ class SyncWorld:
                 [FaultyLine(self, name)],
                 plane.nodes,
                 plane.blobs,
-                plane.manifest,
                 plane.kv,
                 self.runtime,
+                set_aside=partial(set_damaged_aside, plane),
                 router=self.router,
             )
 

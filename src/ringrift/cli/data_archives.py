@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ringrift.data.backup import ArchiveBackup, BackupReport, the_archive
 from ringrift.data.backup_index import ArchiveIndex
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
 from ringrift.data.plane import DataPlane, Transfers
+from ringrift.data.quarantine import set_damaged_aside
 from ringrift.data.run_restore import RestoredRun, RunRestore, archived_states, choose_state
 from ringrift.data.run_states import RunState
 from ringrift.data.transfer.archives import open_archive
@@ -256,7 +258,7 @@ def _bring_run(archive: str, state: RunState, *, incomplete: bool, quiet: bool) 
                 plane.settings,
                 plane.runtime,
                 nodes=plane.nodes,
-                manifest=plane.manifest,
+                set_aside=partial(set_damaged_aside, plane),
                 router=quiet,
             )
             return WatchedTransfers(made, progress)

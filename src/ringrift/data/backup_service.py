@@ -24,7 +24,7 @@ from ringrift.data.decisions import DecisionLog
 from ringrift.data.manifest_index import games_in
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
-from ringrift.data.quarantine import Quarantine
+from ringrift.data.quarantine import set_damaged_aside
 from ringrift.data.run_states import (
     LOST_NAMED_MAX,
     RunState,
@@ -252,7 +252,7 @@ class ArchiveBackup:
         except KeyError:
             return False
         except Corrupt as error:
-            await Quarantine(self.plane).set_aside(digest, f"found damaged by a restore: {error.found}")
+            await set_damaged_aside(self.plane, digest, f"found damaged by a restore: {error.found}")
             return False
         now_s, this = self.plane.runtime.now_s(), self.plane.this.name
         receipt = Receipt(

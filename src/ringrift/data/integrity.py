@@ -20,9 +20,9 @@ from ringrift.data.deletion import Deleter
 from ringrift.data.inventory import look_here
 from ringrift.data.orphans import Orphans, register_orphans, take_in_strays
 from ringrift.data.plane import DataPlane
-from ringrift.data.quarantine import Quarantine
+from ringrift.data.quarantine import PART, Quarantine
 from ringrift.data.retention import read_held
-from ringrift.data.scrubbing import PART, Scrubbed, examine_damaged_inputs, scrub
+from ringrift.data.scrubbing import Scrubbed, examine_damaged_inputs, scrub
 from ringrift.data.waking import WakingDaemon
 from ringrift.errors import ConfigError
 from ringrift.events.subscriptions import Callback

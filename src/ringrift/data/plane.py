@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from ringrift.data.artifacts import Artifact
@@ -12,6 +13,7 @@ from ringrift.data.manifest_index import ManifestIndex, ManifestView
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
 from ringrift.data.promises import Holder, KeepAnswer, KeepRequest, Released, ReleaseRequest, open_holder
+from ringrift.data.quarantine import set_damaged_aside
 from ringrift.data.transfer.assembling import assemble_holders, assemble_transfers
 from ringrift.data.transfer.contract import Moved, Terms
 from ringrift.engine.opening import get_engine, get_engine_blocking
@@ -144,7 +146,11 @@ class DataPlane:
 
 def _transfers_of(plane: DataPlane) -> Transfers:
     return assemble_transfers(
-        plane.engine, plane.settings, plane.runtime, nodes=plane.nodes, manifest=plane.manifest
+        plane.engine,
+        plane.settings,
+        plane.runtime,
+        nodes=plane.nodes,
+        set_aside=partial(set_damaged_aside, plane),
     )
 
 

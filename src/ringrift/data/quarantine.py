@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
+from ringrift.data.decisions import DecisionLog
 from ringrift.data.kv_records import KvRecords
-from ringrift.data.plane import DataPlane
 
+if TYPE_CHECKING:
+    from ringrift.data.plane import DataPlane
+
+log = structlog.get_logger()
+
+PART = "integrity"
 MARKS = "data/quarantined/"
 NOTE_SUFFIX = ".why.json"
 
@@ -63,6 +71,19 @@ class Quarantine:
         return QuarantineNote(
             digest=digest, node=plane.this.name, reason=reason, at_s=plane.runtime.now_s(), path=path
         )
+
+
+async def set_damaged_aside(plane: DataPlane, digest: str, found: str) -> None:
+    """Do what is done about a file of this node whose content is not that of its name, whoever found it.
+
+    It is a copy no more, so that what counts copies has a sound one brought here or elsewhere.
+    """
+    await Quarantine(plane).set_aside(digest, found)
+    await asyncio.to_thread(plane.promises.forget_reads, digest)
+    await DecisionLog(plane.kv, plane.runtime, node=plane.this.name).record(
+        PART, "set_aside", found, digest=digest
+    )
+    log.error("integrity.damaged", digest=digest[:12], found=found)
 
 
 def _move(source: Path, target: Path) -> str:

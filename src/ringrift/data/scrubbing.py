@@ -14,13 +14,12 @@ import structlog
 from ringrift.data.artifacts import Receipt
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.plane import DataPlane
-from ringrift.data.quarantine import Quarantine
+from ringrift.data.quarantine import PART, set_damaged_aside
 from ringrift.errors import Corrupt
 from ringrift.work.job_inputs import damaged_inputs, forget_damaged
 
 log = structlog.get_logger()
 
-PART = "integrity"
 MODELS = "models"  # folder of the data folder where champions lie for people to open
 SCRUB_EVERY_S = 7 * 86_400.0
 SCRUB_BYTES_PER_CYCLE = 2 << 30
@@ -79,7 +78,7 @@ async def read_unregistered(plane: DataPlane) -> Scrubbed:
         except KeyError:
             continue  # it went meanwhile, and nobody here counted on it
         except Corrupt as error:
-            await _set_aside(plane, digest, error)
+            await set_damaged_aside(plane, digest, error.found)
             damaged.append(digest)
         else:
             verified += 1
@@ -102,7 +101,7 @@ async def examine_damaged_inputs(plane: DataPlane) -> list[str]:
         except KeyError:
             pass  # it is aside already
         except Corrupt as error:
-            await _set_aside(plane, found.digest, error)
+            await set_damaged_aside(plane, found.digest, error.found)
             aside.append(found.digest)
         else:
             await forget_damaged(plane.kv, found)
@@ -159,7 +158,7 @@ async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
         await decisions.record(PART, "struck", "the file is gone", digest=digest)
         return ""
     except Corrupt as error:
-        await _set_aside(plane, digest, error)
+        await set_damaged_aside(plane, digest, error.found)
         return error.found
     if look is not None:
         await asyncio.to_thread(plane.promises.note_read, digest, look, sound=True)
@@ -167,11 +166,3 @@ async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
     renewed = msgspec.structs.replace(receipt, verified_s=begun_s, verifier="scrub")
     await plane.manifest.add_receipts([renewed])
     return None
-
-
-async def _set_aside(plane: DataPlane, digest: str, error: Corrupt) -> None:
-    await Quarantine(plane).set_aside(digest, error.found)
-    await asyncio.to_thread(plane.promises.forget_reads, digest)
-    decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
-    await decisions.record(PART, "set_aside", error.found, digest=digest)
-    log.error("integrity.damaged", digest=digest[:12], found=error.found)

@@ -1,6 +1,7 @@
 """What the sync daemon brings where by itself, and what it says of it."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from guards_world import World, nodes
@@ -10,6 +11,7 @@ from ringrift.data.capacity import DiskState, DiskStates
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
 from ringrift.data.nodes import DataNode
+from ringrift.data.quarantine import set_damaged_aside
 from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncStrategy, create_sync_daemon
 from ringrift.data.sync.news import NewsDesk
 from ringrift.data.transfer.contract import TransferFailed
@@ -103,7 +105,13 @@ async def test_a_node_that_is_well_again_is_sent_to_although_its_breaker_is_open
     direct, down = plane.transfers, Lines()
     down.through = direct
     plane._transfers = TransferService(
-        [down], plane.nodes, plane.blobs, plane.manifest, plane.kv, plane.runtime, router=world.router
+        [down],
+        plane.nodes,
+        plane.blobs,
+        plane.kv,
+        plane.runtime,
+        set_aside=partial(set_damaged_aside, plane),
+        router=world.router,
     )
     own = await world.make(b"own", "a", node="a", games=5)
     daemon = daemon_of(world)

@@ -146,9 +146,9 @@ class TransferWorld:
             transports or [self.rsync, self.http],
             self.nodes,
             self.blobs["here"],
-            self.manifest,
             self.kv,
             self.runtime,
+            set_aside=lambda digest, found: self.manifest.drop_copy(digest, "here"),
             router=self.router,
             config=config,
         )

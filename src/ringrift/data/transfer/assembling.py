@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNodes
 from ringrift.data.promise_store import PromiseStore
 from ringrift.data.secret import data_secret
@@ -14,7 +13,7 @@ from ringrift.data.transfer.landing import Landing
 from ringrift.data.transfer.programs import Programs, Scratch
 from ringrift.data.transfer.receiving import open_intake
 from ringrift.data.transfer.rsync import RsyncTransport
-from ringrift.data.transfer.service import TransferService
+from ringrift.data.transfer.service import SetAside, TransferService
 from ringrift.data.transfer.ssh import Ssh
 from ringrift.data.transfer.ssh_store import SshStores
 from ringrift.engine.ports import Engine
@@ -44,7 +43,7 @@ def assemble_transfers(
     runtime: Runtime,
     *,
     nodes: DataNodes,
-    manifest: ManifestStore,
+    set_aside: SetAside,
     router: UnifiedEventRouter | None = None,
 ) -> TransferService:
     """Put the transports together. Nothing is connected before the first file goes."""
@@ -63,6 +62,8 @@ def assemble_transfers(
         Base64Transport(stores, landing("base64")),
         *archive_transports(landing("archive"), runtime),
     )
-    service = TransferService(transports, nodes, engine.blobs, manifest, engine.kv, runtime, router=router)
+    service = TransferService(
+        transports, nodes, engine.blobs, engine.kv, runtime, set_aside=set_aside, router=router
+    )
     service.closes(ssh.close)
     return service

@@ -167,6 +167,10 @@ class CallTally:
         """What failed because wrong bytes arrived."""
         return sorted(self._corrupted.keys() & self._failed.keys())
 
+    def failed(self) -> list[Artifact]:
+        """What did not arrive, for whatever reason."""
+        return [card for card in self.cards if card.digest in self._failed]
+
     def moved(self) -> Moved:
         return Moved(
             receipts=tuple(self._receipts),

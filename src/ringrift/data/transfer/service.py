@@ -41,6 +41,8 @@ NAME = "transfer"
 DELIVERIES_OPENED_MAX = 100
 _BYTES_PER_MB = 1_000_000
 
+SetAside = Callable[[str, str], Awaitable[None]]  # a file of this node that is damaged, and what was found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferConfig:
@@ -73,15 +75,16 @@ class TransferService:
         transports: Sequence[Transport],
         nodes: DataNodes,
         blobs: Blobs,
-        manifest: ManifestStore,
         kv: KeyValue,
         runtime: Runtime,
         *,
+        set_aside: SetAside,
         router: UnifiedEventRouter | None = None,
         config: TransferConfig | None = None,
     ) -> None:
+        self._set_aside = set_aside
         self._transports = {transport.name: transport for transport in transports}
-        self._nodes, self._blobs, self._manifest = nodes, blobs, manifest
+        self._nodes, self._blobs, self._manifest = nodes, blobs, ManifestStore(kv)
         self._runtime, self._own_router = runtime, router
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._missing_programs: set[tuple[str, str]] = set()  # (program, where), each said once
@@ -365,17 +368,24 @@ class TransferService:
                 await self._decisions.record(NAME, "struck", why, digest=digest)
 
     async def _look_at_own(self, tally: CallTally) -> None:
-        for digest in tally.came_wrong():
+        for digest in await self._perhaps_damaged(tally):
             if self._left_s(tally) <= 0:
                 return
             try:
                 await self._blobs.verify(digest)
             except Corrupt as error:
-                await self._manifest.drop_copy(digest, self._nodes.this.name)
-                await self._decisions.record(NAME, "struck", f"damaged here: {error.found}", digest=digest)
-                tally.explain(digest, "the file here is damaged; `ringrift data verify` sets it aside")
+                await self._set_aside(digest, f"found damaged while it was sent: {error.found}")
+                tally.explain(digest, "the file here is damaged, and was set aside")
             except KeyError:
                 tally.explain(digest, "this node does not have it any more")
+
+    async def _perhaps_damaged(self, tally: CallTally) -> list[str]:
+        """Return what came wrong, and what failed in any way and has another length than its card says."""
+        suspects = set(tally.came_wrong())
+        for card in tally.failed():
+            if await self._blobs.size(card.digest) not in (None, card.size):
+                suspects.add(card.digest)
+        return sorted(suspects)
 
     async def _open_deliveries(self, way: Way, node: DataNode, tally: CallTally) -> None:
         # Of a long list only the ends are written down: one write a file instead of two.
