@@ -16,8 +16,10 @@ from ringrift.learning.ledger import read_facts
 from ringrift.learning.records import ShardState
 from ringrift.learning.replay import replay
 from ringrift.learning.rules import LearningRules
+from ringrift.machine_kind import machine_kind
 from ringrift.runtime import SystemRuntime
 from ringrift.work.job_folders import JobFolder
+from ringrift.work.job_orders import read_report
 from ringrift.work.worker_records import why_set_aside
 from worker_orders import is_alive, use_command, worker_bench
 
@@ -101,6 +103,8 @@ PROGRAM = """
         done(config="square19_2p")
     def processor_time():
         done(cpu_s=1e15, gpu_s=1e15)
+    def another_machine():
+        done(machine="a machine that nobody has")
     def leave_a_process():
         sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
         child = subprocess.Popen(sleep, start_new_session=True, stdout=subprocess.DEVNULL)
@@ -202,6 +206,16 @@ async def test_what_a_job_says_of_its_own_time_counts_only_as_far_as_it_can_be(h
         report = (await bench.until_state(item_id, DONE)).result
         assert report["gpu_s"] <= report["wall_s"]
         assert report["cpu_s"] <= (report["wall_s"] + 0.01) * os.cpu_count()
+
+
+async def test_what_machine_a_job_ran_on_is_said_by_its_worker(hostile):
+    """A job that could name another kind would have its games compared by distances, not by bits."""
+    async with worker_bench(hostile) as bench:
+        item_id = await order(bench, "another_machine")
+        bench.start_worker(CUDA_VISIBLE_DEVICES="")
+        report = read_report((await bench.until_state(item_id, DONE)).result)
+        assert report.fields["machine"] == "a machine that nobody has"
+        assert report.machine == machine_kind()
 
 
 async def test_a_process_that_left_its_job_is_ended_before_anything_is_taken_in(hostile):

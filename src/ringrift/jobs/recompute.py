@@ -31,6 +31,7 @@ from ringrift.jobs.selfplay import (
 )
 from ringrift.jobs.shards.reader import BrokenGame, ShardReader, open_shard
 from ringrift.jobs.shards.records import StoredGame
+from ringrift.machine_kind import machine_kind
 from ringrift.players.seeds import derived
 from ringrift.search.batch import BatchSearch
 from ringrift.search.contract import Evaluator, SearchResult
@@ -51,7 +52,7 @@ class RecomputeParams(SelfplayParams, frozen=True, kw_only=True):
         int, msgspec.Meta(ge=1, description="Moves to search, where bits are compared; else all are.")
     ] = 200
     sample_seed: Annotated[int, msgspec.Meta(ge=0, description="Chooses games and moves.")] = 0
-    played_on: Annotated[str, msgspec.Meta(description="The machine, as the result of selfplay says.")] = ""
+    played_on: Annotated[str, msgspec.Meta(description="The kind of machine, by its worker.")] = ""
     policy_distance: Annotated[
         float, msgspec.Meta(ge=0, le=1, description="Mean total variation that other machines may have.")
     ] = 0.06
@@ -113,7 +114,9 @@ def run_recompute(job: Job, params: RecomputeParams) -> Outcome:
     game, played = load_game(params.config), as_played(params)
     evaluator, digest = make_evaluator(played, game)
     machine = machine_of(evaluator, played)
-    is_exact = machine == params.played_on and not params.tree_reuse and _is_exact(evaluator)
+    # A worker without a GPU says what it is itself; of one with a GPU the job has to say what computed.
+    is_same = params.played_on in (machine, machine_kind())
+    is_exact = is_same and not params.tree_reuse and _is_exact(evaluator)
     with open_shard(params.shard) as shard:
         games = _sample(shard, params)
     wrong = [fault for each in games if (fault := _order_fault(each, params, run_identity(played, digest)))]

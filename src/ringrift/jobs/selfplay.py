@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
-import platform
 import re
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +27,7 @@ from ringrift.jobs.params import Params, params_as_json
 from ringrift.jobs.sealing import alone, read_json, seal_json
 from ringrift.jobs.shards.records import RESIGNATION, PlayedGame, SeatRecord, SoftPolicies, termination_of
 from ringrift.jobs.shards.writer import ShardWriter
+from ringrift.machine_kind import machine_kind
 from ringrift.players.seeds import derived
 from ringrift.search.contract import Evaluator, SearchConfig
 from ringrift.search.evaluators import UniformEvaluator
@@ -45,9 +43,6 @@ NOT_IDENTITY = {
     *("out", "games", "games_per_shard", "slots", "model", "threads", "device"),
     *("checkpoint_s", "heartbeat_s", "log_level"),
 }
-
-PLAYING_PACKAGES = ("games", "search", "network", "players")
-LIBRARIES = ("ringrift", "numpy", "numba", "torch")
 
 log = structlog.get_logger()
 
@@ -138,42 +133,9 @@ def run_identity(params: SelfplayParams, digest: str | None) -> str:
 
 
 def machine_of(evaluator: Evaluator, params: SelfplayParams) -> str:
-    """What the bits of a search depend on: processor, compiled code and how the network is computed."""
-    info = _processor_facts()
-    libraries = " ".join(f"{name} {_version(name)}" for name in LIBRARIES)
+    """What the bits of a search depend on: the kind of machine, and how the network is computed."""
     engine = getattr(getattr(evaluator, "engine", None), "name", "none")
-    libc = " ".join(platform.libc_ver())
-    processor = f"{platform.machine()} {info.get('model name', '?')}"
-    flags = hashlib.sha256(info.get("flags", info.get("Features", "")).encode()).hexdigest()[:12]
-    numba = os.environ.get("NUMBA_CPU_NAME", "")
-    network = f"network {engine} x{params.threads} {numba}"
-    parts = (processor, f"flags {flags}", libc, libraries, f"code {_code_digest()}", network)
-    return "; ".join(part.strip() for part in parts)
-
-
-def _code_digest() -> str:
-    """Of what plays: two versions of the source may carry the same number."""
-    digest, root = hashlib.sha256(), Path(__file__).parents[1]
-    for package in PLAYING_PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def _processor_facts() -> dict[str, str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split("\n\n")[0]
-    except OSError:  # not Linux
-        return {"model name": platform.processor()}
-    pairs = (line.partition(":") for line in lines.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "none"
+    return f"{machine_kind()}; network {engine} x{params.threads}"
 
 
 class _Run:

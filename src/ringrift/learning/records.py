@@ -36,7 +36,7 @@ class Shard(msgspec.Struct, kw_only=True):
     quality: float | None = None
     report: str | None = None  # digest of the check's report
     steps_per_row: float | None = None  # what its rows earned when they were accepted
-    machine: str = ""  # what its bits depend on, as the job says
+    machine: str = ""  # what its bits depend on, as the worker measured; where it has GPUs, as the job says
     can_be_recomputed: bool = False  # RingRift's own program was ordered
 
 

@@ -224,7 +224,8 @@ def _selfplay(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float)
                 worker=report.worker,
                 made_s=at_s,
                 cpu_s=report.cpu_s / len(artifacts),
-                machine=told.machine,
+                # What computed on a GPU is compared by distances in any case, so there the job may say it.
+                machine=report.machine or told.machine,
                 can_be_recomputed=_can_be_recomputed(job.order, told.machine),
             )
         )

@@ -61,6 +61,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
     gpu_s: float = 0.0  # how long it had a GPU
     node_s: float | None = None  # how long it took a whole node, or would have; None: not known
+    machine: str = ""  # the kind, as the worker measured it; empty: it has GPUs, or an older version
     artifacts: tuple[JobArtifact, ...] = ()
     fields: dict[str, Any] = {}  # the other fields of the job's result line
 

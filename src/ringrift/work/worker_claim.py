@@ -16,6 +16,7 @@ import structlog
 from ringrift.engine.ports import Claim, WorkState
 from ringrift.engine.work_rules import ENDED
 from ringrift.errors import ConfigError, Corrupt, DigestMismatch, LeaseLost, RingRiftError, Unavailable
+from ringrift.machine_kind import machine_kind
 from ringrift.work.durations_rules import TaskOutcome
 from ringrift.work.job_commands import job_argv, job_environment
 from ringrift.work.job_files import take_in
@@ -245,6 +246,7 @@ class ClaimedJob:
             cpu_s=round(self._cpu_s, 3),
             gpu_s=round(self._gpu_s, 3),
             node_s=round(config.node_seconds(cpu_s=self._cpu_s, gpu_s=self._gpu_s), 3),
+            machine="" if config.gpus else await asyncio.to_thread(machine_kind),
             artifacts=artifacts,
             fields=fields,
         )

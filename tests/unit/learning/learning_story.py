@@ -30,6 +30,7 @@ class Story:
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.facts: list[AnyFact] = []
         self.worker = "w1"
+        self.measured = ""  # what the worker says of its machine
         self._number = 0
 
     def write(self, fact: AnyFact) -> list[tuple[str, dict[str, Any]]]:
@@ -57,6 +58,7 @@ class Story:
             started_s=self.now_s - 10,
             wall_s=10.0,
             cpu_s=9.0,
+            machine=self.measured,
             artifacts=artifacts,
             fields=fields,
         )

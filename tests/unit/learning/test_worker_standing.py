@@ -120,6 +120,14 @@ def test_the_first_games_of_a_worker_are_compared_and_then_a_share_of_them():
     assert "long ago" in story.wanted(recompute_share=0.01).reason
 
 
+@pytest.mark.parametrize("said", ["", "a machine that nobody has"])
+def test_the_worker_says_what_machine_it_is_and_not_its_job(said):
+    story = Games()
+    story.measured = "as the worker measured"
+    story.play_by("a", machine=said, program="ringrift")
+    assert story.wanted().order.params["played_on"] == "as the worker measured"
+
+
 @pytest.mark.parametrize("machine", ["", "a machine that nobody has"])
 def test_a_worker_escapes_no_comparison_by_what_it_says_of_its_machine(machine):
     story = Games()
