@@ -1,7 +1,7 @@
 """Checks of what a run keeps: its facts against the high-water mark, and the files that its facts name.
 
 Files are read whole, those that are needed next first, as far as a bound on the bytes goes. One that is not
-here is no damage by itself: it may have been given up because other nodes have it.
+here is no damage by itself: it may have been given up because other nodes have it. The champion never is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ringrift.settings import Settings
 
 BYTES_MAX = 2 << 30
 NAMED_MAX = 5
+CHAMPION = "champion"
 
 
 async def store_findings(kv: KeyValue, settings: Settings) -> list[Finding]:
@@ -52,13 +53,21 @@ async def file_findings(
                     await blobs.verify(digest)
                 except (Corrupt, KeyError):
                     damaged.append(f"{what} {digest}")
+        without_champion = any(text.startswith(CHAMPION) for text in missing)
         for texts, level, how, advice in (
             (damaged, Level.PROBLEM, "damaged", "A job that needs one sets it aside and looks for a copy."),
-            (missing, Level.NOTICE, "not here", "If no other node or archive has them they are lost."),
+            (
+                missing,
+                Level.PROBLEM if without_champion else Level.NOTICE,
+                "not here",
+                "If no other node or archive has them they are lost.",
+            ),
         ):
             if texts:
                 named = ", ".join(texts[:NAMED_MAX]) + (", …" if len(texts) > NAMED_MAX else "")
-                text = f"{len(texts)} files that the facts of {state.config} name are {how}: {named}"
+                text = (
+                    f"files that the facts of {state.config} name and that are {how} ({len(texts)}): {named}"
+                )
                 found.append(
                     Finding(check="files", level=level, text=text, advice=advice, config=state.config)
                 )
@@ -69,7 +78,7 @@ def needed_files(state: ConfigState) -> Iterator[tuple[str, str]]:
     """What each file is, and its digest; those that are needed next come first."""
     models = sorted(state.models.values(), key=lambda model: (model.digest != state.champion, -model.number))
     for model in (*models, *state.students.values()):
-        yield ("champion" if model.digest == state.champion else "model"), model.digest
+        yield (CHAMPION if model.digest == state.champion else "model"), model.digest
         yield "card", model.card
     if state.newest_samples is not None:
         yield "samples", state.newest_samples.digest

@@ -9,6 +9,7 @@ from ringrift.engine.memory import memory_engine
 from ringrift.learning.doctor import examine
 from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, keep_diagnosis, read_diagnoses
 from ringrift.learning.doctor_rounds import ClockWatch, DoctorRounds, largest_step_back_s
+from ringrift.learning.doctor_storage import file_findings
 from ringrift.learning.facts import Noted
 from ringrift.learning.orders import selfplay_order, validate_order
 from ringrift.learning.window import BucketRules
@@ -64,6 +65,24 @@ def found(story, **changes):
 
 def test_a_sound_run_gives_no_finding():
     assert found(a_run()) == set()
+
+
+# --- the files ------------------------------------------------------------------------------------------
+
+
+class NoBlobs:
+    async def size(self, digest):
+        return None
+
+
+@pytest.mark.parametrize(("is_champion", "level"), [(False, Level.NOTICE), (True, Level.PROBLEM)])
+async def test_a_champion_that_is_nowhere_is_a_problem_and_other_files_may_be_elsewhere(is_champion, level):
+    story = a_run()
+    (model,) = story.state.models
+    story.state.champion = model if is_champion else None
+    (finding,) = await file_findings(NoBlobs(), [story.state])
+    assert (finding.level, finding.check) == (level, "files")
+    assert model in finding.text
 
 
 # --- the learning ---------------------------------------------------------------------------------------
