@@ -26,6 +26,7 @@ import structlog
 
 from ringrift import clock
 from ringrift.clock import ClockAnchor
+from ringrift.held_folder import open_file
 from ringrift.log_lines import prepare_line
 from ringrift.process import process_scope
 from ringrift.redaction import hide_secrets
@@ -160,13 +161,13 @@ class SystemRuntime:
             with ExitStack() as files:
                 if pipe is not None:
                     files.callback(pipe.close_write_end)
-                sink = _opened(files, command.output, "ab")
+                sink = _opened(files, command.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab")
                 process = await asyncio.create_subprocess_exec(
                     *command.argv,
                     env=None if command.env is None else dict(command.env),
                     cwd=command.cwd,
                     pass_fds=command.pass_fds,
-                    stdin=_opened(files, command.input, "rb"),
+                    stdin=_opened(files, command.input, os.O_RDONLY, "rb"),
                     stdout=sink if pipe is None else pipe.write_fd,
                     stderr=sink,
                     start_new_session=True,
@@ -186,8 +187,10 @@ class SystemRuntime:
         self._id_prefix = f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-"
 
 
-def _opened(files: ExitStack, path: Path | None, mode: str) -> IO[bytes] | int:
-    return subprocess.DEVNULL if path is None else files.enter_context(path.open(mode))
+def _opened(files: ExitStack, path: Path | None, flags: int, mode: str) -> IO[bytes] | int:
+    if path is None:
+        return subprocess.DEVNULL
+    return files.enter_context(os.fdopen(open_file(path, flags), mode))
 
 
 class _OutputPipe:

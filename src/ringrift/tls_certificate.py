@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ringrift.errors import ConfigError
+from ringrift.held_folder import link_file, remove_file, rename_file
 from ringrift.private_files import close_to_others, make_private_folder, open_private
 from ringrift.tls import CertificateFiles
 
@@ -94,10 +95,10 @@ def _write(path: Path, content: bytes, *, replace: bool) -> None:
             file.flush()
             os.fsync(file.fileno())
         if replace:
-            os.replace(making, path)
+            rename_file(making, path)
         else:
-            os.link(making, path)
+            link_file(making, path)
     except FileExistsError:
         return  # another process was first, and its key counts
     finally:
-        making.unlink(missing_ok=True)
+        remove_file(making)

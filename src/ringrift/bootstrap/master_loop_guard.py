@@ -2,8 +2,9 @@
 
 The holder keeps an exclusive lock on the data folder itself for as long as it lives, so the system ends the
 claim with the process, however that ends, and removing a file ends it for nobody. A folder that was moved
-away, or exchanged, takes its lock with it: the holder has to look whether the path still leads there. The PID
-file only tells others who it is.
+away, or exchanged, takes its lock with it: the holder has to look whether the path still leads there, and
+what it writes goes through the open folder, never into another one that was put in its place. The PID file
+only tells others who it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ringrift.bootstrap.master_loop import MasterLoop, pid_file, read_master_loo
 from ringrift.engine.lock_files import LockFile
 from ringrift.errors import AlreadyExists, StorageReadOnly
 from ringrift.file_identity import HeldPath
+from ringrift.held_folder import HeldFolder, hold_folder
 from ringrift.private_files import make_private_folder, open_private
 from ringrift.process_identity import own_start_s
 from ringrift.settings import get_settings
@@ -33,6 +35,7 @@ class MasterLoopGuard:
         self._folder = get_settings().data_dir if path is None else path.parent
         self._lock: LockFile | None = None
         self._held: HeldPath | None = None
+        self._open_folder: HeldFolder | None = None
         self._locked = False
 
     def acquire(self) -> None:
@@ -57,6 +60,7 @@ class MasterLoopGuard:
         make_private_folder(self._folder)
         lock = LockFile(self._folder)
         self._held = HeldPath(self._folder, lock.stat())
+        self._open_folder = hold_folder(self._folder, lock.descriptor)
         return lock
 
     def exchanged(self) -> str:
@@ -70,17 +74,23 @@ class MasterLoopGuard:
             return
         try:
             make_private_folder(self.path.parent)
-            descriptor = open_private(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(f"{me.pid} {me.began_s}\n")
+            self._write(f"{me.pid} {me.began_s}\n")
         except OSError as error:
             raise StorageReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
 
+    def _write(self, text: str) -> None:
+        descriptor = open_private(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+
     def release(self) -> None:
         """Give it up. The file stays, and is empty if it named this process."""
-        found = None if self.exchanged() else read_master_loop(self.path)
+        exchanged = self.exchanged()
+        found = None if exchanged else read_master_loop(self.path)
         if found is not None and found.pid == os.getpid():
-            self.path.write_text("", encoding="utf-8")
+            self._write("")
+        if self._open_folder is not None and not exchanged:
+            self._open_folder.let_go()  # else what is still under way must not go by path after all
         if self._lock is not None:
             self._lock.close()
         self._lock, self._held, self._locked = None, None, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
@@ -10,6 +11,7 @@ from typing import BinaryIO, TextIO, cast
 import structlog
 
 from ringrift.errors import StorageReadOnly
+from ringrift.held_folder import make_folders, open_file, rename_file
 from ringrift.log_lines import prepare_line
 from ringrift.redaction import hide_secrets
 from ringrift.runtime import LogStderr
@@ -41,14 +43,14 @@ class BoundedFile:
 
     def __init__(self, path: Path, *, bytes_max: int) -> None:
         self._path, self._bytes_max, self.lines_lost = path, bytes_max, 0
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         self._file = self._open()
 
     def write(self, text: str) -> None:
         try:
             if self._file.tell() >= self._bytes_max:
                 self._file.close()
-                self._path.replace(self._path.with_suffix(f"{self._path.suffix}.1"))
+                rename_file(self._path, self._path.with_suffix(f"{self._path.suffix}.1"))
                 self._file = self._open()
             self._file.write(text.encode())
         except (OSError, ValueError):  # ValueError: closed, because it could not be opened again
@@ -61,7 +63,7 @@ class BoundedFile:
         self._file.close()
 
     def _open(self) -> BinaryIO:
-        return self._path.open("ab", buffering=0)
+        return os.fdopen(open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
 
 
 def _configure(level: int, file: LogStderr | BoundedFile, renderer: structlog.typing.Processor) -> None:

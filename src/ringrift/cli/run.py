@@ -36,6 +36,7 @@ from ringrift.daemons.graph import PROFILES
 from ringrift.engine.opening import close_data_folder, get_engine
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
 from ringrift.full_disk import full_disk
+from ringrift.held_folder import remove_file
 from ringrift.private_files import open_private, private_umask
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
@@ -173,7 +174,7 @@ def _open_page(link: str) -> None:
     """Have a browser open a file that leads on: other users can read its command line, but not the file."""
     path = get_settings().data_dir / LINK_FILE
     try:
-        path.unlink(missing_ok=True)
+        remove_file(path)
         with os.fdopen(
             open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8"
         ) as file:

@@ -10,6 +10,7 @@ from collections import deque
 from pathlib import Path
 
 from ringrift.foreign_files.paths import is_plain_file
+from ringrift.held_folder import open_file, remove_file
 
 LOG_BYTES_MAX = 1_000_000
 TAIL_BYTES = 4096
@@ -22,9 +23,11 @@ def keep_log_small(path: Path | None, *, bytes_max: int = LOG_BYTES_MAX) -> None
         return
     aside = path.with_suffix(path.suffix + ".1")
     end = _last_bytes(path, bytes_max)
-    aside.unlink(missing_ok=True)
-    aside.write_bytes(end)
-    os.truncate(path, 0)
+    remove_file(aside)
+    with os.fdopen(open_file(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        file.write(end)
+    with os.fdopen(open_file(path, os.O_WRONLY | os.O_NOFOLLOW), "wb") as file:
+        file.truncate(0)
 
 
 def log_tail(path: Path | None, *, lines: int = TAIL_LINES) -> list[str]:

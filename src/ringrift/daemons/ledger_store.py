@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ import structlog
 
 from ringrift.daemons.restarts import FORGIVEN_AFTER_S, RestartRecord
 from ringrift.engine.lock_files import LockFile
+from ringrift.held_folder import make_folders
+from ringrift.private_files import replace_file
 from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
@@ -102,24 +103,16 @@ class JsonLedger:
         """Read, change and write the file with others kept out; False if another has it just now."""
         with self._turn:
             if self._lock_file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_folders(self._path.parent)
                 self._lock_file = LockFile(self._path.with_suffix(".lock"))
             if not self._lock_file.try_lock():
                 return False
             try:
                 document = _document({**self.load(now_s=now_s), **changed}, now_s)
-                self._replace(msgspec.json.encode(document))
+                replace_file(self._path, msgspec.json.encode(document))
             finally:
                 self._lock_file.unlock()
         return True
-
-    def _replace(self, content: bytes) -> None:
-        draft = self._path.with_suffix(".draft")
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
 
 
 def _document(records: Mapping[str, RestartRecord], now_s: float) -> _Document:

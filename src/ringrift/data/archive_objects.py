@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 from ringrift.data.archive_format import MARKER, STATES, ArchiveMarker, bytes_max_of, check_marker, encode
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.foreign_files.paths import open_regular
+from ringrift.held_folder import sync_folder
 from ringrift.private_files import close_to_others, is_shared, make_private_folder
 
 T = TypeVar("T")

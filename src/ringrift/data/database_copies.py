@@ -20,8 +20,9 @@ from ringrift.data.file_checks import FileBusy
 from ringrift.data.integrity_checks import DatabaseState, check_database
 from ringrift.engine.ports import Blobs
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import SIDECARS, sync_folder
+from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import Corrupt, Unavailable
+from ringrift.held_folder import sync_folder
 from ringrift.runtime import Runtime, system_runtime
 
 __all__ = ["prepare_database_for_transfer", "seal_database", "snapshot_database", "verified_database_copy"]

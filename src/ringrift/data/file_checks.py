@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import SIDECARS, sync_folder
+from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import ConfigError, Unavailable
+from ringrift.held_folder import sync_folder
 
 __all__ = ["ALGORITHMS", "FileBusy", "atomic_file_write", "compute_file_checksum", "set_aside"]
 

@@ -20,6 +20,7 @@ import structlog
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
+from ringrift.held_folder import check_leads_there, rename_file
 from ringrift.private_files import close_to_others, make_private_folder, open_private
 from ringrift.runtime import Runtime
 
@@ -288,7 +289,7 @@ class PromiseStore:
         if self._db is None:
             make_private_folder(self._folder)
             _make_private(path)
-            self._db = _connect(str(path))
+            self._db = _connect(f"{path.absolute().as_uri()}?mode=rw", place=path)  # never made by SQLite
             self._inode = _inode(path)
         return self._db
 
@@ -303,7 +304,7 @@ class PromiseStore:
         for suffix in ("", "-journal"):
             path = self._folder / (DATABASE + suffix)
             if path.exists():
-                path.replace(self._folder / f"{DATABASE}.damaged-{aside}{suffix}")
+                rename_file(path, self._folder / f"{DATABASE}.damaged-{aside}{suffix}")
 
     def _try_lock(self) -> Callable[[], None] | None:
         if self._folder is None:
@@ -323,13 +324,15 @@ class PromiseStore:
         self._deleting = False
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=_BUSY_S, check_same_thread=False, isolation_level=None)
+def _connect(path: str, *, place: Path | None = None) -> sqlite3.Connection:
+    db = sqlite3.connect(path, uri=True, timeout=_BUSY_S, check_same_thread=False, isolation_level=None)
     try:
+        if place is not None:
+            check_leads_there(place)
         db.execute("PRAGMA journal_mode = TRUNCATE")  # a write-ahead log cannot be shared over NFS
         db.execute("PRAGMA synchronous = FULL")  # a promise is on the disk before it is given
         db.executescript(_SCHEMA)
-    except sqlite3.Error:
+    except (sqlite3.Error, OSError):
         db.close()
         raise
     return db

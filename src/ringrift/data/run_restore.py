@@ -35,8 +35,9 @@ from ringrift.data.transfer.archives import is_archive, open_archive
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import SIDECARS, sync_folder
+from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
+from ringrift.held_folder import sync_folder
 from ringrift.private_files import make_private_folder
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings

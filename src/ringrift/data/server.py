@@ -24,6 +24,8 @@ from ringrift.data.transfer.receiving import Intake, open_intake
 from ringrift.data.transfer.signing import OnceOnly, Signer
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import Unavailable
+from ringrift.held_folder import make_folders, remove_file
+from ringrift.private_files import replace_file
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.tls import CertificateFiles, own_files
@@ -96,11 +98,9 @@ class DataServer:
         return server
 
     def _say_where(self, address: ServerAddress) -> None:
-        making = self._address_file.with_suffix(f".{os.getpid()}")
         with told_in_our_words(self._address_file):
-            self._address_file.parent.mkdir(parents=True, exist_ok=True)
-            making.write_bytes(msgspec.json.encode(address))
-            os.replace(making, self._address_file)
+            make_folders(self._address_file.parent)
+            replace_file(self._address_file, msgspec.json.encode(address), durable=False)
 
     def _look_after_the_folder(self) -> None:
         """Let go of what nobody continues, remove old leftovers and the lists of files that are gone."""
@@ -119,7 +119,7 @@ class DataServer:
         self._intake.close()
         self._intake.index.close()
         self._holder.promises.close()
-        self._address_file.unlink(missing_ok=True)
+        remove_file(self._address_file)
 
 
 def create_data_server() -> DataServer:

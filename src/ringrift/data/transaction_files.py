@@ -13,8 +13,8 @@ from typing import BinaryIO
 from ringrift.data.file_checks import compute_file_checksum
 from ringrift.data.transaction_records import MergeOperation, OperationType, TransactionRecord
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.held_folder import sync_folder
 
 STAGED = ".staged-"
 

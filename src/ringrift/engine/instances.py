@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ringrift.engine.lock_files import LockFile
 from ringrift.errors import StorageReadOnly, Unavailable
+from ringrift.held_folder import make_folders
 from ringrift.settings import Settings
 
 _FOLDER = "instances"
@@ -46,7 +47,7 @@ def take_instance_slot(settings: Settings, argv: Sequence[str]) -> InstanceSlot:
     name = base_name(settings, argv)
     folder = settings.coordination_dir / _FOLDER
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         for number in range(1, _SLOTS_MAX + 1):
             slot = _try_slot(folder, name, number)
             if slot is not None:

@@ -44,6 +44,10 @@ class LockFile:
     def unlock(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
+    @property
+    def descriptor(self) -> int:
+        return self._descriptor
+
     def stat(self) -> os.stat_result:
         """Of what is open here, wherever its path leads by now."""
         return os.fstat(self._descriptor)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from ringrift.errors import Unavailable
+from ringrift.held_folder import make_folders, open_file
 
 log = structlog.get_logger()
 
@@ -33,10 +34,10 @@ class DeliveryNotes:
 
     def __init__(self, folder: Path, instance: str) -> None:
         self._paths = [folder / f"{instance}.notes.{side}" for side in ("a", "b")]
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._files = [os.open(path, flags, 0o600) for path in self._paths]
+            make_folders(folder)
+            self._files = [open_file(path, flags, 0o600) for path in self._paths]
         except OSError as error:
             raise Unavailable(f"{folder}: delivery notes cannot be kept: {error.strerror}") from error
         self._side = 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ringrift.engine.lock_files import LockFile
 from ringrift.errors import StorageReadOnly, Unavailable
+from ringrift.held_folder import make_folders
 
 _SLOTS_MAX = 1_000
 
@@ -56,7 +57,7 @@ class RetrierSlots:
     def _file(self, number: int) -> LockFile:
         if number not in self._files:
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                make_folders(self._folder)
                 self._files[number] = LockFile(self._folder / f"{number}.lock")
             except OSError as error:
                 raise StorageReadOnly(f"{self._folder} cannot be used ({error.strerror})") from error

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ringrift.errors import ConfigError
+from ringrift.held_folder import make_folders
+from ringrift.private_files import replace_file
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 
@@ -42,13 +43,8 @@ def export_curriculum_weights(
         "updated_at": now_s,
         "updated_at_iso": datetime.fromtimestamp(now_s, UTC).isoformat(),
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    make_folders(target.parent)
+    replace_file(target, (json.dumps(content, indent=1) + "\n").encode(), private=False, durable=False)
     return target
 
 

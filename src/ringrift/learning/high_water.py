@@ -9,8 +9,6 @@ what was stored when the process died.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -20,10 +18,10 @@ import msgspec
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.sqlite.faults import LOST_ADVICE, told_in_our_words
 from ringrift.engine.sqlite.files import check_not_lost as check_no_files_without
-from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import Corrupt
 from ringrift.foreign_files.paths import read_regular
-from ringrift.private_files import open_private
+from ringrift.held_folder import remove_file
+from ringrift.private_files import replace_file
 from ringrift.settings import Settings
 
 NAME = "high_water.json"
@@ -83,21 +81,13 @@ def write_mark(data_dir: Path, mark: HighWaterMark) -> None:
     path = mark_path(data_dir)
     content = msgspec.json.encode(mark)
     stored = msgspec.json.encode(_Stored(mark=msgspec.Raw(content), hash=_hash(content)))
-    # A call that nobody waits for anymore may still be under way in another thread.
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     with told_in_our_words(path):
-        descriptor = open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(stored)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_folder(path.parent)
+        replace_file(path, stored)
 
 
 def forget_mark(data_dir: Path) -> None:
     """The database is exchanged on purpose, as by a restore; the next start writes a new mark."""
-    mark_path(data_dir).unlink(missing_ok=True)
+    remove_file(mark_path(data_dir))
 
 
 def check_not_lost(settings: Settings) -> None:

@@ -19,6 +19,15 @@ import structlog
 
 from ringrift.engine.ports import Blobs
 from ringrift.errors import Corrupt, DigestMismatch
+from ringrift.held_folder import (
+    link_file,
+    link_symbolically,
+    make_folders,
+    open_file,
+    remove_file,
+    rename_file,
+    sync_folder,
+)
 from ringrift.learning.records import Model, ModelState
 from ringrift.learning.state import ConfigState
 
@@ -77,7 +86,7 @@ class ChampionFiles:
             raise Corrupt(f"blob {digest}", found="it is not there", advice=advice) from None
 
     def _write(self, sources: dict[Path, tuple[str, BinaryIO]]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         parts = {path: path.with_name(path.name + PART) for path in sources}
         try:
             for path, (digest, source) in sources.items():
@@ -85,11 +94,11 @@ class ChampionFiles:
                     _copy(source, parts[path], digest)
             for path, part in parts.items():
                 _keep_previous(path)
-                part.replace(path)
-            _sync_folder(self.folder)
+                rename_file(part, path)
+            sync_folder(self.folder)
         finally:
             for part in parts.values():
-                part.unlink(missing_ok=True)
+                remove_file(part)
 
 
 def _plain(config: str) -> str:
@@ -108,7 +117,7 @@ def _digest(path: Path) -> str:
 
 def _copy(source: BinaryIO, target: Path, digest: str) -> None:
     found = hashlib.sha256()
-    with target.open("wb") as file:
+    with os.fdopen(open_file(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         while chunk := source.read(_CHUNK_BYTES):
             found.update(chunk)
             file.write(chunk)
@@ -123,9 +132,9 @@ def _keep_previous(path: Path) -> None:
     if path.is_file():
         kept = path.with_name(path.name + PREVIOUS)
         part = kept.with_name(kept.name + PART)
-        part.unlink(missing_ok=True)
-        os.link(path, part)
-        part.replace(kept)
+        remove_file(part)
+        link_file(path, part)
+        rename_file(part, kept)
 
 
 def _link(link: Path, target: Path) -> None:
@@ -135,14 +144,6 @@ def _link(link: Path, target: Path) -> None:
         if name.is_symlink() and os.readlink(name) == wanted:
             continue
         part = name.with_name(name.name + PART)
-        part.unlink(missing_ok=True)
-        part.symlink_to(wanted)
-        part.replace(name)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        remove_file(part)
+        link_symbolically(part, wanted)
+        rename_file(part, name)

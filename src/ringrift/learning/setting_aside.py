@@ -9,7 +9,8 @@ from pathlib import Path
 import structlog
 
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import SIDECARS, sync_folder
+from ringrift.engine.sqlite.files import SIDECARS
+from ringrift.held_folder import sync_folder
 from ringrift.learning.high_water import mark_path
 from ringrift.settings import Settings
 

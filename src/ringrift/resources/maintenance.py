@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from ringrift.data.waking import WakingDaemon
 from ringrift.events.dead_letters import get_dead_letter_queue
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.held_folder import check_leads_there, open_file, remove_file, rename_file
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings, get_settings
 
@@ -93,11 +95,13 @@ def archive_logs(folder: Path) -> int:
     freed = 0
     for path in folder.glob("*.log.1"):
         packed = path.with_suffix(".1.gz.part")
-        with path.open("rb") as source, gzip.open(packed, "wb") as target:
-            shutil.copyfileobj(source, target)
-        freed += path.stat().st_size - packed.stat().st_size
-        packed.replace(path.with_suffix(".1.gz"))
-        path.unlink()
+        descriptor = open_file(packed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with path.open("rb") as source, os.fdopen(descriptor, "wb") as file:
+            with gzip.GzipFile(path.name, "wb", fileobj=file) as target:
+                shutil.copyfileobj(source, target)
+            freed += path.stat().st_size - file.tell()
+        rename_file(packed, path.with_suffix(".1.gz"))
+        remove_file(path)
     return freed
 
 
@@ -109,7 +113,9 @@ def vacuum(path: Path, *, bytes_max: int = VACUUM_BYTES_MAX) -> str:
     if before > bytes_max:
         return f"left as it is: {before} bytes would be written anew"
     try:
-        with closing(sqlite3.connect(path, timeout=VACUUM_WAIT_S, isolation_level=None)) as db:
+        place = f"{path.absolute().as_uri()}?mode=rw"
+        with closing(sqlite3.connect(place, uri=True, timeout=VACUUM_WAIT_S, isolation_level=None)) as db:
+            check_leads_there(path)
             db.execute("VACUUM")
     except sqlite3.OperationalError as error:
         return f"left for later: {error}"

@@ -9,6 +9,8 @@ import msgspec
 
 from ringrift.errors import Corrupt
 from ringrift.foreign_files.paths import read_regular
+from ringrift.held_folder import make_folders, remove_file
+from ringrift.private_files import replace_file
 from ringrift.process_identity import is_alive, own_start_s
 
 FILE = "probes.json"
@@ -33,10 +35,8 @@ class Address(msgspec.Struct, frozen=True):
 
 def write_address(folder: Path, address: Address) -> None:
     """Tell others; replaces what an earlier process wrote."""
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{FILE}.{os.getpid()}.tmp"
-    temporary.write_bytes(msgspec.json.encode(address))
-    temporary.replace(folder / FILE)
+    make_folders(folder)
+    replace_file(folder / FILE, msgspec.json.encode(address), durable=False)
 
 
 def read_address(folder: Path) -> Address | None:
@@ -52,4 +52,4 @@ def read_address(folder: Path) -> Address | None:
 def forget_address(folder: Path, address: Address) -> None:
     """Take the address back, unless somebody else has written theirs."""
     if read_address(folder) == address:
-        (folder / FILE).unlink(missing_ok=True)
+        remove_file(folder / FILE)

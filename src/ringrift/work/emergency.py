@@ -22,6 +22,8 @@ from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
+from ringrift.held_folder import make_folders, remove_file
+from ringrift.private_files import replace_file
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
@@ -88,7 +90,7 @@ class EmergencyStop:
         if in_file is not None and in_file.is_on(now_s):
             return in_file
         if in_file is not None:
-            await asyncio.to_thread(self._places.file.unlink, missing_ok=True)  # its time is over
+            await asyncio.to_thread(remove_file, self._places.file)  # its time is over
         in_store = await self._read_key()
         return in_store if in_store is not None and in_store.is_on(now_s) else None
 
@@ -119,7 +121,7 @@ class EmergencyStop:
     async def clear(self) -> EmergencyNotice | None:
         """Let work start again; return what was in force."""
         found = await self.notice()
-        await asyncio.to_thread(self._places.file.unlink, missing_ok=True)
+        await asyncio.to_thread(remove_file, self._places.file)
         await (await self._places.kv()).delete(KEY)
         if found is not None:
             log.warning("emergency_stop.cleared", reason=found.reason)
@@ -127,7 +129,7 @@ class EmergencyStop:
 
     async def _write(self, notice: EmergencyNotice) -> EmergencyNotice:
         value = msgspec.json.encode(notice)
-        await asyncio.to_thread(_write_file, self._places.file, value, self._runtime.new_id())
+        await asyncio.to_thread(_write_file, self._places.file, value)
         await (await self._places.kv()).put(KEY, value)
         log.error("emergency_stop.on", reason=notice.reason, by=notice.by, until_s=notice.until_s)
         return notice
@@ -159,14 +161,9 @@ def _read(content: bytes) -> EmergencyNotice | None:
         return None
 
 
-def _write_file(path: Path, content: bytes, unique: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{unique}")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+def _write_file(path: Path, content: bytes) -> None:
+    make_folders(path.parent)
+    replace_file(path, content)
 
 
 # --- of this process ----------------------------------------------------------------------------------

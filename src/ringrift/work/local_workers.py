@@ -17,6 +17,7 @@ import structlog
 
 from ringrift.daemons.child_logs import keep_log_small
 from ringrift.daemons.orphan_guard import process_guard
+from ringrift.held_folder import make_folders
 from ringrift.runtime import Child, Command, Runtime
 from ringrift.work.shares import PREPARING
 
@@ -97,7 +98,7 @@ class LocalWorker:
             log.warning("workers.log_not_kept_small", path=str(self._log_path), error=str(error))
 
     async def _start(self) -> Child:
-        await asyncio.to_thread(self._log_path.parent.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(make_folders, self._log_path.parent)
         argv = [sys.executable, "-m", "ringrift.work.worker_main", "--slots", str(self._slots)]
         argv += ["--name", self._name]
         if self._kinds:

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from ringrift.engine.digests import is_digest
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import sync_folder
+from ringrift.held_folder import sync_folder
 from ringrift.private_files import open_private
 
 _INCOMING = ".incoming"

@@ -20,9 +20,9 @@ from ringrift.engine.digests import check_digest, mismatch
 from ringrift.engine.limits import BLOB_CALL_BYTES_MAX, BLOB_WAIT_S
 from ringrift.engine.sqlite.blob_folder import BlobFolder, OpenedFile, digest_of
 from ringrift.engine.sqlite.containment import contained
-from ringrift.engine.sqlite.files import sync_folder
 from ringrift.errors import Unavailable
 from ringrift.file_identity import HeldPath
+from ringrift.held_folder import sync_folder
 from ringrift.runtime import Runtime
 
 T = TypeVar("T")

@@ -17,6 +17,7 @@ from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import LOST_ADVICE, RESTORE_ADVICE
 from ringrift.engine.sqlite.schema import APPLICATION_ID, Migration, migrate
 from ringrift.errors import Corrupt, ForeignFile, StorageReadOnly
+from ringrift.held_folder import link_file, remove_file, sync_folder
 from ringrift.private_files import close_to_others, make_private_folder, open_private
 
 _HEADER_BYTES = 100
@@ -61,11 +62,11 @@ def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> b
     try:
         _make(making, migrations)
         try:
-            os.link(making, path)
+            link_file(making, path)
         except FileExistsError:
             return False  # another process was first, and its file is as good
     finally:
-        making.unlink(missing_ok=True)
+        remove_file(making)
     sync_folder(path.parent)
     return True
 
@@ -91,7 +92,8 @@ def check_not_lost(path: Path, blob_dir: Path) -> None:
 
 def _make(making: Path, migrations: Sequence[Migration]) -> None:
     os.close(open_private(making, os.O_RDWR | os.O_CREAT | os.O_EXCL))  # its log takes the rights from it
-    db = sqlite3.connect(making, isolation_level=None)
+    # Never made by SQLite, which goes by path.
+    db = sqlite3.connect(f"{making.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
     try:
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -109,7 +111,7 @@ def _remove_leftovers(path: Path) -> None:
     for leftover in path.parent.glob(f"{path.name}{_LEFTOVER}*"):
         maker = leftover.name.removeprefix(f"{path.name}{_LEFTOVER}").partition("-")[0]
         if maker.isdigit() and not _is_running(int(maker)):
-            leftover.unlink(missing_ok=True)
+            remove_file(leftover)
 
 
 def _is_running(pid: int) -> bool:
@@ -157,15 +159,6 @@ def check_sound(db: sqlite3.Connection, path: Path) -> None:
     found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise Corrupt(path, found=f"the database is damaged ({found})", advice=RESTORE_ADVICE)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in *folder* durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _elsewhere() -> str:

@@ -12,17 +12,18 @@ import socket
 import stat
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
 
 from ringrift.engine.waiting import Topics, Waiter
+from ringrift.held_folder import make_folder, make_folders, open_file
 
 log = structlog.get_logger()
 
 _DATAGRAM_BYTES = 256
-_SOCKET_PATH_MAX = 100  # the kernel's limit is 108 on Linux and 104 on macOS
+_THROUGH_DESCRIPTOR = Path("/proc/self/fd")
 _STOP = b"\x00"
 
 
@@ -113,16 +114,19 @@ class Wakeups:
             return  # another process was first
 
     def _address(self, name: str) -> str:
-        path = str(self._folder / name)
-        # A path through the descriptor is short, however deep the folder lies.
-        return path if len(path.encode()) <= _SOCKET_PATH_MAX else f"/proc/self/fd/{self._folder_fd}/{name}"
+        # A path through the descriptor is short, however deep the folder lies, and leads nowhere else.
+        if _THROUGH_DESCRIPTOR.exists():
+            return str(_THROUGH_DESCRIPTOR / str(self._folder_fd) / name)
+        return str(self._folder / name)
 
 
 def _private_folder(folder: Path) -> int | None:
     """Open the folder, made if need be; None when it is not ours alone."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        make_folders(folder.parent)
+        with suppress(FileExistsError):
+            make_folder(folder, 0o700)
+        descriptor = open_file(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         log.warning("engine.wakeups.polling", folder=str(folder), reason=str(error))
         return None
