@@ -111,7 +111,8 @@ def test_a_lost_write_ahead_log_is_noticed(folder):
     assert "Traceback" not in done.stderr
 
 
-def test_what_commands_did_on_a_stopped_run_is_noticed_when_it_is_lost(folder):
+def as_it_is(folder):
+    """Returns how to lose what is done to the database from now on."""
     place = folder / "data" / "coordination"
     before = {name: (place / name).read_bytes() for name in DATABASE if (place / name).exists()}
 
@@ -120,6 +121,20 @@ def test_what_commands_did_on_a_stopped_run_is_noticed_when_it_is_lost(folder):
         for name, content in before.items():
             (place / name).write_bytes(content)
 
+    return lose_what_was_done
+
+
+@pytest.mark.parametrize("command", [("pause",), ("queue", "revive", "all")])
+def test_what_was_asked_of_a_stopped_run_is_noticed_when_it_is_lost(folder, command):
+    lose_what_was_done = as_it_is(folder)
+    done = ringrift(folder, *command)
+    assert done.returncode == 0, done.stderr
+    lose_what_was_done()
+    assert "this is older than the run was" in ringrift(folder, "status").stderr
+
+
+def test_what_commands_did_on_a_stopped_run_is_noticed_when_it_is_lost(folder):
+    lose_what_was_done = as_it_is(folder)
     digest = json.loads(ringrift(folder, "data", "ls", "--json").stdout)[0]["digest"]
     pinned = ringrift(folder, "data", "pin", digest)
     assert pinned.returncode == 0, pinned.stderr

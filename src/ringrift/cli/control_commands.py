@@ -12,7 +12,7 @@ import click
 
 from ringrift.bootstrap.master_loop import MasterLoop, read_master_loop
 from ringrift.cli.answers import plain_errors, print_json
-from ringrift.cli.data_folder import ask_engine
+from ringrift.cli.data_folder import change_engine
 from ringrift.cli.durations import parse_duration
 from ringrift.cli.known_configs import configs_of, require_config
 from ringrift.cli.options import as_json, check_data_folder, on_data_folder
@@ -39,7 +39,7 @@ one_or_all = click.argument("config", required=False, help="A config of the run;
 def pause(config: str | None, reason: str, as_json: bool) -> None:
     """Order no new jobs, for one config or for all; what runs goes on to its end."""
     with plain_errors():
-        answer = ask_engine(lambda engine: _pause(engine, config, reason))
+        answer = change_engine(lambda engine: _pause(engine, config, reason))
     _tell(answer, as_json, f"{_whom(config)} will order no new jobs; `ringrift resume` lets it go on")
 
 
@@ -51,7 +51,7 @@ def pause(config: str | None, reason: str, as_json: bool) -> None:
 def resume(config: str | None, clear_emergency: bool, as_json: bool) -> None:
     """Let a paused config, or the whole run, go on."""
     with plain_errors():
-        answer = ask_engine(lambda engine: _resume(engine, config, clear_emergency=clear_emergency))
+        answer = change_engine(lambda engine: _resume(engine, config, clear_emergency=clear_emergency))
     cleared = answer["emergency_cleared"]
     text = f"{_whom(config)} may order jobs again"
     text += f"; the emergency stop is over ({cleared})" if cleared else ""

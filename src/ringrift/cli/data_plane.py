@@ -9,7 +9,6 @@ from typing import TypeVar
 import click
 from rich.progress import Progress
 
-from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.cli.data_folder import opened_engine
 from ringrift.cli.data_progress import WatchedTransfers, bars
 from ringrift.data.arrivals import take_over_arrivals
@@ -19,8 +18,6 @@ from ringrift.data.plane import DataPlane, close_data_plane, open_data_plane
 from ringrift.data.transfer.archives import is_archive
 from ringrift.engine.digests import is_digest
 from ringrift.errors import ConfigError
-from ringrift.learning.run_check import mark_outside_a_run
-from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 
 T = TypeVar("T")
@@ -37,7 +34,7 @@ def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool =
     holds_files = get_settings().blob_dir.is_dir()
 
     async def ask() -> T:
-        async with opened_engine(may_make=may_make, may_have_arrivals=holds_files) as engine:
+        async with opened_engine(may_make=may_make, may_have_arrivals=holds_files, changes=True):
             try:
                 plane = await open_data_plane()
                 _say_if_unnamed(plane)
@@ -46,8 +43,6 @@ def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool =
                 return await question(plane)
             finally:
                 await close_data_plane()
-                if not is_master_loop_running():  # the mark of a run that is alive is its own to write
-                    await mark_outside_a_run(engine.kv, system_runtime(), get_settings().data_dir)
 
     return asyncio.run(ask())
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ringrift.cli.answers import plain_errors, print_json
-from ringrift.cli.data_folder import ask_engine
+from ringrift.cli.data_folder import ask_engine, change_engine
 from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import NOTHING, clock, count, duration, stage_title
@@ -115,7 +115,7 @@ def show(item: str) -> None:
 def revive(item: str) -> None:
     """Give an item that failed for good a fresh set of attempts."""
     with plain_errors():
-        revived = ask_engine(lambda engine: _revive(engine, item))
+        revived = change_engine(lambda engine: _revive(engine, item))
     console().print(f"{len(revived)} revived.")
 
 
@@ -126,7 +126,7 @@ def revive(item: str) -> None:
 def cancel(item: str, reason: str) -> None:
     """Cancel an item that has not ended; its worker stops at its next report."""
     with plain_errors():
-        ask_engine(lambda engine: _cancel(engine, item, reason))
+        change_engine(lambda engine: _cancel(engine, item, reason))
     console().print(f"{item} is cancelled.", markup=False)
 
 

@@ -8,7 +8,7 @@ import click
 
 from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.cli.answers import plain_errors, print_json
-from ringrift.cli.data_folder import ask_engine
+from ringrift.cli.data_folder import ask_engine, change_engine
 from ringrift.cli.known_configs import require_config
 from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.terminal import console, print_table
@@ -60,10 +60,10 @@ def tune(
             return
         search = Search(kind=OptimizationType(kind), config=config, reason=reason, params=_params(given))
         if here:
-            result = ask_engine(lambda engine: _search_here(engine, search, quiet=as_json))
+            result = change_engine(lambda engine: _search_here(engine, search, quiet=as_json))
             _show_result(config, kind, result, as_json)
             return
-        run = ask_engine(lambda engine: _in_the_run(engine, search, wait=not no_wait, quiet=as_json))
+        run = change_engine(lambda engine: _in_the_run(engine, search, wait=not no_wait, quiet=as_json))
     _show_run(run, as_json)
 
 
