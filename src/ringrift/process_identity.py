@@ -63,6 +63,32 @@ def has_open(pid: int, path: Path) -> bool | None:
     return False
 
 
+def who_locks(*paths: Path) -> str:
+    """Which process keeps others from *paths* by a lock, in words that help; any, if that is not told."""
+    for path in paths:
+        for pid in _lockers(path):
+            if pid == os.getpid() or has_open(pid, path) is False:
+                continue
+            if is_stopped(pid):
+                return f"process {pid}, which is stopped (`kill -CONT {pid}` lets it go on),"
+            return f"process {pid}"
+    return "another process"
+
+
+def _lockers(path: Path) -> list[int]:
+    try:
+        inode, told = str(path.stat().st_ino), Path("/proc/locks").read_text(encoding="utf-8")
+    except OSError:
+        return []
+    found = []
+    for line in told.splitlines():
+        # Number, "->" if it only waits, two words of the kind, for what, process, device and inode, range.
+        words = line.split()
+        if len(words) > 5 and words[3] == "WRITE" and words[5].rpartition(":")[2] == inode:
+            found.append(int(words[4]))
+    return [pid for pid in found if pid > 0]  # in another container it has no number
+
+
 def process_numbers() -> str:
     """Where process numbers are counted: two processes know each other's only if it is the same."""
     try:

@@ -149,7 +149,10 @@ async def test_a_stopped_process_makes_others_unavailable_and_then_they_go_on(tm
         assert await heard(stopped) == ["holding"]
         os.kill(stopped.pid, signal.SIGSTOP)
         began_s = time.monotonic()
-        with pytest.raises(Unavailable):
+        helps = (
+            rf"process {stopped.pid}, which is stopped \(`kill -CONT {stopped.pid}` lets it go on\), has held"
+        )
+        with pytest.raises(Unavailable, match=helps):
             await impatient.kv.put("a", b"1")
         assert 1.9 < time.monotonic() - began_s < 60
         assert await impatient.kv.get("a") is None

@@ -11,7 +11,7 @@ from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.cli.options import has_run
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.learning.high_water import check_not_lost
 from ringrift.learning.run_check import mark_outside_a_run
 from ringrift.runtime import system_runtime
@@ -57,6 +57,9 @@ async def opened_engine(
         engine = await get_engine()
         try:
             yield engine
+        except Unavailable:
+            changes = False  # nobody can write now, and to try would only take time
+            raise
         finally:
             if changes and not is_master_loop_running():  # the mark of a live run is its own to write
                 await mark_outside_a_run(engine.kv, system_runtime(), get_settings().data_dir)

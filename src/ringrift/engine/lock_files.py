@@ -21,6 +21,7 @@ class LockFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         if path.is_dir():
             self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         else:

@@ -17,6 +17,7 @@ from ringrift.errors import (
     Unavailable,
 )
 from ringrift.full_disk import full_disk
+from ringrift.process_identity import who_locks
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}  # a file for a folder
@@ -49,7 +50,9 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> RingRiftError | None:
     if primary == sqlite3.SQLITE_NOTADB:
         return ForeignFile(path, found="this is not a SQLite database", advice=RESTORE_ADVICE)
     if primary in _BUSY:
-        return Unavailable(f"another process holds {path}")
+        # In the log of the database, the index of that log, or the database itself.
+        places = [path.with_name(f"{path.name}{suffix}") for suffix in ("-shm", "-wal", "")]
+        return Unavailable(f"{who_locks(*places)} holds {path}")
     if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM):
         return Unavailable(f"{path}: {error} ({error.sqlite_errorname})", retry_after_s=5.0)
     return None

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ringrift.engine.lock_files import LockFile
 from ringrift.errors import Unavailable
+from ringrift.process_identity import who_locks
 
 _RETRY_S = 0.02
 
@@ -49,11 +50,15 @@ class Turnstile:
                 break
             pause.wait(_RETRY_S)
         else:
-            raise Unavailable(f"another process has held {self._database} for {wait_s:g} s")
+            raise Unavailable(f"{self.holder()} has held {self._database} for {wait_s:g} s")
         try:
             yield
         finally:
             self._pen.unlock()
+
+    def holder(self) -> str:
+        """Who keeps the others waiting, in words."""
+        return who_locks(self._pen.path, self._turn.path)
 
     def close(self) -> None:
         self._turn.close()

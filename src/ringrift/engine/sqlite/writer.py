@@ -164,7 +164,8 @@ class Writer:
         wait_s = self._config.call_wait_s
         if started:
             return Unavailable(f"{self.path} took more than {wait_s:g} s; the write may still take effect")
-        return Unavailable(f"another process has held {self.path} for {wait_s:g} s; nothing was written")
+        holder = self._turnstile.holder()
+        return Unavailable(f"{holder} has held {self.path} for {wait_s:g} s; nothing was written")
 
     # --- in the thread ------------------------------------------------------------------------------
 
