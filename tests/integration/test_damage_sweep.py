@@ -1,6 +1,7 @@
 """A part of `make damage`: whatever was damaged is noticed or harmless, never wrong, never a traceback."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -9,38 +10,60 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import damage_sweep
-from damage_sweep import FLIPPED, Case, Sweep, make_run
+from damage_run import make_run
+from damage_sweep import (
+    BAD,
+    DAMAGES,
+    FLIPPED,
+    Sweep,
+    do_cases,
+    read_results,
+    replace_table,
+    summary,
+    working_folder,
+)
 
 FLIPS = 5
-KEPT = ("database", "write-ahead log", "high-water mark")
-CASES = [
-    *(Case(kind, FLIPPED, seed) for kind in KEPT for seed in range(FLIPS)),
-    *(Case(kind, FLIPPED, 0) for kind in ("blob: model", "blob: shard", "locks, pids, addresses")),
-    *(Case(kind, "deleted", 0) for kind in ("database", "blob: model", "blob: shard", "dead letters")),
-    *(Case(kind, "older", 0) for kind in ("database", "high-water mark")),
-    Case("database", "cut", 0),
-    Case("write-ahead log", "emptied", 0),
-]
+OPEN = ("dead letters", "node: cards of arrivals", "archive: descriptions of states")
 # What cannot be harmless.
-NOTICED = {"database": ("deleted", "cut"), "blob: model": ("deleted", FLIPPED), "blob: shard": (FLIPPED,)}
+NOTICED = {
+    "database": ("deleted", "cut"),
+    "high-water mark": ("cut", "emptied", "deleted"),
+    "blob: model": ("deleted", FLIPPED),
+    "blob: shard": (FLIPPED,),
+    "archive: states": (FLIPPED, "cut", "emptied", "deleted"),
+    "archive: files": (FLIPPED, "cut", "emptied", "deleted"),
+    "recorded games": ("cut", "emptied", "deleted"),
+}
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sweep")
-    return Sweep(folder, *make_run(folder, promotions=1))
+def sweep():
+    with working_folder() as folder:
+        yield Sweep(folder, *make_run(folder, promotions=1))
 
 
 @pytest.mark.timeout(900)
-def test_damage_is_noticed_or_harmless(sweep):
-    found = {case: sweep.check(case) for case in CASES}
-    found = {case: result for case, result in found.items() if result[0]}  # the others cannot be done
-    bad = {case: result for case, result in found.items() if result[1] not in ("noticed", "harmless")}
-    assert bad == {}
-    assert len(found) >= len(CASES) - 2
-    for case, (done, verdict, why) in found.items():
-        if case.damage in NOTICED.get(case.kind, ()):
-            assert verdict == "noticed", (case, done, why)
+def test_damage_is_noticed_or_harmless(sweep, tmp_path):
+    results, page = tmp_path / "results.jsonl", tmp_path / "page.md"
+    cases = [case for case in sweep.cases(flips=FLIPS, others=1) if not case.kind.startswith(OPEN)]
+    do_cases(sweep, cases, results, parallel=os.cpu_count() or 1)
+    found = [each for each in read_results(results) if "verdict" in each]
+    assert [each for each in found if each["verdict"] in BAD] == []
+    for each in found:
+        if each["damage"] in NOTICED.get(each["kind"], ()):
+            assert each["verdict"] in ("noticed", ""), each
+    done = {(each["kind"], each["damage"]) for each in found if each["verdict"]}
+    assert {kind for kind, _ in done} == {case.kind for case in cases}
+    assert {damage for _, damage in done} == {*DAMAGES, FLIPPED}
+
+    do_cases(sweep, cases, results, parallel=1)  # all of it is done
+    assert len([each for each in read_results(results) if "verdict" in each]) == len(found) == len(cases)
+    page.write_text("before\n<!-- table -->\nan older one\n<!-- end -->\nafter\n")
+    replace_table(page, summary(read_results(results)))
+    row = next(line for line in page.read_text().splitlines() if line.startswith("| blob: model |"))
+    assert row.endswith(f"| {FLIPS} noticed |")
+    assert "an older one" not in page.read_text()
 
 
 def with_finding(base, check, text):
@@ -58,7 +81,7 @@ def test_a_real_run_ends_well_or_refuses_with_a_reason():
 
 
 def test_the_sweep_sees_a_number_that_is_another_and_a_program_that_breaks_off(sweep):
-    base = sweep.base
+    base = sweep.base("database")
     wrong = {**base, "start": {**base["start"], "rows": base["start"]["rows"] + 40}}
     assert damage_sweep.judge(wrong, base)[0] == "WRONG"
     assert damage_sweep.judge({**base, "traceback": "KeyError"}, base)[0] == "traceback"
@@ -73,3 +96,19 @@ def test_the_sweep_sees_a_number_that_is_another_and_a_program_that_breaks_off(s
         said = {**wrong, "doctor": with_finding(base, "store", text)}
         assert damage_sweep.judge(said, base, done) == ("noticed", f"store: {text}")
     assert damage_sweep.judge(base, base) == ("harmless", "")
+
+
+def test_a_restore_that_brings_less_has_to_say_so_itself(sweep):
+    base = sweep.base("archive: states")
+    check = {
+        **base["check"],
+        "out": json.dumps(
+            json.loads(base["check"]["out"]) | {"damaged": [{"key": "states/x", "why": "damaged"}]}
+        ),
+    }
+    fewer = json.loads(base["restore"]["out"])
+    fewer["state"]["games"] -= 16
+    found = {**base, "check": check, "restore": {**base["restore"], "out": json.dumps(fewer)}}
+    assert damage_sweep.judge(found, base, "drive/states/x cut")[0] == "WRONG"
+    found["restore"]["err"] = "a newer state is damaged"
+    assert damage_sweep.judge(found, base, "drive/states/x cut")[0] == "noticed"
