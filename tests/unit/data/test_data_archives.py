@@ -1,5 +1,7 @@
 """Opening archives: what a user hears who lacks the client, the bucket, the drive or the right words."""
 
+import hashlib
+import random
 import subprocess
 import sys
 
@@ -53,6 +55,24 @@ async def test_a_bucket_that_does_not_exist_is_told(s3_bucket, tmp_path):
     nowhere = DataNode(name="there", s3_url="s3://no-such-bucket-of-ours/x", s3_endpoint=s3_bucket.server.url)
     with pytest.raises(TransferFailed, match="'no-such-bucket-of-ours' does not exist"):
         await bench.transport.send(nowhere, [bench.here.put(b"x")], Terms())
+
+
+async def test_a_transfer_that_broke_off_goes_on_though_parts_are_cut_in_another_size_by_now(
+    s3_bucket, tmp_path
+):
+    content = random.Random(1).randbytes(5 << 20)
+    bench = s3_bench(s3_bucket, tmp_path)
+    card = bench.here.put(content)
+    offset = 0
+    for size in (1 << 18, 1 << 19, 1 << 20):  # the line grew quicker, and then it broke
+        part = content[offset : offset + size]
+        digest = hashlib.sha256(part).hexdigest()
+        bench.there.objects.write(f"parts/{digest[:2]}/{digest}", part)
+        offset += size
+    bench.transport._part_bytes[bench.node.name] = 1 << 21  # what the line brings now
+    moved = await bench.transport.send(bench.node, [card], Terms())
+    assert [receipt.digest for receipt in moved.receipts] == [card.digest]
+    assert moved.bytes_sent == len(content) - offset
 
 
 async def test_an_archive_of_a_newer_version_is_left_alone(s3_bucket, tmp_path):

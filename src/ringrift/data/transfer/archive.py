@@ -117,8 +117,8 @@ class ArchiveTransport:
         way.call.arrived([new.receipt(way.node.name, self.name)])
 
     async def _send_parts(self, way: _Way, card: Artifact, path: Path) -> tuple[ArchivePart, ...]:
-        parts: list[ArchivePart] = []
-        offset = 0
+        parts = await self._begun_parts(way, card, path)
+        offset = sum(part.size for part in parts)
         while offset < card.size or not parts:
             part_bytes = self._part_bytes.get(way.node.name, self._part_first)
             content = await asyncio.to_thread(read_part, path, offset, part_bytes)
@@ -136,6 +136,30 @@ class ArchiveTransport:
             offset += part.size
             await way.call.reached(card.digest, offset // 2)  # reading back is the other half
         return tuple(parts)
+
+    async def _begun_parts(self, way: _Way, card: Artifact, path: Path) -> list[ArchivePart]:
+        """Return the parts that a transfer which broke off has left there, in whatever sizes it cut them.
+
+        The size of parts follows the line, so a later call would cut elsewhere and find nothing of them.
+        """
+        sizes = [self._part_first]
+        while sizes[-1] < PART_BYTES:
+            sizes.append(min(PART_BYTES, sizes[-1] * 2))
+        parts: list[ArchivePart] = []
+        offset = 0
+        while offset < card.size:
+            content = await asyncio.to_thread(read_part, path, offset, PART_BYTES) or b""
+            for length in sorted({min(size, len(content)) for size in sizes}, reverse=True):
+                digest = await asyncio.to_thread(hash_of_part, content[:length])
+                part = ArchivePart(sha256=digest, size=length)
+                if length and await way.objects.size(part.key) == length:
+                    break
+            else:
+                break
+            parts.append(part)
+            offset += part.size
+            await way.call.reached(card.digest, offset // 2)
+        return parts
 
     async def _read_back(self, way: _Way, card: Artifact, parts: Sequence[ArchivePart], path: Path) -> bool:
         async def on_progress(done: int) -> None:
