@@ -2,7 +2,10 @@
 
 import asyncio
 import hashlib
+import shutil
+import weakref
 from functools import partial
+from tempfile import mkdtemp
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.nodes import DataNodes
@@ -90,6 +93,8 @@ class SyncWorld:
         self.config = AutoSyncConfig(games_min=1, disk_percent_max=100.0, **config)
         self.nodes, self.gone, self.met = nodes, set(), set()
         self.store = MemoryStore()
+        self.folder = mkdtemp()  # for what a node keeps on its disk beside files
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.stores = {node.name: memory_engine(self.runtime).blobs for node in nodes}
         self.daemons, self.heard = {}, []
         self.router = UnifiedEventRouter(
@@ -125,7 +130,7 @@ class SyncWorld:
                 router=self.router,
             )
 
-        settings = load_settings({"RINGRIFT_DATA_DIR": "."}).settings
+        settings = load_settings({"RINGRIFT_DATA_DIR": f"{self.folder}/{name}"}).settings
         return DataPlane(
             engine, settings, self.runtime, nodes=DataNodes(name, self.nodes), make_transfers=transfers
         )
