@@ -164,3 +164,9 @@ def test_the_readme_links_every_document():
     readme = (ROOT / "README.md").read_text(encoding="utf8")
     missing = [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in readme]
     assert missing == []
+
+
+def test_a_release_of_the_changelog_has_each_section_once():
+    for release in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        sections = [line for line in release.splitlines() if line.startswith("### ")]
+        assert len(sections) == len(set(sections)), release.splitlines()[0]

@@ -77,10 +77,12 @@ def hide_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
 def _hidden(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return without_secrets(value)
-    if isinstance(value, int | float | None) or depth == 0:
+    if isinstance(value, int | float | None):
         return value
-    if isinstance(value, Mapping):
-        return {key: _hidden(each, depth - 1) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, Mapping) and depth > 0:
+        return {_hidden(key, 0): _hidden(each, depth - 1) for key, each in value.items()}
+    if isinstance(value, list | tuple) and depth > 0:
         return [_hidden(each, depth - 1) for each in value]
-    return value
+    shown = repr(value)  # as whoever writes the line would: an error or a path carries text, too
+    hidden = without_secrets(shown)
+    return value if hidden == shown else hidden

@@ -213,7 +213,7 @@ def _parse_table(value: Any) -> dict[str, Any]:
     try:
         table = parse_json(value) if isinstance(value, str) else value
     except NoDocument as error:
-        raise ConfigError(f"a table in the environment is a JSON object: {error}") from None
+        raise ConfigError(f"a table is a JSON object there: {error}") from None
     if not isinstance(table, dict):
         raise TypeError
     _check_plain(table, depth=TABLE_DEPTH_MAX)
@@ -231,9 +231,9 @@ def _check_plain(value: Any, *, depth: int) -> None:
     elif isinstance(value, str) and not is_plain_text(value):
         raise ConfigError(f"the text {value!r} has control characters, or bytes that are not UTF-8")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"a setting is {value}; numbers must be finite")
+        raise ConfigError(f"it has the number {value}; numbers must be finite")
     elif isinstance(value, int) and abs(value) >= 2**63:
-        raise ConfigError("a setting has a number of more than 64 bits")
+        raise ConfigError("it has a number of more than 64 bits")
 
 
 def _parse_prices(value: Any) -> dict[str, float]:

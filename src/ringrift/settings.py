@@ -300,6 +300,8 @@ def _look_up(
 def _parse(kind: ValueKind, value: Any, place: str) -> Any:
     try:
         return kind.parse(value)
+    except ConfigError as error:  # of one entry of a table
+        raise ConfigError(f"{place}: {error}") from None
     except (ValueError, TypeError, KeyError, OverflowError):
         if kind.is_secret:
             raise ConfigError(f"{place} must be {kind.allowed}") from None

@@ -1,6 +1,7 @@
 """Secrets do not stand in log lines, whatever put them there."""
 
 import json
+from pathlib import Path
 
 import pytest
 import structlog
@@ -86,7 +87,11 @@ def test_log_lines_are_cleaned_at_any_depth_and_in_tracebacks(tmp_path, monkeypa
     file = log_to_file(tmp_path / "log")
     log = structlog.get_logger()
     try:
-        log.warning(PLANTED, deep={"a": [("x", PLANTED)]}, kind=Secret(PLANTED), count=3)
+        log.warning(PLANTED, deep={"a": [("x", PLANTED)], PLANTED: 1}, kind=Secret(PLANTED), count=3)
+        deeper = {"a": {"b": {"c": {"d": [PLANTED]}}}}
+        log.warning(
+            "objects", error=ValueError(PLANTED), path=Path(PLANTED), raw=PLANTED.encode(), far=deeper
+        )
         try:
             raise ValueError(PLANTED)
         except ValueError:
@@ -95,7 +100,7 @@ def test_log_lines_are_cleaned_at_any_depth_and_in_tracebacks(tmp_path, monkeypa
         file.close()
         structlog.configure(**before)
     lines = (tmp_path / "log").read_text().splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert not [line for line in lines if PLANTED in line]
     assert json.loads(lines[0])["count"] == 3
 
