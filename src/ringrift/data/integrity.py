@@ -22,7 +22,7 @@ from ringrift.data.orphans import Orphans, register_orphans, take_in_strays
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import PART, Quarantine
 from ringrift.data.retention import read_held
-from ringrift.data.scrubbing import Scrubbed, examine_damaged_inputs, scrub
+from ringrift.data.scrubbing import Scrubbed, bring_back_champions, examine_damaged_inputs, scrub
 from ringrift.data.waking import WakingDaemon
 from ringrift.errors import ConfigError
 from ringrift.events.subscriptions import Callback
@@ -137,6 +137,7 @@ class IntegrityCheckDaemon(WakingDaemon):
         self.bytes_read += found.bytes
         self.damaged = [*self.damaged, *found.damaged][-PATHS_TOLD_MAX:]
         self.missing = [*self.missing, *found.missing][-PATHS_TOLD_MAX:]
+        await bring_back_champions(plane)
 
     def health_check(self) -> HealthCheckResult:
         health = super().health_check()

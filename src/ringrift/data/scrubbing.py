@@ -15,6 +15,7 @@ from ringrift.data.artifacts import Receipt
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import PART, set_damaged_aside
+from ringrift.data.retention import read_champions
 from ringrift.errors import Corrupt
 from ringrift.work.job_inputs import damaged_inputs, forget_damaged
 
@@ -109,6 +110,13 @@ async def examine_damaged_inputs(plane: DataPlane) -> list[str]:
         if await _take_from_models(plane, found.digest):
             await forget_damaged(plane.kv, found)
     return aside
+
+
+async def bring_back_champions(plane: DataPlane) -> None:
+    """Take champions that are not here, whoever lost or set them aside, from among the published models."""
+    for digest in await read_champions(plane.kv):
+        if not await plane.blobs.has(digest):
+            await _take_from_models(plane, digest)
 
 
 async def _take_from_models(plane: DataPlane, digest: str) -> bool:

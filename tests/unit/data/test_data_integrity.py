@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from guards_world import World, nodes
 
-from ringrift.data.artifacts import Artifact, ArtifactKind
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.deletion import Deleter
 from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Tombstone
 from ringrift.data.file_facts import read_facts
@@ -236,3 +236,22 @@ async def test_what_a_worker_found_damaged_is_set_aside_and_brought_again_from_t
     assert aside.read_bytes() == b"waights"
     assert await plane.blobs.has(digest) is published
     assert await damaged_inputs(plane.kv) == ([] if published else [told])
+
+
+@pytest.mark.parametrize("lost", ["damaged", "deleted"])
+async def test_a_champion_that_no_worker_asked_for_yet_comes_back_from_the_published_model(
+    plane, tmp_path, lost
+):
+    digest = await plane.blobs.put_bytes(b"weights")
+    await plane.manifest.register([Artifact(digest=digest, size=7, kind=ArtifactKind.MODEL)])
+    await plane.manifest.add_receipts(
+        [Receipt(digest=digest, node="a", size=7, verified_s=1.0, verifier="w")]
+    )
+    await plane.kv.put("learning/champion/hex8_2p", b'{"config":"hex8_2p","model":"%s"}' % digest.encode())
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "canonical_hex8_2p.safetensors").write_bytes(b"weights")
+    path = await plane.blobs.path(digest)
+    path.write_bytes(b"waights") if lost == "damaged" else path.unlink()
+    await IntegrityCheckDaemon(plane=plane, router=ear()[0], runtime=plane.runtime)._run_cycle()
+    assert (await plane.blobs.path(digest)).read_bytes() == b"weights"
+    assert [receipt.node for receipt in await plane.manifest.copies(digest)] == ["a"]
