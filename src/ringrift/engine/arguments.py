@@ -234,8 +234,7 @@ def check_new_work(items: Sequence[NewWork]) -> None:
             check_text("idempotency key", new.idempotency_key)
         if new.node is not None:
             check_name("node", new.node)
-        if new.requires:
-            _check_names("requires", new.requires)
+        _check_names("requires", new.requires)
         if new.after != ():
             if not isinstance(new.after, tuple):
                 refuse("after", new.after, "a tuple of ids")

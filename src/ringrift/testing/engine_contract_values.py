@@ -64,6 +64,7 @@ WRONG_TEXT: tuple[Any, ...] = (
 WRONG_NAMES: tuple[Any, ...] = (*WRONG_TEXT, "two\nlines", "bell\x07", "\x1f")
 WRONG_INTEGERS: tuple[Any, ...] = (2**63, 2**70, -1, True, 1.0, "1", None, math.nan)
 WRONG_LIMITS: tuple[Any, ...] = (*WRONG_INTEGERS, 0, ROWS_MAX + 1)
+NOTHING_OF_A_WRONG_TYPE: tuple[Any, ...] = (None, 0, "", [], {})
 _NO_SECONDS: tuple[Any, ...] = (math.nan, math.inf, -math.inf, -1.0, -0.001, 2**70, "1", None, True, 1j)
 
 
@@ -160,7 +161,7 @@ BAD_CALLS: dict[str, tuple[BadCall, Sequence[Any]]] = {
     "events.read limit": (lambda e, c, v: e.events.read(after=0, limit=v), WRONG_LIMITS),
     "events.read types": (
         lambda e, c, v: e.events.read(after=0, limit=1, types=v),
-        ("TEXT", 7, [7], [HALF_A_PAIR], [None]),
+        ("TEXT", 7, [7], [HALF_A_PAIR], [None], 0, ""),
     ),
     "events.seq_at since_s": (
         lambda e, c, v: e.events.seq_at(since_s=v),
@@ -211,9 +212,15 @@ BAD_CALLS: dict[str, tuple[BadCall, Sequence[Any]]] = {
             frozenset({"a\x1fb"}),
             frozenset({7}),
             frozenset({HALF_A_PAIR}),
+            *NOTHING_OF_A_WRONG_TYPE,
+            (),
+            set(),
         ),
     ),
-    "queue.add after": (lambda e, c, v: _add(after=v)(e, c, v), ("ab", ["a"], (7,), (HALF_A_PAIR,), None, 7)),
+    "queue.add after": (
+        lambda e, c, v: _add(after=v)(e, c, v),
+        ("ab", ["a"], (7,), (HALF_A_PAIR,), 7, *NOTHING_OF_A_WRONG_TYPE, set(), frozenset()),
+    ),
     "queue.add attempts_max": (
         lambda e, c, v: _add(attempts_max=v)(e, c, v),
         (0, -1, 2**31, 2**70, True, 1.5, "1", None),
@@ -222,7 +229,7 @@ BAD_CALLS: dict[str, tuple[BadCall, Sequence[Any]]] = {
     "queue.add payload": (lambda e, c, v: _add(payload=v)(e, c, v), wrong_documents()),
     "queue.add trace": (
         lambda e, c, v: _add(trace=v)(e, c, v),
-        ({"a": 1}, {"a": None}, {1: "a"}, {"a": HALF_A_PAIR}, "text", ["a"], {"a": "x" * 20_000}),
+        ({"a": 1}, {"a": None}, {1: "a"}, {"a": HALF_A_PAIR}, "text", ["a"], {"a": "x" * 20_000}, [], "", 0),
     ),
     "queue.add total": (
         lambda e, c, v: e.queue.add(v),
@@ -240,6 +247,8 @@ BAD_CALLS: dict[str, tuple[BadCall, Sequence[Any]]] = {
             *(Claimant(worker="w", node=node) for node in WRONG_NAMES[1:]),
             Claimant(worker="w", capabilities={"gpu"}),  # type: ignore[arg-type]
             Claimant(worker="w", capabilities=frozenset({7})),  # type: ignore[arg-type]
+            *(Claimant(worker="w", capabilities=v) for v in NOTHING_OF_A_WRONG_TYPE),
+            *(Claimant(worker="w", kinds=v) for v in NOTHING_OF_A_WRONG_TYPE if v is not None),
             Claimant(worker="w", kinds=["k"]),  # type: ignore[arg-type]
             Claimant(worker="w", kinds=frozenset({HALF_A_PAIR})),
         ),
