@@ -76,11 +76,14 @@ COMMAND_LINES ?= 2000
 commands: $(VENV)/.dev-ready
 	nice $(BIN)/python scripts/random_commands.py --lines $(COMMAND_LINES)
 
-# Three nodes whose disks fill, break and are wiped, lines cut and processes killed: no copy too few by our doing.
+# Three to five nodes that are killed, wiped and cut off while disks fill: no copy too few by our doing.
 NODES_S ?= 600
+NODES_SEED ?= 1
 nodes: $(VENV)/.dev-ready
-	nice $(BIN)/python scripts/three_nodes.py --seconds 120 --bug believes-receipts
-	nice $(BIN)/python scripts/three_nodes.py --seconds $(NODES_S)
+	nice $(BIN)/python scripts/data_nodes.py --seconds 120 --bug believes-receipts
+	nice $(BIN)/python scripts/data_nodes.py --seconds 120 --bug promises-later
+	nice $(BIN)/python scripts/data_nodes.py --seconds 60 --mixed
+	nice $(BIN)/python scripts/data_nodes.py --seconds $(NODES_S) --seed $(NODES_SEED)
 
 # An hour on two cores: every kind of durable file damaged in every way, 200 bits of each. It goes on where it was ended.
 .PHONY: damage

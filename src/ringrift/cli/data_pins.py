@@ -26,13 +26,20 @@ BY_HAND = "by hand"
 @as_json
 @on_data_folder
 def pin(digests: tuple[str, ...], why: str, as_json: bool) -> None:
-    """Keep files on every node that has them, until they are unpinned."""
+    """Keep files on every node that has them, until they are unpinned.
 
-    async def keep(plane: DataPlane, artifact: Artifact) -> bool:
+    The pin is recorded on this node, which need not have the file: whoever wants to delete a copy asks all
+    nodes. While this one does not answer, others do not know of it.
+    """
+
+    async def keep(plane: DataPlane, artifact: Artifact) -> str:
         await retention.pin(plane.kv, artifact.digest, why)
-        return True
+        if await plane.blobs.has(artifact.digest):
+            return "pinned"
+        where = ", ".join(sorted(each.node for each in await plane.manifest.copies(artifact.digest)))
+        return f"pinned; this node has no copy, others ({where or 'none is known'}) keep theirs if it answers"
 
-    _tell(_each(digests, keep), "pinned", "", as_json=as_json)
+    _tell(_each(digests, keep), "pinned", as_json=as_json)
 
 
 @click.command("unpin")
@@ -42,18 +49,18 @@ def pin(digests: tuple[str, ...], why: str, as_json: bool) -> None:
 def unpin(digests: tuple[str, ...], as_json: bool) -> None:
     """Let the rules of clean-up decide about files again."""
 
-    async def let_go(plane: DataPlane, artifact: Artifact) -> bool:
-        return await retention.unpin(plane.kv, artifact.digest)
+    async def let_go(plane: DataPlane, artifact: Artifact) -> str:
+        return "unpinned" if await retention.unpin(plane.kv, artifact.digest) else "was not pinned"
 
-    _tell(_each(digests, let_go), "unpinned", "was not pinned", as_json=as_json)
+    _tell(_each(digests, let_go), "unpinned", as_json=as_json)
 
 
 def _each(
-    texts: tuple[str, ...], act: Callable[[DataPlane, Artifact], Awaitable[bool]]
-) -> list[tuple[Artifact, bool]]:
-    """Nothing is done unless all of them are known."""
+    texts: tuple[str, ...], act: Callable[[DataPlane, Artifact], Awaitable[str]]
+) -> list[tuple[Artifact, str]]:
+    """What came of each; nothing is done unless all of them are known."""
 
-    async def work(plane: DataPlane) -> list[tuple[Artifact, bool]]:
+    async def work(plane: DataPlane) -> list[tuple[Artifact, str]]:
         found = [await find_artifact(plane, text) for text in texts]
         return [(artifact, await act(plane, artifact)) for artifact in found]
 
@@ -61,10 +68,10 @@ def _each(
         return ask_plane(work)
 
 
-def _tell(done: list[tuple[Artifact, bool]], changed: str, unchanged: str, *, as_json: bool) -> None:
+def _tell(done: list[tuple[Artifact, str]], changed: str, *, as_json: bool) -> None:
     if as_json:
-        print_json([{"digest": artifact.digest, changed: was_done} for artifact, was_done in done])
+        rows = [{"digest": artifact.digest, changed: told.startswith(changed)} for artifact, told in done]
+        print_json(rows)
         return
-    for artifact, was_done in done:
-        told = changed if was_done else unchanged
+    for artifact, told in done:
         console().print(f"{brief(artifact.digest)} {artifact.name}: {told}", markup=False)

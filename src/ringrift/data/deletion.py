@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
@@ -35,6 +36,7 @@ from ringrift.data.promise_store import BEING_DELETED
 from ringrift.data.promises import KEEP_S, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
 from ringrift.data.quarantine import Quarantine
 from ringrift.data.retention import OpenInputs, needed_for
+from ringrift.data.transfer.archives import is_archive
 from ringrift.data.transfer.messages import File
 from ringrift.errors import ConfigError, Conflict, Corrupt, RingRiftError
 
@@ -292,6 +294,11 @@ class Deleter:
             await self._take_back(digest)
             await self._end(digest, asked)
             return _kept(digest, "the promises to keep it were running out before it was deleted")
+        if not await asyncio.to_thread(plane.promises.has_begun, digest):
+            # Others may have been promised the file since.
+            await self._take_back(digest)
+            await self._end(digest, asked)
+            return _kept(digest, "the record of promises was lost while it was being deleted")
         await plane.blobs.delete(digest)
         await self._complete(digest, own, receipts)
         await self._end(digest, asked)
@@ -400,7 +407,8 @@ class Deleter:
         asked: list[DataNode] = []
         for group in await self._groups(artifact.digest, with_self=is_heir):
             asked += group
-            replies += await asyncio.gather(*(self._ask_one(node, request) for node in group))
+            told = await asyncio.gather(*(self._ask_one(node, request) for node in group))
+            replies += told if is_heir else [self._of_another_folder(reply, own_store) for reply in told]
             verdict = judge_promises(replies, rules.copies_min, own_store=own_store, heir=heir)
             if verdict.allowed or _pinned(replies):
                 break
@@ -409,19 +417,29 @@ class Deleter:
             promise=request.promise,
             until_s=begun_s + keep_s / 2,  # the rest is for clocks that run at different rates
             asked=tuple(asked) if keep_s > 0 else (),
-            busy=any(reply.file is not None and reply.file.refusal == BEING_DELETED for reply in replies),
+            busy=any(self._is_busy(reply) for reply in replies),
             pinned=_pinned(replies),
         )
 
     async def _groups(self, digest: str, *, with_self: bool) -> list[list[DataNode]]:
-        """Nodes whose copies could count: first those that are known to have one, then the others."""
-        nodes = self._plane.nodes
-        # Of its heir this node's own copy counts, too: it is not the one that goes.
-        ours = set() if with_self else set(nodes.sharing(self._node))
-        able = [each for each in nodes.all() if each.active and not each.ephemeral and each.name not in ours]
+        """Whom to ask: first all nodes, for the pins that they may have; then archives without a receipt."""
         known = {receipt.node for receipt in await self._plane.manifest.copies(digest)}
-        first = [each for each in able if each.name in known]
-        return [group for group in (first, [each for each in able if each.name not in known]) if group]
+        able = [each for each in self._plane.nodes.all() if each.active]
+        # Of its heir this node's own copy counts, too: it is not the one that goes.
+        able = [each for each in able if with_self or each.name != self._node]
+        first = [each for each in able if each.name in known or not is_archive(each)]
+        return [group for group in (first, [each for each in able if each not in first]) if group]
+
+    def _of_another_folder(self, reply: HolderReply, own_store: str) -> HolderReply:
+        """Nodes that share this one's disk, by the config file, are asked for their pins only."""
+        if reply.answer is None or reply.node not in self._plane.nodes.sharing(self._node):
+            return reply
+        return reply._replace(answer=msgspec.structs.replace(reply.answer, store=own_store))
+
+    def _is_busy(self, reply: HolderReply) -> bool:
+        """Whether another node deletes the file just now."""
+        being_deleted = reply.file is not None and reply.file.refusal == BEING_DELETED
+        return being_deleted and reply.node not in self._plane.nodes.sharing(self._node)
 
     async def _ask_one(self, node: DataNode, request: KeepRequest) -> HolderReply:
         plane, began_s = self._plane, self._plane.runtime.now_s()
@@ -436,6 +454,8 @@ class Deleter:
             self._silent[node.name] = (str(error), plane.runtime.boot_s() + SILENT_S)
             return HolderReply(node.name, None, str(error))
         await learn_from_answer(plane, answer, began_s=began_s)
+        if node.ephemeral:
+            answer = msgspec.structs.replace(answer, counts=False)  # whatever its own config says
         return HolderReply(node.name, answer)
 
     # --- records ------------------------------------------------------------------------------------------

@@ -166,6 +166,11 @@ class PromiseStore:
         """Deletions that have begun, with their reasons."""
         return self._do(lambda db: dict(db.execute("SELECT digest, reason FROM begun").fetchall()))
 
+    def has_begun(self, digest: str) -> bool:
+        """Whether the deletion is still noted: a record that was lost meanwhile does not have it."""
+        question = "SELECT 1 FROM begun WHERE digest = ?"
+        return self._do(lambda db: db.execute(question, (digest,)).fetchone() is not None)
+
     # --- reading --------------------------------------------------------------------------------------
 
     def note_read(self, digest: str, look: FileLook, *, sound: bool) -> None:

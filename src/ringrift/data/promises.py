@@ -74,7 +74,7 @@ class KeptFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     missing: bool = False  # it looked, and there is no such file
     damaged: bool = False  # it looked, or read, and the file is not what its name says
     read_age_s: float | None = None  # since all of it was read and had the right hash; None: not known
-    pinned: str = ""  # why a person keeps it on every node
+    pinned: str = ""  # why a person keeps it on every node; told of a promise, and of one file alone
 
 
 class KeepAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,6 +154,8 @@ class Holder:
             files = tuple(self._keep(file, request) for file in request.files)
         else:
             files = self._look(request.files)
+            if len(files) == 1:  # whoever asks about one file wants to know whether it may go
+                files = (self._with_pin(files[0]),)
         node = self._node
         return KeepAnswer(
             node=node.name,
@@ -193,11 +195,17 @@ class Holder:
             found.append(seen)
         return tuple(found)
 
+    def _with_pin(self, found: KeptFile) -> KeptFile:
+        try:
+            return msgspec.structs.replace(found, pinned=self._pinned(found.digest))
+        except RingRiftError as error:
+            return KeptFile(digest=found.digest, refusal=f"it cannot look: {error}")
+
     def _found(self, file: File, read: FileRead | None) -> KeptFile:
         """What the disk shows, and what is known from reading it before."""
         look = self._files.look(file.digest)
         if look is None:
-            return KeptFile(digest=file.digest, refusal="it does not have it", missing=True)
+            return _missing(file)
         if look.size != file.size:
             return KeptFile(
                 digest=file.digest,
@@ -212,22 +220,23 @@ class Holder:
         return KeptFile(digest=file.digest, size=look.size, read_age_s=age_s)
 
     def _keep(self, file: File, request: KeepRequest) -> KeptFile:
+        """Pins are told without a copy, too: a person may pin on any node."""
         try:
-            found = self._examined(file)
+            pinned = self._pinned(file.digest)
+            found = msgspec.structs.replace(self._examined(file), pinned=pinned)
             if found.refusal:
                 return found
-            pinned = self._pinned(file.digest)
             refusal = self.promises.promise(
                 file.digest, asker=request.asker, promise=request.promise, keep_s=request.keep_s
             )
             # A deletion may have begun and ended since the first look; after the promise none begins.
             if not refusal and self._files.look(file.digest) is None:
-                return KeptFile(digest=file.digest, refusal="it does not have it", missing=True)
+                return _missing(file, pinned)
         except FileNotFoundError:
-            return KeptFile(digest=file.digest, refusal="it does not have it", missing=True)
+            return _missing(file, pinned)
         except (RingRiftError, OSError) as error:
             return KeptFile(digest=file.digest, refusal=f"it cannot look: {error}")
-        return msgspec.structs.replace(found, refusal=refusal, pinned=pinned)
+        return msgspec.structs.replace(found, refusal=refusal)
 
     def _examined(self, file: File) -> KeptFile:
         """Look at a file, and read it if that was long ago, or a clock says that it will be."""
@@ -250,6 +259,10 @@ class Holder:
                 digest=file.digest, size=found.size, refusal=f"its file is damaged: {wrong}", damaged=True
             )
         return msgspec.structs.replace(found, read_age_s=0.0)
+
+
+def _missing(file: File, pinned: str = "") -> KeptFile:
+    return KeptFile(digest=file.digest, refusal="it does not have it", missing=True, pinned=pinned)
 
 
 def open_holder(settings: Settings, runtime: Runtime, *, node: DataNode) -> Holder:

@@ -209,13 +209,15 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         super().__init__("replication_repair", interval_s=interval_s, **given)
         self._begun: deque[float] = deque(maxlen=self.rules.repairs_per_hour)
         self._outcomes: deque[bool] = deque(maxlen=_OUTCOMES_MAX)
+        self._failed_s: dict[str, float] = {}  # nodes that the last repair did not get to, and when
         self.failures: dict[str, str] = {}  # of the last cycle; digest: why
 
     def _complete(self, snapshot: CopiesSnapshot) -> CopiesSnapshot:
         hour_ago_s = self._runtime.monotonic_s() - 3_600.0
         failed = self._outcomes.count(False) / len(self._outcomes) if self._outcomes else 0.0
         begun = sum(begun_s > hour_ago_s for begun_s in self._begun)
-        return replace(snapshot, repairs_last_hour=begun, failed_share=failed)
+        failing = frozenset(name for name, failed_s in self._failed_s.items() if failed_s > hour_ago_s)
+        return replace(snapshot, repairs_last_hour=begun, failed_share=failed, failing=failing)
 
     async def repair_once(self) -> RepairPlan:
         """Make the copies that are missing now; return what was planned."""
@@ -252,6 +254,9 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         begun_s = self._runtime.monotonic_s()
         errors = await self._errors_of(plane, trip)
         self.failures |= errors
+        self._failed_s.pop(trip[0].target, None)
+        if len(errors) == len(trip):
+            self._failed_s[trip[0].target] = self._runtime.monotonic_s()
         seconds = self._runtime.monotonic_s() - begun_s
         for repair in trip:
             digest = repair.artifact.digest

@@ -54,6 +54,7 @@ class CopiesSnapshot:
     heirs: frozenset[str] = frozenset()  # artifacts that live on in another
     disk_percent: Mapping[str, float] = field(default_factory=dict)
     resting: frozenset[str] = frozenset()  # repaired, or tried, a short time ago
+    failing: frozenset[str] = frozenset()  # nodes that the last repair did not get to: the last choice
     repairs_last_hour: int = 0
     failed_share: float = 0.0
     under_since_s: Mapping[str, float] = field(default_factory=dict)
@@ -232,7 +233,11 @@ def _source(copies: Copies, snapshot: CopiesSnapshot) -> str | None:
 
 def _target(each: _Standing, snapshot: CopiesSnapshot) -> str | None:
     able = [node for node in snapshot.view.nodes.all() if not _refusal(node, each, snapshot)]
-    best = max(able, key=lambda node: (_target_score(node, snapshot), node.name), default=None)
+
+    def order(node: DataNode) -> tuple[bool, float, str]:
+        return node.name not in snapshot.failing, _target_score(node, snapshot), node.name
+
+    best = max(able, key=order, default=None)
     return None if best is None else best.name
 
 

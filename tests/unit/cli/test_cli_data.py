@@ -535,3 +535,5 @@ def test_a_pinned_file_stays_until_it_is_unpinned(neighbors):
     assert "was not pinned" in ringrift("unpin", games.digest).stdout
     ringrift("gc")
     assert not blob(games).exists()
+    told = " ".join(ringrift("pin", games.digest).stdout.split())
+    assert "pinned; this node has no copy, others (b, c) keep theirs if it answers" in told

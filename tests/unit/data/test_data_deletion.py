@@ -18,6 +18,7 @@ from ringrift.data.deletion import Deleter, DeletionRules, Inheritance, may_dele
 from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
 from ringrift.data.distribution_plan import DistributionScene
 from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.promises import KeepRequest
 from ringrift.data.retention import pin
 from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.picture import take_picture
@@ -309,6 +310,57 @@ async def test_what_came_to_be_needed_after_the_decision_stays(need):
     assert "it is needed" in stale.verdict.reason
     assert await world.holders(artifact) == {"a", "b", "c"}
     assert (await Deleter(world.planes["b"]).examine(artifact)).copies_left == 2, "a's copy counts again"
+
+
+@pytest.mark.parametrize("place", ["d", "e", "f"])
+async def test_a_pin_on_any_node_that_answers_keeps_the_file(place):
+    """Nodes whose copies were not needed were not asked, and those without one did not look for a pin."""
+    world = World(*nodes("a", "b", "c", "d"), DataNode(name="e", ephemeral=True), DataNode(name="f"))
+    artifact = await world.make(b"games", "a", "b", "c")
+    if place == "d":
+        await world.planes[place].blobs.put_bytes(b"games")  # a does not know of it
+    world.planes[place].holder._pinned = lambda _digest: "for a paper"
+    deleter = Deleter(world.planes["a"])
+    told = f"it is pinned on {place}: for a paper"
+    assert (await deleter.examine(artifact, ask=True)).reason == told
+    assert (await deleter.delete(artifact, why="gc", by="test")).verdict.reason == told
+    assert "a" in await world.holders(artifact)
+    world.down.add(place)
+    assert (await Deleter(world.planes["a"]).delete(artifact, why="gc", by="test")).verdict.allowed
+
+
+async def test_a_copy_on_a_node_that_may_vanish_does_not_count_whatever_that_node_says():
+    world = World(*nodes("a", "b"), DataNode(name="e", ephemeral=True))
+    artifact = await world.make(b"games", "a", "b", "e")
+    world.planes["e"].holder._node = DataNode(name="e")  # by its own config it stays
+    rules = DeletionRules(copies_min=1)
+    world.down.add("b")
+    assert not (
+        await Deleter(world.planes["a"], rules=rules).delete(artifact, why="gc", by="t")
+    ).verdict.allowed
+
+
+async def test_a_deletion_whose_beginning_was_lost_with_the_record_is_not_carried_out():
+    """With the record it was forgotten that the file is being deleted, and another node was promised it."""
+    world = World(*nodes("a", "b", "c", "d"))
+    artifact = await world.make(b"games", "a", "b", "c", "d")
+    plane, kept = world.planes["a"], []
+    asked = plane.holders.keep
+
+    async def keep(node, request):
+        answer = await asked(node, request)
+        plane.promises._db = None  # a new one is made
+        plain = KeepRequest(asker="d", promise="d", keep_s=60.0, files=request.files)
+        kept.append(await asyncio.to_thread(plane.holder.keep, plain))
+        return answer
+
+    plane.holders.keep = keep
+    done = await Deleter(plane).delete(artifact, why="gc", by="test")
+    assert [file.refusal for answer in kept for file in answer.files][-1] == "", "a has promised d"
+    assert "record of promises was lost" in done.verdict.reason
+    assert await world.holders(artifact) == {"a", "b", "c", "d"}
+    assert "a" in {each.node for each in await plane.manifest.copies(artifact.digest)}
+    assert await Deleter(plane).finish() == []
 
 
 async def test_a_second_deleter_of_a_node_waits_for_the_first():

@@ -199,6 +199,25 @@ async def test_a_failed_repair_is_told_and_rests():
     assert await world.holders(games) == {"a", "b"}
 
 
+async def test_a_node_that_a_repair_did_not_get_to_is_the_last_choice():
+    """The same one was chosen again and again, and files stayed single beside a node that was free."""
+    world = World(*FOUR)
+    world.down.add("d")
+    games = await world.make(b"games", "a")
+    daemon = ReplicationRepairDaemon(plane=world.planes["a"], router=world.router, runtime=world.runtime)
+    await daemon._run_cycle()
+    assert [told["target_nodes"] for told in world.heard("REPAIR_FAILED")] == [["d"]]
+    world.down.clear()
+    world.runtime.advance(601.0)
+    await daemon._run_cycle()
+    assert await world.holders(games) == {"a", "c"}
+    world.down |= {"b"}
+    for _ in range(3):
+        world.runtime.advance(601.0)
+        await daemon._run_cycle()
+    assert await world.holders(games) == {"a", "c", "d"}
+
+
 async def test_two_repairers_do_not_make_the_same_copy():
     world = World(*nodes("a", "b"), DataNode(name="c", training=True), DataNode(name="d"))
     await world.make(b"games", "a", "b")
