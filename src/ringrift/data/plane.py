@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -12,6 +13,7 @@ from ringrift.data.export_windows import ExportWindows
 from ringrift.data.manifest_index import ManifestIndex, ManifestView
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
+from ringrift.data.promise_store import PromiseStore
 from ringrift.data.promises import Holder, KeepAnswer, KeepRequest, Released, ReleaseRequest, open_holder
 from ringrift.data.quarantine import set_damaged_aside
 from ringrift.data.transfer.assembling import assemble_holders, assemble_transfers
@@ -193,4 +195,8 @@ async def close_data_plane() -> None:
 async def open_data_plane() -> DataPlane:
     """Return this process's data plane without holding up the event loop."""
     await get_engine()
+    if process_scope().peek(DataPlane) is None:
+        # The first record of promises is synced to the disk: that takes longer than the loop may be held up.
+        folder = get_settings().blob_dir
+        await asyncio.to_thread(lambda: PromiseStore(folder, system_runtime()).close())
     return get_data_plane()
