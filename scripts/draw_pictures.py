@@ -87,14 +87,16 @@ def main() -> int:
     address = None if data is None else read_address(get_settings().coordination_dir)
     with started_browser() as browser:
         if data is None:
-            with made_up_page(status, runtime) as link:
-                take_shots(browser, link)
+            for shot in SHOTS:  # each on a fresh page: one that nothing reports to is not well after 10 s
+                with made_up_page(status, runtime) as link:
+                    shoot(browser, link, *shot)
             with made_up_page(
                 SampleRun(configs=TWELVE, now_s=runtime.now_s(), minutes=600).status(), runtime
             ) as link:
                 shoot(browser, link, "live-page-twelve", "dark", 1280, 1010)
         elif address is not None:
-            take_shots(browser, partial(page_link, address))
+            for shot in SHOTS:
+                shoot(browser, partial(page_link, address), *shot)
     return 0
 
 
@@ -123,11 +125,6 @@ def started_browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(QUIET))
         yield browser
         browser.close()
-
-
-def take_shots(browser: Browser, link: Callable[[], str]) -> None:
-    for shot in SHOTS:
-        shoot(browser, link, *shot)
 
 
 def shoot(browser: Browser, link: Callable[[], str], name: str, theme: str, width: int, height: int) -> None:
