@@ -154,13 +154,8 @@ class ClusterManifest:
         return {each.digest: view.holders(each.digest) for each in view.of_kinds(kinds_of("games"))}
 
     def get_replication_count(self, digest: str) -> int:
+        """Return how many nodes verified a copy once. Whether one may go, `Deleter` asks them."""
         return len(self.get_locations(digest))
-
-    def is_safe_to_delete(self, digest: str, *, on_node: str | None = None, copies: int = COPIES_MIN) -> bool:
-        """Whether *copies* other nodes verified a copy; a file of which nothing is known is not safe."""
-        node = on_node or self.plane.this.name
-        elsewhere = [receipt for receipt in self.get_locations(digest) if receipt.node != node]
-        return len(elsewhere) >= copies
 
     def get_under_replicated(self, copies: int = COPIES_MIN, data_type: str = "all") -> list[Artifact]:
         view = self.view()
