@@ -181,8 +181,10 @@ class CrossProcessEventQueue:
         types = None if subscriber is None else subscriber.event_types
         if event_types is not None:
             types = [normalize_event_type(event_type) for event_type in event_types]
-        position = await self._position(engine, subscriber_id)
-        if since is None:  # it goes on by what it acknowledges, and lives: what it has yet to see stays
+        stored = (await engine.events.positions(_INSTANCE)).get(subscriber_id)
+        position = stored or Position(0)
+        # One that acknowledges lives, and what it has yet to see stays; one that only looks holds nobody up.
+        if stored is not None and since is None:
             await engine.events.commit({CursorKey(subscriber_id, _INSTANCE): position})
         found: list[LogRecord] = []
         after = max(position.floor, since or 0)

@@ -198,6 +198,22 @@ def test_poll_and_acknowledge(queue):
     again.close()
 
 
+def test_a_poller_that_acknowledges_keeps_what_it_has_yet_to_see_and_one_that_only_looks_does_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RINGRIFT_EVENT_RETENTION_ROWS", "10")
+    queue = CrossProcessEventQueue(tmp_path / "events.db")
+    reader, onlooker = queue.subscribe("reader", stable=True), queue.subscribe("onlooker")
+    numbers = [queue.publish("my_event", {"n": n}) for n in range(15)]
+    assert len(queue.poll(onlooker)) == 15
+    assert queue.cleanup()[0] == 5
+    queue.ack_batch(reader, numbers[:6])
+    numbers += [queue.publish("my_event", {"n": n}) for n in range(15, 19)]
+    queue.cleanup()
+    assert [event.event_id for event in queue.poll(reader)] == numbers[6:]
+    queue.close()
+
+
 def test_pollers_do_not_take_events_from_each_other(queue):
     one, two = queue.subscribe("one"), queue.subscribe("two")
     number = queue.publish("my_event")
