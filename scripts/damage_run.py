@@ -264,6 +264,7 @@ _COORDINATION = {
     "dead_letter_queue.db": "dead letters",
     "dead_letter_queue.db-wal": "dead letters: log",
     "dead_letter_queue.db-shm": "dead letters: index",
+    "dead_letter_queue.db.stored": "dead letters: count",
     "daemon_restarts.json": "restarts of daemons",
 }
 _AT_THE_TOP = {

@@ -247,8 +247,8 @@ async def _start_once() -> dict[str, Any]:
         before = await read_facts(engine.kv, CONFIG)
         controller = Controller(engine, runtime, learning_rules(settings.learning or {}), announcer=Silent())
         await controller.open([CONFIG])
-        await controller.reconcile()
         state = controller.state(CONFIG)
+        await controller.reconcile()
         return {
             "facts_before": len(before),
             "games": state.games,

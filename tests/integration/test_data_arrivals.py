@@ -83,10 +83,26 @@ async def test_a_card_that_is_not_understood_costs_its_words_only(bench):
     box.put([strange, msgspec.Raw(b"[]")], moved.receipts, sender="here")
     assert list(box.lists()) == []
     box.put(packed_cards([described(card)]), moved.receipts, sender="here")
-    ((path, _),) = box.lists()
+    ((path, arrived),) = box.lists()
+    path.write_bytes(msgspec.json.encode(arrived))  # as an earlier version kept it
+    assert list(box.lists()) == [(path, arrived)]
     path.write_bytes(b'[{"card": {"dig')
     assert list(box.lists()) == []
     assert not path.exists()
+
+
+async def test_words_that_are_not_what_was_kept_are_not_believed(bench):
+    card = bench.here.put(b"games")
+    moved = await bench.transport.send(bench.node, [card], Terms())
+    box = CardBox(bench.there.folder)
+    for path, _ in box.lists():
+        path.unlink()
+    box.put(packed_cards([described(card)]), moved.receipts, sender="here")
+    ((path, _),) = box.lists()
+    stored = path.read_bytes()
+    for place in range(len(stored)):
+        path.write_bytes(stored[:place] + bytes([stored[place] ^ 1]) + stored[place + 1 :])
+        assert list(box.lists()) == []
 
 
 def test_requests_of_nodes_that_send_no_cards_are_understood_and_the_other_way_round():

@@ -12,6 +12,8 @@ A file is in the archive when its card is. The card is created once, after every
 
 from __future__ import annotations
 
+import re
+from hashlib import blake2b
 from typing import TypeVar
 
 import msgspec
@@ -33,6 +35,9 @@ CARDS = "cards/"
 NODES = "nodes/"
 STATES = "states/"
 _JSON = ".json"
+_HASH_FIELD = b',"hash":"%s"'
+_HASHED = re.compile(rb'(.*),"hash":"([0-9a-f]{32})"(\})', re.DOTALL)
+_OBJECT_ADVICE = "Delete the object and run `ringrift data backup` on a node that has the file"
 
 
 class ArchivePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,19 +131,28 @@ def digest_of_key(key: str) -> str:
 
 
 def encode(thing: msgspec.Struct) -> bytes:
-    return msgspec.json.encode(thing)
+    """As JSON whose last field is the hash of all before it. A part is checked by its name instead."""
+    content = msgspec.json.encode(thing)
+    return content[:-1] + _HASH_FIELD % _hash(content) + content[-1:]
 
 
 def decode(key: str, content: bytes, kind: type[T]) -> T:
-    """Raises `Corrupt`, which names the object."""
+    """Raises `Corrupt`, which names the object. One without a hash is of an earlier version."""
+    found = _HASHED.fullmatch(content)
+    if found is not None and _hash(found[1] + found[3]) != found[2]:
+        raise Corrupt(key, found="its bytes are not those that were stored", advice=_OBJECT_ADVICE)
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
         raise Corrupt(
             key,
             found=f"this object of the archive cannot be read ({error})",
-            advice="Delete the object and run `ringrift data backup` on a node that has the file",
+            advice=_OBJECT_ADVICE,
         ) from None
+
+
+def _hash(content: bytes) -> bytes:
+    return blake2b(content, digest_size=16).hexdigest().encode()
 
 
 def read_card(digest: str, content: bytes) -> ArchiveCard:
@@ -148,7 +162,7 @@ def read_card(digest: str, content: bytes) -> ArchiveCard:
         raise Corrupt(
             card_key(digest),
             found=f"it is the card of {card.artifact.digest[:12]}",
-            advice="Delete the object and run `ringrift data backup` on a node that has the file",
+            advice=_OBJECT_ADVICE,
         )
     return card
 

@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -42,13 +43,15 @@ CREATE TABLE IF NOT EXISTS store (id TEXT NOT NULL, quiet_boot TEXT, quiet_until
 CREATE TABLE IF NOT EXISTS written (count INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS promises (
     digest TEXT NOT NULL, promise TEXT NOT NULL, asker TEXT NOT NULL, keep_s REAL NOT NULL,
-    boot TEXT NOT NULL, since_s REAL NOT NULL, PRIMARY KEY (digest, promise)) WITHOUT ROWID;
+    boot TEXT NOT NULL, since_s REAL NOT NULL, hash TEXT, PRIMARY KEY (digest, promise)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS promises_by_name ON promises (promise);
 CREATE TABLE IF NOT EXISTS begun (digest TEXT PRIMARY KEY, reason TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS reads (
     digest TEXT PRIMARY KEY, size INTEGER NOT NULL, stamp INTEGER NOT NULL, read_s REAL NOT NULL,
-    sound INTEGER NOT NULL) WITHOUT ROWID;
+    sound INTEGER NOT NULL, hash TEXT) WITHOUT ROWID;
 """
+_PROMISE = "digest, promise, asker, keep_s, boot, since_s"  # and then their hash; none: of an earlier version
+_READ = "digest, size, stamp, read_s, sound"
 
 
 class FileLook(NamedTuple):
@@ -81,6 +84,7 @@ class PromiseStore:
         self._db: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._deleting = False  # in memory only
+        self._checked = folder is None  # the promises of this connection
         if folder is not None and not (folder / DATABASE).exists() and not _has_files(folder):
             # From before the first file: a record that is made beside files is not the first one.
             with suppress(RingRiftError):  # whoever asks is told
@@ -102,10 +106,8 @@ class PromiseStore:
                 return BEING_DELETED
             if db.execute("SELECT count(*) FROM promises").fetchone()[0] >= PROMISES_MAX:
                 return f"it has given {PROMISES_MAX} promises already"
-            db.execute(
-                "INSERT OR REPLACE INTO promises VALUES (?, ?, ?, ?, ?, ?)",
-                (digest, promise, asker, keep_s, self._boot, self._runtime.boot_s()),
-            )
+            row = (digest, promise, asker, float(keep_s), self._boot, self._runtime.boot_s())
+            db.execute("INSERT OR REPLACE INTO promises VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _hash_of(*row)))
             db.execute("UPDATE written SET count = count + 1")
             return ""
 
@@ -147,6 +149,7 @@ class PromiseStore:
         """Note that this node's copy is to be deleted, before others are asked; return why not, if so."""
 
         def work(db: sqlite3.Connection) -> str:
+            self._check_promises(db)
             self._age(db)
             if promised := self._promised(db, digest):
                 return f"this node {promised}"
@@ -175,16 +178,19 @@ class PromiseStore:
 
     def note_read(self, digest: str, look: FileLook, *, sound: bool) -> None:
         """All of the file was read while it looked like that."""
-        row = (digest, look.size, look.stamp, self._runtime.wall_s(), sound)
-        self._do(lambda db: db.execute("INSERT OR REPLACE INTO reads VALUES (?, ?, ?, ?, ?)", row))
+        row = (digest, look.size, look.stamp, self._runtime.wall_s(), int(sound))
+        query = "INSERT OR REPLACE INTO reads VALUES (?, ?, ?, ?, ?, ?)"
+        self._do(lambda db: db.execute(query, (*row, _hash_of(*row))))
 
     def last_reads(self, digests: Sequence[str]) -> dict[str, FileRead]:
-        """When these were last read, as far as it is known."""
+        """When these were last read, as far as it is known; what is not as it was noted is not known."""
 
         def work(db: sqlite3.Connection) -> dict[str, FileRead]:
             found = {}
             for digest in digests:
-                question = "SELECT size, stamp, read_s, sound FROM reads WHERE digest = ?"
+                question = (
+                    f"SELECT size, stamp, read_s, sound FROM reads WHERE digest = ? AND {_sound(_READ)}"
+                )
                 if (row := db.execute(question, (digest,)).fetchone()) is not None:
                     found[digest] = FileRead(FileLook(row[0], row[1]), row[2], bool(row[3]))
             return found
@@ -210,11 +216,30 @@ class PromiseStore:
     def _age(self, db: sqlite3.Connection) -> None:
         """Forget promises whose time is over; those from before a restart of the machine run anew."""
         now_s = self._runtime.boot_s()
-        another = "WHERE boot <> ? OR since_s > ?"
+        another = "boot <> :boot OR since_s > :now_s"
+        renewed = "hash_of(digest, promise, asker, keep_s, :boot, :now_s)"
         db.execute(
-            f"UPDATE promises SET boot = ?, since_s = ? {another}", (self._boot, now_s, self._boot, now_s)
+            f"UPDATE promises SET boot = :boot, since_s = :now_s, hash = {renewed} "
+            f"WHERE ({another}) AND {_sound(_PROMISE)}",
+            {"boot": self._boot, "now_s": now_s},
         )
-        db.execute("DELETE FROM promises WHERE since_s + keep_s <= ?", (now_s,))
+        over = "boot = ? AND since_s + keep_s <= ?"
+        db.execute(f"DELETE FROM promises WHERE {over} AND {_sound(_PROMISE)}", (self._boot, now_s))
+
+    def _check_promises(self, db: sqlite3.Connection) -> None:
+        """Once for each time that the record is opened: a promise that is not what was written may be any."""
+        if self._checked:
+            return
+        damaged = db.execute(f"DELETE FROM promises WHERE NOT {_sound(_PROMISE)}").rowcount
+        if damaged:
+            path = str((self._folder or Path()) / DATABASE)
+            log.error("promises.damaged", path=path, error=f"{damaged} promises are not what was written")
+            self._be_quiet(db)
+        self._checked = True
+
+    def _be_quiet(self, db: sqlite3.Connection) -> None:
+        until_s = self._runtime.boot_s() + KEEP_S_MAX
+        db.execute("UPDATE store SET quiet_boot = ?, quiet_until_s = ?", (self._boot, until_s))
 
     def _promised(self, db: sqlite3.Connection, digest: str) -> str:
         question = "SELECT asker, since_s + keep_s FROM promises WHERE digest = ? ORDER BY 2 DESC LIMIT 1"
@@ -276,8 +301,7 @@ class PromiseStore:
         if (known and same) or self._folder is None or not _has_files(self._folder):
             return mark
         log.error("promises.record_replaced", path=str(self._folder / DATABASE), was=mark, found=here)
-        until_s = self._runtime.boot_s() + KEEP_S_MAX
-        db.execute("UPDATE store SET quiet_boot = ?, quiet_until_s = ?", (self._boot, until_s))
+        self._be_quiet(db)
         if mark is not None:
             db.execute("UPDATE written SET count = max(count, ?)", (mark.writes,))
         return mark
@@ -295,7 +319,7 @@ class PromiseStore:
             make_private_folder(self._folder)
             _make_private(path)
             self._db = _connect(f"{path.absolute().as_uri()}?mode=rw", place=path)  # never made by SQLite
-            self._inode = _inode(path)
+            self._inode, self._checked = _inode(path), False
         return self._db
 
     def _set_aside(self, error: sqlite3.DatabaseError) -> None:
@@ -336,11 +360,24 @@ def _connect(path: str, *, place: Path | None = None) -> sqlite3.Connection:
             check_leads_there(place)
         db.execute("PRAGMA journal_mode = TRUNCATE")  # a write-ahead log cannot be shared over NFS
         db.execute("PRAGMA synchronous = FULL")  # a promise is on the disk before it is given
+        db.create_function("hash_of", -1, _hash_of, deterministic=True)
         db.executescript(_SCHEMA)
+        for table in ("promises", "reads"):
+            if "hash" not in {row[1] for row in db.execute(f"PRAGMA table_info({table})")}:
+                db.execute(f"ALTER TABLE {table} ADD COLUMN hash TEXT")
     except (sqlite3.Error, OSError):
         db.close()
         raise
     return db
+
+
+def _hash_of(*values: object) -> str:
+    return blake2b(repr(values).encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def _sound(columns: str) -> str:
+    """In SQL: whether a row is what was written."""
+    return f"(hash IS NULL OR hash = hash_of({columns}))"
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

@@ -283,10 +283,20 @@ class StateArchive:
         self._objects = objects
 
     async def all(self, *, run: str = "", node: str = "") -> list[RunState]:
-        """All states, or those of one run and node; the oldest first. One that cannot be read is left out."""
+        """All states, or those of one run and node; the oldest first.
+
+        One that cannot be read or has lost its description is left out, and whoever asks for all is told.
+        """
         prefix = state_folder(run, node) if run and node else STATES
-        found = []
-        for key in await self._objects.keys(prefix):
+        found, keys = [], await self._objects.keys(prefix)
+        folders = {key.rpartition("/")[0] for key in keys}
+        for folder in sorted(
+            folders.difference(key.rpartition("/")[0] for key in keys if key.endswith("/" + _CARD))
+        ):
+            if prefix == STATES:  # a run that goes on is not told again and again
+                why = "its description is missing: the backup broke off, or it was lost"
+                log.warning("backup.state_unreadable", key=f"{folder}/{_CARD}", error=why)
+        for key in keys:
             if key.endswith("/" + _CARD) and (content := await self._objects.read(key)) is not None:
                 try:
                     found.append(decode(key, content, RunState))

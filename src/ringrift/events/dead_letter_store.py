@@ -1,16 +1,24 @@
-"""The table of dead letters in a SQLite file of its own."""
+"""The table of dead letters in a SQLite file of its own.
+
+Each letter has a hash, and a file beside the database says how many letters were ever stored: it is told if a
+letter is not what was stored, or if letters are lost. Other programs may change letters.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import reprlib
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
+
+import structlog
 
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import told_in_our_words
@@ -19,6 +27,9 @@ from ringrift.engine.sqlite.schema import Migration, migrate
 from ringrift.errors import ForeignFile, storable_text
 from ringrift.events.plain_values import to_json
 from ringrift.events.retrier_slots import RetrierSlots
+from ringrift.private_files import open_private
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -50,7 +61,16 @@ _MIGRATIONS = (
         ),
     ),
     Migration(2, ("ALTER TABLE dead_letter ADD COLUMN claimed_by INTEGER NOT NULL DEFAULT 0",)),
+    Migration(
+        3,
+        (
+            "ALTER TABLE dead_letter ADD COLUMN hash TEXT",  # none: stored by an earlier version
+            "CREATE TABLE stored(letters INTEGER NOT NULL)",
+            "INSERT INTO stored SELECT count(*) FROM dead_letter",
+        ),
+    ),
 )
+STORED = ".stored"  # after the name of the database: the file beside it
 
 
 _FIND_OLDEST = """SELECT * FROM dead_letter
@@ -131,6 +151,14 @@ class DeadLetterStore:
             self.close()
             advice = "Nothing was changed. Point RINGRIFT_DLQ_PATH at another file"
             raise ForeignFile(path, found="this database holds no dead letters", advice=advice)
+        self._mark = path.with_name(path.name + STORED)
+        if lost := self._do(self._lost):
+            log.error(
+                "dead_letters.lost",
+                path=str(path),
+                letters=lost,
+                why="the database has fewer than were stored",
+            )
 
     def close(self) -> None:
         self._retriers.close()
@@ -138,8 +166,10 @@ class DeadLetterStore:
 
     def put(self, letter: FailedEvent) -> None:
         """Store a letter. One that is there already becomes pending again and keeps its attempts."""
-        self._do(
-            lambda db: db.execute(
+
+        def work(db: sqlite3.Connection) -> int:
+            db.execute("UPDATE stored SET letters = letters + 1 + ?", (self._lost(db),))
+            db.execute(
                 """INSERT INTO dead_letter(event_id, event_type, payload, handler_name, error, created_at,
                        source, subscription, instance, routed_event)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -157,13 +187,16 @@ class DeadLetterStore:
                     _storable(letter.routed_event) if letter.routed_event else None,
                 ),
             )
-        )
+            _seal(db, storable_text(letter.event_id))
+            return int(db.execute("SELECT letters FROM stored").fetchone()[0])
+
+        self._write_mark(self._do(work))
 
     def get(self, letter_id: str) -> FailedEvent | None:
         row = self._do(
             lambda db: db.execute("SELECT * FROM dead_letter WHERE event_id = ?", (letter_id,)).fetchone()
         )
-        return None if row is None else FailedEvent.from_dict(dict(row))
+        return next(iter(self._letters([] if row is None else [row])), None)
 
     def find(
         self,
@@ -177,7 +210,7 @@ class DeadLetterStore:
         query = _FIND_NEWEST if newest_first else _FIND_OLDEST
         given = {"status": status, "event_type": event_type, "limit": limit}
         rows = self._do(lambda db: db.execute(query, given).fetchall())
-        return [FailedEvent.from_dict(dict(row)) for row in rows]
+        return self._letters(rows)
 
     def waiting(self, event_type: str | None = None) -> list[tuple[str, int, str | None]]:
         """Return id, attempts and last attempt of every pending letter, oldest first."""
@@ -226,35 +259,20 @@ class DeadLetterStore:
 
     def record_attempt(self, letter_id: str, *, status: str, error: str, retries: int, at: str) -> None:
         """Store how an attempt ended, and let go of the letter."""
-        self._do(
-            lambda db: db.execute(
-                """UPDATE dead_letter SET status = ?, error = ?, retry_count = ?, last_retry_at = ?,
-                       claimed_until_s = 0, claimed_by = 0 WHERE event_id = ?""",
-                (status, storable_text(error), retries, at, letter_id),
-            )
-        )
+        query = """UPDATE dead_letter SET status = ?, error = ?, retry_count = ?, last_retry_at = ?,
+            claimed_until_s = 0, claimed_by = 0 WHERE event_id = ?"""
+        self._change(letter_id, query, (status, storable_text(error), retries, at, letter_id))
 
     def make_due(self, letter_id: str) -> bool:
         """Make a letter due at once; an abandoned one gets a fresh set of attempts."""
-        done = self._do(
-            lambda db: (
-                db.execute(
-                    """UPDATE dead_letter SET last_retry_at = NULL, claimed_until_s = 0, claimed_by = 0,
-                       retry_count = CASE status WHEN 'abandoned' THEN 0 ELSE retry_count END,
-                       status = 'pending'
-                   WHERE event_id = ? AND status IN ('pending', 'abandoned')""",
-                    (letter_id,),
-                ).rowcount
-            )
-        )
-        return done == 1
+        query = """UPDATE dead_letter SET last_retry_at = NULL, claimed_until_s = 0, claimed_by = 0,
+            retry_count = CASE status WHEN 'abandoned' THEN 0 ELSE retry_count END, status = 'pending'
+            WHERE event_id = ? AND status IN ('pending', 'abandoned')"""
+        return self._change(letter_id, query, (letter_id,)) == 1
 
     def abandon(self, letter_id: str) -> None:
-        self._do(
-            lambda db: db.execute(
-                "UPDATE dead_letter SET status = 'abandoned' WHERE event_id = ?", (letter_id,)
-            )
-        )
+        query = "UPDATE dead_letter SET status = 'abandoned' WHERE event_id = ?"
+        self._change(letter_id, query, (letter_id,))
 
     def delete(self, letter_ids: Sequence[str]) -> int:
         def work(db: sqlite3.Connection) -> int:
@@ -275,6 +293,49 @@ class DeadLetterStore:
         query = f"SELECT {column}, count(*) FROM dead_letter {where} GROUP BY 1 ORDER BY 2 DESC"
         return {row[0]: row[1] for row in self._do(lambda db: db.execute(query).fetchall())}
 
+    def _change(self, letter_id: str, query: str, given: tuple[Any, ...]) -> int:
+        """Change a letter; returns how many it were."""
+
+        def work(db: sqlite3.Connection) -> int:
+            changed = db.execute(query, given).rowcount
+            if changed:
+                _seal(db, letter_id)
+            return changed
+
+        return self._do(work)
+
+    def _letters(self, rows: Sequence[sqlite3.Row]) -> list[FailedEvent]:
+        """The letters of rows. What is not as it was stored is said; one that cannot be read is left out."""
+        found = []
+        for row in rows:
+            if row["hash"] is not None and row["hash"] != _hash_of(row):
+                why = "it is not what was stored: it is damaged, or another program changed it"
+                log.warning("dead_letters.changed", path=str(self.path), letter=str(row["event_id"]), why=why)
+            try:
+                found.append(FailedEvent.from_dict(dict(row)))
+            except (ValueError, RecursionError) as error:
+                log.error(
+                    "dead_letters.damaged", path=str(self.path), letter=str(row["event_id"]), error=str(error)
+                )
+        return found
+
+    def _lost(self, db: sqlite3.Connection) -> int:
+        """How many letters the file beside the database knows and the database does not."""
+        try:
+            told = int(self._mark.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            return 0  # it is written with the next letter
+        return max(0, told - int(db.execute("SELECT letters FROM stored").fetchone()[0]))
+
+    def _write_mark(self, letters: int) -> None:
+        """In one write, after the letter. It guards against loss of files, not power cuts: no sync."""
+        with told_in_our_words(self._mark):
+            descriptor = open_private(self._mark, os.O_WRONLY | os.O_CREAT)
+            try:
+                os.pwrite(descriptor, f"{letters:020d}\n".encode("ascii"), 0)
+            finally:
+                os.close(descriptor)
+
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run *work* in one transaction; the letters of a failed one are untouched."""
         with self._lock, told_in_our_words(self.path):
@@ -286,3 +347,14 @@ class DeadLetterStore:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
             return result
+
+
+def _seal(db: sqlite3.Connection, letter_id: str) -> None:
+    row = db.execute("SELECT * FROM dead_letter WHERE event_id = ?", (letter_id,)).fetchone()
+    db.execute("UPDATE dead_letter SET hash = ? WHERE event_id = ?", (_hash_of(row), letter_id))
+
+
+def _hash_of(row: sqlite3.Row) -> str:
+    """Of all that a letter says; who is at work on it is not part of that."""
+    values = [row[name] for name in FailedEvent.__dataclass_fields__]
+    return blake2b(repr(values).encode(errors="surrogatepass"), digest_size=16).hexdigest()

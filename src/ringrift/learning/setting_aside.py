@@ -10,6 +10,7 @@ import structlog
 
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import SIDECARS
+from ringrift.events.dead_letter_store import STORED
 from ringrift.held_folder import sync_folder
 from ringrift.learning.high_water import mark_path
 from ringrift.settings import Settings
@@ -37,6 +38,7 @@ def set_run_aside(settings: Settings, now_s: float) -> Path | None:
         for database in (settings.coordinator_db, settings.dlq_path)
         for each in _WITH_SIDECARS
     ]
+    databases.append(settings.dlq_path.with_name(settings.dlq_path.name + STORED))
     made = [settings.data_dir / name for name in _MADE]
     return _move(settings.data_dir, [*databases, mark_path(settings.data_dir), *made], now_s)
 

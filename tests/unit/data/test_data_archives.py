@@ -5,12 +5,15 @@ import random
 import subprocess
 import sys
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from data_transports import s3_bench
-from ringrift.data.archive_format import MARKER, check_marker
+from ringrift.data.archive_format import MARKER, NodeInventory, check_marker, decode, encode
 from ringrift.data.archive_objects import DriveObjects
 from ringrift.data.nodes import DataNode, read_nodes
+from ringrift.data.run_states import StateArchive
 from ringrift.data.transfer.archives import open_archive
 from ringrift.data.transfer.contract import Terms, TransferFailed
 from ringrift.errors import ConfigError, Corrupt, SchemaTooNew
@@ -73,6 +76,31 @@ async def test_a_transfer_that_broke_off_goes_on_though_parts_are_cut_in_another
     moved = await bench.transport.send(bench.node, [card], Terms())
     assert [receipt.digest for receipt in moved.receipts] == [card.digest]
     assert moved.bytes_sent == len(content) - offset
+
+
+def test_an_object_whose_bytes_changed_is_not_believed():
+    listed = NodeInventory(node="one", at_s=1.0, digests=("ab" * 32,))
+    stored = encode(listed)
+    assert decode("nodes/one.json", stored, NodeInventory) == listed
+    for place in range(len(stored)):
+        changed = stored[:place] + bytes([stored[place] ^ 1]) + stored[place + 1 :]
+        try:
+            assert decode("nodes/one.json", changed, NodeInventory) == listed
+        except Corrupt as error:
+            assert "nodes/one.json" in str(error)
+    earlier = msgspec.json.encode(listed)
+    assert decode("nodes/one.json", earlier, NodeInventory) == listed
+
+
+async def test_a_state_without_its_description_is_said_to_whoever_asks_for_all(tmp_path):
+    drive = DriveObjects(tmp_path, SystemRuntime().new_id)
+    await drive.create("states/run/one/20260101T000000.000000Z-ab/part-00000", b"part")
+    with capture_logs() as said:
+        assert await StateArchive(drive).all() == []
+    assert [line["key"] for line in said] == ["states/run/one/20260101T000000.000000Z-ab/state.json"]
+    with capture_logs() as said:
+        assert await StateArchive(drive).all(run="run", node="one") == []
+    assert said == []
 
 
 async def test_an_archive_of_a_newer_version_is_left_alone(s3_bucket, tmp_path):

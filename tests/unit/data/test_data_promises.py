@@ -8,7 +8,7 @@ import pytest
 
 from ringrift.data.deletion import HolderReply, judge_promises
 from ringrift.data.nodes import DataNode
-from ringrift.data.promise_store import BEING_DELETED, DATABASE, KEEP_S_MAX, LOCK, PromiseStore
+from ringrift.data.promise_store import BEING_DELETED, DATABASE, KEEP_S_MAX, LOCK, FileLook, PromiseStore
 from ringrift.data.promises import FolderFiles, Holder, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
 from ringrift.data.transfer.messages import File
 from ringrift.engine.sqlite.blob_folder import BlobFolder
@@ -161,6 +161,46 @@ def test_a_promise_that_was_lost_with_its_record_holds_for_the_longest_time(
     store.close()
     store = PromiseStore(folder, runtime)
     assert store.begin(DIGEST, reason="gc") == "", "once"
+    store.close()
+
+
+@pytest.mark.parametrize("change", ["digest = 'e' || substr(digest, 2)", "keep_s = 1.0", "since_s = 1.0"])
+def test_a_promise_that_is_not_what_was_written_holds_for_the_longest_time(change, tmp_path, runtime):
+    store = PromiseStore(tmp_path, runtime)
+    store.promise(DIGEST, asker="a", promise="p", keep_s=60.0)
+    store.close()
+    with sqlite3.connect(tmp_path / DATABASE) as db:
+        db.execute(f"UPDATE promises SET {change}")
+    db.close()
+    runtime.advance(30)
+    store = PromiseStore(tmp_path, runtime)
+    assert "was damaged, lost or replaced" in store.begin(DIGEST, reason="gc")
+    runtime.advance(KEEP_S_MAX + 1)
+    assert store.begin(DIGEST, reason="gc") == ""
+    store.close()
+
+
+def test_a_read_that_is_not_what_was_noted_is_not_known(store, tmp_path):
+    store.note_read(DIGEST, FileLook(5, 7), sound=False)
+    assert not store.last_reads([DIGEST])[DIGEST].sound
+    with sqlite3.connect(tmp_path / "blobs" / DATABASE) as db:
+        db.execute("UPDATE reads SET sound = 1")
+    db.close()
+    assert store.last_reads([DIGEST]) == {}
+
+
+def test_promises_and_reads_of_an_earlier_version_have_no_hash_and_hold(tmp_path, runtime):
+    store = PromiseStore(tmp_path, runtime)
+    store.promise(DIGEST, asker="a", promise="p", keep_s=60.0)
+    store.note_read(DIGEST, FileLook(5, 7), sound=True)
+    store.close()
+    with sqlite3.connect(tmp_path / DATABASE) as db:
+        for table in ("promises", "reads"):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN hash")
+    db.close()
+    store = PromiseStore(tmp_path, runtime)
+    assert "promised a to keep it" in store.begin(DIGEST, reason="gc")
+    assert store.last_reads([DIGEST])[DIGEST].sound
     store.close()
 
 

@@ -1,10 +1,13 @@
 """Dead letters: kept per event and subscription, retried alone, given up at the limit."""
 
 import asyncio
+import shutil
 import sqlite3
+from contextlib import closing
 from datetime import datetime, timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from ringrift.errors import Corrupt, ForeignFile, SchemaTooNew
 from ringrift.events.dead_letters import (
@@ -254,6 +257,45 @@ def test_rows_written_and_edited_by_other_programs_are_taken_as_they_are(dlq):
     assert [letter.event_id for letter in dlq.get_pending_events()] == ["old", recent]
     assert [row["event_id"] for row in dlq.get_failed_events()] == [recent, "old"]
     assert dlq.get_pending_events(limit=1)[0].payload == {"n": 1}
+
+
+def test_a_letter_that_is_not_what_was_stored_is_said_and_one_that_cannot_be_read_left_out(dlq):
+    changed, broken, sound = [dlq.capture("MY_EVENT", {"n": n}, "h", "e") for n in range(3)]
+    with sqlite3.connect(dlq.db_path) as db:
+        db.execute("UPDATE dead_letter SET payload = '{\"n\": 4}' WHERE event_id = ?", (changed,))
+        db.execute("UPDATE dead_letter SET payload = '{\"n\": ' WHERE event_id = ?", (broken,))
+    db.close()
+    with capture_logs() as said:
+        assert [letter.event_id for letter in dlq.get_pending_events()] == [changed, sound]
+    told = [(line["event"], line["letter"]) for line in said]
+    assert told == [
+        ("dead_letters.changed", changed),
+        ("dead_letters.changed", broken),
+        ("dead_letters.damaged", broken),
+    ]
+    dlq._store.record_attempt(sound, status="pending", error="again", retries=1, at="2020-01-01T00:00:00")
+    with capture_logs() as said:
+        assert dlq._store.get(sound).error == "again"
+    assert said == []
+
+
+def test_letters_that_are_lost_with_a_file_are_said(tmp_path):
+    path, old = tmp_path / "letters.db", tmp_path / "old.db"
+    with closing(DeadLetterQueue(path)) as dlq:
+        dlq.capture("MY_EVENT", {}, "h", "e")
+    shutil.copyfile(path, old)
+    with closing(DeadLetterQueue(path)) as dlq:
+        dlq.capture("MY_EVENT", {}, "h", "e")
+    shutil.copyfile(old, path)
+    for _ in range(2):
+        with capture_logs() as said, closing(DeadLetterQueue(path)) as dlq:
+            assert dlq.get_pending_count() == 1
+        assert [(line["event"], line["letters"]) for line in said] == [("dead_letters.lost", 1)]
+    with closing(DeadLetterQueue(path)) as dlq:
+        dlq.capture("MY_EVENT", {}, "h", "e")
+    with capture_logs() as said, closing(DeadLetterQueue(path)) as dlq:
+        assert dlq.get_pending_count() == 2
+    assert said == []
 
 
 def test_upkeep_removes_only_what_is_settled_and_old(dlq, clock):

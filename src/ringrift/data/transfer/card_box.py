@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -59,7 +60,8 @@ class CardBox:
             return
         try:
             making = self._blobs.private_name()
-            making.write_bytes(msgspec.json.encode(arrived))
+            content = msgspec.json.encode(arrived)
+            making.write_bytes(_hash(content) + b"\n" + content)
             self._folder.mkdir(exist_ok=True)
             os.replace(making, self._folder / making.name)
         except OSError as error:
@@ -69,7 +71,7 @@ class CardBox:
         """What waits, one request after the other. The caller removes a list when it is taken over."""
         for path in self._waiting():
             try:
-                yield path, msgspec.json.decode(path.read_bytes(), type=list[ArrivedFile])
+                yield path, _read_list(path.read_bytes())
             except FileNotFoundError:
                 continue  # another process was first
             except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
@@ -86,6 +88,18 @@ class CardBox:
 
     def _waiting(self) -> list[Path]:
         return sorted(self._folder.glob("*")) if self._folder.is_dir() else []
+
+
+def _read_list(stored: bytes) -> list[ArrivedFile]:
+    """What was kept of one request; a list without a hash was kept by an earlier version."""
+    told, _, content = stored.rpartition(b"\n")
+    if not stored.startswith(b"[") and told != _hash(content):
+        raise msgspec.DecodeError("it is damaged: this is not what was kept")
+    return msgspec.json.decode(content, type=list[ArrivedFile])
+
+
+def _hash(content: bytes) -> bytes:
+    return blake2b(content, digest_size=16).hexdigest().encode()
 
 
 def _read_card(packed: msgspec.Raw) -> Artifact | None:
