@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -45,7 +46,7 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
         _write(path, fresh.private_bytes(serialization.Encoding.PEM, *form), replace=False)
     try:
         found = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path} is no key; remove it to get a fresh one ({error})") from None
     if not isinstance(found, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path} is another kind of key than this node makes; name it as tls_key")
@@ -55,10 +56,11 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
 def _is_good(path: Path, key: ec.EllipticCurvePrivateKey, now: datetime) -> bool:
     try:
         found = x509.load_pem_x509_certificate(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        found.verify_directly_issued_by(found)  # whatever was changed in it, its signature does not fit
+        is_ours = found.public_key() == key.public_key()
+        return is_ours and found.not_valid_before_utc <= now < found.not_valid_after_utc - RENEWED_BEFORE
+    except (FileNotFoundError, ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
         return False
-    is_ours = found.public_key() == key.public_key()
-    return is_ours and found.not_valid_before_utc <= now < found.not_valid_after_utc - RENEWED_BEFORE
 
 
 def _signed(key: ec.EllipticCurvePrivateKey, now: datetime, names: tuple[str, ...]) -> bytes:

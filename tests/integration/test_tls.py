@@ -125,6 +125,24 @@ async def test_with_a_pin_nothing_is_said_in_plain(here, pin):
 # --- certificates -----------------------------------------------------------------------------------------
 
 
+def test_a_damaged_key_is_refused_and_a_damaged_certificate_made_again(tmp_path):
+    files = tls_certificate.own_certificate(tmp_path / "tls", now_s=NOW_S, names=())
+    pin, certificate, key = files.fingerprint(), files.certificate.read_bytes(), files.key.read_bytes()
+    for place in range(0, len(key), 3):
+        files.key.write_bytes(key[:place] + bytes([key[place] ^ 32]) + key[place + 1 :])
+        try:
+            tls_certificate.own_certificate(tmp_path / "tls", now_s=NOW_S, names=()).context()
+            assert files.fingerprint() == pin
+        except ConfigError as error:
+            assert "key.pem" in str(error)
+    files.key.write_bytes(key)
+    for place in range(0, len(certificate), 3):
+        changed = certificate[:place] + bytes([certificate[place] ^ 2]) + certificate[place + 1 :]
+        files.certificate.write_bytes(changed)
+        tls_certificate.own_certificate(tmp_path / "tls", now_s=NOW_S, names=()).context()
+        assert files.fingerprint() == pin
+
+
 def test_an_own_certificate_is_renewed_with_the_same_key(tmp_path):
     made = tls_certificate.own_certificate(tmp_path / "tls", now_s=NOW_S, names=("node.example", "10.1.2.3"))
     first, pin = made.certificate.read_bytes(), made.fingerprint()

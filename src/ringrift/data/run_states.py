@@ -295,7 +295,7 @@ class StateArchive:
         ):
             if prefix == STATES:  # a run that goes on is not told again and again
                 why = "its description is missing: the backup broke off, or it was lost"
-                log.warning("backup.state_unreadable", key=f"{folder}/{_CARD}", error=why)
+                log.error("backup.state_unreadable", key=f"{folder}/{_CARD}", error=why)
         for key in keys:
             if key.endswith("/" + _CARD) and (content := await self._objects.read(key)) is not None:
                 try:
