@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Blobs
 from ringrift.errors import Corrupt
 from ringrift.learning.doctor_findings import Diagnosis, Finding, Level
@@ -107,7 +108,7 @@ def _run(folder: Path, params: dict[str, Any]) -> Diagnosis:
 def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
     lines = done.stdout.splitlines()
     try:
-        told = msgspec.json.decode(lines[-1]).get("error") if lines else None
-    except msgspec.DecodeError:
+        told = msgspec.json.decode(lines[-1], type=dict[str, Any]).get("error") if lines else None
+    except UNREADABLE:
         told = None
     return str(told or done.stderr.decode(errors="replace")[-ERROR_CHARS:] or f"exit code {done.returncode}")

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from ringrift.daemons.restarts import FORGIVEN_AFTER_S, RestartRecord
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.lock_files import LockFile
 from ringrift.held_folder import make_folders
 from ringrift.private_files import replace_file
@@ -75,7 +76,7 @@ class JsonLedger:
             document = msgspec.json.decode(self._path.read_bytes(), type=_Document)
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *UNREADABLE) as error:
             log.warning("daemons.ledger_unreadable", path=str(self._path), error=str(error))
             return {}
         if not -_JUST_WRITTEN_S <= now_s - document.timestamp < FORGIVEN_AFTER_S:

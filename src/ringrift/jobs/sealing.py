@@ -92,7 +92,7 @@ def read_json(path: Path) -> Any:
         return msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(path, found=f"no JSON: {error}", advice="Check that it was copied whole") from None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Json
 from ringrift.errors import ConfigError
 
@@ -97,7 +98,7 @@ def read_sealed_job(content: bytes) -> SealedJob | None:
         return None
     try:
         return msgspec.json.decode(content, type=SealedJob)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
 
 

@@ -125,6 +125,16 @@ def test_a_run_that_was_rebuilt_can_be_lost_and_rebuilt_again(usb, tmp_path, mon
     assert (made["games_unchecked"], made["jobs"]) == (15, 3)
 
 
+def test_a_file_that_only_looks_like_the_record_of_a_job_does_not_end_a_rebuild():
+    """It may be from another node, which can send any bytes that have the right hash."""
+    seal_games(1)
+    deep = b'{"sealed":"job","item_id":"x","order":{"config":"c","params":%s1%s}}'
+    in_engine(lambda engine: engine.blobs.put_bytes(deep % (b'{"a":' * 100_000, b"}" * 100_000)))
+    lose_database()
+    made = json.loads(rebuild("--json"))
+    assert (made["files"], made["configs"][CONFIG]["games_unchecked"]) == (3, 5)
+
+
 def test_a_rebuild_where_no_run_was_leaves_nothing_behind(tmp_path):
     done = CliRunner().invoke(app, ["rebuild", "--data", str(tmp_path / "mistyped")])
     assert done.exit_code == 2

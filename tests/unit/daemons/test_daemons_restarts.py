@@ -129,8 +129,13 @@ async def test_the_ledger_file_keeps_records_for_a_day_and_survives_damage(tmp_p
     await store.save({"auto_sync": record}, now_s=NOW_S)
     assert store.load(now_s=NOW_S + 10) == {"auto_sync": record}
     assert store.load(now_s=NOW_S + FORGIVEN_AFTER_S) == {}
-    (tmp_path / "deep" / "daemon_restarts.json").write_text("{half")
-    assert store.load(now_s=NOW_S) == {}
+    for damaged in (
+        b"{half",
+        b'{"counts":{"\xff":1}}',
+        b'{"later":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ):
+        (tmp_path / "deep" / "daemon_restarts.json").write_bytes(damaged)
+        assert store.load(now_s=NOW_S) == {}
 
 
 async def test_two_managers_on_one_ledger_file_keep_each_others_records(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt, check_words
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.engine.sqlite.files import ARRIVALS
 from ringrift.errors import ConfigError
@@ -74,7 +75,7 @@ class CardBox:
                 yield path, _read_list(path.read_bytes())
             except FileNotFoundError:
                 continue  # another process was first
-            except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
+            except UNREADABLE as error:
                 log.warning("transfer.cards_unreadable", path=str(path), error=str(error))
                 path.unlink(missing_ok=True)
 
