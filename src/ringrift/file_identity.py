@@ -19,6 +19,11 @@ class HeldPath:
         self.path = path
         self._identity = found.st_dev, found.st_ino
 
+    @property
+    def identity(self) -> str:
+        """What tells it from any other of this machine."""
+        return ":".join(map(str, self._identity))
+
     @classmethod
     def of(cls, path: Path) -> Self:
         return cls(path, path.stat())

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from ringrift.process import process_scope
 
@@ -69,6 +70,16 @@ def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
     """As `os.open`; what was opened is not passed on to programs that are started."""
     with _place(path) as (name, folder):
         return os.open(name, flags | os.O_CLOEXEC, mode, dir_fd=folder)
+
+
+def create_file(path: Path) -> BinaryIO:
+    """Open a file to write, empty whether or not it was there."""
+    return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
+
+
+def write_file(path: Path, content: bytes) -> None:
+    with create_file(path) as file:
+        file.write(content)
 
 
 def stat_file(path: Path, *, follow: bool = True) -> os.stat_result:
@@ -134,10 +145,20 @@ def link_symbolically(link: Path, target: str) -> None:
         os.symlink(target, name, dir_fd=folder)
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file, if it is there."""
-    with _place(path) as (name, folder), suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
+def remove_file(path: Path) -> bool:
+    """Remove a file; return whether it was there."""
+    with _place(path) as (name, folder):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            return False
+    return True
+
+
+def remove_folder(path: Path) -> None:
+    """Remove an empty folder."""
+    with _place(path) as (name, folder):
+        os.rmdir(name, dir_fd=folder)
 
 
 def names_in(folder: Path) -> list[str]:

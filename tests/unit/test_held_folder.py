@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from hashlib import sha256
+from io import BytesIO
 
 import pytest
 
@@ -11,7 +13,9 @@ from ringrift.daemons.ledger_store import JsonLedger
 from ringrift.daemons.restarts import RestartRecord
 from ringrift.data.promise_store import DATABASE, PromiseStore
 from ringrift.engine.opening import memory_engine, open_engine
+from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.errors import Unavailable
+from ringrift.file_identity import HeldPath
 from ringrift.held_folder import hold_folder, link_file, make_folders, open_file, remove_file, rename_file
 from ringrift.learning.curriculum_weights import export_curriculum_weights
 from ringrift.learning.high_water import mark_path, read_mark
@@ -21,6 +25,8 @@ from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, write_address
 from ringrift.work.emergency import EmergencyPlaces, EmergencyStop
+from ringrift.work.job_folders import JobFolders, JobRecord
+from ringrift.work.worker_main import WRONG_INPUT
 
 KILLED_WRITER = """
 import os, sys
@@ -169,6 +175,46 @@ def test_promises_are_not_written_into_the_record_of_another_run(held):
     assert names_under(held) == ["blobs", f"blobs/{DATABASE}"]
     assert (held / "blobs" / DATABASE).read_bytes() == before
     promises.close()
+
+
+def test_a_worker_does_not_begin_in_a_folder_that_was_put_in_the_place_of_its_own(data):
+    identity = HeldPath.of(data).identity
+    exchange(data)
+    command = [sys.executable, "-m", "ringrift.work.worker_main", "--name", "w", "--folder", identity]
+    worker = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert worker.returncode == WRONG_INPUT
+    assert "was exchanged for another one" in worker.stderr
+    assert names_under(data) == []
+
+
+async def test_a_worker_writes_nothing_of_its_jobs_into_another_folder(held):
+    folders = JobFolders(held / "jobs")
+    kept = folders.of("kept")
+    kept.prepare()
+    old = exchange(held)
+    fresh = folders.of("fresh")
+    fresh.prepare()
+    fresh.write_record(JobRecord(item_id="fresh", kind="train", config="c"))
+    fresh.copy_input("a/b", BytesIO(b"content"))
+    kept.remove()
+    assert names_under(held) == []
+    assert (old / "jobs" / "fresh" / "inputs" / "a" / "b").read_bytes() == b"content"
+    assert not (old / "jobs" / "kept").exists()
+
+
+async def test_a_blob_of_another_run_is_neither_written_nor_deleted(held):
+    blobs = BlobFolder(held / "blobs", SystemRuntime().new_id)
+    content = b"a game"
+    digest = sha256(content).hexdigest()
+    blobs.publish({digest: blobs.write_private(digest, content)})
+    old = exchange(held)
+    theirs = blobs.place(digest)
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(content)
+    assert remove_file(blobs.place(digest))
+    blobs.publish({digest: blobs.write_private(digest, content)})
+    assert names_under(held) == ["blobs", f"blobs/{digest[:2]}", f"blobs/{digest[:2]}/{digest}"]
+    assert (old / theirs.relative_to(held)).exists()
 
 
 def test_the_draft_of_a_killed_writer_is_removed_by_the_next_one(tmp_path):

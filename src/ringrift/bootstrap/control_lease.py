@@ -99,6 +99,11 @@ class ControlLease:
         """What every write in the name of the control process carries."""
         return WriteGuard(TOKEN_KEY, self._token)
 
+    @property
+    def folder_identity(self) -> str:
+        """What tells the data folder from one that is put in its place."""
+        return self._guard.folder_identity
+
     def exchanged(self) -> str:
         """What became of the data folder or the database if its path leads elsewhere by now; else ""."""
         return self._guard.exchanged() or self._engine.exchanged

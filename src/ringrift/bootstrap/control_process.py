@@ -70,7 +70,7 @@ async def run_control_process(
         results = await _unless_stopped(manager.start_profile(profile), stop, keeping)
         if results is None:
             return
-        local = _workers(choice.workers, may_write=lambda: not lease.exchanged())
+        local = _workers(choice.workers, lease)
         workers = [asyncio.create_task(worker.run()) for worker in local]
         stack.push_async_callback(_end, workers)
         on_started(
@@ -111,11 +111,16 @@ async def _take_control(stack: AsyncExitStack) -> tuple[Engine, ControlLease, as
     return engine, lease, keeping
 
 
-def _workers(slots: int, *, may_write: Callable[[], bool]) -> list[LocalWorker]:
+def _workers(slots: int, lease: ControlLease) -> list[LocalWorker]:
     settings = get_settings()
-    logs = settings.data_dir / "logs"
-    grace_s = settings.job_grace_period
-    return local_workers(system_runtime(), slots=slots, log_dir=logs, grace_s=grace_s, may_write=may_write)
+    return local_workers(
+        system_runtime(),
+        slots=slots,
+        log_dir=settings.data_dir / "logs",
+        grace_s=settings.job_grace_period,
+        may_write=lambda: not lease.exchanged(),
+        folder=lease.folder_identity,
+    )
 
 
 async def _until_over(stop: asyncio.Event, kept: list[asyncio.Task[None]]) -> None:

@@ -67,6 +67,11 @@ class MasterLoopGuard:
         """What became of the folder if its path leads elsewhere by now; "" if it does not."""
         return "" if self._held is None else self._held.problem()
 
+    @property
+    def folder_identity(self) -> str:
+        """What tells the folder from one that is put in its place; "" if it is not opened."""
+        return "" if self._held is None else self._held.identity
+
     def show(self) -> None:
         """See to it that the PID file names this process."""
         me = MasterLoop(os.getpid(), own_start_s())

@@ -22,7 +22,7 @@ from ringrift.engine.ports import Blobs
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import Corrupt, Unavailable
-from ringrift.held_folder import sync_folder
+from ringrift.held_folder import change_mode, create_file, make_folders, remove_file, rename_file, sync_folder
 from ringrift.runtime import Runtime, system_runtime
 
 __all__ = ["prepare_database_for_transfer", "seal_database", "snapshot_database", "verified_database_copy"]
@@ -55,11 +55,13 @@ def snapshot_database(
 
     try:
         with told_in_our_words(source):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(target.parent)
+            create_file(draft).close()  # never by SQLite, which goes by path
+            place = f"{draft.absolute().as_uri()}?mode=rw"
             uri = f"{source.absolute().as_uri()}?mode=ro"
             with (
                 closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=timeout)) as live,
-                closing(sqlite3.connect(draft, isolation_level=None)) as copy,
+                closing(sqlite3.connect(place, uri=True, isolation_level=None)) as copy,
             ):
                 # One transaction for the whole copy: every page is of the same moment.
                 live.execute("BEGIN")
@@ -70,7 +72,7 @@ def snapshot_database(
         _publish(draft, target)
     finally:
         for suffix in ("", *SIDECARS):
-            draft.with_name(draft.name + suffix).unlink(missing_ok=True)
+            remove_file(draft.with_name(draft.name + suffix))
     return target
 
 
@@ -123,8 +125,8 @@ def _check(draft: Path, source: Path, timeout: float) -> None:
 
 def _publish(draft: Path, target: Path) -> None:
     with told_in_our_words(target):
-        draft.chmod(_SEALED)
+        change_mode(draft, _SEALED)
         with draft.open("rb") as file:
             os.fsync(file.fileno())
-        draft.replace(target)
+        rename_file(draft, target)
         sync_folder(target.parent)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from typing import BinaryIO
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.held_folder import sync_folder
+from ringrift.held_folder import create_file, make_folders, remove_file, rename_file, sync_folder
 
 __all__ = ["ALGORITHMS", "FileBusy", "atomic_file_write", "compute_file_checksum", "set_aside"]
 
@@ -56,17 +57,17 @@ def atomic_file_write(path: Path | str) -> Iterator[BinaryIO]:
     """Write a file that appears under its name complete and on the disk, or not at all."""
     path = Path(path)
     with told_in_our_words(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
-            with draft.open("xb") as file:
+            with create_file(draft) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(path)
+            rename_file(draft, path)
             sync_folder(path.parent)
         finally:
-            draft.unlink(missing_ok=True)
+            remove_file(draft)
 
 
 def set_aside(path: Path | str, folder: Path, *, now_s: float) -> Path:
@@ -78,7 +79,7 @@ def set_aside(path: Path | str, folder: Path, *, now_s: float) -> Path:
     moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d_%H%M%S")
     place = folder / f"{moment}_{secrets.token_hex(3)}_{path.name}"
     with told_in_our_words(path):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         # The file goes last: as long as it is there, its sidecars are not orphans of a living database.
         for suffix in SIDECARS:
             beside = path.with_name(path.name + suffix)
@@ -90,12 +91,16 @@ def set_aside(path: Path | str, folder: Path, *, now_s: float) -> Path:
 
 def _move(source: Path, target: Path) -> None:
     try:
-        source.rename(target)
+        rename_file(source, target)
     except OSError:
         draft = target.with_name(f".{target.name}.draft")
-        shutil.copy2(source, draft)
-        with draft.open("rb") as copied:
-            os.fsync(copied.fileno())
-        draft.rename(target)
-        source.unlink()
+        with source.open("rb") as original, create_file(draft) as copy:
+            shutil.copyfileobj(original, copy)
+            copy.flush()
+            found = os.fstat(original.fileno())
+            os.fchmod(copy.fileno(), stat.S_IMODE(found.st_mode))
+            os.utime(copy.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+            os.fsync(copy.fileno())
+        rename_file(draft, target)
+        remove_file(source)
     sync_folder(target.parent)

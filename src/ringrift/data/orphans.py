@@ -13,6 +13,7 @@ from ringrift.data.file_facts import FileFacts, read_facts
 from ringrift.data.manifest_index import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.errors import Corrupt
+from ringrift.held_folder import make_folders, rename_file
 
 YOUNG_S = 600.0  # a file this new may still be on its way into the manifest
 KNOWN_KINDS = frozenset({ArtifactKind.GAMES, ArtifactKind.SAMPLES, ArtifactKind.MODEL})
@@ -129,5 +130,6 @@ def _sealed_files(folder: Path) -> list[Path]:
 
 
 def _move(path: Path, target: Path) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return path.replace(target)
+    make_folders(target.parent)
+    rename_file(path, target)
+    return target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import structlog
 
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.kv_records import KvRecords
+from ringrift.held_folder import make_folders, rename_file, write_file
 
 if TYPE_CHECKING:
     from ringrift.data.plane import DataPlane
@@ -53,7 +53,7 @@ class Quarantine:
             await plane.blobs.delete(digest)
         note = self._note(digest, reason, moved)
         if moved:
-            await asyncio.to_thread(Path(moved + NOTE_SUFFIX).write_bytes, msgspec.json.encode(note))
+            await asyncio.to_thread(write_file, Path(moved + NOTE_SUFFIX), msgspec.json.encode(note))
         await self.marks.put(f"{digest}/{plane.this.name}", note)
         return note
 
@@ -87,9 +87,9 @@ async def set_damaged_aside(plane: DataPlane, digest: str, found: str) -> None:
 
 
 def _move(source: Path, target: Path) -> str:
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(target.parent)
     try:
-        os.replace(source, target)
+        rename_file(source, target)
     except FileNotFoundError:
         return ""
     return str(target)

@@ -27,6 +27,7 @@ from ringrift.data.transfer.contract import TransferFailed
 from ringrift.errors import RingRiftError
 from ringrift.events.handlers import HandlerBase
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.held_folder import create_file, make_folders
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -92,7 +93,7 @@ class RecordSync:
 
     def _merge_databases(self, remote: Path) -> Merged:
         """Take over the records of a snapshot; runs off the event loop."""
-        self.db_path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(self.db_path.parent)
         return merge_database(self.db_path, remote, self.tables)
 
     def _update_local_stats(self, merged: Merged) -> None:
@@ -191,7 +192,7 @@ class RecordSync:
 
     async def _lay_out(self, digest: str, target: Path) -> None:
         """Copy out of the store, which is read-only and must stay so."""
-        with await self._plane.blobs.open(digest) as source, target.open("wb") as copy:
+        with await self._plane.blobs.open(digest) as source, create_file(target) as copy:
             while chunk := await asyncio.to_thread(source.read, 1 << 20):
                 await asyncio.to_thread(copy.write, chunk)
 

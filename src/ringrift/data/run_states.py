@@ -42,6 +42,7 @@ from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import check_ours
 from ringrift.engine.sqlite.schema import MIGRATIONS, missing_migrations, schema_version
 from ringrift.errors import AlreadyExists, Corrupt, Unavailable
+from ringrift.held_folder import create_file, make_folders, remove_file
 from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
@@ -331,12 +332,12 @@ class StateArchive:
     ) -> None:
         """Write the database of a state to *target*; `Corrupt` names the part that is missing or damaged."""
         with told_in_our_words(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(target.parent)
             try:
-                with target.open("wb") as file:
+                with create_file(target) as file:
                     await self._unpack(state, file, on_read)
             except (Corrupt, Unavailable):
-                await asyncio.to_thread(target.unlink, missing_ok=True)
+                await asyncio.to_thread(remove_file, target)
                 raise
 
     async def _unpack(self, state: RunState, file: BinaryIO, on_read: Callable[[int], None] | None) -> None:
@@ -425,7 +426,7 @@ def states_archived_as_files(cards: Iterable[ArchiveCard]) -> list[RunState]:
 
 def _pack(snapshot: Path, packed: Path) -> tuple[ArchivePart, ...]:
     packer = zlib.compressobj(_LEVEL)
-    with told_in_our_words(packed), snapshot.open("rb") as source, packed.open("wb") as target:
+    with told_in_our_words(packed), snapshot.open("rb") as source, create_file(packed) as target:
         while piece := source.read(_READ_BYTES):
             target.write(packer.compress(piece))
         target.write(packer.flush())

@@ -20,10 +20,10 @@ import structlog
 from ringrift.engine.ports import Blobs
 from ringrift.errors import Corrupt, DigestMismatch
 from ringrift.held_folder import (
+    create_file,
     link_file,
     link_symbolically,
     make_folders,
-    open_file,
     remove_file,
     rename_file,
     sync_folder,
@@ -117,7 +117,7 @@ def _digest(path: Path) -> str:
 
 def _copy(source: BinaryIO, target: Path, digest: str) -> None:
     found = hashlib.sha256()
-    with os.fdopen(open_file(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+    with create_file(target) as file:
         while chunk := source.read(_CHUNK_BYTES):
             found.update(chunk)
             file.write(chunk)

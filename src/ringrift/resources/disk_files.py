@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringrift.data.orphans import TAKEN, TAKEN_DIGEST_CHARS
+from ringrift.held_folder import remove_file
 from ringrift.settings import Settings
 
 DAY_S = 86_400.0
@@ -43,11 +44,7 @@ def spare_files(settings: Settings, *, now_s: float, known: Collection[str]) -> 
 
 def remove(spare: Spare) -> int:
     """Remove one; return the bytes that this freed."""
-    try:
-        spare.path.unlink()
-    except FileNotFoundError:
-        return 0
-    return spare.bytes
+    return spare.bytes if remove_file(spare.path) else 0
 
 
 def _found(

@@ -27,6 +27,18 @@ import msgspec
 
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.foreign_files.paths import is_plain_file, read_regular
+from ringrift.held_folder import (
+    change_mode,
+    create_file,
+    link_file,
+    make_folders,
+    open_file,
+    remove_file,
+    remove_folder,
+    rename_file,
+    stat_file,
+    write_file,
+)
 from ringrift.work.job_orders import INPUTS, OUT, JobOrder
 
 FOLDER_CHARS_MAX = 200
@@ -65,7 +77,7 @@ class JobFolder:
         for folder in (self.path, self.inputs, self.out, self.log.parent):
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
                 _remove(folder)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
         if not is_plain_file(self.log):
             _remove(self.log)
 
@@ -87,14 +99,15 @@ class JobFolder:
     def link_input(self, name: str, source: Path) -> None:
         """Lay a file in under its name: a link, or a copy where links cannot be."""
         target = self._input(name)
-        target.unlink(missing_ok=True)
+        remove_file(target)
         try:
-            os.link(source, target)
+            link_file(source, target)
         except OSError:
-            shutil.copyfile(source, target)
+            with source.open("rb") as original:
+                self.copy_input(name, original)
 
     def copy_input(self, name: str, source: BinaryIO) -> None:
-        with self._input(name).open("wb") as target:
+        with create_file(self._input(name)) as target:
             shutil.copyfileobj(source, target)
 
     def drop_other_inputs(self, names: Mapping[str, str]) -> None:
@@ -124,7 +137,7 @@ class JobFolder:
         if not parts or name.startswith("/") or ".." in parts:
             raise ConfigError(f"an input cannot be called {name!r}")
         target = self.inputs.joinpath(*parts)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(target.parent)
         return target
 
 
@@ -168,8 +181,8 @@ def _filled(value: Any, words: Mapping[str, str]) -> Any:
 def _replace(path: Path, content: bytes) -> None:
     """Write whole or not at all, as far as processes go; a folder need not survive the machine."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(content)
-    part.replace(path)
+    write_file(part, content)
+    rename_file(part, path)
 
 
 def _name_under(root: Path, said: str) -> str | None:
@@ -188,11 +201,11 @@ def _name_under(root: Path, said: str) -> str | None:
 def _remove(path: Path) -> None:
     """Remove whatever it is. Folders are emptied one by one in their root: a job may nest them endlessly."""
     try:
-        if not stat.S_ISDIR(path.lstat().st_mode):
-            path.unlink(missing_ok=True)
+        if not stat.S_ISDIR(stat_file(path, follow=False).st_mode):
+            remove_file(path)
             return
-        path.chmod(0o700)
-        root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        change_mode(path, 0o700)
+        root = open_file(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return
     try:
@@ -200,7 +213,7 @@ def _remove(path: Path) -> None:
     finally:
         os.close(root)
     with suppress(OSError):  # another process puts something in, or removes it too
-        path.rmdir()
+        remove_folder(path)
 
 
 def _empty(root: int) -> None:

@@ -43,8 +43,11 @@ class LocalWorker:
         grace_s: float,
         kinds: Sequence[str] = (),
         may_write: Callable[[], bool] = lambda: True,
+        folder: str = "",
     ) -> None:
+        """*folder* is the identity of the data folder: a worker does not begin in another one."""
         self._runtime, self._name, self._slots, self._kinds = runtime, name, slots, kinds
+        self._folder = folder
         self._log_path, self._grace_s, self._may_write = log_path, grace_s, may_write
         self.restarts = 0
         # Only a runtime of this very process starts real children.
@@ -103,6 +106,8 @@ class LocalWorker:
         argv += ["--name", self._name]
         if self._kinds:
             argv += ["--kinds", *self._kinds]
+        if self._folder:
+            argv += ["--folder", self._folder]
         argv += ["--parent", str(self._runtime.pid)]
         child = await self._runtime.spawn(Command(argv=argv, output=self._log_path))
         if self._is_real:
@@ -134,6 +139,7 @@ def local_workers(
     log_dir: Path,
     grace_s: float,
     may_write: Callable[[], bool] = lambda: True,
+    folder: str = "",
 ) -> list[LocalWorker]:
     """The workers that a run on one machine has. Where they may not write any more they are killed."""
     host = runtime.hostname
@@ -145,6 +151,7 @@ def local_workers(
             log_path=log_dir / "worker.log",
             grace_s=grace_s,
             may_write=may_write,
+            folder=folder,
         ),
         LocalWorker(
             runtime,
@@ -154,5 +161,6 @@ def local_workers(
             log_path=log_dir / "worker-prepare.log",
             grace_s=grace_s,
             may_write=may_write,
+            folder=folder,
         ),
     ]

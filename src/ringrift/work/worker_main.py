@@ -12,12 +12,15 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError, Conflict, RingRiftError
 from ringrift.events.router import get_router
+from ringrift.file_identity import HeldPath
+from ringrift.held_folder import hold_folder
 from ringrift.private_files import private_umask
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
@@ -41,6 +44,8 @@ def main(argv: list[str]) -> int:
     gpus = visible_gpus()
     try:
         settings = get_settings()
+        if options.folder is not None:
+            _hold(settings.data_dir, options.folder)
         os.umask(private_umask(settings.data_dir))
         config = WorkerConfig(
             name=options.name or f"{runtime.hostname}-1",
@@ -72,8 +77,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kinds", nargs="+", default=[], help="kinds of jobs to take; any if none")
     parser.add_argument("--capabilities", nargs="+", default=[], help="beside cpu and gpu")
     parser.add_argument("--lease-s", type=float, help="lease of a claim, in seconds; as in the settings")
+    parser.add_argument("--folder", help="end at once if the data folder is another one than this")
     parser.add_argument("--parent", type=int, help="end at once when this process is not the parent any more")
     return parser
+
+
+def _hold(folder: Path, identity: str) -> None:
+    """Work in the folder of the process that started this one, and in no other; `Conflict` if it is gone."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Conflict(f"{folder} cannot be opened: {error.strerror}") from None
+    try:
+        if HeldPath(folder, os.fstat(descriptor)).identity != identity:
+            raise Conflict(f"{folder} was exchanged for another one before this worker began")
+        hold_folder(folder, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 async def _work(config: WorkerConfig, parent: int | None) -> None:

@@ -16,6 +16,7 @@ from ringrift.engine.lock_files import LockFile
 from ringrift.engine.ports import Engine
 from ringrift.engine.work_rules import ENDED
 from ringrift.errors import Conflict, LeaseLost
+from ringrift.held_folder import make_folders
 from ringrift.work.job_folders import JobFolder, JobFolders, JobRecord
 from ringrift.work.orphans import end_processes_of
 from ringrift.work.worker_events import WorkerEvents
@@ -57,7 +58,7 @@ class WorkerNames:
             lock.close()
 
     def _lock(self, name: str) -> LockFile:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self._folder)
         return LockFile(self._folder / f"{name}.lock")
 
 

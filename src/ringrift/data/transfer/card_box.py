@@ -7,7 +7,6 @@ A card that is lost or cannot be read costs its words only: the file is found as
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -20,6 +19,7 @@ from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.engine.sqlite.files import ARRIVALS
 from ringrift.errors import ConfigError
+from ringrift.held_folder import make_folders, remove_file, rename_file, write_file
 
 log = structlog.get_logger()
 
@@ -62,9 +62,9 @@ class CardBox:
         try:
             making = self._blobs.private_name()
             content = msgspec.json.encode(arrived)
-            making.write_bytes(_hash(content) + b"\n" + content)
-            self._folder.mkdir(exist_ok=True)
-            os.replace(making, self._folder / making.name)
+            write_file(making, _hash(content) + b"\n" + content)
+            make_folders(self._folder)
+            rename_file(making, self._folder / making.name)
         except OSError as error:
             log.warning("transfer.cards_not_kept", files=len(arrived), error=str(error))
 
@@ -77,7 +77,7 @@ class CardBox:
                 continue  # another process was first
             except UNREADABLE as error:
                 log.warning("transfer.cards_unreadable", path=str(path), error=str(error))
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
     def sweep(self) -> None:
         """Let the oldest go where nobody takes any."""
@@ -85,7 +85,7 @@ class CardBox:
         if len(waiting) > LISTS_MAX:
             ages = {path: path.stat().st_mtime for path in waiting if path.exists()}
             for path in sorted(ages, key=lambda path: ages[path])[:-LISTS_MAX]:
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
     def _waiting(self) -> list[Path]:
         return sorted(self._folder.glob("*")) if self._folder.is_dir() else []

@@ -23,6 +23,7 @@ from typing import TypeVar
 import structlog
 
 from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.held_folder import make_folders, open_file, remove_file
 
 log = structlog.get_logger()
 
@@ -192,8 +193,10 @@ class ChunkIndex:
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self._path, timeout=_BUSY_S, check_same_thread=False)
+            make_folders(self._path.parent)
+            os.close(open_file(self._path, os.O_RDWR | os.O_CREAT))  # never by SQLite, which goes by path
+            place = f"{self._path.absolute().as_uri()}?mode=rw"
+            self._db = sqlite3.connect(place, uri=True, timeout=_BUSY_S, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = OFF")  # what a power cut takes is computed anew
             self._db.executescript(_SCHEMA)
@@ -204,7 +207,7 @@ class ChunkIndex:
             self._db.close()
             self._db = None
         for suffix in ("", "-wal", "-shm"):
-            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            remove_file(Path(f"{self._path}{suffix}"))
 
 
 class ChunkedFile:

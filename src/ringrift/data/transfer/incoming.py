@@ -32,6 +32,7 @@ from ringrift.engine.digests import mismatch
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import DigestMismatch, Unavailable
+from ringrift.held_folder import remove_file, write_file
 
 log = structlog.get_logger()
 
@@ -167,7 +168,7 @@ class Incoming:
                 with self._changing:
                     self._begun[position] = len(beginning)
                     told = msgspec.json.encode(self._begun)
-                self._begun_path.write_bytes(told)
+                write_file(self._begun_path, told)
 
     def _forget_begun(self, position: int) -> None:
         with self._changing:
@@ -188,7 +189,7 @@ class Incoming:
                 if (found := self._whole.hexdigest()) != self.digest:
                     self._refuse(found)
                 self._folder.publish({self.digest: self._opened.path})
-                self._begun_path.unlink(missing_ok=True)
+                remove_file(self._begun_path)
             self._state = _State.SEALED
         self._index.keep(self.digest, b"".join(known for known in self._hashes if known is not None))
 
@@ -199,8 +200,8 @@ class Incoming:
                 log.warning("transfer.damaged_copy", digest=blob, found_in=self.digest)
                 self._index.forget(blob)
             raise ChunksLacking(f"{self.digest[:12]} took wrong chunks from another file", retry_after_s=0.0)
-        self._opened.path.unlink(missing_ok=True)
-        self._begun_path.unlink(missing_ok=True)
+        remove_file(self._opened.path)
+        remove_file(self._begun_path)
         error = mismatch(self._opened.path, self.digest, found)
         raise DigestMismatch(error.path, found=error.found, advice=error.advice)
 

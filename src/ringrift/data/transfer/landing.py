@@ -21,6 +21,7 @@ from ringrift.data.transfer.receiving import Intake
 from ringrift.engine.digests import check_digest
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import StorageFull, Unavailable
+from ringrift.held_folder import create_file, make_folders, remove_file
 
 _LEFTOVER_S = 7 * 86_400.0  # a file that nobody went on with for a week
 _BUSY_S = 5.0
@@ -113,7 +114,7 @@ class Landing:
             path = folder / digest
             if (receipt := self.intake.held(digest, size)) is not None:
                 landed.receipts.append(receipt)
-                path.unlink(missing_ok=True)
+                remove_file(path)
                 continue
             found = _plain_file(path)
             arrived = 0 if found is None else found.st_size
@@ -138,8 +139,9 @@ class Landing:
         if path.stat().st_nlink == 1 and not _has_writer(path):
             return path
         copy = self.intake.folder.private_name(digest)
-        shutil.copyfile(path, copy)
-        path.unlink(missing_ok=True)
+        with path.open("rb") as source, create_file(copy) as target:
+            shutil.copyfileobj(source, target)
+        remove_file(path)
         return copy
 
     def _waiting(self, digest: str) -> Path:
@@ -148,11 +150,11 @@ class Landing:
     def rsync_folder(self, other: str) -> Path:
         """Where rsync puts files of another node; made on first use, and swept of what nobody finishes."""
         folder = self.intake.folder.folder / rsync_place(other)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         for leftover in folder.iterdir():
             with suppress(FileNotFoundError):
                 if leftover.stat().st_mtime < self._now_s() - _LEFTOVER_S:
-                    leftover.unlink()
+                    remove_file(leftover)
         return folder
 
 
@@ -170,7 +172,7 @@ def _plain_file(path: Path) -> os.stat_result | None:
     if stat.S_ISREG(found.st_mode):
         return found
     with suppress(OSError):
-        path.unlink()
+        remove_file(path)
     return None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringrift.data.transfer.contract import TransferFailed
+from ringrift.held_folder import make_folders, remove_file, write_file
 from ringrift.runtime import Child, Command, Runtime
 
 _PACKAGES = {"ssh": "openssh-client"}  # where the package is not called like the program
@@ -46,21 +47,21 @@ class Scratch:
         try:
             yield path
         finally:
-            path.unlink(missing_ok=True)
+            remove_file(path)
 
     def _write(self, path: Path, content: bytes) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         if not self._swept:
             self._swept = True
             self._sweep()
-        path.write_bytes(content)
+        write_file(path, content)
 
     def _sweep(self) -> None:
         for leftover in self.folder.iterdir():
             with suppress(FileNotFoundError):
                 old = leftover.stat().st_mtime < self._runtime.wall_s() - _LEFTOVER_S
                 if old and leftover.is_file():
-                    leftover.unlink()
+                    remove_file(leftover)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from ringrift.engine.digests import check_digest
 from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
 from ringrift.engine.sqlite.faults import from_os, told_in_our_words
 from ringrift.errors import StorageFull, Unavailable
+from ringrift.held_folder import make_folders, remove_file, rename_file
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 
@@ -98,8 +99,8 @@ class Intake:
         log.error("transfer.damaged_copy", digest=digest, found=found)
         aside = self.folder.folder.parent / QUARANTINE
         with told_in_our_words(aside):
-            aside.mkdir(parents=True, exist_ok=True)
-            place.replace(aside / f"{digest}.{self.folder.private_name().name}")
+            make_folders(aside)
+            rename_file(place, aside / f"{digest}.{self.folder.private_name().name}")
         return None
 
     def check_room(self, size: int) -> None:
@@ -166,7 +167,7 @@ class Intake:
             if found == digest:
                 sound[digest] = path
             else:
-                path.unlink(missing_ok=True)
+                remove_file(path)
                 failed.append((digest, f"the whole has the digest {found}"))
                 corrupted.add(digest)
         with told_in_our_words(self.folder.folder):
@@ -251,4 +252,4 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for path in self._written.values():
-            path.unlink(missing_ok=True)
+            remove_file(path)

@@ -18,12 +18,20 @@ from typing import BinaryIO
 
 from ringrift.engine.digests import is_digest
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.held_folder import sync_folder
+from ringrift.held_folder import (
+    is_folder,
+    make_folders,
+    open_file,
+    remove_file,
+    rename_file,
+    stat_file,
+    sync_folder,
+)
 from ringrift.private_files import open_private
 
 _INCOMING = ".incoming"
 _DIGEST_LETTERS = 64
-_FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _SYNCING_THREADS = 8  # a file system joins syncs that wait at the same time
 _PRIVATE_LEFTOVER_S = 60.0
 _UPLOAD_LEFTOVER_S = 86_400.0  # an upload may be continued for this long
@@ -53,29 +61,29 @@ class BlobFolder:
     def free_bytes(self) -> int:
         """Space that an ordinary user may still fill."""
         with told_in_our_words(self.folder):
-            self.incoming.mkdir(parents=True, exist_ok=True)
+            make_folders(self.incoming)
             room = os.statvfs(self.incoming)
         return room.f_bavail * room.f_frsize
 
     def private_name(self, digest: str | None = None) -> Path:
         """A name nobody else uses; one with a digest is kept as long as an upload."""
-        self.incoming.mkdir(parents=True, exist_ok=True)
+        make_folders(self.incoming)
         return self.incoming / (self._new_id() if digest is None else f"{digest}.{self._new_id()}")
 
     def write_private(self, digest: str, content: bytes | memoryview) -> Path:
         """Write an unfinished file in one go; it has no lock, as it is kept long enough without."""
         path = self.incoming / f"{digest}.{self._new_id()}"
         try:
-            descriptor = os.open(path, _FRESH, 0o600)
+            descriptor = open_file(path, _FRESH, 0o600)
         except FileNotFoundError:
-            self.incoming.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, _FRESH, 0o600)
+            make_folders(self.incoming)
+            descriptor = open_file(path, _FRESH, 0o600)
         try:
             done = 0
             while done < len(content):
                 done += os.write(descriptor, content[done:])
         except OSError:
-            path.unlink(missing_ok=True)
+            remove_file(path)
             raise
         finally:
             os.close(descriptor)
@@ -88,11 +96,11 @@ class BlobFolder:
 
     def open_locked(self, path: Path, *, anywhere: bool = False) -> OpenedFile | None:
         """Open for appending, or for writing *anywhere*, and lock; None if another process writes it now."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         file: BinaryIO = _open_anywhere(path) if anywhere else _open_to_append(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            same = os.fstat(file.fileno()).st_ino == path.stat().st_ino
+            same = os.fstat(file.fileno()).st_ino == stat_file(path).st_ino
         except (BlockingIOError, FileNotFoundError):
             same = False
         if not same:  # another writes it, or it was finished or swept between opening and locking
@@ -106,13 +114,13 @@ class BlobFolder:
             return
         places = {digest: self.place(digest) for digest in verified}
         folders = {place.parent for place in places.values()}
-        if new := [folder for folder in folders if not folder.is_dir()]:
+        if new := [folder for folder in folders if not is_folder(folder)]:
             for folder in new:
-                folder.mkdir(exist_ok=True)
+                make_folders(folder)
             sync_folder(self.folder)
         _each(verified.values(), _sync_file)
         for digest, path in verified.items():
-            os.replace(path, places[digest])
+            rename_file(path, places[digest])
         _each(folders, sync_folder)
 
     def sweep(self, wall_s: float) -> None:
@@ -136,7 +144,7 @@ def _open_to_append(path: Path) -> BinaryIO:
 
 
 def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_file(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -161,6 +169,6 @@ def _sweep_one(leftover: Path, wall_s: float) -> None:
             return
         with leftover.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            leftover.unlink()
+            remove_file(leftover)
     except (FileNotFoundError, BlockingIOError):
         return  # gone already, or still being written

@@ -22,7 +22,7 @@ from ringrift.engine.sqlite.blob_folder import BlobFolder, OpenedFile, digest_of
 from ringrift.engine.sqlite.containment import contained
 from ringrift.errors import Unavailable
 from ringrift.file_identity import HeldPath
-from ringrift.held_folder import sync_folder
+from ringrift.held_folder import remove_file, sync_folder
 from ringrift.runtime import Runtime
 
 T = TypeVar("T")
@@ -124,9 +124,7 @@ class FileBlobs:
 
         def work() -> bool:
             place = self._folder.place(digest)
-            try:
-                place.unlink()
-            except FileNotFoundError:
+            if not remove_file(place):
                 return False
             sync_folder(place.parent)
             return True
@@ -178,7 +176,7 @@ class FileBlobs:
                     opened.file.write(chunk)
                 return self.settle(opened, expected=expected)
         finally:
-            opened.path.unlink(missing_ok=True)
+            remove_file(opened.path)
 
     def settle(self, opened: OpenedFile, *, expected: str | None) -> str:
         """Sync, read back and give the blob its name; bytes that are not the expected ones go."""
@@ -186,7 +184,7 @@ class FileBlobs:
         os.fsync(opened.file.fileno())
         found = digest_of(opened.path)
         if expected is not None and found != expected:
-            opened.path.unlink(missing_ok=True)
+            remove_file(opened.path)
             raise mismatch(opened.path, expected, found)
         self._folder.publish({found: opened.path})
         return found
@@ -224,7 +222,7 @@ class FileUpload:
 
     async def abort(self) -> None:
         def work() -> None:
-            self._opened.path.unlink(missing_ok=True)
+            remove_file(self._opened.path)
             self.let_go()
 
         await self._blobs.run(work)
