@@ -30,6 +30,13 @@ HISTORY = re.compile(r"\b20[12]\d-\d\d|\b(Phase|Sprint|Session) \d|\b(TODO|FIXME
 CLOCKS = re.compile(r"\btime\.(time|monotonic|sleep|perf_counter)\(|datetime\.now\(|asyncio\.sleep\(")
 CLOCK_READERS = {"ringrift/clock.py", "ringrift/runtime.py", "ringrift/testing/simulation.py"}
 
+# A process that holds its data folder writes through the open folder: `ringrift.held_folder`. These rooms and
+# modules work elsewhere (a job's own folder, an archive, a file that a person named) or where no run is.
+BY_PATH = ("games", "search", "network", "players", "jobs", "testing", "cli", "events/catalog")
+BY_PATH += ("data/archive_objects.py", "data/run_restore.py", "data/transaction_files.py", "held_folder.py")
+PATH_WRITES = {"write_bytes", "write_text", "mkdir", "unlink", "rmdir", "rename", "symlink_to", "hardlink_to"}
+OS_WRITES = {"replace", "rename", "link", "symlink", "remove", "unlink", "mkdir", "makedirs", "truncate"}
+
 
 def modules():
     return sorted(SOURCE.rglob("*.py"))
@@ -85,6 +92,25 @@ def direct_clocks(name, text):
             yield number, "a clock read or sleep outside the Runtime"
 
 
+def writes_by_path(name, text):
+    if name.startswith("app/") or name.removeprefix("ringrift/").startswith(BY_PATH):
+        return
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        of_os = isinstance(node.func.value, ast.Name) and node.func.value.id == "os"
+        through_folder = any((word.arg or "").endswith("dir_fd") for word in node.keywords)
+        modes = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        opens = node.func.attr == "open" and not of_os and modes and str(modes[0])[:1] in "wax"
+        renames = node.func.attr == "replace" and not of_os and len(node.args) == 1 and not node.keywords
+        if (
+            opens
+            or renames
+            or (node.func.attr in (OS_WRITES if of_os else PATH_WRITES) and not through_folder)
+        ):
+            yield node.lineno, f"{ast.unparse(node)}: goes by path"
+
+
 def swallowed_errors(name, text):
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.ExceptHandler):
@@ -111,6 +137,7 @@ def inner_imports(name, text):
         vague_names,
         history,
         direct_clocks,
+        writes_by_path,
         swallowed_errors,
         inner_imports,
     ],

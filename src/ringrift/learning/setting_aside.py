@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import structlog
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.events.dead_letter_store import STORED
-from ringrift.held_folder import sync_folder
+from ringrift.held_folder import make_folder, make_folders, rename_file, sync_folder
 from ringrift.learning.high_water import mark_path
 from ringrift.settings import Settings
 
@@ -51,8 +52,8 @@ def _move(data_dir: Path, paths: Iterable[Path], now_s: float) -> Path | None:
         target = _fresh_folder(data_dir / FOLDER, now_s)
         for path in there:
             inside = path.relative_to(data_dir) if path.is_relative_to(data_dir) else Path(path.name)
-            (target / inside).parent.mkdir(parents=True, exist_ok=True)
-            path.rename(target / inside)
+            make_folders((target / inside).parent)
+            rename_file(path, target / inside)
         sync_folder(target)
         sync_folder(data_dir)
     log.warning("run.set_aside", folder=str(target), entries=len(there))
@@ -60,12 +61,13 @@ def _move(data_dir: Path, paths: Iterable[Path], now_s: float) -> Path | None:
 
 
 def _fresh_folder(parent: Path, now_s: float) -> Path:
-    parent.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        make_folder(parent, 0o700)
     stamp, number = f"{datetime.fromtimestamp(now_s, tz=UTC):%Y%m%dT%H%M%SZ}", 1
     while True:
         folder = parent / (stamp if number == 1 else f"{stamp}-{number}")
         try:
-            folder.mkdir(mode=0o700)
+            make_folder(folder, 0o700)
         except FileExistsError:
             number += 1
         else:

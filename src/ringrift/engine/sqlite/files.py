@@ -17,7 +17,7 @@ from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import LOST_ADVICE, RESTORE_ADVICE
 from ringrift.engine.sqlite.schema import APPLICATION_ID, Migration, migrate
 from ringrift.errors import Corrupt, ForeignFile, StorageReadOnly
-from ringrift.held_folder import link_file, remove_file, sync_folder
+from ringrift.held_folder import check_leads_there, link_file, remove_file, sync_folder
 from ringrift.private_files import close_to_others, make_private_folder, open_private
 
 _HEADER_BYTES = 100
@@ -39,6 +39,12 @@ def connect(config: SqliteConfig, *, read_only: bool = False) -> sqlite3.Connect
         cached_statements=256,
         timeout=config.call_wait_s / 2,
     )
+    try:
+        if not read_only:
+            check_leads_there(config.database)
+    except OSError:
+        db.close()
+        raise
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA cache_size = -16000")
     db.execute("PRAGMA temp_store = MEMORY")
