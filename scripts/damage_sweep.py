@@ -35,11 +35,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,7 @@ DAMAGE_WORDS = (
 WHY_MAX = 1_000
 CASE_S_MAX = 600.0
 PROGRESS_S = 2.0
+READ_BY_REPLAY = ("database", "write-ahead log", "index of the log", "high-water mark", "settings")
 RULES = "ringrift.games.ringrift.trace"
 RESTORED = "restored"  # the folder of a copy into which its archive is restored
 
@@ -161,8 +164,11 @@ def look(kind: str, place: Path, variables: dict[str, str]) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        with os.fdopen(writing, "w") as out:
-            json.dump(_look_here(kind, place, variables), out)
+        try:
+            with os.fdopen(writing, "w") as out:
+                json.dump(_look_here(kind, place, variables), out)
+        except Exception as error:  # noqa: BLE001 - nothing of the process that was forked may go on here
+            traceback.print_exception(error)
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as source:
@@ -186,8 +192,10 @@ def _look_here(kind: str, place: Path, variables: dict[str, str]) -> dict[str, A
     else:
         _command(found, "status", "status", "--json")
         _command(found, "doctor", "doctor", "--quick", "--json")
-        _command(found, "replay", "replay", CONFIG, "--json")
-        _command(found, "letters", "events", "dlq", "list", "--json")
+        if kind in ("", *READ_BY_REPLAY):
+            _command(found, "replay", "replay", CONFIG, "--json")
+        if kind in ("", "settings") or kind.startswith("dead letters"):
+            _command(found, "letters", "events", "dlq", "list", "--json")
         _work(found, "start", _start_once)
         if kind.startswith(NODE_RECORD):
             _work(found, "node", _node_once)
@@ -438,6 +446,8 @@ class Sweep:
     def __init__(self, folder: Path, now: Path, then: Path) -> None:
         self.folder, self.now, self.then = folder, now, then
         self.files = kinds_of_files(now)
+        if find_spec("numba") is None:  # without it the rules cannot be asked
+            self.files.pop(GAMES)
         self._bases: dict[str, dict[str, Any]] = {}
         self._run_said: list[str] | None = None
         self._warm()
@@ -469,9 +479,9 @@ class Sweep:
 
     def base(self, kind: str) -> dict[str, Any]:
         """What those who read files of *kind* say of the undamaged copy."""
-        readers = next((each for each in (ARCHIVE, NODE_RECORD, GAMES) if kind.startswith(each)), "run")
+        readers = next((each for each in (ARCHIVE, NODE_RECORD, GAMES) if kind.startswith(each)), "")
         if readers not in self._bases:
-            self._bases[readers] = self._of_copy(kind, None)[1]
+            self._bases[readers] = self._of_copy(readers, None)[1]
         return self._bases[readers]
 
     def _warm(self) -> None:
@@ -530,7 +540,10 @@ def do_cases(
     for number in range(parallel):
         child = os.fork()
         if child == 0:
-            _do_part(work, sorted(left[number::parallel], key=_is_last), results, end_s)
+            try:
+                _do_part(work, sorted(left[number::parallel], key=_is_last), results, end_s)
+            except Exception as error:  # noqa: BLE001 - the same
+                traceback.print_exception(error)
             os._exit(0)
         children.append(child)
     _wait_for(children, results, done_before=len(cases) - len(left), cases=len(cases))
@@ -609,7 +622,7 @@ def summary(results: Iterable[dict[str, Any]]) -> str:
     bad = sum(found[each] for found in tally.values() for each in BAD)
     lines = [
         f"{cases:,} cases, {real:,} of them with a real `ringrift run`; {bad or 'none'} wrong or broken off. "
-        f"{processor_s / max(1, cases):.2f} s of a processor for a case, {minutes:.0f} minutes in all "
+        f"{processor_s / max(1, cases):.2f} s of a processor for a case, {minutes:.0f} minutes "
         f"({'; '.join(sorted(machines))}).",
         "",
         "| kind of file | files | " + " | ".join((*DAMAGES, FLIPPED)) + " |",
