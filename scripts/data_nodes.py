@@ -77,6 +77,8 @@ FAULTS = {
 FAULTS_AT_ONCE = 2
 DELAYS_S = (0.0, 0.0, 0.02, 0.4)  # of a message on a line
 LATER_S = 2.0
+ALIVE_S = 300.0  # for a process to start
+ENOUGH = "enough"  # a file that tells all nodes to make no more
 BREAK_S = 3.0  # instead of minutes, after a node could not be reached
 DISK = '''"""The disk is as full as the file NODE_DISK says, in percent."""
 import os
@@ -164,8 +166,6 @@ async def live_as_node(seed: int, bug: str) -> None:
     if bug == BELIEVES:
         vars(plane)["_holders"] = BelievedReceipts(plane, plane.holders)
     vars(ranking)["NODE_LIMIT"] = ranking.TRANSPORT_LIMITS["http"] = BreakerConfig(cooldown_s=BREAK_S)
-    quiet = Path(os.environ["NODE_QUIET"])  # while it is there nothing new is made
-    files_max = FILES_MAX if "NODE_COPIES_MIN" not in os.environ else FILES_MIXED
     router = UnifiedEventRouter(enable_cross_process_polling=False)
     rules = ReplicationRules(cooldown_s=1.0, repair_timeout_s=20.0, repairs_per_hour=1_000_000)
     daemons = [
@@ -183,10 +183,10 @@ async def live_as_node(seed: int, bug: str) -> None:
         for turn in range(sys.maxsize):
             for daemon in daemons:
                 daemon.wake()
-            busy = not await asyncio.to_thread(quiet.exists)
-            if busy and len((await plane.view()).artifacts) < files_max and rng.random() < 0.5:
-                for _ in range(1 if turn else min(FILES_FIRST, files_max)):
-                    await make_file(plane, rng)
+            if not turn:
+                await asyncio.to_thread(Path(os.environ["NODE_READY"]).touch)
+            if rng.random() < 0.5:
+                await make_files(plane, rng, 1 if turn else FILES_FIRST)
             await CLOCK.sleep(rng.uniform(0.3, 1.5))
     finally:
         if collecting is not None:
@@ -196,6 +196,15 @@ async def live_as_node(seed: int, bug: str) -> None:
         await router.stop()
         await close_data_plane()
         await close_engine()
+
+
+async def make_files(plane: DataPlane, rng: random.Random, number: int) -> None:
+    """Unless there are enough, or a file says that there are."""
+    enough = [Path(os.environ[name]) for name in ("NODE_QUIET", "NODE_ENOUGH")]
+    files_max = FILES_MAX if "NODE_COPIES_MIN" not in os.environ else FILES_MIXED
+    for _ in range(number):
+        if len((await plane.view()).artifacts) < files_max and not any(map(Path.exists, enough)):
+            await make_file(plane, rng)
 
 
 async def make_file(plane: DataPlane, rng: random.Random) -> None:
@@ -234,6 +243,7 @@ class Node:
         self.port = int(self._held.getsockname()[1])
         self.lines: dict[str, Line] = {}
         self.disk, self.quiet = root / f"{name}.percent", root / f"{name}.quiet"
+        self._ready = root / f"{name}.ready"
         self.folder.mkdir()
         self.fill(FULL)
         self.process: subprocess.Popen[bytes] | None = None
@@ -256,6 +266,8 @@ class Node:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "NODE_DISK": str(self.disk),
             "NODE_QUIET": str(self.quiet),
+            "NODE_ENOUGH": str(self.root / ENOUGH),
+            "NODE_READY": str(self._ready),
             "RINGRIFT_DATA_DIR": str(self.folder),
             "RINGRIFT_NODE_ID": self.name,
             "RINGRIFT_NODES": json.dumps(entries),
@@ -267,6 +279,7 @@ class Node:
 
     def start_process(self) -> None:
         self._seed += 1
+        self._ready.unlink(missing_ok=True)
         self.process = self._started("node", "--node", "--seed", str(self._seed))
 
     def start_server(self) -> None:
@@ -287,6 +300,18 @@ class Node:
                 stderr=log,
                 pass_fds=fds,
             )
+
+    async def alive(self) -> None:
+        """Wait until both processes are at work, however slow the machine is."""
+        end_s = CLOCK.monotonic_s() + ALIVE_S
+        while CLOCK.monotonic_s() < end_s:
+            if self._ready.exists():
+                with suppress(OSError):
+                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    writer.close()
+                    return
+            await CLOCK.sleep(0.1)
+        raise AssertionError(f"node {self.name} does not start; see its logs in {self.root}")
 
     def kill(self) -> None:
         for process in (self.process, self.server):
@@ -394,8 +419,9 @@ def _drain(reading: int) -> None:
 class Observer(threading.Thread):
     """Reads the disks, and judges every file that goes without a fault of the driver's."""
 
-    def __init__(self, nodes: dict[str, Node]) -> None:
+    def __init__(self, nodes: dict[str, Node], enough: Path) -> None:
         super().__init__(daemon=True)
+        self._enough = enough
         self._nodes, self._over = nodes, threading.Event()
         self.lock = threading.RLock()  # held by the driver while it takes files
         self.met: Counter[str] = Counter()
@@ -437,6 +463,8 @@ class Observer(threading.Thread):
                 for digest in self._before[name] - held:
                     self._judge(name, digest)
             self._before = now
+            if len(self.seen) >= FILES_MAX:
+                self._enough.touch()
 
     def _judge(self, name: str, digest: str) -> None:
         if self._damaged.pop((name, digest), None) is not None:
@@ -472,7 +500,7 @@ class Driver:
             name: Node(root, name, seed * 1000 + 100 * i, bug, (COPIES_MIN - (i == 0)) if mixed else None)
             for i, name in enumerate(names)
         }
-        self.observer = Observer(self.nodes)
+        self.observer = Observer(self.nodes, root / ENOUGH)
         self.met: Counter[str] = Counter()
         self.compared: list[dict[str, object]] = []
         self._faulty: set[str] = set()  # nodes that a fault is at
@@ -507,6 +535,8 @@ class Driver:
             node.start_server()
             node.start_process()
         self.observer.start()
+        for node in self.nodes.values():
+            await node.alive()
 
     async def _first_deletion(self) -> None:
         """Wait for files, copies of them, and a node that deletes one."""
@@ -548,6 +578,7 @@ class Driver:
         await asyncio.to_thread(node.process.wait)
         await CLOCK.sleep(self.rng.uniform(0.0, 3.0))
         node.start_process()
+        await node.alive()
 
     async def _kill_server(self, node: Node) -> None:
         assert node.server is not None
@@ -555,6 +586,7 @@ class Driver:
         await asyncio.to_thread(node.server.wait)
         await CLOCK.sleep(self.rng.uniform(0.0, 3.0))
         node.start_server()
+        await node.alive()
 
     async def _stop(self, node: Node) -> None:
         process = self.rng.choice((node.process, node.server))
@@ -617,6 +649,7 @@ class Driver:
         node.quiet.unlink()
         node.start_server()
         node.start_process()
+        await node.alive()
         return wipes
 
     def _others(self, node: Node, digest: str) -> list[str]:
@@ -713,6 +746,7 @@ def main() -> int:
     if options.server:
         return serve(options.server, options.bug)
     if options.node:
+        child_main.die_with_parent(os.getppid())
         asyncio.run(live_as_node(options.seed, options.bug))
         return 0
     root = Path(tempfile.mkdtemp(prefix="data-nodes-"))

@@ -1,4 +1,4 @@
-"""Three nodes as docs/data.md sets them up: an engine, a data folder and a data server each."""
+"""Nodes as docs/data.md sets them up: an engine, a data folder and a data server each."""
 
 import asyncio
 import hashlib
@@ -13,12 +13,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from data_cluster import running_node
-from data_http import SECRET, DataServerProcess
+from data_http import SECRET, DataServerThread
 from held_port import HeldPort
+from ringrift.cli.main import app
 from ringrift.data.artifacts import Receipt
 from ringrift.data.copies import DAY_S
+from ringrift.process import process_scope
 
 NAMES = ("a", "b", "c")
 DEADLINE_S = 90.0
@@ -33,7 +36,8 @@ class Nodes:
     def __init__(self, root):
         self.root, self.runs, self.digests = root, [], []
         self.held = {name: HeldPort() for name in NAMES}
-        self.servers = {}
+        self.ports = {name: held.number for name, held in self.held.items()}
+        self.servers = []
 
     def folder(self, name):
         return self.root / name
@@ -55,15 +59,13 @@ class Nodes:
 
     def serve(self, *names):
         for name in names:
-            port = self.held[name].number
-            self.servers[name] = DataServerProcess(self.folder(name), name=name, port=port).start()
+            server = DataServerThread(self.folder(name), name).start()
+            self.servers.append(server)
+            self.ports[name] = server.entry["data_port"]
 
     def environment(self, name, **more):
-        entries = {
-            each: {"ssh_host": "127.0.0.1", "data_port": held.number} for each, held in self.held.items()
-        }
+        entries = {each: {"ssh_host": "127.0.0.1", "data_port": port} for each, port in self.ports.items()}
         return {
-            **os.environ,
             "RINGRIFT_DATA_DIR": str(self.folder(name)),
             "RINGRIFT_NODE_ID": name,
             "RINGRIFT_NODES": json.dumps(entries),
@@ -74,24 +76,18 @@ class Nodes:
         }
 
     def command(self, name, *words):
-        done = subprocess.run(
-            [sys.executable, "-m", "ringrift.cli", "data", *words, "--json"],
-            env=self.environment(name),
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        process_scope().clear()  # every command is a process of its own
+        done = CliRunner().invoke(app, ["data", *words, "--json"], env=self.environment(name))
+        assert done.exit_code == 0, done.output + done.stderr
         return json.loads(done.stdout)
 
     def run(self, name, percent):
         """`ringrift run` on a disk that is so full."""
-        more = {"TEST_DISK_PERCENT": str(percent), "RINGRIFT_DATA_PORT": str(self.held[name].number)}
+        more = {"TEST_DISK_PERCENT": str(percent), "RINGRIFT_DATA_PORT": str(self.ports[name])}
         with (self.root / f"{name}.log").open("ab") as log:
             words = ["run", "--plain", "--no-open", "--profile", "training_node", "--workers", "1"]
             command = [sys.executable, "-m", "ringrift.cli", *words]
-            environment = self.environment(name, **more)
+            environment = {**os.environ, **self.environment(name, **more)}
             self.runs.append(
                 subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
             )
@@ -113,7 +109,7 @@ class Nodes:
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
             run.wait(DEADLINE_S)
-        for server in self.servers.values():
+        for server in self.servers:
             server.stop()
         for held in self.held.values():
             held.give_back()
@@ -128,22 +124,29 @@ def nodes(tmp_path):
 
 
 def test_gc_on_one_node_after_the_other_leaves_the_copies_that_must_stay(nodes):
+    """And what was deleted and came back counts at once on the node that has it."""
     nodes.serve(*NAMES)
     gone = {name: nodes.command(name, "gc", "--min-age-days", "0") for name in NAMES}
     assert [gone[name]["files"] for name in NAMES] == [FILES, 0, 0]
     assert set(map(frozenset, nodes.copies().values())) == {frozenset("bc")}
     assert "a: it does not have it" in gone["b"]["artifacts"][0]["why"]
     assert nodes.command("b", "replicas")["by_copies"] == {"2": FILES}
-
-
-def test_copies_that_were_deleted_and_came_back_count_on_the_node_that_has_them(nodes):
-    """For ten minutes, the age of an orphan, a node did not count what others had brought it again."""
-    nodes.serve(*NAMES)
-    assert nodes.command("a", "gc", "--min-age-days", "0")["files"] == FILES
     nodes.command("b", "replicas", "--repair")
     assert set(map(frozenset, nodes.copies().values())) == {frozenset("abc")}
     for name in NAMES:
         assert nodes.command(name, "replicas")["by_copies"] == {"3": FILES}, name
+
+
+def test_a_pin_on_a_node_without_a_copy_keeps_the_file_everywhere(nodes):
+    kept = nodes.digests[0]
+    (nodes.folder("c") / "blobs" / kept[:2] / kept).unlink()
+    nodes.serve(*NAMES)
+    nodes.command("c", "pin", kept, "--why", "for a paper")
+    gone = nodes.command("a", "gc", "--min-age-days", "0", "--min-copies", "1")
+    assert gone["files"] == FILES - 1
+    (why,) = {each["why"] for each in gone["artifacts"] if each["digest"] == kept}
+    assert why == "it is pinned on c: for a paper"
+    assert nodes.copies()[kept] == {"a", "b"}
 
 
 def test_gc_asks_and_believes_no_receipt_of_a_node_that_lost_its_disk_or_does_not_answer(nodes):
@@ -172,12 +175,13 @@ def test_runs_on_full_disks_do_not_delete_because_of_each_other(nodes):
     assert all(len(holders) >= 2 for holders in copies.values()), copies
 
 
-def test_three_nodes_under_faults_keep_every_copy_that_must_stay_and_know_what_they_have():
+def test_nodes_under_faults_keep_every_copy_that_must_stay_and_know_what_they_have():
     """The short form of `make nodes`."""
-    command = [sys.executable, str(SCRIPT), "--seconds", "5", "--seed", "3", "--nodes", "3"]
+    command = [sys.executable, str(SCRIPT), "--seconds", "3", "--seed", "3", "--nodes", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     found = json.loads(done.stdout) if done.stdout else {}
     assert found.get("violations") == [], done.stderr
+    assert found["lost"] == [], done.stderr
     assert found["deleted"] > 0, done.stderr
     assert done.returncode == 0, done.stderr
     assert sorted(each["node"] for each in found["compared"]) == list(NAMES)

@@ -21,7 +21,9 @@ from ringrift.testing.simulation import SimulatedRuntime
 
 FILES = 1
 KEPT_S = 60.0  # by promises of this world
-ANSWER_S = 15.0  # then whoever asked goes on without
+WRITE_S = 2.0  # at most
+INTERRUPTED_S = 12.0  # between two steps, time for a whole deletion by another node
+ANSWER_S = 8.0  # then whoever asked goes on without
 DAY_S = 86_400.0
 SETTINGS = load_settings({"RINGRIFT_DATA_DIR": "unused"}).settings
 
@@ -40,10 +42,10 @@ class WatchedDisk(dict):
 
 
 class SlowKv:
-    """A store whose writes take their time: a crash comes between two of them."""
+    """A store whose writes take their time. Right after one the process may die, or others act."""
 
-    def __init__(self, kv, rng):
-        self._kv, self._rng = kv, rng
+    def __init__(self, kv, node):
+        self._kv, self._node, self._rng = kv, node, node.world.rng
 
     def __getattr__(self, name):
         call = getattr(self._kv, name)
@@ -52,7 +54,8 @@ class SlowKv:
 
         async def slow(*args, **kwargs):
             found = await call(*args, **kwargs)
-            await asyncio.sleep(self._rng.uniform(0.0, 3.0))
+            await self._node.world.step(self._node)
+            await asyncio.sleep(self._rng.uniform(0.0, WRITE_S))
             return found
 
         return slow
@@ -63,6 +66,8 @@ class SimNode:
 
     def __init__(self, world, name):
         self.world, self.name, self.up, self.task = world, name, True, None
+        self.now = asyncio.Event()  # it is to try to delete at once, content with one copy
+        self.hurries = False
         self.runtime = SimulatedRuntime(seed=world.rng.getrandbits(32), hostname=name)
         self.runtime.wall_offset_s += world.rng.uniform(-1, 1) * DAY_S
         self.store = MemoryStore()
@@ -81,7 +86,7 @@ class SimNode:
     def plane(self):
         """As a process that starts sees it."""
         engine = memory_engine(self.runtime, self.store)
-        engine = replace(engine, kv=SlowKv(engine.kv, self.world.rng))
+        engine = replace(engine, kv=SlowKv(engine.kv, self))
         disk = memory_engine(self.runtime, self.disk)
         return DataPlane(
             engine,
@@ -163,6 +168,10 @@ class DeletionWorld:
 
     def __init__(self, seed, *, deleter=Deleter, holder=HonestHolder):
         self.rng = random.Random(seed)
+        # Half of the worlds are about deaths between two steps, with copies few when the dead come back; the
+        # others about nodes that delete between two steps of another.
+        about = ((0.05, 60.0, 0.4, 30.0), (0.2, 15.0, 0.0, 90.0))[seed % 2]
+        self.crash_share, self.crashed_s, self.interrupted_share, self.repaired_s = about
         self.kind_of_deleter, self.kind_of_holder = deleter, holder
         names = "abcde"[: self.rng.randint(3, 5)]
         fleeting = names[-1] if len(names) == 5 and self.rng.random() < 0.5 else ""
@@ -248,7 +257,10 @@ class DeletionWorld:
         plane = node.plane()
         finishing = True
         while True:
-            rules = DeletionRules(copies_min=self.rng.choice((1, 2)), age_s_min=0.0)
+            node.hurries = node.now.is_set()
+            node.now.clear()
+            copies_min = 1 if node.hurries else self.rng.choice((1, 2))
+            rules = DeletionRules(copies_min=copies_min, age_s_min=0.0)
             deleter = self.kind_of_deleter(plane, rules=rules)
             self.began[node.name] = (rules.copies_min, asyncio.get_running_loop().time())
             try:
@@ -264,18 +276,32 @@ class DeletionWorld:
                         self.met["promised"] += "this node promised" in done.verdict.reason
             except RingRiftError:
                 self.met["failed"] += 1
-            await asyncio.sleep(self.rng.expovariate(1 / 2.0))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.rng.expovariate(1 / 2.0)):
+                    await node.now.wait()
 
     async def _crashes(self):
         while True:
-            await asyncio.sleep(self.rng.expovariate(1 / 15.0))
+            await asyncio.sleep(self.rng.expovariate(1 / self.crashed_s))
             node = self.rng.choice(list(self.nodes.values()))
             if not node.up:
                 continue
             await self._kill(node)
-            if node.holder.promises.begun():
-                self.met["crash in the middle"] += 1
             self.spawn(self._back(node))
+
+    async def step(self, node):
+        """A node wrote something down while it deletes: a good moment to die, or for others to act."""
+        if node.task is not asyncio.current_task() or not node.holder.promises.begun():
+            return
+        if self.rng.random() < self.crash_share:
+            node.up = False
+            node.task.cancel()  # it ends where it waits next
+            self.met["crash in the middle"] += 1
+            self.spawn(self._back(node, self.rng.uniform(0.0, 4 * KEPT_S)))
+        elif not node.hurries and self.rng.random() < self.interrupted_share:
+            self.met["interrupted"] += 1
+            self.rng.choice([each for each in self.nodes.values() if each is not node]).now.set()
+            await asyncio.sleep(INTERRUPTED_S)
 
     async def _kill(self, node):
         node.up = False
@@ -283,9 +309,8 @@ class DeletionWorld:
         with suppress(asyncio.CancelledError):
             await node.task
 
-    async def _back(self, node):
-        long = self.rng.random() < 0.3
-        await asyncio.sleep(self.rng.uniform(0, 3 * KEPT_S if long else 20.0))
+    async def _back(self, node, after_s=None):
+        await asyncio.sleep(self.rng.uniform(0.0, 20.0) if after_s is None else after_s)
         self._start(node)
 
     async def _partitions(self):
@@ -320,19 +345,29 @@ class DeletionWorld:
             node.runtime.wall_offset_s += self.rng.uniform(-1, 1) * DAY_S
 
     async def _repairs(self):
-        """Files come back to where they are missing, so that there is always something to delete."""
+        """Now and then files come back to where they are missing, to all at once: then all delete again.
+
+        In between there is time for copies to become few.
+        """
         while True:
-            await asyncio.sleep(self.rng.expovariate(1 / 3.0))
-            digest, content = self.rng.choice(self.artifacts)
-            node = self.rng.choice(list(self.nodes.values()))
-            if node.up and not node.sound(digest):
-                await self._give(node, digest, content)
-            for each in self.nodes.values():  # and others hear of it
-                if each.up and node.sound(digest):
-                    receipt = Receipt(
-                        digest=digest, node=node.name, size=len(content), verified_s=each.runtime.now_s()
-                    )
-                    await each.plane().manifest.add_receipts([receipt])
+            for digest, content in self.artifacts:
+                for node in self.nodes.values():
+                    if node.up and not node.sound(digest):
+                        await self._give(node, digest, content)
+                for node in self.nodes.values():  # and all hear of it
+                    if node.up:
+                        await self._hear(node, digest, len(content))
+            await asyncio.sleep(self.rng.expovariate(1 / self.repaired_s))
+
+    async def _hear(self, node, digest, size):
+        now_s = node.runtime.now_s()
+        await node.plane().manifest.add_receipts(
+            [
+                Receipt(digest=digest, node=each.name, size=size, verified_s=now_s)
+                for each in self.nodes.values()
+                if each.sound(digest)
+            ]
+        )
 
     # --- the network ----------------------------------------------------------------------------------
 
