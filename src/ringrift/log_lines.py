@@ -1,7 +1,7 @@
 """What becomes of a log line before it is written.
 
-A condition that may pass is told without a traceback: `Unavailable` and `Conflict` say what is the matter and
-are met in normal life, so where the program was when they came up helps nobody. A bug keeps its traceback.
+A condition of the outside is told without a traceback: `Unavailable`, `Conflict` and `Corrupt` say what is
+the matter, so where the program was when they came up helps nobody. A bug keeps its traceback.
 What only says again that the disk is full is left out.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from ringrift.errors import Conflict, Unavailable
+from ringrift.errors import Conflict, Corrupt, Unavailable
 from ringrift.full_disk import full_disk
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ def prepare_line(_logger: object, _method: str, line: MutableMapping[str, Any]) 
     if full_disk().leaves_out(line):
         raise structlog.DropEvent
     error = line.get("exc_info")
-    if isinstance(error, Conflict | Unavailable):
+    if isinstance(error, Conflict | Corrupt | Unavailable):
         del line["exc_info"]
         line.setdefault("error", str(error))
     return line

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from ringrift import full_disk as full_disk_module
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.errors import StorageFull, Unavailable
+from ringrift.errors import Corrupt, StorageFull, Unavailable
 from ringrift.full_disk import full_disk
 from ringrift.log_lines import prepare_line
 
@@ -53,5 +53,8 @@ def test_a_full_disk_of_another_machine_is_told_as_what_it_is():
 def test_conditions_are_told_without_a_traceback_and_bugs_with_one():
     line = prepare_line(None, "error", {"event": "x", "exc_info": Unavailable("nobody answers")})
     assert line == {"event": "x", "error": "nobody answers; try again in 1 s"}
+    damage = Corrupt("a.db", found="the file is empty", advice="Restore a backup")
+    line = prepare_line(None, "error", {"event": "x", "exc_info": damage})
+    assert line == {"event": "x", "error": "a.db: the file is empty. Restore a backup"}
     bug = {"event": "x", "exc_info": KeyError("a")}
     assert prepare_line(None, "error", dict(bug)) == bug
