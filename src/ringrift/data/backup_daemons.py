@@ -277,7 +277,7 @@ class DriveBackupDaemon(ArchiveDaemon):
         others = {node.name for node in plane.nodes.others()} - {backup.archive.name}
         by_source: dict[str, list[Artifact]] = {}
         for card in await backup.lacking(holders=others):
-            sources = [name for name in view.of(copies[card.digest]).sources if name in others]
+            sources = [name for name in view.of(copies.get(card.digest, ())).sources if name in others]
             if sources:
                 by_source.setdefault(sources[0], []).append(card)
         files = size = 0
