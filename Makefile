@@ -81,7 +81,6 @@ NODES_S ?= 600
 NODES_SEED ?= 1
 nodes: $(VENV)/.dev-ready
 	nice $(BIN)/python scripts/data_nodes.py --seconds 120 --bug believes-receipts
-	nice $(BIN)/python scripts/data_nodes.py --seconds 120 --bug promises-later
 	nice $(BIN)/python scripts/data_nodes.py --seconds 60 --mixed
 	nice $(BIN)/python scripts/data_nodes.py --seconds $(NODES_S) --seed $(NODES_SEED)
 
