@@ -389,6 +389,36 @@ async def test_a_drive_gets_what_only_other_nodes_have(drive, ssh_server, tmp_pa
         assert "drive" in await node.holders(card)
 
 
+async def test_a_copy_that_goes_while_a_drive_is_filled_stops_nothing(drive, ssh_server, tmp_path):
+    """The last holder drops its file between the look at what is lacking and the look at who has it."""
+    other = ssh_server.node("gpu-1", tmp_path / "gpu-1")
+    async with running_node("gpu-1", tmp_path / "gpu-1") as gpu:
+        card = await gpu.make(b"games of the gpu")
+        receipts = await gpu.plane.manifest.copies(card.digest)
+    async with running_node("control", tmp_path / "control", drive, other) as node:
+
+        class Meanwhile(ArchiveBackup):
+            async def lacking(self, **asked):
+                found = await super().lacking(**asked)
+                assert [each.digest for each in found] == [card.digest]
+                await node.plane.manifest.drop_copy(card.digest, "gpu-1")
+                return found
+
+        await node.plane.manifest.register([card])
+        await node.plane.manifest.add_receipts(receipts)
+        daemon = DriveBackupDaemon(plane=node.plane, rules=AT_ONCE, router=node.router)
+        assert await daemon._from_others(Meanwhile(node.plane, drive)) == (0, 0)
+
+
+async def test_nothing_is_lacking_of_nobody(drive, tmp_path):
+    """A cluster of one node has no others; its own files are not theirs."""
+    async with running_node("control", tmp_path / "data", drive) as node:
+        await node.make(b"games")
+        backup = ArchiveBackup(node.plane, drive)
+        assert await backup.lacking(holders=()) == []
+        assert len(await backup.lacking()) == 1
+
+
 async def test_archived_games_come_in_for_configs_with_too_few(drive, tmp_path):
     rules = BackupRules(games_wanted=100)
     async with running_node("control", tmp_path / "first", drive) as node:

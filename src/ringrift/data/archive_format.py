@@ -172,7 +172,7 @@ def check_marker(place: str, content: bytes) -> None:
     found = decode(f"{place}/{MARKER}", content, ArchiveMarker)
     if found.format > FORMAT:
         raise SchemaTooNew(
-            place,
+            f"{place}/{MARKER}",
             found=f"the archive has format {found.format}, this version reads {FORMAT}",
-            advice="Update",
+            advice="Update ringrift; if no newer version wrote this archive, the file is damaged",
         )

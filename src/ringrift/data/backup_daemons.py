@@ -272,12 +272,14 @@ class DriveBackupDaemon(ArchiveDaemon):
     async def _from_others(self, backup: ArchiveBackup) -> tuple[int, int]:
         """Bring what only other nodes have through this one, a batch per node and round."""
         plane = backup.plane
+        others = {node.name for node in plane.nodes.others()} - {backup.archive.name}
+        lacking = await backup.lacking(holders=others)
         copies = (await plane.view()).receipts
         view = CopyView(nodes=plane.nodes, now_s=self._runtime.now_s())
-        others = {node.name for node in plane.nodes.others()} - {backup.archive.name}
         by_source: dict[str, list[Artifact]] = {}
-        for card in await backup.lacking(holders=others):
-            sources = [name for name in view.of(copies.get(card.digest, ())).sources if name in others]
+        for card in lacking:
+            held = copies.get(card.digest, ())  # the last copy may have gone meanwhile
+            sources = [name for name in view.of(held).sources if name in others]
             if sources:
                 by_source.setdefault(sources[0], []).append(card)
         files = size = 0

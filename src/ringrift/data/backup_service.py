@@ -121,7 +121,7 @@ class ArchiveBackup:
             manifest.cards,
             manifest.receipts,
             archive=self.archive.name,
-            holders=holders or (self.plane.this.name,),
+            holders=(self.plane.this.name,) if holders is None else holders,
             only=only,
             kinds=kinds,
             resting=resting,

@@ -33,6 +33,7 @@ DATABASE = "promises.db"  # in the blob folder
 LOCK = "promises.lock"  # the same; it also says what was written to the database last
 KEEP_S_MAX = 3_600.0
 PROMISES_MAX = 100_000
+_WRITES_MAX = 2**62  # nobody writes so often: a mark that says more is damaged
 DELETER_WAIT_S = 60.0
 BEING_DELETED = "it is being deleted there"
 _BUSY_S = 20.0
@@ -420,9 +421,10 @@ def _read_mark(path: Path) -> _Mark | None:
     """None: there is none, as in a folder of an older version, or it cannot be read."""
     try:
         record, count = path.read_text(encoding="ascii").split()
-        return _Mark(record, int(count))
+        mark = _Mark(record, int(count))
     except (FileNotFoundError, ValueError):
         return None
+    return mark if 0 <= mark.writes <= _WRITES_MAX else None
 
 
 def _write_mark(path: Path, mark: _Mark) -> None:

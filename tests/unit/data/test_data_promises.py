@@ -240,6 +240,18 @@ def test_a_record_of_an_older_version_goes_on(tmp_path, runtime):
     store.close()
 
 
+@pytest.mark.parametrize("count", ["8" + "0" * 19, "9" * 200, "-1"])
+def test_a_mark_with_a_count_that_nobody_reached_is_none(tmp_path, runtime, count):
+    (tmp_path / "cd").mkdir()
+    store = PromiseStore(tmp_path, runtime)
+    assert store.promise(DIGEST, asker="a", promise="p", keep_s=60.0) == ""
+    (tmp_path / "cd" / DIGEST).write_bytes(CONTENT)
+    (tmp_path / LOCK).write_text(f"{store.id} {count}\n")
+    assert "a" in store.promised(DIGEST)
+    assert (tmp_path / LOCK).read_text() == f"{store.id} {1:020d}\n"
+    store.close()
+
+
 def test_the_record_is_for_its_owner_alone(tmp_path, runtime):
     (tmp_path / DATABASE).touch(0o644)
     for folder in (tmp_path, tmp_path / "new"):
