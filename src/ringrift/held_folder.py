@@ -48,6 +48,28 @@ def hold_folder(path: Path, descriptor: int) -> HeldFolder:
     return fresh
 
 
+def forget_exchanged(path: Path) -> None:
+    """Let go of every folder that was held under *path* and to which it does not lead any more.
+
+    For who is about to take what the path leads to now: what an earlier run in this process left under way
+    must not draw the new one into the folder of the old one.
+    """
+    held, names = (
+        process_scope().get(_HeldFolders, _HeldFolders),
+        {os.path.abspath(path), os.path.realpath(path)},
+    )
+    for folder in held.folders:
+        if folder.names & names and not _leads_to(path, folder.descriptor):
+            folder.let_go()
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 @contextmanager
 def _place(path: Path) -> Iterator[tuple[str, int | None]]:
     """How the system is to be asked for *path*: a name, and the folder from which it counts (None: none).
@@ -105,6 +127,13 @@ def make_folders(path: Path) -> None:
     for each in missing_folders(path):
         with suppress(FileExistsError):  # another process was first
             make_folder(each)
+    require_folder(path)
+
+
+def require_folder(path: Path) -> None:
+    """Raise `FileExistsError` if something else than a folder has the name *path*."""
+    if not is_folder(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
 
 def missing_folders(path: Path) -> list[Path]:
@@ -137,7 +166,7 @@ def rename_file(source: Path, target: Path) -> None:
 def link_file(source: Path, target: Path) -> None:
     """Give *source* a second name; `FileExistsError` if it is taken."""
     with _place(source) as (old, old_folder), _place(target) as (new, new_folder):
-        os.link(old, new, src_dir_fd=old_folder, dst_dir_fd=new_folder)
+        os.link(old, new, src_dir_fd=old_folder, dst_dir_fd=new_folder, follow_symlinks=False)
 
 
 def link_symbolically(link: Path, target: str) -> None:

@@ -9,7 +9,6 @@ What lies in the folder that this process holds is reached through that folder (
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
@@ -23,7 +22,6 @@ from pathlib import Path
 from ringrift.errors import ConfigError
 from ringrift.held_folder import (
     change_mode,
-    is_folder,
     link_file,
     make_folder,
     missing_folders,
@@ -31,6 +29,7 @@ from ringrift.held_folder import (
     open_file,
     remove_file,
     rename_file,
+    require_folder,
     stat_file,
     sync_folder,
 )
@@ -65,8 +64,7 @@ def make_private_folder(folder: Path) -> None:
             continue  # another process was first
         if mode != 0o700:  # the process's umask took the group's rights away
             change_mode(each, mode)
-    if not is_folder(folder):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+    require_folder(folder)
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -108,7 +106,7 @@ def _open_draft(draft: Path, *, private: bool) -> int:
     while True:
         descriptor = open_private(draft, flags) if private else open_file(draft, flags)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:
+        if _has_name(descriptor, draft):
             return descriptor
         os.close(descriptor)  # it was taken for that of a dead one before it was locked
 
@@ -120,9 +118,18 @@ def _remove_drafts_of_the_dead(path: Path) -> None:
             descriptor = open_file(path.with_name(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_file(path.with_name(name))
+                if _has_name(descriptor, path.with_name(name)):  # not the next draft of the same writer
+                    remove_file(path.with_name(name))
             finally:
                 os.close(descriptor)
+
+
+def _has_name(descriptor: int, path: Path) -> bool:
+    """Whether *path* is the name of the open file still."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), stat_file(path, follow=False))
+    except FileNotFoundError:
+        return False
 
 
 def close_to_others(paths: Iterable[Path]) -> list[Path]:

@@ -1,22 +1,33 @@
 """What a process writes into the folder that it holds lands there or nowhere, wherever its path leads."""
 
+import fcntl
 import os
 import subprocess
 import sys
 from hashlib import sha256
 from io import BytesIO
+from types import SimpleNamespace
 
 import pytest
 
+from ringrift.bootstrap.master_loop import read_master_loop
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.daemons.ledger_store import JsonLedger
 from ringrift.daemons.restarts import RestartRecord
 from ringrift.data.promise_store import DATABASE, PromiseStore
 from ringrift.engine.opening import memory_engine, open_engine
 from ringrift.engine.sqlite.blob_folder import BlobFolder
-from ringrift.errors import Unavailable
+from ringrift.errors import AlreadyExists, Unavailable
 from ringrift.file_identity import HeldPath
-from ringrift.held_folder import hold_folder, link_file, make_folders, open_file, remove_file, rename_file
+from ringrift.held_folder import (
+    hold_folder,
+    link_file,
+    make_folders,
+    open_file,
+    remove_file,
+    rename_file,
+    write_file,
+)
 from ringrift.learning.curriculum_weights import export_curriculum_weights
 from ringrift.learning.high_water import mark_path, read_mark
 from ringrift.learning.run_check import MarkKeeper
@@ -215,6 +226,72 @@ async def test_a_blob_of_another_run_is_neither_written_nor_deleted(held):
     blobs.publish({digest: blobs.write_private(digest, content)})
     assert names_under(held) == ["blobs", f"blobs/{digest[:2]}", f"blobs/{digest[:2]}/{digest}"]
     assert (old / theirs.relative_to(held)).exists()
+
+
+def test_a_guard_that_is_released_twice_keeps_what_is_under_way_out_of_the_other_folder(data):
+    guard = MasterLoopGuard()
+    guard.acquire()
+    old = exchange(data)
+    guard.release()
+    guard.release()
+    write_file(data / "late", b"of the old run")
+    assert names_under(data) == []
+    assert "late" in names_under(old)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_later_run_in_the_same_process_works_in_the_folder_that_is_there_now(data, made):
+    with MasterLoopGuard():
+        old = exchange(data)
+        if not made:
+            data.rmdir()
+    before = names_under(old)
+    with MasterLoopGuard() as guard:
+        write_file(data / "while", b"")
+        assert guard.exchanged() == ""
+    write_file(data / "after", b"")
+    assert {"while", "after"} <= set(names_under(data))
+    assert names_under(old) == before
+
+
+def test_a_guard_that_is_refused_holds_nothing(data):
+    with MasterLoopGuard() as first:
+        opened = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(AlreadyExists), MasterLoopGuard():
+                raise AssertionError
+        assert len(os.listdir("/proc/self/fd")) == opened
+        assert read_master_loop(first.path).pid == os.getpid()
+    other = exchange(data)
+    write_file(data / "later", b"")
+    assert (data / "later").exists()
+    assert not (other / "later").exists()
+
+
+def test_what_is_no_folder_is_not_taken_for_one(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("file", "link"):
+        with pytest.raises(FileExistsError):
+            make_folders(tmp_path / name)
+
+
+def test_the_next_draft_of_a_writer_is_not_taken_for_the_last_one(tmp_path, monkeypatch):
+    """Another process opens a draft; the writer finishes it and begins the next; then the other looks on."""
+    path = tmp_path / "high_water.json"
+    draft = tmp_path / f".high_water.json.{os.getpid()}-1"
+    draft.write_bytes(b"first")
+
+    def lock(descriptor, how):
+        if how & fcntl.LOCK_NB:
+            draft.rename(tmp_path / "finished")
+            draft.write_bytes(b"second")
+        fcntl.flock(descriptor, how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ringrift.private_files.fcntl", SimpleNamespace(**{**vars(fcntl), "flock": lock}))
+        replace_file(path, b"of another writer")
+    assert draft.read_bytes() == b"second"
 
 
 def test_the_draft_of_a_killed_writer_is_removed_by_the_next_one(tmp_path):

@@ -18,7 +18,7 @@ from ringrift.bootstrap.master_loop import MasterLoop, pid_file, read_master_loo
 from ringrift.engine.lock_files import LockFile
 from ringrift.errors import AlreadyExists, StorageReadOnly
 from ringrift.file_identity import HeldPath
-from ringrift.held_folder import HeldFolder, hold_folder
+from ringrift.held_folder import HeldFolder, forget_exchanged, hold_folder
 from ringrift.private_files import make_private_folder, open_private
 from ringrift.process_identity import own_start_s
 from ringrift.settings import get_settings
@@ -48,20 +48,23 @@ class MasterLoopGuard:
         """As `acquire`; False if another process has it."""
         if not self._locked:
             try:
-                self._lock = self._lock or self._opened()
+                self._locked = self._lock_folder()
             except OSError as error:
                 raise StorageReadOnly(f"{self._folder} cannot be written: {error.strerror}") from None
-            self._locked = self._lock.try_lock()
         if self._locked and not self.exchanged():
             self.show()
         return self._locked
 
-    def _opened(self) -> LockFile:
+    def _lock_folder(self) -> bool:
+        forget_exchanged(self._folder)  # one that an earlier run of this process had there
         make_private_folder(self._folder)
         lock = LockFile(self._folder)
-        self._held = HeldPath(self._folder, lock.stat())
+        if not lock.try_lock():
+            lock.close()
+            return False
+        self._lock, self._held = lock, HeldPath(self._folder, lock.stat())
         self._open_folder = hold_folder(self._folder, lock.descriptor)
-        return lock
+        return True
 
     def exchanged(self) -> str:
         """What became of the folder if its path leads elsewhere by now; "" if it does not."""
@@ -98,7 +101,7 @@ class MasterLoopGuard:
             self._open_folder.let_go()  # else what is still under way must not go by path after all
         if self._lock is not None:
             self._lock.close()
-        self._lock, self._held, self._locked = None, None, False
+        self._lock, self._held, self._open_folder, self._locked = None, None, None, False
 
     @property
     def is_held(self) -> bool:

@@ -71,6 +71,7 @@ _MIGRATIONS = (
     ),
 )
 STORED = ".stored"  # after the name of the database: the file beside it
+_LETTERS_MAX = 10**12
 
 
 _FIND_OLDEST = """SELECT * FROM dead_letter
@@ -325,6 +326,8 @@ class DeadLetterStore:
             told = int(self._mark.read_text(encoding="ascii"))
         except (FileNotFoundError, ValueError):
             return 0  # it is written with the next letter
+        if told > _LETTERS_MAX:  # nobody stored so many: it is damaged
+            return 0
         return max(0, told - int(db.execute("SELECT letters FROM stored").fetchone()[0]))
 
     def _write_mark(self, letters: int) -> None:

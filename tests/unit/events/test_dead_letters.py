@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ringrift.errors import Corrupt, ForeignFile, SchemaTooNew
+from ringrift.events.dead_letter_store import STORED
 from ringrift.events.dead_letters import (
     DeadLetterQueue,
     DLQRetryDaemon,
@@ -277,6 +278,19 @@ def test_a_letter_that_is_not_what_was_stored_is_said_and_one_that_cannot_be_rea
     with capture_logs() as said:
         assert dlq._store.get(sound).error == "again"
     assert said == []
+
+
+@pytest.mark.parametrize("count", ["1" + "0" * 18 + "1", "9" * 20])
+def test_a_damaged_count_of_letters_keeps_no_letter_out(tmp_path, count):
+    path = tmp_path / "letters.db"
+    with closing(DeadLetterQueue(path)) as dlq:
+        dlq.capture("MY_EVENT", {}, "h", "e")
+    path.with_name(path.name + STORED).write_text(f"{count}\n")
+    for letters in (2, 3):
+        with closing(DeadLetterQueue(path)) as dlq:
+            dlq.capture("MY_EVENT", {}, "h", "e")
+            assert dlq.get_pending_count() == letters
+    assert int(path.with_name(path.name + STORED).read_text()) == 3
 
 
 def test_letters_that_are_lost_with_a_file_are_said(tmp_path):
