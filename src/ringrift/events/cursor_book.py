@@ -76,8 +76,13 @@ class CursorBook:
         return again
 
     def leave(self, subscription: Subscription) -> None:
-        """The cursor stays: a handler that is started again goes on where it stopped."""
-        self._members.discard(subscription)
+        """The cursor stays: a handler that is started again goes on where it stopped.
+
+        It is stored once more, and no longer says that somebody lives.
+        """
+        if subscription in self._members:
+            self._members.discard(subscription)
+            self._cursors[subscription.name].dirty = True
         self._left[subscription.name] = subscription
 
     def _running_seq(self, name: str) -> int:
@@ -128,8 +133,12 @@ class CursorBook:
         return again
 
     async def record(self, *, everything: bool = False) -> None:
-        """Store the positions that moved; the notes behind them are done with then."""
-        moved = {name: c for name, c in self._cursors.items() if c.dirty or everything}
+        """Store the positions that moved; the notes behind them are done with then.
+
+        With *everything* also those of the other subscriptions, as a sign that they live.
+        """
+        live = {item.name for item in self._members} if everything else set()
+        moved = {name: c for name, c in self._cursors.items() if c.dirty or name in live}
         if not moved:
             return
         positions = {CursorKey(name, self.instance): c.position() for name, c in moved.items()}

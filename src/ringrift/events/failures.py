@@ -21,6 +21,7 @@ class FailureKind(StrEnum):
     TIMEOUT = "EventRouter.async.timeout"
     CANCELLED = "EventRouter.cancelled"
     OVERFLOW = "EventRouter.overflow"
+    UNACKNOWLEDGED = "CrossProcessEventQueue.unacknowledged"
 
 
 @dataclass(frozen=True, slots=True)

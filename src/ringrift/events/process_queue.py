@@ -6,31 +6,38 @@ router, and one published at a router can be polled here.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+import structlog
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine, open_engine
 from ringrift.engine.ports import CursorKey, Engine, EventLog, LogEvent, LogRecord, Position
-from ringrift.errors import StorageFull, StorageReadOnly, Unavailable
-from ringrift.events.event_wire import decode_body, to_log
+from ringrift.errors import RingRiftError, StorageFull, StorageReadOnly, Unavailable
+from ringrift.events.event_wire import decode_body, from_log, to_log
+from ringrift.events.failures import Failure, FailureKind
 from ringrift.events.log_seat import LogSeat, process_seat
 from ringrift.events.normalization import normalize_event_type
 from ringrift.events.process_dead_letters import ProcessDeadLetters
-from ringrift.events.process_subscribers import CrossProcessEvent, Subscriber, Subscribers, settle
+from ringrift.events.process_subscribers import CrossProcessEvent, Subscriber, Subscribers
 from ringrift.events.routed_event import RouterEvent
+from ringrift.events.subscriptions import Subscription
 from ringrift.events.surroundings import Surroundings
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
 
+log = structlog.get_logger()
+
 T = TypeVar("T")
 
 _INSTANCE = "queue"  # acknowledgements are kept by subscriber id, whoever polls
 _SESSION = "queue"
 _SCAN = 1000
+_DONE_MAX = 10_000  # events acknowledged behind one that is not
 _CALL_S = 60.0
 _RETRY_S, _RETRY_S_MAX = 0.1, 1.6
 
@@ -43,6 +50,7 @@ class CrossProcessEventQueue:
         given = settings or get_settings()
         self._settings = given if self._path is None else _at(given, self._path)
         self._engine: Engine | None = None
+        self._polled: dict[str, frozenset[int]] = {}  # what each subscriber got from its last poll
 
     def publish(
         self,
@@ -104,7 +112,10 @@ class CrossProcessEventQueue:
         since_event_id: int | None = None,
     ) -> list[CrossProcessEvent]:
         """Return events that this subscriber has not acknowledged, in order."""
-        return _run(self._poll(subscriber_id, event_types, limit, since_event_id))
+        before = self._polled.get(subscriber_id, frozenset())
+        found = _run(self._poll(subscriber_id, event_types, limit, since_event_id, polled=before))
+        self._polled[subscriber_id] = frozenset(event.event_id for event in found)
+        return found
 
     def ack(self, subscriber_id: str, event_id: int) -> bool:
         """Acknowledge one event; it is not polled again."""
@@ -117,7 +128,7 @@ class CrossProcessEventQueue:
         return len(event_ids)
 
     def get_pending_count(self, subscriber_id: str) -> int:
-        return len(self.poll(subscriber_id, limit=100_000))
+        return len(_run(self._poll(subscriber_id, None, 100_000, None)))
 
     def get_last_acked_event_id(self, subscriber_id: str) -> int:
         """Return the highest number that this subscriber has dealt with."""
@@ -173,7 +184,13 @@ class CrossProcessEventQueue:
         return (await engine.events.positions(_INSTANCE)).get(subscriber_id, Position(0))
 
     async def _poll(
-        self, subscriber_id: str, event_types: Sequence[Any] | None, limit: int, since: int | None
+        self,
+        subscriber_id: str,
+        event_types: Sequence[Any] | None,
+        limit: int,
+        since: int | None,
+        *,
+        polled: Collection[int] = (),
     ) -> list[CrossProcessEvent]:
         engine = await self._open()
         subscribers = Subscribers(engine.kv)
@@ -185,28 +202,64 @@ class CrossProcessEventQueue:
         position = stored or Position(0)
         # One that acknowledges lives, and what it has yet to see stays; one that only looks holds nobody up.
         if stored is not None and since is None:
-            await engine.events.commit({CursorKey(subscriber_id, _INSTANCE): position})
+            position = await self._advance(engine, subscriber_id, subscriber, stored, polled=polled)
         found: list[LogRecord] = []
         after = max(position.floor, since or 0)
-        while len(found) < limit:
-            records = await engine.events.read(after=after, limit=_SCAN, types=types)
-            found += [record for record in records if record.seq not in position.done_above]
-            if len(records) < _SCAN:
-                break
+        done = frozenset(position.done_above)
+        while len(found) < limit and (
+            records := await engine.events.read(after=after, limit=_SCAN, types=types)
+        ):
+            found += [record for record in records if record.seq not in done]
             after = records[-1].seq
         return [_as_polled(record) for record in found[:limit]]
 
     async def _ack(self, subscriber_id: str, event_ids: Sequence[int]) -> None:
         engine = await self._open()
         subscriber = await Subscribers(engine.kv).get(subscriber_id)
-        types = None if subscriber is None else subscriber.event_types
         position = await self._position(engine, subscriber_id)
-        done = {*position.done_above, *event_ids}
-        last = (await engine.events.bounds()).last
-        ahead = await engine.events.read(after=position.floor, limit=_SCAN, types=types)
-        floor = settle(position.floor, done, [record.seq for record in ahead], scan=_SCAN, last=last)
-        above = tuple(sorted(seq for seq in done if seq > floor))
-        await engine.events.commit({CursorKey(subscriber_id, _INSTANCE): Position(floor, above)})
+        acknowledged = Position(position.floor, (*position.done_above, *event_ids))
+        await self._advance(engine, subscriber_id, subscriber, acknowledged)
+
+    async def _advance(
+        self,
+        engine: Engine,
+        subscriber_id: str,
+        subscriber: Subscriber | None,
+        position: Position,
+        *,
+        polled: Collection[int] = (),
+    ) -> Position:
+        """Store how far everything that concerns a subscriber is acknowledged.
+
+        What it is registered for concerns it, whatever it asked for in one call. An event is given up when
+        very many behind it were acknowledged, or when it was *polled* before and the log is longer than it
+        should be because of it.
+        """
+        types = None if subscriber is None else subscriber.event_types
+        floor, done = position.floor, set(position.done_above)
+        last = (await engine.events.bounds()).last  # first: what is appended meanwhile is not passed over
+
+        def is_settled(record: LogRecord) -> bool:
+            if record.seq in done:
+                return True
+            is_too_long = last - record.seq >= self._settings.event_retention_rows
+            if (is_too_long and record.seq in polled) or sum(seq > record.seq for seq in done) > _DONE_MAX:
+                _report_given_up(subscriber_id, record)
+                return True
+            return False
+
+        # Damaged records are left out, so a short answer does not mean that there are no more.
+        while ahead := await engine.events.read(after=floor, limit=_SCAN, types=types):
+            waits = next((record for record in ahead if not is_settled(record)), None)
+            if waits is not None:
+                floor = waits.seq - 1
+                break
+            floor = ahead[-1].seq
+        else:
+            floor = max(floor, last)
+        moved = Position(floor, tuple(sorted(seq for seq in done if seq > floor)))
+        await engine.events.commit({CursorKey(subscriber_id, _INSTANCE): moved})
+        return moved
 
     async def _stats(self) -> dict[str, Any]:
         engine = await self._open()
@@ -234,6 +287,17 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 def _at(settings: Settings, path: Path) -> Settings:
     values = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
     return Settings(**{**values, "coordinator_db": path, "data_dir": path.parent})
+
+
+def _report_given_up(subscriber_id: str, record: LogRecord) -> None:
+    log.error("events.given_up", subscription=subscriber_id, seq=record.seq, event_type=record.type)
+    nobody = Subscription(subscriber_id, (record.type,), str)  # its letter is for people: no router has it
+    try:
+        event = from_log(record, decode_body(record))
+        failure = Failure(event, nobody, FailureKind.UNACKNOWLEDGED, "polled and never acknowledged")
+        ProcessDeadLetters().capture_failure(failure, instance=_INSTANCE)
+    except RingRiftError as error:
+        log.critical("events.dead_letter_lost", event_id=record.id, error=str(error))
 
 
 def _as_polled(record: LogRecord) -> CrossProcessEvent:

@@ -1,9 +1,8 @@
-"""Who polls the queue between processes, and what has been acknowledged."""
+"""Who polls the queue between processes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -79,14 +78,3 @@ class Subscribers:
         found = [decode_entry(entry, Subscriber) for entry in entries]
         now_s = system_runtime().now_s()
         return [item for item in found if now_s - item.last_poll_s <= _DEAD_AFTER_S]
-
-
-def settle(floor: int, done: set[int], ahead: Sequence[int], *, scan: int, last: int) -> int:
-    """Return how far everything that concerns a subscriber is acknowledged.
-
-    *ahead* are the first *scan* numbers above *floor* that concern it.
-    """
-    for seq in ahead:
-        if seq not in done:
-            return seq - 1
-    return ahead[-1] if len(ahead) == scan else max(floor, last)

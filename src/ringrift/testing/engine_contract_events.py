@@ -60,6 +60,16 @@ class EventLogContract:
         assert [a.duplicate for a in again] == [True, False, True]
         assert [r.body for r in await first.events.read(after=0, limit=10)] == [b"first", b"{}"]
 
+    async def test_a_repeated_id_uses_up_no_number_and_wakes_nobody(self, bench: EngineBench) -> None:
+        log = (await bench.open()).events
+        (first,) = await log.append([event("a")])
+        for _ in range(3):
+            await log.append([event("a")])
+        assert await log.wait(after=first.seq, timeout_s=0.0) == first.seq
+        (second,) = await log.append([event("b")])
+        assert await log.bounds() == LogBounds(first.seq, second.seq)
+        assert second.seq == first.seq + 1
+
     async def test_concurrent_appends_all_get_their_own_number(self, bench: EngineBench) -> None:
         handles = [await bench.open() for _ in range(3)]
         outcomes = await asyncio.gather(
@@ -117,6 +127,24 @@ class EventLogContract:
         await log.trim()
         first_left, last = await log.bounds()
         assert last - first_left + 1 == 1_000
+
+    async def test_a_little_room_does_not_open_a_full_log(self, bench: EngineBench) -> None:
+        log, key = (await bench.open()).events, CursorKey("slow", "node:1")
+        await log.commit({key: Position(0)})
+        await log.append([event(str(n)) for n in range(2_500)])
+        await log.commit({key: Position(1)})
+        with pytest.raises(Unavailable, match=r"holds 2,499 events.* 'slow' of 'node:1'"):
+            await log.append([event(f"refused-{n}") for n in range(100)])
+        assert (await log.bounds()).last == 2_500
+        await log.commit({key: Position(501)})
+        assert not (await log.append([event("taken")]))[0].duplicate
+
+    async def test_a_full_log_of_which_much_was_seen_takes_events(self, bench: EngineBench) -> None:
+        log, key = (await bench.open()).events, CursorKey("slow", "node:1")
+        await log.commit({key: Position(0)})
+        await log.append([event(str(n)) for n in range(7_000)])
+        await log.commit({key: Position(5_500)})
+        assert not (await log.append([event("taken")]))[0].duplicate
 
     async def test_a_subscription_that_does_not_renew_itself_holds_nobody_up_for_long(
         self, bench: EngineBench

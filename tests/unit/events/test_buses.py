@@ -1,10 +1,16 @@
 """The bus names are views of one router: each subscriber gets each event once, whichever name it used."""
 
 import asyncio
+import sqlite3
 from collections import Counter
+from contextlib import closing
 
 import pytest
+from structlog.testing import capture_logs
 
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.ports import LogEvent
+from ringrift.errors import Unavailable
 from ringrift.events.buses import (
     CrossProcessEventPoller,
     CrossProcessEventQueue,
@@ -22,6 +28,7 @@ from ringrift.events.buses import (
 )
 from ringrift.events.data_bus import get_event_bus as get_data_event_bus
 from ringrift.events.event_types import DataEventType
+from ringrift.events.process_dead_letters import get_dead_letter_queue
 from ringrift.events.router import get_router
 from ringrift.events.stages import StageCompletionResult, StageEvent
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -212,6 +219,105 @@ def test_a_poller_that_acknowledges_keeps_what_it_has_yet_to_see_and_one_that_on
     queue.cleanup()
     assert [event.event_id for event in queue.poll(reader)] == numbers[6:]
     queue.close()
+
+
+@pytest.fixture
+def small_queue(tmp_path, monkeypatch):
+    """One that keeps 10 events, and at most 20."""
+    monkeypatch.setenv("RINGRIFT_EVENT_RETENTION_ROWS", "10")
+    queue = CrossProcessEventQueue(tmp_path / "small.db")
+    yield queue
+    queue.close()
+
+
+def publish_among_polls(queue, poll, count=60):
+    """Publish events, none of which the poller acknowledges; return what it polled."""
+    polled = []
+    for n in range(count):
+        polled += poll() if n % 4 == 0 else []
+        queue.publish("OTHER", {"n": n}, max_retries=0)
+    return polled
+
+
+def test_a_poller_for_whom_there_is_nothing_holds_nobody_up(small_queue):
+    reader = small_queue.subscribe("reader", ["MODEL_PROMOTED"])
+    small_queue.ack(reader, small_queue.publish("MODEL_PROMOTED"))
+    assert publish_among_polls(small_queue, lambda: small_queue.poll(reader)) == []
+    wanted = small_queue.publish("MODEL_PROMOTED")
+    assert [event.event_id for event in small_queue.poll(reader)] == [wanted]
+
+
+def test_a_poller_that_has_yet_to_see_events_holds_them_whatever_it_asks_for_meanwhile(small_queue):
+    reader = small_queue.subscribe("reader")
+    small_queue.ack(reader, small_queue.publish("MODEL_PROMOTED"))
+    unseen = small_queue.publish("MODEL_PROMOTED")
+    with pytest.raises(Unavailable, match="the event log is full"):
+        publish_among_polls(small_queue, lambda: small_queue.poll(reader, ["TRAINING_COMPLETED"]))
+    small_queue.get_pending_count(reader)
+    small_queue.get_pending_count(reader)
+    assert small_queue.poll(reader)[0].event_id == unseen
+
+
+def test_an_event_that_is_polled_and_never_acknowledged_is_given_up_with_a_word(small_queue):
+    reader = small_queue.subscribe("reader", ["MODEL_PROMOTED"])
+    small_queue.ack(reader, small_queue.publish("MODEL_PROMOTED"))
+    never = small_queue.publish("MODEL_PROMOTED", {"model": "m"})
+    with capture_logs() as lines:
+        polled = publish_among_polls(small_queue, lambda: small_queue.poll(reader))
+    assert {event.event_id for event in polled} == {never}
+    assert len(polled) == 3  # and again for as long as the log keeps so many events
+    (said,) = [line for line in lines if line["event"] == "events.given_up"]
+    assert (said["subscription"], said["seq"]) == (reader, never)
+    (letter,) = get_dead_letter_queue().get_pending_events()
+    assert (letter.payload, letter.subscription) == ({"model": "m"}, reader)
+
+
+def test_a_poller_that_acknowledges_nothing_any_more_holds_nobody_up_for_ever(small_queue):
+    reader = small_queue.subscribe("reader")
+    small_queue.ack(reader, small_queue.publish("OTHER"))
+    publish_among_polls(small_queue, lambda: small_queue.poll(reader))
+    assert get_dead_letter_queue().get_pending_count() > 40
+
+
+def test_what_was_polled_together_is_not_given_up_while_it_is_acknowledged_one_by_one(small_queue):
+    reader = small_queue.subscribe("reader")
+    small_queue.ack(reader, small_queue.publish("OTHER"))
+    for n in range(19):
+        small_queue.publish("OTHER", {"n": n}, max_retries=0)
+    for event in small_queue.poll(reader):
+        small_queue.ack(reader, event.event_id)
+        small_queue.publish("OTHER", max_retries=0)
+    assert len(small_queue.poll(reader)) == 19
+    assert get_dead_letter_queue().get_pending_count() == 0
+
+
+def append_many(queue, count):
+    async def append():
+        events = [LogEvent(id=str(n), type="MY_EVENT", body=b"{}") for n in range(count)]
+        return [each.seq for each in await (await queue._open()).events.append(events)]
+
+    return run_blocking(append(), timeout_s=60)
+
+
+def test_a_damaged_event_hides_none_of_many_others(queue):
+    reader = queue.subscribe("reader")
+    numbers = append_many(queue, 1_200)
+    with closing(sqlite3.connect(queue._path)) as db, db:
+        db.execute("UPDATE event SET body = x'00' WHERE seq = ?", (numbers.pop(7),))
+    assert [event.event_id for event in queue.poll(reader, limit=5_000)] == numbers
+    queue.ack_batch(reader, numbers[:999])
+    assert [event.event_id for event in queue.poll(reader, limit=5_000)] == numbers[999:]
+
+
+def test_an_event_behind_which_very_many_were_acknowledged_is_given_up(queue):
+    reader = queue.subscribe("reader")
+    never, *numbers = append_many(queue, 10_010)
+    queue.ack_batch(reader, numbers[:10_000])
+    assert queue.poll(reader)[0].event_id == never
+    queue.ack(reader, numbers[10_000])
+    assert [event.event_id for event in queue.poll(reader)] == numbers[10_001:]
+    (letter,) = get_dead_letter_queue().get_pending_events()
+    assert letter.subscription == reader
 
 
 def test_pollers_do_not_take_events_from_each_other(queue):

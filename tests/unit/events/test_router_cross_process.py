@@ -458,6 +458,24 @@ async def test_events_lost_to_retention_are_reported(tmp_path):
         await router.stop()
 
 
+async def test_a_subscription_that_ended_for_good_does_not_hold_the_log(tmp_path):
+    machine = Machine(tmp_path, EngineLimits(event_retention_rows=5, subscription_life_s=0.05))
+    seen = []
+    a, b = machine.process("a"), machine.process("b")
+    ended = b.subscribe(CROSSING, collector(seen), "ended")
+    await b.start()
+    await a.publish(CROSSING, {"n": 0})
+    await until(lambda: seen == [0])
+    ended()
+    for n in range(1, 31):
+        await quiet(0.02)
+        await b._crossing._book.record(everything=True)  # as it does by itself every half minute
+        await a.publish(CROSSING, {"n": n})
+    assert len(machine.records) <= 10
+    for router in machine.routers:
+        await router.stop()
+
+
 async def test_a_cancelled_publisher_does_not_lose_its_event(machine):
     seen, started = [], asyncio.Event()
     a = machine.process("a")

@@ -135,12 +135,12 @@ def _append(tx: Transaction, events: Sequence[LogEvent], limits: EngineLimits) -
 
 def _make_room(tx: Transaction, limits: EngineLimits) -> None:
     """Refuse the publisher when the log is full of events that somebody has yet to see."""
-    first, last = read_bounds(tx.db)
-    if last - first + 1 < limits.event_rows_max:
-        return
-    trimmed = trim_some(tx, limits, is_waiting=True)
-    if not trimmed.events and trimmed.held_for is not None:
-        raise log_is_full(last - first + 1, trimmed.held_for)
+    while (rows := _rows(tx.db)) >= limits.event_rows_max:
+        trimmed = trim_some(tx, limits, is_waiting=True)
+        if not trimmed.events:
+            if trimmed.held_for is not None:
+                raise log_is_full(rows, trimmed.held_for)
+            return
 
 
 def _commit(tx: Transaction, positions: Mapping[CursorKey, Position], limits: EngineLimits) -> None:
@@ -164,6 +164,11 @@ def read_bounds(db: sqlite3.Connection) -> LogBounds:
     last = _last_seq(db)
     (first,) = db.execute(sql.FIRST_SEQ).fetchone()
     return LogBounds(last + 1 if first is None else first, last)
+
+
+def _rows(db: sqlite3.Connection) -> int:
+    first, last = read_bounds(db)
+    return last - first + 1
 
 
 def seq_before(db: sqlite3.Connection, since_s: float) -> int:

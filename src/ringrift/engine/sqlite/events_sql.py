@@ -1,8 +1,9 @@
 """Every query of the event log."""
 
+# A conflict would use up a number of AUTOINCREMENT, and the numbers say how many events there are.
 APPEND = (
-    "INSERT INTO event(id, type, appended_s, body, checksum) VALUES (?, ?, ?, ?, ?)"
-    " ON CONFLICT(id) DO NOTHING"
+    "INSERT INTO event(id, type, appended_s, body, checksum) SELECT ?1, ?2, ?3, ?4, ?5"
+    " WHERE NOT EXISTS (SELECT 1 FROM event WHERE id = ?1)"
 )
 SEQ_OF_ID = "SELECT seq FROM event WHERE id = ?"
 LAST_STAMP = "SELECT appended_s FROM event ORDER BY seq DESC LIMIT 1"

@@ -33,6 +33,7 @@ class Wakeups:
     def __init__(self, folder: Path, topics: Topics) -> None:
         self._folder, self._topics = folder, topics
         self._folder_fd = _private_folder(folder)
+        self._is_through_descriptor = _THROUGH_DESCRIPTOR.exists()
         self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sender.setblocking(False)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -115,7 +116,7 @@ class Wakeups:
 
     def _address(self, name: str) -> str:
         # A path through the descriptor is short, however deep the folder lies, and leads nowhere else.
-        if _THROUGH_DESCRIPTOR.exists():
+        if self._is_through_descriptor:
             return str(_THROUGH_DESCRIPTOR / str(self._folder_fd) / name)
         return str(self._folder / name)
 
