@@ -1,6 +1,7 @@
 """Sync between real nodes: data servers in processes of their own, sshd, rsync, an engine for this node."""
 
 import asyncio
+import errno
 import os
 
 import pytest
@@ -155,6 +156,22 @@ async def test_a_file_that_was_cut_is_set_aside_when_it_is_sent_and_brought_agai
         await here.plane.blobs.put_bytes(content)  # what repair brings takes its place
         await here.plane.manifest.register([card])
         assert (await here.plane.transfers.send("there", [card])).receipts
+
+
+async def test_a_full_disk_while_a_damaged_file_is_set_aside_does_not_hide_how_the_send_ended(
+    here_root, there, monkeypatch
+):
+    def no_room(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with running_node("here", here_root, there.node(ssh_port=1)) as here:
+        cards = [await here.make(content * 100, games=10) for content in (b"a sound game", b"a bad game")]
+        Store(here_root, SystemRuntime()).damage(cards[1])
+        monkeypatch.setattr("ringrift.data.quarantine.move_damaged", no_room)
+        moved = await here.plane.transfers.send("there", cards)
+        assert [each.digest for each in moved.receipts] == [cards[0].digest]
+        assert [digest for digest, _ in moved.failed] == [cards[1].digest]
+        assert await here.holders(cards[1]) == [], "the damaged file is no copy, wherever it lies"
 
 
 async def test_a_source_that_says_it_does_not_have_the_file_counts_no_more(tmp_path, here_root, there):

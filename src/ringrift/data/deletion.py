@@ -520,8 +520,7 @@ class Deleter:
         except KeyError:
             return  # another process of this node was faster, and has recorded it
         except Corrupt as error:
-            await Quarantine(self._plane).set_aside(digest, error.found)
-            await self._record("set_aside", digest, error.found)
+            await Quarantine(self._plane).set_aside(digest, error.found, part=PART)
             await self._records.change(digest, self._without_decision)
             return
         await self._records.change(digest, self._without_decision)

@@ -79,8 +79,8 @@ async def read_unregistered(plane: DataPlane) -> Scrubbed:
         except KeyError:
             continue  # it went meanwhile, and nobody here counted on it
         except Corrupt as error:
-            await set_damaged_aside(plane, digest, error.found)
-            damaged.append(digest)
+            if await set_damaged_aside(plane, digest, error.found):
+                damaged.append(digest)
         else:
             verified += 1
         read += size
@@ -102,8 +102,8 @@ async def examine_damaged_inputs(plane: DataPlane) -> list[str]:
         except KeyError:
             pass  # it is aside already
         except Corrupt as error:
-            await set_damaged_aside(plane, found.digest, error.found)
-            aside.append(found.digest)
+            if await set_damaged_aside(plane, found.digest, error.found):
+                aside.append(found.digest)
         else:
             await forget_damaged(plane.kv, found)
             continue

@@ -27,6 +27,7 @@ from ringrift.work.job_orders import SEALED_JOB, JobArtifact, JobOrder, JobRepor
 from ringrift.work.job_runner import JobTask, RunningJob
 from ringrift.work.job_verdicts import RETRY_S, UNAVAILABLE_S, Fate, JobEnd, JobVerdict, judge
 from ringrift.work.orphans import end_processes_of
+from ringrift.work.worker_config import may_compute_on_gpu
 from ringrift.work.worker_progress import forget_progress, tell_progress
 from ringrift.work.worker_shop import Workshop
 
@@ -246,11 +247,16 @@ class ClaimedJob:
             cpu_s=round(self._cpu_s, 3),
             gpu_s=round(self._gpu_s, 3),
             node_s=round(config.node_seconds(cpu_s=self._cpu_s, gpu_s=self._gpu_s), 3),
-            machine="" if config.gpus else await asyncio.to_thread(machine_kind),
+            machine=await asyncio.to_thread(self._machine),
             artifacts=artifacts,
             fields=fields,
         )
         return await self._seal_job(report) if artifacts else report
+
+    def _machine(self) -> str:
+        """The kind of machine that the games depend on; empty where a GPU computed, or may have."""
+        is_by_gpu = self._shop.config.gpus > 0 or (self._gpu_s > 0 and may_compute_on_gpu())
+        return "" if is_by_gpu else machine_kind()
 
     async def _seal_job(self, report: JobReport) -> JobReport:
         """Keep order and report as a sealed file, too; the report with that file among its artifacts."""

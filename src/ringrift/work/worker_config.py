@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from ringrift.errors import ConfigError
 
 LEASE_S = 30.0
 NVIDIA = Path("/proc/driver/nvidia/gpus")
+# Whatever PyTorch computes on through CUDA: NVIDIA, also in containers and on Tegra, ROCm, WSL2.
+GPU_DEVICES = ("/dev/nvidia*", "/dev/nvhost*", "/dev/nvmap", "/dev/kfd", "/dev/dxg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,11 @@ def visible_gpus() -> int:
     if visible is not None:
         return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
     return len(list(NVIDIA.iterdir())) if NVIDIA.is_dir() else 0
+
+
+def may_compute_on_gpu() -> bool:
+    """Whether there is a GPU at all, also one that is not counted or was hidden from jobs."""
+    return any(glob.glob(pattern) for pattern in GPU_DEVICES)
 
 
 def own_capabilities(gpus: int) -> frozenset[str]:

@@ -4,6 +4,8 @@ import hashlib
 import os
 import random
 import resource
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -340,3 +342,26 @@ def test_the_list_of_a_file_is_computed_once(intake, tmp_path):
     assert source.hashes([0, 1, 2], buffer) == [hash_of(piece) for piece in chunks_of(THREE)]
     source.close()
     assert len(intake.index.hashes(digest(THREE))) == 32 * chunk_count(len(THREE))
+
+
+CHANGE_JOURNAL = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=0)
+try:
+    print(db.execute("PRAGMA journal_mode = DELETE").fetchone()[0])
+except sqlite3.OperationalError as error:
+    print(error)
+"""
+
+
+def test_a_second_index_in_the_process_leaves_the_locks_of_the_first(tmp_path):
+    """Another process that sees no lock would throw away the log in which the first one writes."""
+    first, second = ChunkIndex(tmp_path / "index.db"), ChunkIndex(tmp_path / "index.db")
+    first.keep("a" * 64, bytes(32))
+    assert second.known() == ["a" * 64]
+    second.close()
+    asked = [sys.executable, "-c", CHANGE_JOURNAL, str(tmp_path / "index.db")]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert "locked" in said
+    assert first.known() == ["a" * 64]
+    first.close()

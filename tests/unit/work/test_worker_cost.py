@@ -4,7 +4,9 @@ import pytest
 from worker_world import WorkerWorld, end_well, say
 
 from ringrift.engine.ports import WorkState
+from ringrift.machine_kind import machine_kind
 from ringrift.testing.simulation import simulate
+from ringrift.work import worker_config
 
 
 @pytest.fixture
@@ -74,3 +76,23 @@ def test_what_an_earlier_attempt_took_is_in_it(world):
         assert report["gpu_s"] == 25.0
 
     world(scenario, gpus=1)
+
+
+@pytest.mark.parametrize(("devices", "gpu_s", "named"), [(1, 5.0, False), (1, 0.0, True), (0, 5.0, True)])
+def test_what_a_gpu_computed_that_the_worker_does_not_count_is_not_named_as_of_the_processor(
+    world, tmp_path, monkeypatch, devices, gpu_s, named
+):
+    """They would be compared by bits. Where there is no GPU at all, a job cannot say that it used one."""
+    for number in range(devices):
+        (tmp_path / f"kfd{number}").touch()
+    monkeypatch.setattr(worker_config, "GPU_DEVICES", (str(tmp_path / "kfd*"),))
+
+    async def scenario(here):
+        item_id = await here.add()
+        child = await here.child()
+        await here.runtime.sleep(10)
+        end_well(child, gpu_s=gpu_s)
+        report = (await here.until(item_id, WorkState.DONE)).result
+        assert report["machine"] == (machine_kind() if named else "")
+
+    world(scenario, gpus=0)

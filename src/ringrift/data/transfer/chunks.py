@@ -16,7 +16,7 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -194,7 +194,10 @@ class ChunkIndex:
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
             make_folders(self._path.parent)
-            os.close(open_file(self._path, os.O_RDWR | os.O_CREAT))  # never by SQLite, which goes by path
+            # Never made by SQLite, which goes by path. One that is there is not opened: to close a descriptor
+            # of it would end the locks that this process has on it.
+            with suppress(FileExistsError):
+                os.close(open_file(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
             place = f"{self._path.absolute().as_uri()}?mode=rw"
             self._db = sqlite3.connect(place, uri=True, timeout=_BUSY_S, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")

@@ -24,10 +24,10 @@ from ringrift.data.transfer.chunks import ChunkIndex, hash_of
 from ringrift.data.transfer.contract import AT_REST, CHUNK_BYTES
 from ringrift.data.transfer.incoming import PARTS, Incoming
 from ringrift.engine.digests import check_digest
-from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
+from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of, move_damaged
 from ringrift.engine.sqlite.faults import from_os, told_in_our_words
 from ringrift.errors import StorageFull, Unavailable
-from ringrift.held_folder import make_folders, remove_file, rename_file
+from ringrift.held_folder import remove_file
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 
@@ -99,8 +99,7 @@ class Intake:
         log.error("transfer.damaged_copy", digest=digest, found=found)
         aside = self.folder.folder.parent / QUARANTINE
         with told_in_our_words(aside):
-            make_folders(aside)
-            rename_file(place, aside / f"{digest}.{self.folder.private_name().name}")
+            move_damaged(place, digest, aside / f"{digest}.{self.folder.private_name().name}")
         return None
 
     def check_room(self, size: int) -> None:

@@ -41,7 +41,8 @@ NAME = "transfer"
 DELIVERIES_OPENED_MAX = 100
 _BYTES_PER_MB = 1_000_000
 
-SetAside = Callable[[str, str], Awaitable[None]]  # a file of this node that is damaged, and what was found
+# For a file of this node that is damaged, and what was found; False if it is sound by now, or gone.
+SetAside = Callable[[str, str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,8 +375,8 @@ class TransferService:
             try:
                 await self._blobs.verify(digest)
             except Corrupt as error:
-                await self._set_aside(digest, f"found damaged while it was sent: {error.found}")
-                tally.explain(digest, "the file here is damaged, and was set aside")
+                if await self._set_aside(digest, f"found damaged while it was sent: {error.found}"):
+                    tally.explain(digest, "the file here is damaged, and was set aside")
             except KeyError:
                 tally.explain(digest, "this node does not have it any more")
 

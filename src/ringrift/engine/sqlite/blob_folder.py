@@ -20,6 +20,7 @@ from ringrift.engine.digests import is_digest
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.held_folder import (
     is_folder,
+    link_file,
     make_folders,
     open_file,
     remove_file,
@@ -133,6 +134,40 @@ class BlobFolder:
 def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def move_damaged(place: Path, digest: str, aside: Path) -> bool:
+    """Move a file that is not what its name says out of the way; return False if it is sound by now, or gone.
+
+    It is read again here, as whoever found it damaged may have read one that was replaced since. A sound file
+    keeps its name all the time, except for one that comes between the last look and the move.
+    """
+    try:
+        file = os.fdopen(open_file(place, os.O_RDONLY), "rb")
+    except FileNotFoundError:
+        return False
+    with file:  # kept open: no other file gets its number meanwhile
+        if hashlib.file_digest(file, "sha256").hexdigest() == digest:
+            return False
+        make_folders(aside.parent)
+        damaged = os.fstat(file.fileno())
+        try:
+            if not os.path.samestat(damaged, stat_file(place)):
+                return False
+            rename_file(place, aside)
+        except FileNotFoundError:
+            return False
+    if os.path.samestat(damaged, stat_file(aside)):
+        return True
+    try:
+        link_file(aside, place)
+    except FileExistsError:
+        pass  # yet another one came
+    except OSError:  # a file system without links
+        rename_file(aside, place)
+        return False
+    remove_file(aside)
+    return False
 
 
 def _open_anywhere(path: Path) -> BinaryIO:
