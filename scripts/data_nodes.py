@@ -340,6 +340,13 @@ class Node:
             return False
         return hashlib.sha256(content).hexdigest() == digest
 
+    def inode(self, digest: str) -> int:
+        """0: it does not have the file."""
+        try:
+            return (self.folder / "blobs" / digest[:2] / digest).stat().st_ino
+        except FileNotFoundError:
+            return 0
+
     def promised(self) -> set[tuple[str, str]]:
         """What it has promised to whom: digests and names."""
         path = self.folder / "blobs" / DATABASE
@@ -450,7 +457,7 @@ class Observer(threading.Thread):
         self.seen: dict[str, set[str]] = {}  # where each file was, ever
         self._before: dict[str, set[str]] = {name: set() for name in nodes}
         self._taken: dict[tuple[str, str, str], float] = {}  # node, digest, to whom it was promised
-        self._damaged: dict[tuple[str, str], float] = {}
+        self._damaged: dict[tuple[str, str], tuple[float, int]] = {}  # when, and which file it was
 
     def run(self) -> None:
         while not self._over.wait(0.05):
@@ -470,12 +477,15 @@ class Observer(threading.Thread):
     def damaged(self, name: str, digest: str, promised: set[tuple[str, str]]) -> None:
         """The driver damages this one; called with the lock."""
         now_s = CLOCK.monotonic_s()
-        self._damaged[name, digest] = now_s
+        self._damaged[name, digest] = now_s, self._nodes[name].inode(digest)
         self._taken |= {(name, file, asker): now_s for file, asker in promised if file == digest}
 
     def look(self) -> None:
         with self.lock:
             now = {name: node.blobs() for name, node in self._nodes.items()}
+            for (name, digest), (_, inode) in list(self._damaged.items()):
+                if digest in now[name] and self._nodes[name].inode(digest) not in (0, inode):
+                    del self._damaged[name, digest]  # it was set aside and brought back since the last look
             for name, held in now.items():
                 for digest in held - self._before[name]:
                     places = self.seen.setdefault(digest, set())
@@ -502,7 +512,8 @@ class Observer(threading.Thread):
     def _was_promised(self, other: str, digest: str, asker: str) -> bool:
         """Whether a fault took what *other* had promised *asker* to keep. A promise is used once."""
         now_s, never_s = CLOCK.monotonic_s(), float("-inf")
-        if now_s - self._damaged.get((other, digest), never_s) < LOOKED_S:
+        damaged_s, _ = self._damaged.get((other, digest), (never_s, 0))
+        if now_s - damaged_s < LOOKED_S:
             return True
         return now_s - self._taken.pop((other, digest, asker), never_s) < EXCUSED_S
 

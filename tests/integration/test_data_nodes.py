@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -173,6 +174,26 @@ def test_runs_on_full_disks_do_not_delete_because_of_each_other(nodes):
     assert looked == set(NAMES), "each looked for something to delete"
     copies = nodes.copies()
     assert all(len(holders) >= 2 for holders in copies.values()), copies
+
+
+def test_the_observer_judges_the_deletion_of_a_file_that_was_damaged_and_brought_back(tmp_path):
+    script = runpy.run_path(str(SCRIPT))
+    node = script["Node"](tmp_path, "a", 1, "", None)
+    observer = script["Observer"]({"a": node}, tmp_path / "enough")
+    digest = hashlib.sha256(b"games").hexdigest()
+    path = node.folder / "blobs" / digest[:2] / digest
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"games")
+    observer.look()
+    path.write_bytes(b"gamEs")
+    observer.damaged("a", digest, set())
+    path.rename(tmp_path / "set aside")
+    path.write_bytes(b"games")
+    observer.look()
+    path.unlink()
+    observer.look()
+    node._held.close()
+    assert len(observer.violations) == 1, "nobody else has it"
 
 
 def test_nodes_under_faults_keep_every_copy_that_must_stay_and_know_what_they_have():

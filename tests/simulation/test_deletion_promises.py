@@ -1,6 +1,7 @@
 """Never fewer verified copies by our own doing: crashes, partitions, lost disks, clocks, mixed rules."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from deletion_world import KEPT_S, DeletionWorld, HolderThatPromisesLater, holder_with
@@ -57,7 +58,7 @@ class BelievesReceipts(Deleter):
     async def _ask(self, artifact, rules, *, keep_s):
         asked = await super()._ask(artifact, rules, keep_s=keep_s)
         verdict = DeletionVerdict(allowed=True, reason="receipts", copies_left=2)
-        return type(asked)(verdict=verdict, promise=asked.promise, until_s=asked.until_s, asked=asked.asked)
+        return replace(asked, verdict=verdict)
 
 
 class FinishesWithoutAsking(Deleter):

@@ -22,13 +22,7 @@ from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.away import AwayLog
 from ringrift.data.copies import DAY_S, EPHEMERAL, Copies, CopyRules, CopyView
 from ringrift.data.decisions import DecisionLog
-from ringrift.data.deletion_records import (
-    DeletionRecords,
-    GivenUp,
-    GivingUp,
-    Tombstone,
-    with_node,
-)
+from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Tombstone, with_node
 from ringrift.data.inventory import learn_from_answer
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
@@ -136,6 +130,10 @@ class HolderReply(NamedTuple):
     def file(self) -> KeptFile | None:
         return None if self.answer is None else next(iter(self.answer.files), None)
 
+    @property
+    def promises(self) -> bool:
+        return self.file is not None and not self.file.refusal
+
 
 def judge_promises(
     replies: Sequence[HolderReply], copies_min: int, *, own_store: str, heir: str = ""
@@ -188,7 +186,7 @@ class _Asked:
     verdict: DeletionVerdict
     promise: str = ""
     until_s: float = 0.0
-    asked: tuple[DataNode, ...] = ()  # they may have promised, answer or not
+    promised: tuple[DataNode, ...] = ()  # what others may have promised, without an answer, ends by itself
     busy: bool = False  # somebody else deletes the same file just now
     pinned: bool = False
 
@@ -205,9 +203,8 @@ class Deleter:
         for_s = self.rules.copy_rules.receipt_age_s_max  # what was read before that counts for nobody
         self._away_log = AwayLog(plane.engine.events, plane.kv, plane.runtime, for_s=for_s)
         self._inputs = OpenInputs(plane.queue)
-        self._silent: dict[
-            str, tuple[str, float]
-        ] = {}  # nodes that did not answer: why, and asked again when
+        # Nodes that did not answer: why, and when they are asked again.
+        self._silent: dict[str, tuple[str, float]] = {}
         self._refusals: Counter[str] = Counter()
         self.decisions = DecisionLog(plane.kv, plane.runtime, node=self._node)
 
@@ -316,14 +313,16 @@ class Deleter:
     async def _end(self, digest: str, asked: _Asked) -> None:
         """This node may promise to keep the file again; those who promised us need not any longer."""
         await asyncio.to_thread(self._plane.promises.end, digest)
-        for node in asked.asked:
-            try:
-                if node.name == self._node:
-                    await asyncio.to_thread(self._plane.promises.release, asked.promise)
-                else:
-                    await self._plane.holders.release(node, ReleaseRequest(promise=asked.promise))
-            except (RingRiftError, TimeoutError) as error:  # it ends by itself
-                log.info("deletion.promise_not_released", node=node.name, error=str(error))
+        await asyncio.gather(*(self._release(node, asked.promise) for node in asked.promised))
+
+    async def _release(self, node: DataNode, promise: str) -> None:
+        try:
+            if node.name == self._node:
+                await asyncio.to_thread(self._plane.promises.release, promise)
+            elif not self._why_silent(node):
+                await self._plane.holders.release(node, ReleaseRequest(promise=promise))
+        except (RingRiftError, TimeoutError) as error:  # it ends by itself
+            log.info("deletion.promise_not_released", node=node.name, error=str(error))
 
     # --- after a crash ------------------------------------------------------------------------------------
 
@@ -364,11 +363,9 @@ class Deleter:
             begin = self._plane.promises.begin
             if refusal := await asyncio.to_thread(begin, artifact.digest, reason=own.reason):
                 verdict = DeletionVerdict(allowed=False, reason=refusal)
-        return (
-            await self._ask(artifact, self.rules, keep_s=KEEP_S)
-            if verdict.allowed
-            else _Asked(verdict=verdict)
-        )
+        if not verdict.allowed:
+            return _Asked(verdict=verdict)
+        return await self._ask(artifact, self.rules, keep_s=KEEP_S)
 
     # --- asking -------------------------------------------------------------------------------------------
 
@@ -380,7 +377,7 @@ class Deleter:
         if asked.verdict.allowed or asked.pinned or card is None:
             return asked
         inherited = await self._ask_about(card, rules, keep_s=keep_s, promise=asked.promise, is_heir=True)
-        return replace(inherited, asked=(*asked.asked, *inherited.asked))
+        return replace(inherited, promised=tuple(dict.fromkeys((*asked.promised, *inherited.promised))))
 
     async def _ask_about(
         self,
@@ -398,16 +395,14 @@ class Deleter:
             keep_s=keep_s,
             files=(File(artifact.digest, artifact.size),),
         )
-        own_store, heir = (
-            await asyncio.to_thread(lambda: plane.promises.id),
-            artifact.digest if is_heir else "",
-        )
+        own_store = await asyncio.to_thread(lambda: plane.promises.id)
+        heir = artifact.digest if is_heir else ""
         replies: list[HolderReply] = []
         verdict = judge_promises(replies, rules.copies_min, own_store=own_store, heir=heir)
-        asked: list[DataNode] = []
+        promised: list[DataNode] = []
         for group in await self._groups(artifact.digest, with_self=is_heir):
-            asked += group
             told = await asyncio.gather(*(self._ask_one(node, request) for node in group))
+            promised += [node for node, reply in zip(group, told, strict=True) if reply.promises]
             replies += told if is_heir else [self._of_another_folder(reply, own_store) for reply in told]
             verdict = judge_promises(replies, rules.copies_min, own_store=own_store, heir=heir)
             if verdict.allowed or _pinned(replies):
@@ -416,7 +411,7 @@ class Deleter:
             verdict=verdict,
             promise=request.promise,
             until_s=begun_s + keep_s / 2,  # the rest is for clocks that run at different rates
-            asked=tuple(asked) if keep_s > 0 else (),
+            promised=tuple(promised) if keep_s > 0 else (),
             busy=any(self._is_busy(reply) for reply in replies),
             pinned=_pinned(replies),
         )
@@ -445,8 +440,7 @@ class Deleter:
         plane, began_s = self._plane, self._plane.runtime.now_s()
         if node.name == self._node:
             return HolderReply(node.name, await asyncio.to_thread(plane.holder.keep, request))
-        why, again_s = self._silent.get(node.name, ("", 0.0))
-        if plane.runtime.boot_s() < again_s:
+        if why := self._why_silent(node):
             return HolderReply(node.name, None, why)
         try:
             answer = await plane.holders.keep(node, request)
@@ -457,6 +451,10 @@ class Deleter:
         if node.ephemeral:
             answer = msgspec.structs.replace(answer, counts=False)  # whatever its own config says
         return HolderReply(node.name, answer)
+
+    def _why_silent(self, node: DataNode) -> str:
+        why, again_s = self._silent.get(node.name, ("", 0.0))
+        return why if self._plane.runtime.boot_s() < again_s else ""
 
     # --- records ------------------------------------------------------------------------------------------
 

@@ -50,9 +50,15 @@ CREATE TABLE IF NOT EXISTS begun (digest TEXT PRIMARY KEY, reason TEXT NOT NULL)
 CREATE TABLE IF NOT EXISTS reads (
     digest TEXT PRIMARY KEY, size INTEGER NOT NULL, stamp INTEGER NOT NULL, read_s REAL NOT NULL,
     sound INTEGER NOT NULL, hash TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sightings (
+    digest TEXT NOT NULL, promise TEXT NOT NULL, boot TEXT NOT NULL, since_s REAL NOT NULL,
+    hash TEXT NOT NULL, PRIMARY KEY (digest, promise, boot)) WITHOUT ROWID;
 """
 _PROMISE = "digest, promise, asker, keep_s, boot, since_s"  # and then their hash; none: of an earlier version
 _READ = "digest, size, stamp, read_s, sound"
+# When this start of a machine first saw a promise that another start, or another machine, wrote down. Without
+# a digest: that nothing is deleted for a while.
+_SIGHTING = "digest, promise, boot, since_s"
 
 
 class FileLook(NamedTuple):
@@ -73,8 +79,9 @@ class FileRead(NamedTuple):
 class PromiseStore:
     """The promises and begun deletions of one folder of files. All calls block; safe from several threads.
 
-    Times are counted from the start of the machine, so that a clock that is set ends no promise; after a
-    restart of the machine a promise runs anew.
+    Times are counted from the start of the machine, so that a clock that is set ends no promise. How much of
+    a promise was over before a restart, or on another machine that shares the folder, nobody knows: each
+    start of a machine counts all of it from when it first saw it. It is over when it is for one of them.
     """
 
     def __init__(self, folder: Path | None, runtime: Runtime) -> None:
@@ -108,7 +115,10 @@ class PromiseStore:
             if db.execute("SELECT count(*) FROM promises").fetchone()[0] >= PROMISES_MAX:
                 return f"it has given {PROMISES_MAX} promises already"
             row = (digest, promise, asker, float(keep_s), self._boot, self._runtime.boot_s())
-            db.execute("INSERT OR REPLACE INTO promises VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _hash_of(*row)))
+            columns = f"INSERT OR REPLACE INTO promises ({_PROMISE}, hash)"
+            db.execute(f"{columns} VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _hash_of(*row)))
+            # Another machine may have seen it when it was given before, and would count from then.
+            db.execute("DELETE FROM sightings WHERE digest = ? AND promise = ?", (digest, promise))
             db.execute("UPDATE written SET count = count + 1")
             return ""
 
@@ -156,7 +166,7 @@ class PromiseStore:
                 return f"this node {promised}"
             if quiet := self._quiet(db):
                 return quiet
-            db.execute("INSERT OR REPLACE INTO begun VALUES (?, ?)", (digest, reason))
+            db.execute("INSERT OR REPLACE INTO begun (digest, reason) VALUES (?, ?)", (digest, reason))
             db.execute("UPDATE written SET count = count + 1")
             return ""
 
@@ -180,7 +190,7 @@ class PromiseStore:
     def note_read(self, digest: str, look: FileLook, *, sound: bool) -> None:
         """All of the file was read while it looked like that."""
         row = (digest, look.size, look.stamp, self._runtime.wall_s(), int(sound))
-        query = "INSERT OR REPLACE INTO reads VALUES (?, ?, ?, ?, ?, ?)"
+        query = f"INSERT OR REPLACE INTO reads ({_READ}, hash) VALUES (?, ?, ?, ?, ?, ?)"
         self._do(lambda db: db.execute(query, (*row, _hash_of(*row))))
 
     def last_reads(self, digests: Sequence[str]) -> dict[str, FileRead]:
@@ -215,17 +225,41 @@ class PromiseStore:
     # --- inside ---------------------------------------------------------------------------------------
 
     def _age(self, db: sqlite3.Connection) -> None:
-        """Forget promises whose time is over; those from before a restart of the machine run anew."""
-        now_s = self._runtime.boot_s()
-        another = "boot <> :boot OR since_s > :now_s"
-        renewed = "hash_of(digest, promise, asker, keep_s, :boot, :now_s)"
-        db.execute(
-            f"UPDATE promises SET boot = :boot, since_s = :now_s, hash = {renewed} "
-            f"WHERE ({another}) AND {_sound(_PROMISE)}",
-            {"boot": self._boot, "now_s": now_s},
+        """Forget promises whose time is over."""
+        values = {"boot": self._boot, "now_s": self._runtime.boot_s(), "max_s": KEEP_S_MAX}
+        # Of a clock that this start of the machine cannot compare with its own.
+        foreign = "(boot <> :boot OR since_s > :now_s)"
+        foreign_wait = "(quiet_boot <> :boot OR NOT coalesce(quiet_until_s <= :now_s + :max_s, 0))"
+        seen = (
+            "SELECT 1 FROM sightings AS seen "
+            "WHERE seen.digest = {0} AND seen.promise = {1} AND seen.boot = :boot "
+            "AND seen.since_s {2} AND seen.hash = hash_of(seen.digest, seen.promise, seen.boot, seen.since_s)"
         )
-        over = "boot = ? AND since_s + keep_s <= ?"
-        db.execute(f"DELETE FROM promises WHERE {over} AND {_sound(_PROMISE)}", (self._boot, now_s))
+        db.execute(
+            f"INSERT OR REPLACE INTO sightings ({_SIGHTING}, hash) "
+            "SELECT digest, promise, :boot, :now_s, hash_of(digest, promise, :boot, :now_s) "
+            f"FROM (SELECT digest, promise FROM promises WHERE {foreign} "
+            f"UNION ALL SELECT '', '' FROM store WHERE {foreign_wait}) AS found "
+            f"WHERE NOT EXISTS ({seen.format('found.digest', 'found.promise', '<= :now_s')})",
+            values,
+        )
+        seen_all = seen.format("promises.digest", "promises.promise", "+ promises.keep_s <= :now_s")
+        db.execute(
+            f"DELETE FROM promises WHERE CASE WHEN {foreign} "
+            f"THEN EXISTS ({seen_all}) ELSE since_s + keep_s <= :now_s END AND {_sound(_PROMISE)}",
+            values,
+        )
+        waited = seen.format("''", "''", "+ :max_s <= :now_s")
+        db.execute(
+            "UPDATE store SET quiet_boot = NULL, quiet_until_s = NULL WHERE quiet_boot IS NOT NULL AND "
+            f"CASE WHEN {foreign_wait} THEN EXISTS ({waited}) ELSE quiet_until_s <= :now_s END",
+            values,
+        )
+        db.execute(
+            "DELETE FROM sightings WHERE NOT EXISTS (SELECT 1 FROM promises AS given "
+            "WHERE given.digest = sightings.digest AND given.promise = sightings.promise) "
+            "AND (digest <> '' OR NOT EXISTS (SELECT 1 FROM store WHERE quiet_boot IS NOT NULL))"
+        )
 
     def _check_promises(self, db: sqlite3.Connection) -> None:
         """Once for each time that the record is opened: a promise that is not what was written may be any."""
@@ -241,18 +275,22 @@ class PromiseStore:
     def _be_quiet(self, db: sqlite3.Connection) -> None:
         until_s = self._runtime.boot_s() + KEEP_S_MAX
         db.execute("UPDATE store SET quiet_boot = ?, quiet_until_s = ?", (self._boot, until_s))
+        db.execute("DELETE FROM sightings WHERE digest = ''")  # of the wait before
 
     def _promised(self, db: sqlite3.Connection, digest: str) -> str:
-        question = "SELECT asker, since_s + keep_s FROM promises WHERE digest = ? ORDER BY 2 DESC LIMIT 1"
-        row = db.execute(question, (digest,)).fetchone()
+        question = (
+            "SELECT asker, coalesce(seen.since_s, given.since_s) + keep_s FROM promises AS given "
+            "LEFT JOIN sightings AS seen ON seen.digest = given.digest AND seen.promise = given.promise "
+            "AND seen.boot = ? WHERE given.digest = ? ORDER BY 2 DESC LIMIT 1"
+        )
+        row = db.execute(question, (self._boot, digest)).fetchone()
         if row is None:
             return ""
         return f"promised {row[0]} to keep it for {row[1] - self._runtime.boot_s():.0f} s more"
 
     def _quiet(self, db: sqlite3.Connection) -> str:
-        """Whether promises may have been lost with another record that were not over yet."""
-        boot, until_s = db.execute("SELECT quiet_boot, quiet_until_s FROM store").fetchone() or (None, 0.0)
-        if boot is None or (boot == self._boot and self._runtime.boot_s() >= float(until_s)):
+        """Whether promises may have been lost with another record that were not over yet; after `_age`."""
+        if db.execute("SELECT 1 FROM store WHERE quiet_boot IS NOT NULL").fetchone() is None:
             return ""
         return (
             "its record of promises was damaged, lost or replaced: "
@@ -261,15 +299,18 @@ class PromiseStore:
 
     def _do(self, work: Callable[..., T], *args: object) -> T:
         """Do *work* in one transaction."""
-        where = self._folder or Path()
-        with self._lock, told_in_our_words(where / DATABASE):
-            try:
-                return self._work(work, *args)
-            except sqlite3.DatabaseError as error:
-                if not _is_damage(error) or self._folder is None:
-                    raise
-                self._set_aside(error)
-                return self._work(work, *args)
+        path = (self._folder or Path()) / DATABASE
+        try:
+            with self._lock, told_in_our_words(path):
+                try:
+                    return self._work(work, *args)
+                except sqlite3.DatabaseError as error:
+                    if not _is_damage(error) or self._folder is None:
+                        raise
+                    self._set_aside(error)
+                    return self._work(work, *args)
+        except sqlite3.Error as error:  # such as for tables that another version made in another way
+            raise Unavailable(f"{path}: {error}", retry_after_s=5.0) from error
 
     def _work(self, work: Callable[..., T], *args: object) -> T:
         def checked(db: sqlite3.Connection) -> tuple[_Mark | None, T, _Mark]:
@@ -290,8 +331,7 @@ class PromiseStore:
         """
         mark = None if self._folder is None else _read_mark(self._folder / LOCK)
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'written'").fetchone() is None:
-            for statement in _SCHEMA.split(";"):  # it was emptied while it was open
-                db.execute(statement)
+            _make_tables(db)  # it was emptied while it was open
         if db.execute("SELECT 1 FROM written").fetchone() is None:
             db.execute("INSERT INTO written VALUES (0)")
         known = db.execute("SELECT 1 FROM store").fetchone() is not None
@@ -362,14 +402,19 @@ def _connect(path: str, *, place: Path | None = None) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = TRUNCATE")  # a write-ahead log cannot be shared over NFS
         db.execute("PRAGMA synchronous = FULL")  # a promise is on the disk before it is given
         db.create_function("hash_of", -1, _hash_of, deterministic=True)
-        db.executescript(_SCHEMA)
-        for table in ("promises", "reads"):
-            if "hash" not in {row[1] for row in db.execute(f"PRAGMA table_info({table})")}:
-                db.execute(f"ALTER TABLE {table} ADD COLUMN hash TEXT")
+        _in_transaction(db, _make_tables)  # other processes may open it, and look for columns, at this moment
     except (sqlite3.Error, OSError):
         db.close()
         raise
     return db
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    for statement in _SCHEMA.split(";"):
+        db.execute(statement)
+    for table in ("promises", "reads"):
+        if "hash" not in {row[1] for row in db.execute(f"PRAGMA table_info({table})")}:
+            db.execute(f"ALTER TABLE {table} ADD COLUMN hash TEXT")
 
 
 def _hash_of(*values: object) -> str:

@@ -220,22 +220,27 @@ class Holder:
         return KeptFile(digest=file.digest, size=look.size, read_age_s=age_s)
 
     def _keep(self, file: File, request: KeepRequest) -> KeptFile:
-        """Pins are told without a copy, too: a person may pin on any node."""
+        """Pins are told without a copy, too: a person may pin on any node, also while the file is read."""
         try:
-            pinned = self._pinned(file.digest)
-            found = msgspec.structs.replace(self._examined(file), pinned=pinned)
-            if found.refusal:
-                return found
-            refusal = self.promises.promise(
-                file.digest, asker=request.asker, promise=request.promise, keep_s=request.keep_s
-            )
-            # A deletion may have begun and ended since the first look; after the promise none begins.
-            if not refusal and self._files.look(file.digest) is None:
-                return _missing(file, pinned)
+            self._pinned(file.digest)  # nothing is promised, or read, while they cannot be read
+            found = self._promised(file, request)
         except FileNotFoundError:
-            return _missing(file, pinned)
+            found = _missing(file)
         except (RingRiftError, OSError) as error:
-            return KeptFile(digest=file.digest, refusal=f"it cannot look: {error}")
+            found = KeptFile(digest=file.digest, refusal=f"it cannot look: {error}")
+        return self._with_pin(found)
+
+    def _promised(self, file: File, request: KeepRequest) -> KeptFile:
+        """Read the file if need be, write the promise down, and look once more."""
+        found = self._examined(file)
+        if found.refusal:
+            return found
+        refusal = self.promises.promise(
+            file.digest, asker=request.asker, promise=request.promise, keep_s=request.keep_s
+        )
+        # A deletion may have begun and ended since the first look; after the promise none begins.
+        if not refusal and self._files.look(file.digest) is None:
+            return _missing(file)
         return msgspec.structs.replace(found, refusal=refusal)
 
     def _examined(self, file: File) -> KeptFile:
@@ -261,8 +266,8 @@ class Holder:
         return msgspec.structs.replace(found, read_age_s=0.0)
 
 
-def _missing(file: File, pinned: str = "") -> KeptFile:
-    return KeptFile(digest=file.digest, refusal="it does not have it", missing=True, pinned=pinned)
+def _missing(file: File) -> KeptFile:
+    return KeptFile(digest=file.digest, refusal="it does not have it", missing=True)
 
 
 def open_holder(settings: Settings, runtime: Runtime, *, node: DataNode) -> Holder:

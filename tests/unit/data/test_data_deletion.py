@@ -460,3 +460,62 @@ async def test_a_node_that_died_stays_away_until_it_is_heard_of_however_long_tha
     world.runtime.advance(7 * 86_400.0)
     assert await plane.engine.events.trim() == 1
     assert (await Deleter(plane).examine(other)).allowed, "it is not remembered as away"
+
+
+class CountedHolders:
+    """Counts whom one node asks; a release waits until all that are to come are under way."""
+
+    def __init__(self, holders, releases=0):
+        self._holders, self.calls = holders, []
+        self._all = asyncio.Barrier(releases) if releases else None
+
+    async def keep(self, node, request):
+        self.calls.append(("keep", node.name))
+        return await self._holders.keep(node, request)
+
+    async def release(self, node, request):
+        self.calls.append(("release", node.name))
+        if self._all is not None:
+            async with asyncio.timeout(60):
+                await self._all.wait()
+        return await self._holders.release(node, request)
+
+
+async def test_a_node_that_is_away_is_asked_once_and_only_those_who_promised_are_released():
+    world = World(*nodes("a", "b", "c", "d", "e"))
+    files = [await world.make(f"games {number}".encode(), "a", "b", "c", "d") for number in range(5)]
+    world.down.add("d")
+    plane = world.planes["a"]
+    holders = plane._holders = CountedHolders(plane.holders)
+    deleter = Deleter(plane)
+    for file in files:
+        assert (await deleter.delete(file, why="full", by="test")).verdict.allowed
+    assert holders.calls.count(("keep", "d")) == 1
+    assert holders.calls.count(("release", "d")) == 0, "it did not answer"
+    assert holders.calls.count(("release", "e")) == 0, "it does not have them"
+    for name in ("b", "c"):
+        assert holders.calls.count(("release", name)) == len(files)
+        assert all(world.planes[name].promises.promised(file.digest) == "" for file in files)
+
+
+async def test_those_who_promised_are_released_at_the_same_time():
+    world = World(*nodes("a", "b", "c"))
+    file = await world.make(b"games", "a", "b", "c")
+    plane = world.planes["a"]
+    plane._holders = CountedHolders(plane.holders, releases=2)
+    assert (await Deleter(plane).delete(file, why="full", by="test")).verdict.allowed
+    assert all(world.planes[name].promises.promised(file.digest) == "" for name in ("b", "c"))
+
+
+async def test_a_node_that_went_silent_after_it_promised_is_left_to_let_the_promise_end():
+    world = World(*nodes("a", "b", "c"))
+    first, second = [await world.make(text, "a", "b", "c") for text in (b"first", b"second")]
+    plane = world.planes["a"]
+    holders = plane._holders = CountedHolders(plane.holders)
+    deleter = Deleter(plane, rules=ONE)
+    asked = await deleter._ask(first, ONE, keep_s=60.0)
+    world.down.add("c")
+    assert (await deleter.delete(second, why="full", by="test")).verdict.allowed
+    await deleter._end(first.digest, asked)
+    assert holders.calls.count(("release", "b")) == 2
+    assert holders.calls.count(("release", "c")) == 0

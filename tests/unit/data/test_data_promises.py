@@ -1,8 +1,10 @@
 """Promises to keep files: written before they are given, kept by who gave them, judged by who asked."""
 
+import asyncio
 import hashlib
 import shutil
 import sqlite3
+import threading
 
 import pytest
 
@@ -10,10 +12,11 @@ from ringrift.data.deletion import HolderReply, judge_promises
 from ringrift.data.nodes import DataNode
 from ringrift.data.promise_store import BEING_DELETED, DATABASE, KEEP_S_MAX, LOCK, FileLook, PromiseStore
 from ringrift.data.promises import FolderFiles, Holder, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
+from ringrift.data.transfer.holders import ASK_S_MAX, NodeHolders
 from ringrift.data.transfer.messages import File
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.testing.simulation import ManualRuntime
+from ringrift.testing.simulation import ManualRuntime, simulate
 
 CONTENT = b"games"
 DIGEST = "cd7ac4c61fd8b9c9a63f70c5e4ee4d1ddf7d7bc4e9d0d0a7dbd0c6d1ef3ce7ab"
@@ -83,6 +86,74 @@ def test_after_a_restart_of_the_machine_a_promise_runs_anew(tmp_path, runtime):
     later.advance(61.0)
     assert store.begin(DIGEST, reason="gc") == ""
     store.close()
+
+
+def machines(folder, *boots):
+    """Machines on one folder: the record as each sees it, and their clocks, which began at other times."""
+    found = []
+    for number, boot in enumerate(boots):
+        runtime = ManualRuntime(seed=number)
+        runtime.boot_id = boot
+        runtime.advance(5000.0 * (len(boots) - number))
+        found.append((PromiseStore(folder, runtime), runtime))
+    return found
+
+
+def pass_time(seconds, *seen):
+    for _, runtime in seen:
+        runtime.advance(seconds)
+
+
+def test_a_promise_ends_though_two_machines_look_in_turn_at_the_folder_they_share(tmp_path):
+    (a, _), (b, _) = both = machines(tmp_path, "a", "b")
+    a.promise(DIGEST, asker="x", promise="p", keep_s=900.0)
+    for minute in range(15):
+        assert a.begin(DIGEST, reason="gc"), minute
+        assert b.begin(DIGEST, reason="gc"), minute
+        pass_time(60.0, *both)
+    assert b.begin(DIGEST, reason="gc") == ""
+    b.end(DIGEST)
+    # It is given once more: what was seen of the first one does not count for the second.
+    a.promise(DIGEST, asker="x", promise="p", keep_s=900.0)
+    assert "900 s more" in b.promised(DIGEST)
+    pass_time(600.0, *both)
+    a.promise(DIGEST, asker="x", promise="p", keep_s=900.0)
+    pass_time(899.0, *both)
+    assert a.promised(DIGEST)
+    assert b.promised(DIGEST)
+    a.close()
+    b.close()
+
+
+def test_a_machine_that_never_saw_a_promise_before_counts_all_of_it(tmp_path):
+    """What passed by then on a clock that it cannot read does not count; a restart begins anew, each once."""
+    (a, _), (b, _), (c, _) = seen = machines(tmp_path, "a", "b", "b restarted")
+    a.promise(DIGEST, asker="x", promise="p", keep_s=900.0)
+    a.close()
+    pass_time(600.0, *seen)
+    assert "900 s more" in b.promised(DIGEST)
+    pass_time(600.0, *seen)
+    assert "300 s more" in b.promised(DIGEST)
+    b.close()
+    assert "900 s more" in c.promised(DIGEST)
+    pass_time(899.0, *seen)
+    assert c.promised(DIGEST)
+    pass_time(1.0, *seen)
+    assert c.promised(DIGEST) == ""
+    c.close()
+
+
+def test_a_first_look_that_is_not_what_was_written_does_not_end_a_promise(tmp_path):
+    (a, _), (b, runtime) = machines(tmp_path, "a", "b")
+    a.promise(DIGEST, asker="x", promise="p", keep_s=900.0)
+    assert b.promised(DIGEST)
+    with sqlite3.connect(tmp_path / DATABASE) as db:
+        db.execute("UPDATE sightings SET since_s = 1.0")
+    db.close()
+    runtime.advance(899.0)
+    assert "900 s more" in b.promised(DIGEST)
+    a.close()
+    b.close()
 
 
 def test_only_the_named_promise_is_released(store):
@@ -164,6 +235,53 @@ def test_a_promise_that_was_lost_with_its_record_holds_for_the_longest_time(
     store.close()
 
 
+def replaced_record(folder, runtime):
+    """A folder of files whose record was lost."""
+    (folder / DIGEST[:2]).mkdir()
+    (folder / DIGEST[:2] / DIGEST).write_bytes(CONTENT)
+    store = PromiseStore(folder, runtime)
+    assert "was damaged, lost or replaced" in store.begin(DIGEST, reason="gc")
+    store.close()
+
+
+def test_after_a_lost_record_and_a_restart_of_the_machine_files_are_deleted_again(tmp_path, runtime):
+    replaced_record(tmp_path, runtime)
+    (store, later), (last, _) = machines(tmp_path, "another", "a third")
+    assert "was damaged, lost or replaced" in store.begin(DIGEST, reason="gc")
+    later.advance(KEEP_S_MAX - 1)
+    assert store.begin(DIGEST, reason="gc")
+    later.advance(2)
+    assert store.begin(DIGEST, reason="gc") == ""
+    store.close()
+    assert last.begin(DIGEST, reason="gc") == "", "it is over for good"
+    last.close()
+
+
+def test_after_a_lost_record_machines_that_share_the_folder_wait_once_together(tmp_path, runtime):
+    replaced_record(tmp_path, runtime)
+    both = machines(tmp_path, "a", "b")
+    for minute in range(60):
+        for store, _ in both:
+            assert store.begin(DIGEST, reason="gc"), minute
+        pass_time(60.0, *both)
+    for store, _ in both:
+        assert store.begin(DIGEST, reason="gc") == ""
+        store.close()
+
+
+@pytest.mark.parametrize("change", ["quiet_until_s = 1e300", "quiet_until_s = NULL", "quiet_until_s = 'x'"])
+def test_a_wait_without_an_end_is_as_long_as_any(change, tmp_path, runtime):
+    replaced_record(tmp_path, runtime)
+    with sqlite3.connect(tmp_path / DATABASE) as db:
+        db.execute(f"UPDATE store SET {change}")
+    db.close()
+    store = PromiseStore(tmp_path, runtime)
+    assert store.begin(DIGEST, reason="gc")
+    runtime.advance(KEEP_S_MAX + 1)
+    assert store.begin(DIGEST, reason="gc") == ""
+    store.close()
+
+
 @pytest.mark.parametrize("change", ["digest = 'e' || substr(digest, 2)", "keep_s = 1.0", "since_s = 1.0"])
 def test_a_promise_that_is_not_what_was_written_holds_for_the_longest_time(change, tmp_path, runtime):
     store = PromiseStore(tmp_path, runtime)
@@ -202,6 +320,47 @@ def test_promises_and_reads_of_an_earlier_version_have_no_hash_and_hold(tmp_path
     assert "promised a to keep it" in store.begin(DIGEST, reason="gc")
     assert store.last_reads([DIGEST])[DIGEST].sound
     store.close()
+
+
+def test_threads_that_open_a_record_of_an_earlier_version_at_once_all_get_it(tmp_path, runtime):
+    PromiseStore(tmp_path / "old", runtime).close()
+    with sqlite3.connect(tmp_path / "old" / DATABASE) as db:
+        for table in ("promises", "reads"):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN hash")
+    db.close()
+    wrong = []
+
+    def open_it(folder, together):
+        together.wait()
+        try:
+            PromiseStore(folder, runtime).begun()
+        except Exception as error:  # whatever it is
+            wrong.append(error)
+
+    for number in range(20):
+        folder, together = tmp_path / str(number), threading.Barrier(3)
+        shutil.copytree(tmp_path / "old", folder)
+        threads = [threading.Thread(target=open_it, args=(folder, together)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_a_later_version_may_add_columns_and_what_sqlite_refuses_is_told_in_our_words(store, tmp_path):
+    store.note_read(DIGEST, FileLook(5, 7), sound=True)
+    with sqlite3.connect(tmp_path / "blobs" / DATABASE) as db:
+        for table in ("promises", "reads", "begun"):
+            db.execute(f"ALTER TABLE {table} ADD COLUMN later TEXT")
+    assert store.promise(DIGEST, asker="a", promise="p", keep_s=60.0) == ""
+    store.note_read(DIGEST, FileLook(5, 7), sound=True)
+    assert store.begin("e" * 64, reason="gc") == ""
+    with db:
+        db.execute("ALTER TABLE promises RENAME COLUMN asker TO who")
+    db.close()
+    with pytest.raises(Unavailable, match="asker"):
+        store.promise(DIGEST, asker="a", promise="q", keep_s=60.0)
 
 
 def test_a_damaged_record_is_set_aside(tmp_path, runtime):
@@ -312,6 +471,56 @@ def test_a_pin_travels_with_the_answer_and_unreadable_pins_refuse(holder):
 
     holder._pinned = unreadable
     assert "it cannot look: locked" in holder.keep(asked(file)).files[0].refusal
+
+
+def test_a_pin_that_is_set_while_the_holder_reads_is_told(holder):
+    file = put(holder)
+
+    class SlowFiles(FolderFiles):
+        def hash(self, digest):
+            holder.pins[digest] = "for a paper"
+            return super().hash(digest)
+
+    holder._files = SlowFiles(holder.folder)
+    assert holder.keep(asked(file)).files[0].pinned == "for a paper"
+
+
+class HungWay:
+    """A node whose address takes the call and never answers."""
+
+    def __init__(self, answers=None):
+        self._answers, self.asked = answers, []
+
+    def reaches(self, node):
+        return True
+
+    async def keep(self, node, request, *, timeout_s):
+        return await self._say("keep")
+
+    async def release(self, node, request, *, timeout_s):
+        return await self._say("release")
+
+    async def _say(self, verb):
+        self.asked.append(verb)
+        if self._answers is None:
+            await asyncio.Event().wait()
+        return self._answers
+
+
+@pytest.mark.parametrize("size", [5, 1 << 40])
+def test_a_node_that_hangs_is_waited_for_once_not_once_for_each_way(size):
+    async def main():
+        ways = [HungWay(), HungWay()]
+        begun_s = asyncio.get_running_loop().time()
+        with pytest.raises(Unavailable, match=r"no answer in .*; no answer in"):
+            await NodeHolders(ways).keep(DataNode(name="b"), asked(File(DIGEST, size), keep_s=900.0))
+        assert asyncio.get_running_loop().time() - begun_s <= ASK_S_MAX
+        answer = KeepAnswer(node="b", store="b", files=(KeptFile(digest=DIGEST),))
+        ways = [HungWay(), HungWay(answer)]
+        assert await NodeHolders(ways).keep(DataNode(name="b"), asked(File(DIGEST, size))) == answer
+
+    simulate(main())
+    assert ASK_S_MAX < 900.0 / 2
 
 
 @pytest.mark.parametrize("wrong", [{"keep_s": KEEP_S_MAX + 1}, {"keep_s": float("nan")}, {"keep_s": -1.0}])

@@ -26,7 +26,7 @@ from ringrift.errors import Corrupt, RingRiftError, Unavailable
 from ringrift.runtime import Runtime
 
 ASK_S = 15.0  # for an answer, and the time to read the files on top of it
-ASK_S_MAX = 300.0
+ASK_S_MAX = 300.0  # by all ways together: what others promised meanwhile must not run out
 ARCHIVE_READ_AGE_S_MAX = 30 * 86_400.0  # an archive whose file was read longer ago is read back
 
 
@@ -146,11 +146,11 @@ class NodeHolders:
     async def keep(self, node: DataNode, request: KeepRequest) -> KeepAnswer:
         """Raises `Unavailable` if nobody answers, or somebody else than was asked."""
         reading_s = sum(file.size for file in request.files) / READ_BYTES_PER_S if request.keep_s > 0 else 0.0
-        timeout_s = min(ASK_S + reading_s, ASK_S_MAX)
-        whys = []
-        for way in self._ways:
-            if not way.reaches(node):
-                continue
+        ways, whys, loop = [way for way in self._ways if way.reaches(node)], [], asyncio.get_running_loop()
+        end_s = loop.time() + ASK_S_MAX
+        for number, way in enumerate(ways, start=1):
+            left_s = end_s - loop.time() - ASK_S * (len(ways) - number)  # the other ways get some, too
+            timeout_s = min(ASK_S + reading_s, left_s)
             try:
                 async with asyncio.timeout(timeout_s):
                     answer = await way.keep(node, request, timeout_s=timeout_s)
@@ -163,11 +163,16 @@ class NodeHolders:
         raise Unavailable("; ".join(whys) or "its entry names no way to ask it", retry_after_s=5.0)
 
     async def release(self, node: DataNode, request: ReleaseRequest) -> Released:
-        for way in self._ways:
-            if way.reaches(node):
-                async with asyncio.timeout(ASK_S):
-                    return await way.release(node, request, timeout_s=ASK_S)
-        return Released(files=0)
+        """Raises `Unavailable` or `TimeoutError` if nobody answers."""
+        whys = []
+        async with asyncio.timeout(ASK_S):
+            for way in self._ways:
+                if way.reaches(node):
+                    try:
+                        return await way.release(node, request, timeout_s=ASK_S)
+                    except RingRiftError as error:
+                        whys.append(str(error))
+        raise Unavailable("; ".join(whys) or "its entry names no way to ask it", retry_after_s=5.0)
 
     async def close(self) -> None:
         if self._ssh_stores is not None:
