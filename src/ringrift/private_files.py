@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Corrupt
 from ringrift.held_folder import (
     change_mode,
     link_file,
@@ -176,9 +176,8 @@ def secret_in(path: Path) -> str:
     with os.fdopen(open_file(path, os.O_RDONLY), encoding="utf-8", errors="replace") as file:
         text = file.read().strip()
     if len(text) < _SECRET_LETTERS_MIN:
-        raise ConfigError(
-            f"{path} has fewer than {_SECRET_LETTERS_MIN} letters; remove it to get a fresh one"
-        )
+        found = f"it has fewer than {_SECRET_LETTERS_MIN} letters"
+        raise Corrupt(path, found=found, advice="Remove it to get a fresh one")
     return loaded_secret(text)
 
 

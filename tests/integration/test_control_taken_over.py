@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from pathlib import Path
 
 from loop_under_test import Killer, watched_loop
 
@@ -23,10 +24,18 @@ async def start_until_in_control(loop, kv):
     raise AssertionError(loop.last_words())
 
 
+def has_stopped(pid):
+    """Whether each of its threads has."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
 async def stop_between_writes(process, kv):
     """One that is stopped while it writes keeps everybody from writing until it goes on; that is known."""
     for _ in range(30):
         process.send_signal(signal.SIGSTOP)
+        while not has_stopped(process.pid):  # until then it may begin to write after all
+            await asyncio.sleep(0.001)
         try:
             async with asyncio.timeout(3):
                 await kv.put("test/stopped", b"")

@@ -7,7 +7,7 @@ import pytest
 
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.opening import close_data_folder, open_engine
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Corrupt
 from ringrift.private_files import (
     close_to_others,
     make_private_folder,
@@ -127,5 +127,5 @@ def test_a_secret_is_made_once(tmp_path):
     made = secret_in(path)
     assert (len(made), secret_in(path), mode(path), mode(path.parent)) == (64, made, 0o600, 0o700)
     path.write_text("short")
-    with pytest.raises(ConfigError, match="fewer than"):
+    with pytest.raises(Corrupt, match="fewer than"):
         secret_in(path)

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from ringrift.engine.lock_files import LockFile
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import is_damage, told_in_our_words
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.held_folder import check_leads_there, rename_file
 from ringrift.private_files import close_to_others, make_private_folder, open_private
@@ -304,8 +304,8 @@ class PromiseStore:
             with self._lock, told_in_our_words(path):
                 try:
                     return self._work(work, *args)
-                except sqlite3.DatabaseError as error:
-                    if not _is_damage(error) or self._folder is None:
+                except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                    if not is_damage(error) or self._folder is None:
                         raise
                     self._set_aside(error)
                     return self._work(work, *args)
@@ -363,7 +363,7 @@ class PromiseStore:
             self._inode, self._checked = _inode(path), False
         return self._db
 
-    def _set_aside(self, error: sqlite3.DatabaseError) -> None:
+    def _set_aside(self, error: Exception) -> None:
         """Set a damaged record aside. What was promised in it is over after the longest promise."""
         assert self._folder is not None
         log.error("promises.damaged", path=str(self._folder / DATABASE), error=str(error))
@@ -403,7 +403,7 @@ def _connect(path: str, *, place: Path | None = None) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous = FULL")  # a promise is on the disk before it is given
         db.create_function("hash_of", -1, _hash_of, deterministic=True)
         _in_transaction(db, _make_tables)  # other processes may open it, and look for columns, at this moment
-    except (sqlite3.Error, OSError):
+    except (sqlite3.Error, UnicodeDecodeError, OSError):
         db.close()
         raise
     return db
@@ -490,8 +490,3 @@ def _make_private(path: Path) -> None:
     except FileExistsError:  # by its name: to close a descriptor of it would end SQLite's locks
         with suppress(ConfigError):  # another user's, in a folder that several share
             close_to_others((path, path.with_name(f"{path.name}-journal")))
-
-
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

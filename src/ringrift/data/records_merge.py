@@ -116,7 +116,7 @@ def _opened(path: Path, *, writable: bool) -> Iterator[sqlite3.Connection]:
         yield database
     except sqlite3.OperationalError as error:
         raise Unavailable(f"{path} is busy: {error}") from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # its message may quote the damage
         raise Corrupt(path, found=str(error), advice="It is left as it is") from None
     finally:
         database.close()

@@ -173,6 +173,15 @@ def _emptied(folder, _old):
     (folder / DATABASE).write_bytes(b"")
 
 
+def _schema_that_is_no_text(folder, _old):
+    content = bytearray(
+        (folder / DATABASE).read_bytes().replace(b"CREATE TABLE begun", b"CREATE TABL\xce begun")
+    )
+    for counter in (27, 43):  # of changes, and of changes of the schema: who has it open reads it again
+        content[counter] ^= 0x80
+    (folder / DATABASE).write_bytes(content)
+
+
 def _without_rows(folder, _old):
     db = sqlite3.connect(folder / DATABASE)
     for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
@@ -204,7 +213,16 @@ def _another_ones(folder, old):
     shutil.copyfile(old.parent / "another" / DATABASE, folder / DATABASE)
 
 
-REPLACED = [_garbage, _emptied, _without_rows, _deleted, _both_deleted, _older, _another_ones]
+REPLACED = [
+    _garbage,
+    _emptied,
+    _schema_that_is_no_text,
+    _without_rows,
+    _deleted,
+    _both_deleted,
+    _older,
+    _another_ones,
+]
 
 
 @pytest.mark.parametrize("harm", REPLACED)

@@ -57,6 +57,16 @@ async def test_work_whose_payload_is_damaged_ends_with_the_reason_and_is_never_g
     assert [end.item.id for end in await engine.queue.ended(after=0, limit=10)] == ["a"]
 
 
+async def test_a_name_that_is_no_text_any_more_is_damage_and_is_called_so(config, opened):
+    engine = await opened(config)
+    await engine.queue.add([NewWork(id="a", kind="k")])
+    change(config, "UPDATE work SET id = CAST(x'31ffce' AS TEXT)")
+    with pytest.raises(Corrupt, match="the database is damaged"):
+        await engine.queue.claim(Claimant(worker="w"), lease_s=30, limit=10)
+    with pytest.raises(Corrupt, match="the database is damaged"):
+        await engine.queue.unended(after=0, limit=10)
+
+
 async def test_a_damaged_result_is_no_result(config, opened):
     engine = await opened(config)
     await engine.queue.add([NewWork(id="a", kind="k")])

@@ -186,7 +186,7 @@ class ChunkIndex:
             except (sqlite3.OperationalError, OSError) as error:
                 log.warning("chunks.index_unavailable", path=str(self._path), why=str(error))
                 return otherwise
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # its message may quote the damage
                 log.warning("chunks.index_thrown_away", path=str(self._path), why=str(error))
                 self._discard()
                 return otherwise

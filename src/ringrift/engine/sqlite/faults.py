@@ -37,6 +37,8 @@ RESTORE_ADVICE = (
 
 def from_sqlite(error: sqlite3.Error, path: Path) -> RingRiftError | None:
     """Return our error for one of SQLite's; None for a misuse of SQLite, which is a bug of ours."""
+    if _is_undecodable(error):
+        return _damaged(error, path)
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return None
@@ -46,7 +48,7 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> RingRiftError | None:
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return StorageReadOnly(f"{path} cannot be written ({error})", retry_after_s=30.0)
     if primary == sqlite3.SQLITE_CORRUPT:
-        return Corrupt(path, found=f"the database is damaged ({error})", advice=RESTORE_ADVICE)
+        return _damaged(error, path)
     if primary == sqlite3.SQLITE_NOTADB:
         return ForeignFile(path, found="this is not a SQLite database", advice=RESTORE_ADVICE)
     if primary in _BUSY:
@@ -56,6 +58,23 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> RingRiftError | None:
     if primary in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM):
         return Unavailable(f"{path}: {error} ({error.sqlite_errorname})", retry_after_s=5.0)
     return None
+
+
+def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    """Whether it means that the file is not, or no longer, a database that SQLite wrote."""
+    if isinstance(error, UnicodeDecodeError) or _is_undecodable(error):
+        return True
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _is_undecodable(error: sqlite3.Error) -> bool:
+    """Whether a text in the database is no text; Python's sqlite3 gives that no code."""
+    return str(error).startswith("Could not decode to UTF-8")
+
+
+def _damaged(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> Corrupt:
+    return Corrupt(path, found=f"the database is damaged ({error})", advice=RESTORE_ADVICE)
 
 
 def no_space_for(path: Path) -> StorageFull:
@@ -81,6 +100,8 @@ def told_in_our_words(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise from_os(error, path) from error
+    except UnicodeDecodeError as error:  # SQLite's message quotes what is damaged
+        raise _damaged(error, path) from error
     except sqlite3.Error as error:
         if (ours := from_sqlite(error, path)) is None:
             raise
