@@ -89,7 +89,7 @@ async def test_a_commit_that_cannot_be_made_fails_all_its_calls_and_no_later_one
             for call in (
                 engine.queue.add([NewWork(kind="undone", id="x")]),
                 engine.queue.claim(any_one, lease_s=30),
-                engine.events.append([LogEvent(id=str(n), type="T", body=bytes(400_000)) for n in range(4)]),
+                *(engine.kv.put(str(n), bytes(400_000)) for n in range(4)),
             )
         ]
         await asyncio.sleep(0.05)
@@ -100,6 +100,20 @@ async def test_a_commit_that_cannot_be_made_fails_all_its_calls_and_no_later_one
     await engine.queue.add([NewWork(kind="kept", id="y")])
     (claim,) = await engine.queue.claim(any_one, lease_s=30)
     assert claim.kind == "kept"
+
+
+async def test_events_that_do_not_fit_fail_alone(config, opened):
+    engine = await opened(replace(config, database_bytes_max=2**20))
+    with held_pen(config):
+        added = asyncio.create_task(engine.queue.add([NewWork(kind="kept", id="x")]))
+        large = [LogEvent(id=str(n), type="T", body=bytes(400_000)) for n in range(4)]
+        appended = asyncio.create_task(engine.events.append(large))
+        await asyncio.sleep(0.05)
+    assert await added == ["x"]
+    with pytest.raises(StorageFull):
+        await appended
+    assert (await engine.queue.get("x")).kind == "kept"
+    assert await engine.events.read(after=0, limit=10) == []
 
 
 async def test_a_cancelled_call_that_has_not_begun_never_happens(config, opened):
