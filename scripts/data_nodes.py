@@ -30,12 +30,15 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
 from click.testing import CliRunner
 
+from faulty_line import FaultyLine
 from ringrift.cli.main import app
 from ringrift.daemons import child_main
 from ringrift.data import promises
@@ -246,7 +249,7 @@ class Node:
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._held.bind(("127.0.0.1", 0))
         self.port = int(self._held.getsockname()[1])
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, FaultyLine] = {}
         self.disk, self.quiet = root / f"{name}.percent", root / f"{name}.quiet"
         self._ready = root / f"{name}.ready"
         self.folder.mkdir()
@@ -388,53 +391,6 @@ def answer(environments: dict[str, dict[str, str]]) -> dict[str, dict[str, Any]]
     return found
 
 
-class Line:
-    """A line from one node to the data server of another, which can be slow and cut."""
-
-    def __init__(self, port: int, rng: random.Random) -> None:
-        self.port, self._target, self._rng, self.cut = 0, port, rng, False
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    async def open(self) -> Line:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    def close(self) -> None:
-        self._server.close()
-        self.break_off()
-
-    def break_off(self) -> None:
-        self.cut = True
-        for writer in list(self._writers):
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        other = None
-        try:
-            if self.cut:
-                return
-            far, other = await asyncio.open_connection("127.0.0.1", self._target)
-            self._writers.add(other)
-            await asyncio.gather(self._pump(reader, other), self._pump(far, writer))
-        except OSError:
-            pass
-        finally:
-            for each in (writer, other):
-                if each is not None:
-                    self._writers.discard(each)
-                    each.transport.abort()
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while piece := await reader.read(65_536):
-            await CLOCK.sleep(self._rng.choice(DELAYS_S))
-            writer.write(piece)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
-
-
 def _drain(reading: int) -> None:
     while os.read(reading, 1024):
         pass
@@ -539,15 +495,14 @@ class Driver:
         self._faulty: set[str] = set()  # nodes that a fault is at
 
     async def live(self, seconds: float, *, catch: bool) -> None:
-        await self._start()
-        try:
-            await (self._catch(seconds) if catch else self._run(seconds))
-        finally:
-            for node in self.nodes.values():
-                node.kill()
-                for line in node.lines.values():
-                    line.close()
-            await CLOCK.sleep(0.5)  # for the connections
+        async with AsyncExitStack() as lines:
+            await self._start(lines)
+            try:
+                await (self._catch(seconds) if catch else self._run(seconds))
+            finally:
+                for node in self.nodes.values():
+                    node.kill()
+        await CLOCK.sleep(0.5)  # for the connections
 
     async def _run(self, seconds: float) -> None:
         await self._first_deletion()
@@ -557,10 +512,13 @@ class Driver:
             await self._faults(begun_s + seconds * number / len(stretches))
             await self._compare()
 
-    async def _start(self) -> None:
+    async def _delay(self) -> None:
+        await CLOCK.sleep(self.rng.choice(DELAYS_S))
+
+    async def _start(self, lines: AsyncExitStack) -> None:
         for node in self.nodes.values():
             node.lines = {
-                name: await Line(other.port, self.rng).open()
+                name: await lines.enter_async_context(FaultyLine(other.port, before_each=self._delay))
                 for name, other in self.nodes.items()
                 if other is not node
             }
@@ -639,9 +597,10 @@ class Driver:
         to_it = [each.lines[node.name] for each in self.nodes.values() if each is not node]
         await self._cut_lines([*node.lines.values(), *to_it])
 
-    async def _cut_lines(self, lines: list[Line]) -> None:
+    async def _cut_lines(self, lines: list[FaultyLine]) -> None:
         for line in lines:
-            line.break_off()
+            line.cut = True
+            line.abort()
         await CLOCK.sleep(self.rng.uniform(0.5, 6.0))
         for line in lines:
             line.cut = False

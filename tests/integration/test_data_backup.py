@@ -7,8 +7,8 @@ import random
 import pytest
 
 from data_cluster import running_node
-from data_servers import FaultyLine
 from data_transports import ArchiveThere, Files, Prefixed
+from faulty_line import FaultyLine
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.backup import (
     ArchiveBackup,

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from data_servers import FaultyLine
 from data_transports import s3_bench, ssh_bench
+from faulty_line import FaultyLine
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
 
 TRANSFERS = 12

@@ -13,14 +13,13 @@ A file is in the archive when its card is. The card is created once, after every
 from __future__ import annotations
 
 import re
-from hashlib import blake2b
 from typing import TypeVar
 
 import msgspec
 
 from ringrift.data.artifacts import Artifact, Receipt, check_words
 from ringrift.data.transfer.contract import CHUNK_BYTES
-from ringrift.engine.digests import check_digest
+from ringrift.engine.digests import check_digest, record_hash
 from ringrift.errors import ConfigError, Corrupt, SchemaTooNew
 
 T = TypeVar("T")
@@ -133,13 +132,13 @@ def digest_of_key(key: str) -> str:
 def encode(thing: msgspec.Struct) -> bytes:
     """As JSON whose last field is the hash of all before it. A part is checked by its name instead."""
     content = msgspec.json.encode(thing)
-    return content[:-1] + _HASH_FIELD % _hash(content) + content[-1:]
+    return content[:-1] + _HASH_FIELD % record_hash(content).encode() + content[-1:]
 
 
 def decode(key: str, content: bytes, kind: type[T]) -> T:
     """Raises `Corrupt`, which names the object. One without a hash is of an earlier version."""
     found = _HASHED.fullmatch(content)
-    if found is not None and _hash(found[1] + found[3]) != found[2]:
+    if found is not None and record_hash(found[1] + found[3]) != found[2].decode():
         raise Corrupt(key, found="its bytes are not those that were stored", advice=_OBJECT_ADVICE)
     try:
         return msgspec.json.decode(content, type=kind)
@@ -149,10 +148,6 @@ def decode(key: str, content: bytes, kind: type[T]) -> T:
             found=f"this object of the archive cannot be read ({error})",
             advice=_OBJECT_ADVICE,
         ) from None
-
-
-def _hash(content: bytes) -> bytes:
-    return blake2b(content, digest_size=16).hexdigest().encode()
 
 
 def read_card(digest: str, content: bytes) -> ArchiveCard:

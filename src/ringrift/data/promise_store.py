@@ -12,12 +12,12 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import structlog
 
+from ringrift.engine.digests import row_hash
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.faults import is_damage, told_in_our_words
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
@@ -116,7 +116,7 @@ class PromiseStore:
                 return f"it has given {PROMISES_MAX} promises already"
             row = (digest, promise, asker, float(keep_s), self._boot, self._runtime.boot_s())
             columns = f"INSERT OR REPLACE INTO promises ({_PROMISE}, hash)"
-            db.execute(f"{columns} VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _hash_of(*row)))
+            db.execute(f"{columns} VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, row_hash(row)))
             # Another machine may have seen it when it was given before, and would count from then.
             db.execute("DELETE FROM sightings WHERE digest = ? AND promise = ?", (digest, promise))
             db.execute("UPDATE written SET count = count + 1")
@@ -191,7 +191,7 @@ class PromiseStore:
         """All of the file was read while it looked like that."""
         row = (digest, look.size, look.stamp, self._runtime.wall_s(), int(sound))
         query = f"INSERT OR REPLACE INTO reads ({_READ}, hash) VALUES (?, ?, ?, ?, ?, ?)"
-        self._do(lambda db: db.execute(query, (*row, _hash_of(*row))))
+        self._do(lambda db: db.execute(query, (*row, row_hash(row))))
 
     def last_reads(self, digests: Sequence[str]) -> dict[str, FileRead]:
         """When these were last read, as far as it is known; what is not as it was noted is not known."""
@@ -401,7 +401,7 @@ def _connect(path: str, *, place: Path | None = None) -> sqlite3.Connection:
             check_leads_there(place)
         db.execute("PRAGMA journal_mode = TRUNCATE")  # a write-ahead log cannot be shared over NFS
         db.execute("PRAGMA synchronous = FULL")  # a promise is on the disk before it is given
-        db.create_function("hash_of", -1, _hash_of, deterministic=True)
+        db.create_function("hash_of", -1, lambda *values: row_hash(values), deterministic=True)
         _in_transaction(db, _make_tables)  # other processes may open it, and look for columns, at this moment
     except (sqlite3.Error, UnicodeDecodeError, OSError):
         db.close()
@@ -415,10 +415,6 @@ def _make_tables(db: sqlite3.Connection) -> None:
     for table in ("promises", "reads"):
         if "hash" not in {row[1] for row in db.execute(f"PRAGMA table_info({table})")}:
             db.execute(f"ALTER TABLE {table} ADD COLUMN hash TEXT")
-
-
-def _hash_of(*values: object) -> str:
-    return blake2b(repr(values).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def _sound(columns: str) -> str:

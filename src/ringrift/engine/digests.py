@@ -1,8 +1,10 @@
-"""Names of blobs: SHA-256 in lower-case hex."""
+"""Names of blobs (SHA-256 in lower-case hex), and short hashes by which a damaged record is told."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from hashlib import blake2b
 from pathlib import Path
 
 from ringrift.engine.arguments import shown
@@ -19,6 +21,16 @@ def check_digest(digest: str) -> None:
 
 def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
+
+
+def record_hash(content: bytes) -> str:
+    """The hash that is kept beside a record; it shows damage, not who wrote it."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def row_hash(values: Iterable[object]) -> str:
+    """As `record_hash`, of a row of a database."""
+    return record_hash(repr(tuple(values)).encode(errors="surrogatepass"))
 
 
 def mismatch(place: Path | str, digest: str, found: str) -> Corrupt:

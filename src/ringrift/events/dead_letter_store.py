@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
+from ringrift.engine.digests import row_hash
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent
@@ -359,5 +359,4 @@ def _seal(db: sqlite3.Connection, letter_id: str) -> None:
 
 def _hash_of(row: sqlite3.Row) -> str:
     """Of all that a letter says; who is at work on it is not part of that."""
-    values = [row[name] for name in FailedEvent.__dataclass_fields__]
-    return blake2b(repr(values).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return row_hash(row[name] for name in FailedEvent.__dataclass_fields__)

@@ -10,11 +10,11 @@ what was stored when the process died.
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
+from ringrift.engine.digests import record_hash
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.sqlite.faults import LOST_ADVICE, told_in_our_words
 from ringrift.engine.sqlite.files import check_not_lost as check_no_files_without
@@ -65,7 +65,7 @@ def read_mark(data_dir: Path) -> HighWaterMark | None:
         content = read_regular(path, bytes_max=_BYTES_MAX)
     try:
         stored = msgspec.json.decode(content, type=_Stored)
-        if stored.hash == _hash(bytes(stored.mark)):
+        if stored.hash == record_hash(bytes(stored.mark)):
             return msgspec.json.decode(stored.mark, type=HighWaterMark)
     except UNREADABLE:
         pass  # said below
@@ -80,7 +80,7 @@ def write_mark(data_dir: Path, mark: HighWaterMark) -> None:
     """Replace the mark of a folder, durably. Blocks."""
     path = mark_path(data_dir)
     content = msgspec.json.encode(mark)
-    stored = msgspec.json.encode(_Stored(mark=msgspec.Raw(content), hash=_hash(content)))
+    stored = msgspec.json.encode(_Stored(mark=msgspec.Raw(content), hash=record_hash(content)))
     with told_in_our_words(path):
         replace_file(path, stored)
 
@@ -114,7 +114,3 @@ def behind(mark: HighWaterMark, identity: str, hash_of: Callable[[str, int], str
         elif found != told.last_hash:
             lost.append(f"the first {told.facts} facts of {config} are others than those that were written")
     return lost
-
-
-def _hash(content: bytes) -> str:
-    return blake2b(content, digest_size=16).hexdigest()

@@ -225,6 +225,14 @@ REPLACED = [
 ]
 
 
+def nothing_goes_for_the_longest_time(store, runtime):
+    assert "was damaged, lost or replaced" in store.begin(DIGEST, reason="gc")
+    runtime.advance(KEEP_S_MAX - 1)
+    assert store.begin(DIGEST, reason="gc")
+    runtime.advance(2)
+    assert store.begin(DIGEST, reason="gc") == ""
+
+
 @pytest.mark.parametrize("harm", REPLACED)
 @pytest.mark.parametrize("stays_open", [False, True])
 def test_a_promise_that_was_lost_with_its_record_holds_for_the_longest_time(
@@ -242,11 +250,7 @@ def test_a_promise_that_was_lost_with_its_record_holds_for_the_longest_time(
     harm(folder, old)
     if not stays_open:
         store = PromiseStore(folder, runtime)
-    assert "was damaged, lost or replaced" in store.begin(DIGEST, reason="gc")
-    runtime.advance(KEEP_S_MAX - 1)
-    assert store.begin(DIGEST, reason="gc")
-    runtime.advance(2)
-    assert store.begin(DIGEST, reason="gc") == ""
+    nothing_goes_for_the_longest_time(store, runtime)
     store.close()
     store = PromiseStore(folder, runtime)
     assert store.begin(DIGEST, reason="gc") == "", "once"
@@ -265,11 +269,7 @@ def replaced_record(folder, runtime):
 def test_after_a_lost_record_and_a_restart_of_the_machine_files_are_deleted_again(tmp_path, runtime):
     replaced_record(tmp_path, runtime)
     (store, later), (last, _) = machines(tmp_path, "another", "a third")
-    assert "was damaged, lost or replaced" in store.begin(DIGEST, reason="gc")
-    later.advance(KEEP_S_MAX - 1)
-    assert store.begin(DIGEST, reason="gc")
-    later.advance(2)
-    assert store.begin(DIGEST, reason="gc") == ""
+    nothing_goes_for_the_longest_time(store, later)
     store.close()
     assert last.begin(DIGEST, reason="gc") == "", "it is over for good"
     last.close()

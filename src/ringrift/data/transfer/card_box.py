@@ -8,13 +8,13 @@ A card that is lost or cannot be read costs its words only: the file is found as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt, check_words
+from ringrift.engine.digests import record_hash
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.engine.sqlite.files import ARRIVALS
@@ -62,7 +62,7 @@ class CardBox:
         try:
             making = self._blobs.private_name()
             content = msgspec.json.encode(arrived)
-            write_file(making, _hash(content) + b"\n" + content)
+            write_file(making, record_hash(content).encode() + b"\n" + content)
             make_folders(self._folder)
             rename_file(making, self._folder / making.name)
         except OSError as error:
@@ -94,13 +94,9 @@ class CardBox:
 def _read_list(stored: bytes) -> list[ArrivedFile]:
     """What was kept of one request; a list without a hash was kept by an earlier version."""
     told, _, content = stored.rpartition(b"\n")
-    if not stored.startswith(b"[") and told != _hash(content):
+    if not stored.startswith(b"[") and told != record_hash(content).encode():
         raise msgspec.DecodeError("it is damaged: this is not what was kept")
     return msgspec.json.decode(content, type=list[ArrivedFile])
-
-
-def _hash(content: bytes) -> bytes:
-    return blake2b(content, digest_size=16).hexdigest().encode()
 
 
 def _read_card(packed: msgspec.Raw) -> Artifact | None:
