@@ -2,7 +2,7 @@
 
 Paths, enums, dates, tuples, sets and dataclasses have an obvious plain form. Any other object can only be
 described; whoever asks is told which types that happened to, and decides whether it may. On the wire nothing
-changes beyond that: what JSON would turn into something else in silence is refused.
+changes beyond that: what JSON would turn into something else in silence is refused, sets and bytes included.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def to_json(value: Any) -> PlainJson:
 def to_wire(value: Mapping[str, Any]) -> PlainJson:
     """Encode what other processes read. `ValueError` for what would not come back.
 
-    That is a key that is no text (1 and "1" would be one), and nesting beyond the limit. Text that UTF-8
-    cannot hold, as in the name of a file, gets visible escapes. NaN and infinity come back as what they are.
+    That is a key that is no text (1 and "1" would be one), a set (it would be a list), bytes (they would be
+    text), and nesting beyond the limit. Text that UTF-8 cannot hold, as in the name of a file, gets visible
+    escapes. NaN and infinity come back as what they are.
     """
     foreign: dict[str, None] = {}
     return PlainJson(_dump(_exact(value, foreign, 0), repr), tuple(foreign))
@@ -59,6 +60,11 @@ def _exact(value: Any, foreign: dict[str, None], depth: int) -> Any:
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, str):
         return _utf8(value)
+    if isinstance(value, set | frozenset | bytes | bytearray | memoryview):
+        raise ValueError(  # noqa: TRY004 - as for keys
+            f"it has a value of type {type(value).__name__}, which would come back as another; "
+            "send a list or text"
+        )
     if depth >= JSON_DEPTH_MAX:
         raise ValueError(f"it is nested more than {JSON_DEPTH_MAX} levels deep")
     if isinstance(value, dict):

@@ -105,7 +105,6 @@ def test_what_has_a_plain_form_crosses_in_it():
         "kind": Kind.RED,
         "word": Word.YES,
         "at": Path("/a"),
-        "set": {2, 1},
         "pair": (1, 2),
         "point": Point(3),
     }
@@ -113,7 +112,6 @@ def test_what_has_a_plain_form_crosses_in_it():
         "kind": "red",
         "word": "yes",
         "at": "/a",
-        "set": [1, 2],
         "pair": [1, 2],
         "point": {"x": 3},
     }
