@@ -26,6 +26,7 @@ GAMES_MIN, GAMES_MAX = 8, 5_000
 AVERAGED_SHARE = 8
 LAST_RATE_SHARE = 0.3
 WARMUP_STEPS = 20
+SEED_STEP = 1_000_000  # between the seeds of two runs: no run orders as much of one kind
 
 
 def selfplay_order(
@@ -36,7 +37,7 @@ def selfplay_order(
         "config": state.config,
         "games": selfplay_games(state, rules),
         "out": OUT,
-        "seed": state.issued["selfplay"] + 1,
+        "seed": order_seed(state, rules, "selfplay"),
         "simulations": simulations,
         "temperature": exploration,
         "slots": rules.selfplay_slots,
@@ -115,7 +116,7 @@ def train_order(
         "samples": [f"{INPUTS}/samples.npz"],
         "out": f"{OUT}/model{WEIGHTS_SUFFIX}",
         "preset": preset or rules.preset,
-        "seed": state.issued["train"] + 1,
+        "seed": order_seed(state, rules, "train"),
         "steps": steps,
         "batch": rules.batch,
         "lr": rate,
@@ -166,7 +167,7 @@ def evaluate_order(
         "out": OUT,
         "games": games,
         "test": "none",
-        "seed": state.issued["evaluate"] + 1,
+        "seed": order_seed(state, rules, "evaluate"),
     }
     return JobOrder(config=state.config, params=params, inputs=inputs, purpose=purpose)
 
@@ -185,9 +186,14 @@ def tournament_order(state: ConfigState, rules: LearningRules, models: Sequence[
         "players": texts,
         "out": OUT,
         "games": rules.tournament_games,
-        "seed": state.issued["tournament"] + 1,
+        "seed": order_seed(state, rules, "tournament"),
     }
     return JobOrder(config=state.config, params=params, inputs=inputs, purpose=RATING)
+
+
+def order_seed(state: ConfigState, rules: LearningRules, kind: str) -> int:
+    """Every order of a kind has a seed of its own, and so has every run whose rules say so."""
+    return rules.seed * SEED_STEP + state.issued[kind] + 1
 
 
 def model_files(name: str, model: Model) -> dict[str, str]:

@@ -45,6 +45,8 @@ class CascadeRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a config is played, trained and judged. The table `[learning]` of the config file."""
 
+    # Runs with different seeds play, train and judge differently, as runs that are compared should.
+    seed: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     preset: Size = "small"
     simulations: Positive = 32
     # "progress": few simulations at first, more with games and rating, as the RingRift documents have it.

@@ -53,6 +53,13 @@ def test_the_search_grows_with_the_config_if_that_is_set(games, rating, simulati
     assert selfplay(story, RULES, rating=rating)["simulations"] == RULES.simulations
 
 
+def test_runs_with_different_seeds_play_different_games_and_those_without_play_as_before():
+    story = grown(Story(), 2000)
+    seeds = [selfplay(story, with_rules(seed=seed))["seed"] for seed in (0, 1, 2)]
+    assert seeds[0] == story.state.issued["selfplay"] + 1
+    assert len(set(seeds)) == 3
+
+
 def test_a_plateau_deepens_the_search_in_either_way():
     story = grown(Story(), 2000)
     assert selfplay(story, RULES, feedback=HOT)["simulations"] == round(RULES.simulations * 1.5)
