@@ -1,7 +1,8 @@
 """Matches of a job: every game goes into a shard, and a match that was stopped goes on where it was.
 
-A match is played in parts of a few openings, each with a seed of its own. Openings count in their order.
-What an earlier run wrote is counted first and not played again.
+Many games go on at a time, and where one ends the next begins. Each opening has a seed of its own, so its
+games are the same whatever goes on beside them, and openings count in their order. What an earlier run wrote
+is counted and not played again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,12 @@ from ringrift.jobs.shards.records import PlayedGame, SeatRecord, SoftPolicies, S
 from ringrift.jobs.shards.writer import ShardWriter
 from ringrift.network.card import card_path, read_card
 from ringrift.players.contract import Player
-from ringrift.players.matches import MatchConfig, play_match
+from ringrift.players.matches import MatchConfig, finished_openings
 from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
-from ringrift.players.seeds import derived
 from ringrift.players.tally import GameRecord, Tally
 from ringrift.players.texts import parse_player
 
-NOT_IDENTITY = {"out", "heartbeat_s", "log_level", "games_per_shard", "device"}
+NOT_IDENTITY = {"out", "heartbeat_s", "log_level", "games_per_shard", "device", "batch", "seconds"}
 PAIRING_STRIDE = 10_000_000  # games of one pairing before the numbers of the next begin
 
 
@@ -112,30 +113,82 @@ class MatchPlan:
     batch: int
 
 
+class MatchEnd(StrEnum):
+    """Why a match came to its end."""
+
+    DECIDED = "decided"  # or all openings were played
+    OUT_OF_TIME = "out_of_time"
+    STOPPED = "stopped"  # the job was asked to
+
+
 class RecordedMatch:
     """A match whose games are written as they end."""
 
     def __init__(self, job: Job, game: Game, plan: MatchPlan, writer: ShardWriter, *, run_id: str) -> None:
         self._job, self._game, self._plan, self._writer, self._run_id = job, game, plan, writer, run_id
-        self._part_openings = max(1, plan.batch // game.players)
         self.tally = Tally()
         self.records: list[dict[str, Any]] = []  # the games that count, in their order
         self._written: set[int] = set()  # also of openings that a killed run left half-written
+        self._began_s: dict[int, float] = {}  # of each opening that began in this run
 
-    def play(self, decided: Callable[[Tally], bool], told: Callable[[Tally], None]) -> bool:
-        """Play until decided, or until the openings are used up; false if the job was asked to stop."""
+    def play(
+        self,
+        decided: Callable[[Tally], bool],
+        told: Callable[[Tally], None],
+        *,
+        out_of_time: Callable[[], bool] | None = None,
+    ) -> MatchEnd:
+        """Play until decided, until the openings are used up, or until there is no time left.
+
+        As many openings as go on at a time are begun in any case; all that have begun are played to their
+        end, so that which of them count does not depend on how long a game takes.
+        """
+        if decided(self.tally):
+            return MatchEnd.DECIDED
         known = self._known()
+        source = self._finished(frozenset(known), out_of_time)
         for opening in range(self._plan.openings):
-            if decided(self.tally):
-                return True
             if self._job.stop.requested:
-                return False
-            if opening not in known and not self._play_part(opening // self._part_openings, known):
-                return False
+                return MatchEnd.STOPPED
+            while opening not in known:
+                group = next(source, None)
+                if group is None:
+                    return MatchEnd.STOPPED if self._job.stop.requested else MatchEnd.OUT_OF_TIME
+                self._write(group)
+                known[group[0].opening] = group
             self.tally.add_opening(known[opening])
             self.records += [self._as_json(record) for record in known[opening]]
             told(self.tally)
-        return True
+            if decided(self.tally):
+                break
+        return MatchEnd.DECIDED
+
+    def _finished(
+        self, known: frozenset[int], out_of_time: Callable[[], bool] | None
+    ) -> Iterator[tuple[GameRecord, ...]]:
+        plan = self._plan
+        at_a_time = max(1, plan.batch // self._game.players)
+
+        def begin(opening: int) -> bool:
+            if out_of_time is not None and len(self._began_s) >= at_a_time and out_of_time():
+                return False
+            self._began_s[opening] = self._job.runtime.now_s()
+            return True
+
+        config = MatchConfig(
+            openings=plan.openings, seed=plan.seed, opening_plies=plan.opening_plies, batch=plan.batch
+        )
+        players = [entrant.player for entrant in plan.entrants]
+        # Asked between decisions: until the first opening is over, a deep search takes longer than a
+        # worker waits before it kills a job.
+        return finished_openings(
+            self._game,
+            players,
+            config,
+            skip=known,
+            begin=begin,
+            interrupted=lambda: self._job.stop.requested,
+        )
 
     def _known(self) -> dict[int, tuple[GameRecord, ...]]:
         """Openings all of whose games an earlier run wrote."""
@@ -152,35 +205,11 @@ class RecordedMatch:
             if len(group) == self._game.players
         }
 
-    def _play_part(self, part: int, known: dict[int, tuple[GameRecord, ...]]) -> bool:
-        """Play one part and write the openings that are not known; false if asked to stop before its end."""
-        first = part * self._part_openings
-        plan = self._plan
-        config = MatchConfig(
-            openings=min(self._part_openings, plan.openings - first),
-            seed=int(derived(plan.seed, part)[0]),
-            opening_plies=plan.opening_plies,
-            batch=plan.batch,
-        )
-        began_s = self._job.runtime.now_s()
-
-        def keep(group: Sequence[GameRecord]) -> None:
-            numbered = tuple(replace(record, opening=first + record.opening) for record in group)
-            if numbered[0].opening not in known:
-                self._write(numbered, began_s)
-                known[numbered[0].opening] = numbered
-
-        players = [entrant.player for entrant in plan.entrants]
-        # Asked between decisions: until the first opening is over, a deep search takes longer than a
-        # worker waits before it kills a job.
-        play_match(self._game, players, config, watch=keep, interrupted=lambda: self._job.stop.requested)
-        return not self._job.stop.requested
-
-    def _write(self, group: Sequence[GameRecord], began_s: float) -> None:
+    def _write(self, group: Sequence[GameRecord]) -> None:
         for record in group:
             if self._number(record) in self._written:
                 continue
-            artifact = self._writer.add(self._played(record, began_s))
+            artifact = self._writer.add(self._played(record))
             if artifact is not None:
                 self._job.sealed(artifact)
 
@@ -203,7 +232,7 @@ class RecordedMatch:
             "moves": len(record.moves),
         }
 
-    def _played(self, record: GameRecord, began_s: float) -> PlayedGame:
+    def _played(self, record: GameRecord) -> PlayedGame:
         plan, players = self._plan, self._game.players
         who = [plan.entrants[entrant] for entrant in record.seats]
         kinds = {entrant.ai_type for entrant in who}
@@ -215,7 +244,7 @@ class RecordedMatch:
             run_index=self._number(record),
             source=self._job.kind if self._job.kind == "tournament" else "evaluation",
             engine_mode=kinds.pop() if len(kinds) == 1 else "mixed",
-            started_s=began_s,
+            started_s=self._began_s[record.opening],
             completed_s=self._job.runtime.now_s(),
             termination=termination_of(self._game, self._final(record)),
             seats=tuple(

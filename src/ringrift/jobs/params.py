@@ -78,6 +78,8 @@ def _parser(kind: str, summary: str, params: type[Params]) -> argparse.ArgumentP
             wanted["action"] = argparse.BooleanOptionalAction
         elif get_origin(kind_of) is tuple:
             wanted.update(nargs="+", metavar=field.name.rstrip("s").upper())
+            if issubclass(get_args(kind_of)[0], msgspec.Struct):
+                wanted["type"] = parse_json
         else:
             wanted["metavar"] = field.name.rpartition("_")[2].upper()
         parser.add_argument("--" + field.name.replace("_", "-"), **wanted)

@@ -18,6 +18,7 @@ from ringrift.games.registry import load_game
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.matching import (
+    MatchEnd,
     MatchPlan,
     RecordedMatch,
     game_book,
@@ -68,10 +69,10 @@ def run_tournament(job: Job, params: TournamentParams) -> Outcome:
             plan = MatchPlan(number, sides, openings, params.seed, params.opening_plies, params.batch)
             match = RecordedMatch(job, game, plan, writer, run_id=run_id)
             played = number * openings * game.players
-            ended = match.play(_never, partial(_tell, job, played))
+            end = match.play(_never, partial(_tell, job, played))
             results.append(_result(params.players[first], params.players[second], match.tally))
             records += [{"pair": number, **record} for record in match.records]
-            if not ended:
+            if end is MatchEnd.STOPPED:
                 return Outcome(ExitCode.STOPPED, {"run_id": run_id, "pairs": results})
     fields = {"config": game.key, "run_id": run_id, "pairs": results}
     path = params.out / f"tournament-{run_id}.json"

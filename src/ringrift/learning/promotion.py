@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from ringrift.errors import ConfigError
-from ringrift.learning.evidence import Evidence, gather
+from ringrift.learning.evidence import gather
 from ringrift.learning.ratings import is_baseline
 from ringrift.learning.records import Match
+from ringrift.statistics.match_evidence import Evidence, FloorTest, MatchVerdict, SequentialTest
 from ringrift.statistics.shares import wilson_interval
 from ringrift.statistics.sprt import SprtConfig, SprtState, Verdict
 
@@ -25,7 +26,6 @@ RANDOM = "random"
 PROMOTION, ROLLBACK = "promotion", "rollback"  # what a match was played for
 FLOOR = "floor"  # the last gate
 EQUAL = 0.5
-Z_99 = 2.5758293035489
 
 
 class Mode(StrEnum):
@@ -80,6 +80,12 @@ class PromotionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def reversed_test(self) -> SprtConfig:
         """Is the champion rather as strong as its predecessor, or weaker by as much as counts?"""
         return SprtConfig(-self.elo1, -self.elo0, self.beta, self.alpha)
+
+    def head_to_head(self) -> SequentialTest:
+        return SequentialTest(self.test(), self.games_max)
+
+    def floor_test(self, players: int) -> FloorTest:
+        return FloorTest(self.floor(players), self.floor_games_min, self.floor_games_max)
 
     def floor(self, players: int) -> float:
         return {2: self.floor_2p, 3: self.floor_3p, 4: self.floor_4p}.get(players, 1.5 / players)
@@ -216,60 +222,56 @@ def _beats(
     candidate: str, opponent: str, matches: Sequence[Match], rules: PromotionRules, players: int, *, gate: str
 ) -> PromotionJudgement:
     found = gather(candidate, opponent, matches, players=players, purpose=PROMOTION, only=rules.simulations)
-    state = found.state(rules.test())
+    test = rules.head_to_head()
+    state, result = found.state(test.config), test.result(found)
     evidence = _test_evidence(found, state)
     who = "the champion" if gate == "head_to_head" else "the untrained net"
     words = f"against {who}: {_in_words(found, state)}"
-    if state.verdict is Verdict.STRONGER:
+    if result.verdict is MatchVerdict.OPEN:
         return PromotionJudgement(
-            verdict=PromotionVerdict.PROMOTE, gate=gate, reason=f"stronger {words}", evidence=evidence
+            verdict=PromotionVerdict.MORE_GAMES,
+            gate=gate,
+            reason=f"undecided {words}",
+            evidence=evidence,
+            play=Pairing(opponent, rules.chunk(players, rules.games_max - found.games)),
         )
-    if state.verdict is Verdict.NOT_STRONGER:
-        return PromotionJudgement(
-            verdict=PromotionVerdict.REJECT, gate=gate, reason=f"not stronger {words}", evidence=evidence
-        )
-    if found.games >= rules.games_max:
-        likelier = state.llr > 0
-        reason = f"{'rather stronger' if likelier else 'rather not stronger'} at the cap {words}"
-        verdict = PromotionVerdict.PROMOTE if likelier else PromotionVerdict.REJECT
-        return PromotionJudgement(
-            verdict=verdict, gate=gate, reason=reason, evidence={**evidence, "at_cap": True}
-        )
-    games = rules.chunk(players, rules.games_max - found.games)
+    passed = result.verdict is MatchVerdict.PASSED
+    how = "stronger" if passed else "not stronger"
     return PromotionJudgement(
-        verdict=PromotionVerdict.MORE_GAMES,
+        verdict=PromotionVerdict.PROMOTE if passed else PromotionVerdict.REJECT,
         gate=gate,
-        reason=f"undecided {words}",
-        evidence=evidence,
-        play=Pairing(opponent, games),
+        reason=f"rather {how} at the cap {words}" if result.at_cap else f"{how} {words}",
+        evidence={**evidence, "at_cap": True} if result.at_cap else evidence,
     )
 
 
 def _holds_floor(
     candidate: str, matches: Sequence[Match], rules: PromotionRules, players: int
 ) -> PromotionJudgement:
-    """Decided early when the 99 % interval lies on one side, else by the share at the cap."""
     found = gather(candidate, RANDOM, matches, players=players, purpose=PROMOTION, only=rules.simulations)
-    floor, share, games = rules.floor(players), found.win_share, found.games
-    low, high = wilson_interval(share, games, z=Z_99)
-    evidence = {"games": games, "score": round(share, 4), "floor": floor, "interval": [low, high]}
-    words = f"{share:.0%} of {games} games against random, floor {floor:.0%}"
-    at_cap = games >= rules.floor_games_max
-    clear = games >= rules.floor_games_min
-    if games and ((clear and low >= floor) or (at_cap and share >= floor)):
+    test = rules.floor_test(players)
+    share, games, verdict = found.win_share, found.games, test.result(found).verdict
+    evidence = {
+        "games": games,
+        "score": round(share, 4),
+        "floor": test.share,
+        "interval": list(test.interval(found)),
+    }
+    words = f"{share:.0%} of {games} games against random, floor {test.share:.0%}"
+    if verdict is MatchVerdict.OPEN:
         return PromotionJudgement(
-            verdict=PromotionVerdict.PROMOTE, gate=FLOOR, reason=words, evidence=evidence
+            verdict=PromotionVerdict.MORE_GAMES,
+            gate=FLOOR,
+            reason=f"the floor is open: {words}" if games else "no games against random yet",
+            evidence=evidence,
+            play=Pairing(RANDOM, rules.chunk(players, rules.floor_games_max - games)),
         )
-    if games and ((clear and high < floor) or at_cap):
-        return PromotionJudgement(
-            verdict=PromotionVerdict.REJECT, gate=FLOOR, reason=f"too weak: {words}", evidence=evidence
-        )
+    passed = verdict is MatchVerdict.PASSED
     return PromotionJudgement(
-        verdict=PromotionVerdict.MORE_GAMES,
+        verdict=PromotionVerdict.PROMOTE if passed else PromotionVerdict.REJECT,
         gate=FLOOR,
-        reason=f"the floor is open: {words}" if games else "no games against random yet",
+        reason=words if passed else f"too weak: {words}",
         evidence=evidence,
-        play=Pairing(RANDOM, rules.chunk(players, rules.floor_games_max - games)),
     )
 
 

@@ -6,7 +6,8 @@ favour whoever wins quickly. What is played follows from the seed alone, not fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -95,24 +96,42 @@ def played_openings(
     *,
     interrupted: Callable[[], bool] | None = None,
 ) -> Iterator[tuple[GameRecord, ...]]:
-    """The games of each opening, in the openings' order."""
-    table = _Table(game, entrants, config)
-    finished: dict[int, list[GameRecord]] = {}
+    """The games of each opening, in the openings' order; after an interruption also those beyond a gap."""
+    waiting: dict[int, tuple[GameRecord, ...]] = {}
     wanted = 0
-    while wanted < config.openings:
-        if interrupted is not None and interrupted():
-            whole = (opening for opening in sorted(finished) if len(finished[opening]) == game.players)
-            yield from (_by_rotation(finished[opening]) for opening in whole)
-            return
-        for record in table.play_once():
-            finished.setdefault(record.opening, []).append(record)
-        while len(finished.get(wanted, ())) == game.players:
-            yield _by_rotation(finished.pop(wanted))
+    for group in finished_openings(game, entrants, config, interrupted=interrupted):
+        waiting[group[0].opening] = group
+        while wanted in waiting:
+            yield waiting.pop(wanted)
             wanted += 1
+    yield from (waiting[opening] for opening in sorted(waiting))
 
 
-def _by_rotation(group: Sequence[GameRecord]) -> tuple[GameRecord, ...]:
-    return tuple(sorted(group, key=lambda record: record.rotation))
+def finished_openings(
+    game: Game,
+    entrants: Sequence[Player],
+    config: MatchConfig,
+    *,
+    skip: Collection[int] = (),
+    begin: Callable[[int], bool] | None = None,
+    interrupted: Callable[[], bool] | None = None,
+) -> Iterator[tuple[GameRecord, ...]]:
+    """The games of each opening as soon as all of them are over; the next begin in their place.
+
+    Openings in *skip* are left out. *begin* is asked before each; once it says no, those under way are
+    played to their end and no other begins. *interrupted* is asked between two decisions and ends it there.
+    """
+    table = _Table(game, entrants, config, skip=skip, begin=begin)
+    finished: dict[int, list[GameRecord]] = {}
+    while not (interrupted is not None and interrupted()):
+        ended = table.play_once()
+        if ended is None:
+            return
+        for record in ended:
+            finished.setdefault(record.opening, []).append(record)
+            if len(finished[record.opening]) == game.players:
+                group = finished.pop(record.opening)
+                yield tuple(sorted(group, key=lambda each: each.rotation))
 
 
 def opening_position(game: Game, seed: int, plies: int) -> tuple[State, tuple[int, ...]]:
@@ -145,17 +164,27 @@ class _Running:
 class _Table:
     """Up to a batch of games, all moved on by one decision at a time; free places are refilled."""
 
-    def __init__(self, game: Game, entrants: Sequence[Player], config: MatchConfig) -> None:
-        self._game, self._entrants, self._config = game, entrants, config
+    def __init__(
+        self,
+        game: Game,
+        entrants: Sequence[Player],
+        config: MatchConfig,
+        *,
+        skip: Collection[int],
+        begin: Callable[[int], bool] | None,
+    ) -> None:
+        self._game, self._entrants, self._config, self._begin = game, entrants, config, begin
         self._seats = seat_entrants(len(entrants), game.players)
         self._states: States = game.new_states(0)
         self._running: list[_Running] = []
-        self._next_game = 0
-        self._opening: tuple[int, State, tuple[int, ...]] | None = None
+        self._openings: Iterator[int] = (each for each in range(config.openings) if each not in skip)
+        self._waiting: deque[tuple[_Running, State]] = deque()  # games of an opening that has begun
 
-    def play_once(self) -> list[GameRecord]:
-        """One decision in every game; returns the games that it ended."""
+    def play_once(self) -> list[GameRecord] | None:
+        """One decision in every game; returns the games that it ended, None when all were over before."""
         self._fill()
+        if not self._running:
+            return None
         chosen = self._choose()
         self._game.apply(self._states, chosen)
         for game, action in zip(self._running, chosen, strict=True):
@@ -169,22 +198,30 @@ class _Table:
         return records
 
     def _fill(self) -> None:
-        total = self._config.openings * self._game.players
         fresh: list[State] = []
-        while len(self._running) < self._config.batch and self._next_game < total:
-            opening, rotation = divmod(self._next_game, self._game.players)
-            self._next_game += 1
-            seed = int(derived(self._config.seed, opening)[0])
-            if self._opening is None or self._opening[0] != opening:
-                stream = int(derived(seed, OPENING)[0])
-                position = opening_position(self._game, stream, self._config.opening_plies)
-                self._opening = (opening, *position)
-            _, state, moves = self._opening
-            seats = rotated(self._seats, rotation)
-            self._running.append(_Running(opening, rotation, seed, seats, moves))
+        while len(self._running) < self._config.batch and (self._waiting or self._begin_opening()):
+            running, state = self._waiting.popleft()
+            self._running.append(running)
             fresh.append(state)
         if fresh:
             self._states = np.ascontiguousarray(np.concatenate([self._states, np.stack(fresh)]))
+
+    def _begin_opening(self) -> bool:
+        """Make the games of the next opening ready; false if no other begins."""
+        opening = next(self._openings, None)
+        if opening is None:
+            return False
+        if self._begin is not None and not self._begin(opening):
+            self._openings = iter(())
+            return False
+        seed = int(derived(self._config.seed, opening)[0])
+        state, moves = opening_position(
+            self._game, int(derived(seed, OPENING)[0]), self._config.opening_plies
+        )
+        for rotation in range(self._game.players):
+            seats = rotated(self._seats, rotation)
+            self._waiting.append((_Running(opening, rotation, seed, seats, moves), state))
+        return True
 
     def _choose(self) -> ActionArray:
         seats = self._game.to_move(self._states)

@@ -19,6 +19,8 @@ from ringrift.network.model import build
 from ringrift.network.storage import save_model
 from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
 from ringrift.players.ringrift_heuristic.weights import Weights
+from ringrift.statistics.match_evidence import Evidence
+from ringrift.statistics.sprt import SprtConfig
 
 GAME = ("--config", "connect_four_2p")
 
@@ -104,6 +106,86 @@ def test_an_evaluation_does_not_play_an_opening_to_its_end_before_it_stops(tmp_p
     assert artifacts_of(stopped, "shard") == []
     code, continued = evaluate(tmp_path, *argv)
     assert (code, continued["matches"][0]["games"], len(games_in(continued))) == (0, 40, 40)
+
+
+# --- a judgement in one job ------------------------------------------------------------------------------
+
+
+def gates(*each):
+    return ("--gates", *(json.dumps(gate) for gate in each))
+
+
+CLEAR = {"opponent": "mcts:2", "elo1": 200.0}
+FLOOR = {"opponent": "random", "test": "floor", "games": 64}
+RATING = {"opponent": "mcts:3", "test": "none", "games": 6}
+
+
+def test_a_judgement_is_one_job_and_goes_on_to_the_next_gate_only_if_one_is_passed(tmp_path):
+    code, won = evaluate(tmp_path / "a", "--candidate", "mcts:60", *gates(CLEAR, FLOOR, RATING))
+    assert code == 0
+    assert [each["opponent"] for each in won["matches"]] == ["mcts:2", "random", "mcts:3"]
+    assert [each.get("verdict") for each in won["matches"]] == ["stronger", "passed", None]
+    assert 16 <= won["matches"][1]["games"] < 64  # decided by its interval, not by the cap
+    assert won["matches"][2]["games"] == 6
+    assert len(written(won)["records"]) == sum(each["games"] for each in won["matches"])
+
+    beaten = {**CLEAR, "opponent": "mcts:60"}
+    _, lost = evaluate(tmp_path / "b", "--candidate", "mcts:2", *gates(beaten, FLOOR))
+    assert [each["verdict"] for each in lost["matches"]] == ["not_stronger"]
+
+    weak = {**FLOOR, "opponent": "mcts:60"}
+    _, weak = evaluate(tmp_path / "c", "--candidate", "random", *gates(weak, RATING))
+    assert [each["verdict"] for each in weak["matches"]] == ["failed"]
+
+
+def test_out_of_time_a_judgement_says_what_it_has_and_the_next_job_goes_on(tmp_path):
+    equal = {"opponent": "mcts:4", "games": 48}
+    argv = ("--candidate", "mcts:4", "--seconds", 1e-9)
+    _, first = evaluate(tmp_path / "a", *argv, *gates(equal, FLOOR))
+    (match,) = first["matches"]
+    assert (match["games"], match["verdict"], match["decided_by"]) == (16, "continue", "time")
+
+    counts = ("games", "wins", "draws", "losses", "pairs", "places")
+    found, jobs = {name: match[name] for name in counts}, 1
+    while match["verdict"] == "continue":
+        jobs += 1
+        more = ("--seed", jobs, *gates({**equal, "prior": found}))
+        match = evaluate(tmp_path / f"{jobs}", *argv, *more)[1]["matches"][0]
+        assert match["games_before"] == found["games"]
+        found = {
+            name: [a + b for a, b in zip(found[name], match[name], strict=True)]
+            if isinstance(match[name], list)
+            else found[name] + match[name]
+            for name in counts
+        }
+    assert (jobs, found["games"], sum(found["pairs"])) == (3, 48, 24)
+    assert match["decided_by"] == "cap"
+
+    # What is decided already takes no more games.
+    over = gates({**equal, "prior": found})
+    _, again = evaluate(tmp_path / "again", *argv, *over)
+    assert (again["matches"][0]["games"], again["matches"][0]["verdict"]) == (0, match["verdict"])
+
+
+def test_which_games_are_played_does_not_depend_on_how_many_go_on_at_a_time(tmp_path):
+    argv = ("--candidate", "mcts:20", "--opponents", "random", "--elo1", 200)
+    found = [
+        written(run(EVALUATE, *GAME, "--out", tmp_path / str(batch), "--batch", batch, *argv)[1])
+        for batch in (2, 7, 64)
+    ]
+    assert found[0]["records"] == found[1]["records"] == found[2]["records"]
+    assert found[0]["run_id"] == found[2]["run_id"]
+
+
+def test_three_players_are_judged_by_their_places_in_the_job_as_in_the_plan(tmp_path):
+    gate = {"opponent": "random", "elo1": 400.0, "games": 60}
+    argv = ("--config", "square8_3p", "--candidate", "heuristic", "--batch", 12, "--out", tmp_path)
+    _, result = run(EVALUATE, *argv, *gates(gate))
+    (match,) = result["matches"]
+    assert match["verdict"] == "stronger"
+    found = Evidence(3, games=match["games"], places=match["places"])
+    assert match["llr"] == pytest.approx(found.state(SprtConfig(0.0, 400.0)).llr, abs=1e-3)
+    assert match["games"] < 60
 
 
 def written(result, kind="evaluation"):
@@ -202,6 +284,9 @@ def test_the_same_seed_gives_the_same_games(tmp_path):
         (("--candidate", "chess", "--opponents", "random"), "names no player"),
         (("--candidate", "model:none.safetensors@4", "--opponents", "random"), "no card"),
         (("--candidate", "random", "--opponents", "random", "--elo0", 50), "elo0"),
+        (("--candidate", "random", *gates({"opponent": "random", "test": "wins"})), "test"),
+        (("--candidate", "random", "--opponents", "random", *gates(CLEAR)), "either gates or opponents"),
+        (("--candidate", "random", *gates({**CLEAR, "prior": {"pairs": [1, 2]}})), "counts of 2 players"),
     ],
 )
 def test_wrong_input_is_named(tmp_path, argv, told):

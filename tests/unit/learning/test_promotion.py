@@ -16,10 +16,12 @@ from ringrift.learning.promotion import (
     lost_clearly,
 )
 from ringrift.learning.records import Match
+from ringrift.statistics.match_evidence import Evidence, MatchVerdict
 from ringrift.statistics.plackett_luce import place_chances
 
 RULES = PromotionRules()
 EVEN = (0, 0, 1, 0, 0)
+OPEN = MatchVerdict.OPEN
 
 
 def match(first, second, pairs, *, purpose="promotion", recalled=False, simulations=32):
@@ -227,6 +229,38 @@ def test_error_rates_are_about_what_the_rules_say():
     assert sum(passes(0) for _ in range(100)) <= 25
     assert sum(passes(-25) for _ in range(60)) <= 4
     assert sum(passes(60) for _ in range(60)) >= 54
+
+
+def counted(points):
+    counts = Counter(points)
+    return match("new", "old", [counts[each] for each in range(5)])
+
+
+def pairs_until_decided(points, before=()):
+    """How many pairs more a job plays that has counted those *before*."""
+    counts, test = [0] * 5, RULES.head_to_head()
+    for number, each in enumerate((*before, *points)):
+        if number >= len(before) and test.result(Evidence(2, 2 * number, pairs=counts)).verdict is not OPEN:
+            return number - len(before)
+        counts[each] += 1
+    return len(points)
+
+
+@pytest.mark.parametrize("elo", [-25, 0, 35, 80])
+def test_a_judgement_in_pieces_ends_at_the_same_opening_as_one_long_match(elo):
+    """So it has the same error rates: what stops a job is what the plan decides from all counted games."""
+    rng, win = random.Random(elo), place_chances(elo, 2)[0]
+    for _ in range(10):
+        points = [2 * ((rng.random() < win) + (rng.random() < win)) for _ in range(RULES.games_max // 2)]
+        matches, begin = [FLOOR_HELD], 0
+        while (found := judge("new", "old", matches, rules=RULES)).play is not None:
+            in_time = points[begin : begin + rng.randrange(1, 60)]
+            played = in_time[: pairs_until_decided(in_time, points[:begin])]
+            matches.append(counted(played))
+            begin += len(played)
+        assert begin == pairs_until_decided(points)
+        in_one = judge("new", "old", [FLOOR_HELD, counted(points[:begin])], rules=RULES)
+        assert (found.verdict, found.evidence) == (in_one.verdict, in_one.evidence)
 
 
 def test_lost_clearly_needs_evidence():
