@@ -1,201 +1,212 @@
-"""Start `ringrift run` in an empty folder, let it learn by itself, and show what came of it.
+"""Measure the whole loop: `ringrift run` from an empty folder, by the processor time of all its processes.
 
-    python scripts/prove_run.py --out docs/learning/run_square8_2p
+    python scripts/prove_run.py run --configs connect_four_2p --seeds 1 2 3 --marks 705 1800 --out runs/loop
+    python scripts/prove_run.py evaluate --out runs/loop
+    python scripts/prove_run.py report --out runs/loop
 
-Measures when the first model was promoted, how many were, and how the last champion does against the first in
-100 games with the same search. Writes `result.json` and the rating curve as a picture. Exit code 0 if the
-first promotion came within 5 minutes, there were at least three, and the last champion won at least 75 %.
+`run` makes one run for each config and seed, with default settings, one after the other; `--cores-each 2`
+binds each to two cores of its own and has as many side by side as there are cores; `--together` is one run of
+all configs. Whenever the processor time of all processes of a run passes a mark, what it publishes by then is
+kept, with the network that plays and what the facts say. The run ends after the last mark, or after
+`--minutes`. `evaluate` plays what was kept against fixed opponents, by `scripts/learn.py evaluate`; it may
+run later and elsewhere. `report` writes `report.json`, `report.md` and a plot for each config. Everything
+lies in files as it comes, so each command can be cut off and given again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ringrift.jobs.plotting import line_plot
+from measured_run import measure
+from prove_report import write_report
+
+from ringrift.games.registry import load_game
 from ringrift.jobs.sealing import read_json, seal_json
-from ringrift.runtime import SystemRuntime
+from ringrift.learning.window import RINGRIFT_BOARDS
 
-FIRST_S_MAX, PROMOTIONS_MIN, SCORE_MIN, GAMES = 300.0, 3, 0.75, 100
-LOOK_S = 5.0
-CLOCK = SystemRuntime()
-STOP_S_MAX = 120.0
-
-
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--config", default="square8_2p")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--data", type=Path, help="folder of the run; a temporary one if none")
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as scratch:
-        data = options.data or Path(scratch) / "data"
-        seen = watch_run(options.config, data, minutes=options.minutes)
-        result = {**seen, **last_against_first(options.config, data, Path(scratch))}
-    result["machine"] = f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}"
-    result["met"] = is_met(result)
-    options.out.mkdir(parents=True, exist_ok=True)
-    seal_json(options.out / "result.json", result)
-    (options.out / "curve.svg").write_text(picture(result), encoding="utf8")
-    say(json.dumps({key: value for key, value in result.items() if key != "curve"}, indent=2))
-    return 0 if result["met"] else 1
+LEARN = Path(__file__).with_name("learn.py")
+TOGETHER = "together"
+TWELVE = [f"{board}_{players}p" for board in sorted(RINGRIFT_BOARDS) for players in (2, 3, 4)]
+WAIT_S = 1.0
 
 
-def watch_run(config: str, data: Path, *, minutes: float) -> dict[str, Any]:
-    """Run for so long; say when each promotion was seen."""
-    command = [*ringrift("run"), "--configs", config, "--data", str(data), "--plain", "--no-open"]
-    began_s = CLOCK.now_s()
-    log = data.with_suffix(".log")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        run = subprocess.Popen(command, stdout=output, stderr=output)
-        try:
-            while CLOCK.now_s() - began_s < 60 * minutes and not has_ended(run, within_s=LOOK_S):
-                if (status := look(config, data)) is not None:
-                    tell(began_s, status)
-        finally:
-            run.send_signal(signal.SIGTERM)
-            code = run.wait(STOP_S_MAX)
-    if code != 0:
-        raise SystemExit(f"the run ended with code {code}; see {log}")
-    status = look(config, data)
-    if status is None:
-        raise SystemExit(f"the run left no status; see {log}")
-    promotions = [event for event in models(config, data) if event["promoted_s"] is not None]
-    first_s = min((each["promoted_s"] for each in promotions), default=None)
-    return {
-        "config": config,
-        "minutes": minutes,
-        "first_promotion_s": None if first_s is None else round(first_s - began_s, 1),
-        "promotions": status["promotions"],
-        "rejections": status["rejections"],
-        "rollbacks": status["rollbacks"],
-        "games": status["games"],
-        "rows": status["rows"],
-        "rating": status["rating"],
-        "cost": status["cost"],
-        "first": promotions[0]["digest"] if promotions else None,
-        "last": status["champion"],
-        "curve": [
-            {
-                "s": round(point["at_s"] - began_s, 1),
-                **{k: point[k] for k in ("rating", "low", "high", "rows")},
-            }
-            for point in status["curve"]
-        ],
-    }
+def main(argv: Sequence[str]) -> int:
+    options = parser().parse_args(argv)
+    done: int = {"run": run, "one": one, "evaluate": evaluate, "report": report}[options.command](options)
+    return done
 
 
-def look(config: str, data: Path) -> dict[str, Any] | None:
-    asked = subprocess.run(
-        [*ringrift("status"), "--json", "--data", str(data)], capture_output=True, timeout=60, check=False
-    )
-    if asked.returncode != 0:
-        return None
-    found: dict[str, Any] | None = json.loads(asked.stdout).get("configs", {}).get(config)
-    return found
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = top.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run", help="make the runs and keep what they publish")
+    running.add_argument("--configs", nargs="+", default=["connect_four_2p"], help="or `twelve`")
+    running.add_argument("--seeds", type=int, nargs="+", default=[1])
+    running.add_argument("--cores-each", type=int, default=0, help="0: one run at a time on all cores")
+    running.add_argument("--together", action="store_true", help="one run of all configs")
+    single = commands.add_parser("one", help="make one run; `run` starts these")
+    single.add_argument("--config", required=True)
+    single.add_argument("--seed", type=int, required=True)
+    single.add_argument("--cores", type=int, nargs="*", default=[])
+    for command in (running, single):
+        command.add_argument("--marks", type=float, nargs="*", default=[705.0, 1800.0], help="processor s")
+        command.add_argument("--minutes", type=float, default=120.0, help="at most")
+        command.add_argument("--keep-data", action="store_true", help="do not remove the runs' folders")
+    judging = commands.add_parser("evaluate", help="play what was kept against fixed opponents")
+    judging.add_argument("--parallel", type=int, default=1)
+    judging.add_argument("--champions-only", action="store_true", help="not the networks that played")
+    judging.add_argument("--games", type=int, default=None, help="else 400, RingRift 200")
+    for command in (running, single, judging, commands.add_parser("report", help="write table and plots")):
+        command.add_argument("--out", type=Path, required=True)
+    return top
 
 
-def models(config: str, data: Path) -> list[dict[str, Any]]:
-    """The models of the run, oldest first, with when each was promoted."""
-    command = [*ringrift("models"), config, "--json", "--data", str(data)]
-    asked = subprocess.run(command, capture_output=True, timeout=60, check=True)
-    found = json.loads(asked.stdout)[config]
-    return [
-        {
-            "digest": model["model"],
-            "card": model["card"],
-            "promoted_s": next(
-                (each["at_s"] for each in model["history"] if each["state"] == "production"), None
-            ),
-        }
-        for model in found
-    ]
+# Runs.
 
 
-def last_against_first(config: str, data: Path, scratch: Path) -> dict[str, Any]:
-    """Play the last champion against the first promoted model."""
-    promoted = [model for model in models(config, data) if model["promoted_s"] is not None]
-    if len(promoted) < 2:
-        return {"score": None}
-    ends = sorted(promoted, key=lambda model: model["promoted_s"])
-    for name, model in (("first", ends[0]), ("last", ends[-1])):
-        for suffix, digest in ((".safetensors", model["digest"]), (".json", model["card"])):
-            shutil.copy(data / "blobs" / digest[:2] / digest, scratch / f"{name}{suffix}")
-    out = scratch / "match"
-    subprocess.run(
+def run(options: argparse.Namespace) -> int:
+    configs = TWELVE if options.configs == ["twelve"] else options.configs
+    wanted = [",".join(configs)] if options.together else configs
+    pairs = [(config, seed) for seed in options.seeds for config in wanted]
+    commands = [
         [
-            *ringrift("job", "evaluate"),
-            *("--config", config, "--test", "none", "--games", str(GAMES), "--seed", "77"),
-            *("--candidate", f"model:{scratch / 'last.safetensors'}@32"),
-            *("--opponents", f"model:{scratch / 'first.safetensors'}@32"),
-            *("--out", str(out)),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=1800,
-    )
-    match = read_json(next(out.glob("evaluation-*.json")))["matches"][0]
-    return {"score": match["score"], "interval": match["interval"], "match_games": match["games"]}
+            *("one", "--config", config, "--seed", str(seed), "--out", str(options.out)),
+            *("--minutes", str(options.minutes), "--marks", *(f"{mark:g}" for mark in options.marks)),
+            *(["--keep-data"] if options.keep_data else []),
+        ]
+        for config, seed in pairs
+        if not (run_folder(options.out, config, seed) / "end.json").exists()
+    ]
+    cores = sorted(os.sched_getaffinity(0))
+    each = options.cores_each or len(cores)
+    places = [cores[at : at + each] for at in range(0, len(cores) - each + 1, each)]
+    return in_places([[sys.executable, __file__, *command] for command in commands], places)
 
 
-def is_met(result: dict[str, Any]) -> bool:
-    first_s, score = result["first_promotion_s"], result["score"]
-    return (
-        first_s is not None
-        and first_s <= FIRST_S_MAX
-        and result["promotions"] >= PROMOTIONS_MIN
-        and score is not None
-        and score >= SCORE_MIN
-    )
+def in_places(commands: list[list[str]], places: list[list[int]]) -> int:
+    """Start each command as soon as one of *places*, each some cores, is free; 0 if all went well."""
+    waiting, codes = list(commands), []
+    busy: dict[int, subprocess.Popen[bytes]] = {}
+    while waiting or busy:
+        for place in range(len(places)):
+            if waiting and place not in busy:
+                cores = [str(core) for core in places[place]]
+                busy[place] = subprocess.Popen([*waiting.pop(0), *(["--cores", *cores] if cores else [])])
+        for place, started in list(busy.items()):
+            try:
+                codes.append(started.wait(WAIT_S))
+            except subprocess.TimeoutExpired:
+                continue
+            del busy[place]
+    return max(codes, default=0)
 
 
-def picture(result: dict[str, Any]) -> str:
-    curve = [(point["s"] / 60, point["rating"], point["low"], point["high"]) for point in result["curve"]]
-    title = f"{result['config']}: champions of an untended run on {result['machine']}"
-    return line_plot(
-        title,
-        {"rating, 95 %": [(minutes, rating) for minutes, rating, _, _ in curve]},
-        x_label="minutes",
-        y_label="rating",
-        bands={"rating, 95 %": [(minutes, low, high) for minutes, _, low, high in curve]},
-    )
+def one(options: argparse.Namespace) -> int:
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
+    folder = run_folder(options.out, options.config, options.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    cores = len(os.sched_getaffinity(0))
+    about = {
+        "configs": options.config.split(","),
+        "seed": options.seed,
+        "cores": cores,
+        "machine": f"{cores} of {os.cpu_count()} cores, {cpu_name()}",
+        "marks": options.marks,
+    }
+    seal_json(folder / "about.json", about)
+    code = measure(folder, about, minutes=options.minutes, keep=kept_path)
+    if code == 0 and not options.keep_data:
+        shutil.rmtree(folder / "data")
+    return code
 
 
-def tell(began_s: float, status: dict[str, Any]) -> None:
-    say(
-        f"{(CLOCK.now_s() - began_s) / 60:5.1f} min  {status['stage']:9} games {status['games']:6,}  "
-        f"promotions {status['promotions']}  refused {status['rejections']}  rating {status['rating']}"
-    )
+def run_folder(out: Path, config: str, seed: int) -> Path:
+    return out / (TOGETHER if "," in config else config) / f"seed{seed}"
 
 
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def kept_path(folder: Path, config: str, role: str, mark: float) -> Path:
+    """Where the *role* (champion, generator) of *config* at *mark* is kept, for `learn.py evaluate`.
+
+    It takes a folder of seeds; each role of each run has its own, so that they can be played side by side.
+    """
+    seed = folder.name.removeprefix("seed")
+    kept = folder / "kept" / config / role / f"seed{seed}"
+    kept.mkdir(parents=True, exist_ok=True)
+    seal_json(kept / "settings.json", {"config": config, "simulations": simulations_of(config)})
+    return kept / f"{mark:06.0f}.safetensors"
 
 
-def has_ended(run: subprocess.Popen[bytes], *, within_s: float) -> bool:
-    try:
-        run.wait(within_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+def cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
 
 
-def ringrift(*words: str) -> list[str]:
-    return [sys.executable, "-m", "ringrift.cli", *words]
+# Evaluation.
+
+
+def simulations_of(config: str) -> int:
+    return 100 if config.startswith("connect_four") else 32
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    commands = []
+    for kept in sorted(options.out.glob("*/seed*/kept/*/*/")):
+        config, role = kept.parent.name, kept.name
+        if role == "generator" and options.champions_only:
+            continue
+        is_ringrift = config.rsplit("_", 1)[0] in RINGRIFT_BOARDS
+        against = ["mcts", "heuristic"] if is_ringrift else ["mcts", "mcts:1000", "solver"]
+        games = options.games or (200 if is_ringrift else 400)
+        load_game(config)  # compiles the rules once, not in every process
+        commands.append(
+            [
+                *(sys.executable, str(LEARN), "evaluate", "--out", str(kept), "--against", *against),
+                *("--games", str(games), "--simulations", str(simulations_of(config))),
+            ]
+        )
+    return in_places(commands, [[]] * options.parallel)
+
+
+# Results.
+
+
+def report(options: argparse.Namespace) -> int:
+    runs = list(finished_runs(options.out))
+    write_report(options.out, runs)
+    sys.stdout.write((options.out / "report.md").read_text(encoding="utf8"))
+    return 0 if runs else 1
+
+
+def finished_runs(out: Path) -> Iterator[dict[str, Any]]:
+    """Every run of which something is known, also one that was cut off."""
+    for about in sorted(out.glob("*/seed*/about.json")):
+        folder = about.parent
+        marks = [read_json(path) for path in sorted(folder.glob("mark-*.json"))]
+        end = folder / "end.json"
+        results = [
+            {"config": path.parent.parent.name, "role": path.parent.name, **each}
+            for path in sorted(folder.glob("kept/*/*/results.json"))
+            for each in read_json(path)
+        ]
+        if marks or end.exists():
+            yield {
+                **read_json(about),
+                "marks": marks,
+                "end": read_json(end) if end.exists() else marks[-1],
+                "whole": end.exists(),
+                "results": results,
+            }
 
 
 if __name__ == "__main__":
