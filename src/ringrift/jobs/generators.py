@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,9 +15,16 @@ from ringrift.search.contract import Evaluator
 
 
 def model_generator(
-    path: Path, game: Game, *, threads: int, batch: int, device: str
+    path: Path,
+    game: Game,
+    *,
+    threads: int,
+    batch: int,
+    device: str,
+    before_batch: Callable[[], None] | None = None,
 ) -> tuple[Evaluator, str]:
     """The model in *path* and its digest; raises if it was made for another game."""
     torch.set_num_threads(threads)
     net, card = load_model(path, config=game.key)
-    return NetEvaluator(net, game, batch=batch, device=chosen_device(device)), card.sha256
+    evaluator = NetEvaluator(net, game, batch=batch, device=chosen_device(device), before_batch=before_batch)
+    return evaluator, card.sha256

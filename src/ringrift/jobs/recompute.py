@@ -4,6 +4,9 @@ What a search finds follows from the position, the seed of the game and the numb
 recorded move can be searched alone, in any order and beside others. On the kind of machine that played, with
 the same libraries, the answer must be the same to the last bit. Elsewhere floating-point numbers differ in
 their last digits, and a search may turn another way on them; then policies and values must agree on average.
+
+Of games that another job began, the moves that were handed over must be there unchanged, and only those
+after them are searched: they alone were made by the job in question, with its weights.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from ringrift.jobs.selfplay import (
     selfplay_config,
 )
 from ringrift.jobs.shards.reader import BrokenGame, ShardReader, open_shard
-from ringrift.jobs.shards.records import StoredGame
+from ringrift.jobs.shards.records import PlayedGame, StoredGame
+from ringrift.jobs.unfinished import ResumedGame, read_all_unfinished
 from ringrift.machine_kind import machine_kind
 from ringrift.players.seeds import derived
 from ringrift.search.batch import BatchSearch
@@ -117,13 +121,16 @@ def run_recompute(job: Job, params: RecomputeParams) -> Outcome:
     # A worker without a GPU says what it is itself; of one with a GPU the job has to say what computed.
     is_same = params.played_on in (machine, machine_kind())
     is_exact = is_same and not params.tree_reuse and _is_exact(evaluator)
+    handed, digests = read_all_unfinished(params.resume, game)
+    order = _Order(params, run_identity(played, digest, resumed=digests), handed)
     with open_shard(params.shard) as shard:
         games = _sample(shard, params)
-    wrong = [fault for each in games if (fault := _order_fault(each, params, run_identity(played, digest)))]
+    wrong = [fault for each in games if (fault := order.fault_of(each))]
     whole = [each for each in games if isinstance(each, StoredGame)]
     agreement = Agreement()
     if not wrong:
         positions, wrong = _positions(game, whole)
+        positions = [each for each in positions if each.move >= order.first_move_of(each.game)]
         if is_exact:  # a distance is an average, which a few altered moves among many could hide in
             positions = _some(positions, params)
         job.stage("searching", total=len(positions))
@@ -171,26 +178,56 @@ def _sample(shard: ShardReader, params: RecomputeParams) -> list[StoredGame | Br
     return list(shard.games(wanted.__contains__))
 
 
-def _order_fault(
-    stored: StoredGame | BrokenGame, params: RecomputeParams, run_id: str
-) -> RecordDifference | None:
-    """Why a game is not one that the order asks for."""
-    if isinstance(stored, BrokenGame):
-        return RecordDifference(stored.game_id, f"it cannot be read: {stored.why}")
-    game = stored.game
-    if game.config_key != params.config:
-        return RecordDifference(game.game_id, f"it is a game of {game.config_key}")
-    if game.run_id != run_id:
-        return RecordDifference(
-            game.game_id, "it was not played with the parameters and the model of the order"
-        )
-    if not 0 <= game.run_index < params.games:
-        return RecordDifference(
-            game.game_id, f"{params.games} games were ordered, not number {game.run_index}"
-        )
-    seed = int(derived(params.seed, game.run_index)[0])
-    if game.seed != seed:
-        return RecordDifference(game.game_id, f"its seed is {game.seed}; the order gives {seed}")
+class _Order:
+    """What the order asked for: new games by their numbers, and games of others to be played on."""
+
+    def __init__(self, params: RecomputeParams, run_id: str, handed: Sequence[ResumedGame]) -> None:
+        self._params, self._run_id = params, run_id
+        self._handed = {each.about.game_id: each for each in handed}
+
+    def first_move_of(self, stored: StoredGame) -> int:
+        """The first move that the order's own job made."""
+        handed = self._handed.get(stored.game.game_id)
+        return 0 if handed is None else len(handed.progress.moves)
+
+    def fault_of(self, stored: StoredGame | BrokenGame) -> RecordDifference | None:
+        """Why a game is not one that the order asks for."""
+        if isinstance(stored, BrokenGame):
+            return RecordDifference(stored.game_id, f"it cannot be read: {stored.why}")
+        game, params = stored.game, self._params
+        if game.config_key != params.config:
+            return RecordDifference(game.game_id, f"it is a game of {game.config_key}")
+        if (handed := self._handed.get(game.game_id)) is not None:
+            return _handed_fault(game, handed)
+        if game.run_id != self._run_id:
+            return RecordDifference(
+                game.game_id, "it was not played with the parameters and the model of the order"
+            )
+        if not 0 <= game.run_index < params.games:
+            return RecordDifference(
+                game.game_id, f"{params.games} games were ordered, not number {game.run_index}"
+            )
+        seed = int(derived(params.seed, game.run_index)[0])
+        if game.seed != seed:
+            return RecordDifference(game.game_id, f"its seed is {game.seed}; the order gives {seed}")
+        return None
+
+
+def _handed_fault(game: PlayedGame, handed: ResumedGame) -> RecordDifference | None:
+    """Why a game does not begin as it was handed over."""
+    about = handed.about
+    if (game.run_id, game.run_index, game.seed) != (about.run_id, about.run_index, about.seed):
+        return RecordDifference(game.game_id, "its run, number or seed is not that of the game handed over")
+    for number, move in enumerate(handed.progress.moves):
+        if number >= len(game.actions):
+            return RecordDifference(game.game_id, "it ends before it was handed over", number)
+        named, shares = game.policies.of(number)
+        policy = (move.legal, move.policy) if move.full else (move.legal[:0], move.policy[:0])
+        same = np.array_equal(named, policy[0]) and np.array_equal(shares, policy[1])
+        if game.actions[number] != move.action or not same:
+            return RecordDifference(game.game_id, "the move is not the one that was handed over", number)
+        if not np.array_equal(game.root_values[number], move.root_values):
+            return RecordDifference(game.game_id, "its values are not those that were handed over", number)
     return None
 
 

@@ -3,6 +3,9 @@
 Games are numbered and every number has its own seed, so what is played follows from the parameters alone:
 a run that was stopped, or killed, and started again makes the same games as one that was not. Finished
 games are on disk at once; unfinished ones are noted now and then and when asked to stop.
+
+With `hand_over` a stop is a good end: the unfinished games are one more artifact, and any later run that is
+given it (`resume`) plays them on first, under their names, with weights of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import hashlib
 import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,30 +22,42 @@ import msgspec
 import numpy as np
 import structlog
 
-from ringrift.errors import ConfigError, Corrupt, IllegalAction
+from ringrift.errors import Corrupt
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
 from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.params import Params, params_as_json
-from ringrift.jobs.sealing import alone, read_json, seal_json
+from ringrift.jobs.sealing import alone
 from ringrift.jobs.shards.records import RESIGNATION, PlayedGame, SeatRecord, SoftPolicies, termination_of
 from ringrift.jobs.shards.writer import ShardWriter
+from ringrift.jobs.unfinished import (
+    SUFFIX,
+    PlayedTurn,
+    ResumedGame,
+    UnfinishedGame,
+    describe_unfinished,
+    game_id_of,
+    read_all_unfinished,
+    read_unfinished,
+    seal_unfinished,
+    turns_with,
+)
 from ringrift.machine_kind import machine_kind
 from ringrift.players.seeds import derived
-from ringrift.search.contract import Evaluator, SearchConfig
+from ringrift.search.contract import Evaluator, Interrupted, SearchConfig
 from ringrift.search.evaluators import UniformEvaluator
 from ringrift.search.records import FinishedGame, GameInProgress
 from ringrift.search.schedules import PlayoutCaps, Resignation, TemperatureSchedule
 from ringrift.search.selfplay import Selfplay, SelfplayConfig
 
 TEMPERATURE_FLOOR = 0.1
-SIDE_SUFFIX = ".unfinished.json"
 GENERATORS = "ringrift.jobs.generators"
+_HEAD_BYTES = 64
 # What has no influence on the games, or only on how many there are.
 NOT_IDENTITY = {
     *("out", "games", "games_per_shard", "slots", "model", "threads", "device"),
-    *("checkpoint_s", "heartbeat_s", "log_level"),
+    *("checkpoint_s", "heartbeat_s", "log_level", "seconds", "hand_over", "resume"),
 }
 
 log = structlog.get_logger()
@@ -81,6 +97,15 @@ class SelfplayParams(Params, frozen=True, kw_only=True):
     checkpoint_s: Annotated[float, msgspec.Meta(ge=0.02, description="Note unfinished games so often.")] = (
         60.0
     )
+    seconds: Annotated[
+        float, msgspec.Meta(ge=0, description="Begin no move after so long; 0: play all games.")
+    ] = 0.0
+    hand_over: Annotated[
+        bool, msgspec.Meta(description="Asked to stop, or when time is up: end well, with unfinished games.")
+    ] = False
+    resume: Annotated[
+        tuple[Path, ...], msgspec.Meta(description="Unfinished games to go on with, besides new ones.")
+    ] = ()
 
 
 def selfplay_config(params: SelfplayParams) -> SelfplayConfig:
@@ -110,24 +135,32 @@ def selfplay_config(params: SelfplayParams) -> SelfplayConfig:
 def run_selfplay(job: Job, params: SelfplayParams) -> Outcome:
     game = load_game(params.config)
     config = selfplay_config(params)
-    evaluator, digest = make_evaluator(params, game)
-    run_id = run_identity(params, digest)
+    resumed, digests = read_all_unfinished(params.resume, game)
+    clock = _Clock(job, params)
+    evaluator, digest = make_evaluator(params, game, before_batch=clock.interrupt)
+    run_id = run_identity(params, digest, resumed=digests)
     name = f"{re.sub(r'[^a-z0-9_]+', '-', game.key)}-{run_id}"
     with alone(params.out / f"{name}.lock"):
-        return _Run(job, params, game, name=name, run_id=run_id, digest=digest).play(evaluator, config)
+        run = _Run(job, params, game, clock, name=name, run_id=run_id, digest=digest)
+        return run.play(evaluator, config, resumed)
 
 
-def make_evaluator(params: SelfplayParams, game: Game) -> tuple[Evaluator, str | None]:
+def make_evaluator(
+    params: SelfplayParams, game: Game, *, before_batch: Callable[[], None] | None = None
+) -> tuple[Evaluator, str | None]:
     """Who judges positions, and the digest of its weights."""
     if params.model is None:
         return UniformEvaluator(game), None
     make: Callable[..., tuple[Evaluator, str]] = importlib.import_module(GENERATORS).model_generator
-    return make(params.model, game, threads=params.threads, batch=params.batch, device=params.device)
+    computing = {"threads": params.threads, "batch": params.batch, "device": params.device}
+    return make(params.model, game, **computing, before_batch=before_batch)
 
 
-def run_identity(params: SelfplayParams, digest: str | None) -> str:
-    """The same for two runs that play the same games."""
+def run_identity(params: SelfplayParams, digest: str | None, *, resumed: Sequence[str] = ()) -> str:
+    """The same for two runs that play the same games; *resumed* are the digests of the files of `resume`."""
     fields = {key: value for key, value in params_as_json(params).items() if key not in NOT_IDENTITY}
+    if resumed:
+        fields["resume"] = list(resumed)
     text = msgspec.json.encode({**fields, "generator": digest}, order="sorted")
     return hashlib.sha256(text).hexdigest()[:16]
 
@@ -138,15 +171,63 @@ def machine_of(evaluator: Evaluator, params: SelfplayParams) -> str:
     return f"{machine_kind()}; network {engine} x{params.threads}"
 
 
+class _Clock:
+    """Says when the run has to leave its games."""
+
+    def __init__(self, job: Job, params: SelfplayParams) -> None:
+        self._job, self._params = job, params
+        self._began_s = self._noted_s = job.runtime.monotonic_s()
+
+    def begin(self) -> None:
+        self._began_s = self._noted_s = self._job.runtime.monotonic_s()
+
+    def noted(self) -> None:
+        self._noted_s = self._job.runtime.monotonic_s()
+
+    def is_up(self) -> bool:
+        """Whether no further move should begin. The moves under way are made: they are paid for."""
+        limit_s = self._params.seconds
+        return bool(limit_s) and self._job.runtime.monotonic_s() - self._began_s >= limit_s
+
+    def pause(self) -> bool:
+        """Whether to look at more than the games: to stop, or to note them."""
+        now_s = self._job.runtime.monotonic_s()
+        return self._job.stop.requested or now_s - self._noted_s >= self._params.checkpoint_s
+
+    def interrupt(self) -> None:
+        """Leave a search in the middle: whoever waits for a hand-over waits for less than a second."""
+        if self._params.hand_over and self._job.stop.requested:
+            raise Interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A game of this run, or one that it goes on with."""
+
+    game_id: str
+    run_id: str  # of the run that began it
+    run_index: int
+    started_s: float
+    turns: tuple[PlayedTurn, ...]  # the last is this run's
+
+
 class _Run:
     """One run: which games are done, which are under way, which come next."""
 
     def __init__(
-        self, job: Job, params: SelfplayParams, game: Game, *, name: str, run_id: str, digest: str | None
+        self,
+        job: Job,
+        params: SelfplayParams,
+        game: Game,
+        clock: _Clock,
+        *,
+        name: str,
+        run_id: str,
+        digest: str | None,
     ) -> None:
-        self._job, self._params, self._game = job, params, game
+        self._job, self._params, self._game, self._clock = job, params, game, clock
         self._run_id, self._digest = run_id, digest
-        self._side = params.out / f"{name}{SIDE_SUFFIX}"
+        self._side = params.out / f"{name}{SUFFIX}"
         facts = {
             "config_key": game.key,
             "run_id": run_id,
@@ -158,24 +239,35 @@ class _Run:
         )
         for artifact in self._writer.sealed_before():
             job.sealed(artifact)
-        numbers = np.arange(params.games, dtype=np.int64)
-        self._index_of = dict(zip(derived(params.seed, numbers).tolist(), numbers.tolist(), strict=True))
-        self._started_s: dict[int, float] = {}
+        self._begun: dict[int, _Begun] = {}  # by seed, while they are not finished
         self._done = self._cut_off = 0
 
-    def play(self, evaluator: Evaluator, config: SelfplayConfig) -> Outcome:
+    def play(self, evaluator: Evaluator, config: SelfplayConfig, handed: Sequence[ResumedGame]) -> Outcome:
         self._machine = machine_of(evaluator, self._params)
-        done = self._writer.done_indexes()
-        self._done = len(done & set(self._index_of.values()))
-        resumed = self._unfinished(done)
+        done = self._writer.done_ids()
+        self._done = len(done)
+        noted = self._noted_before(done)
+        known = done | {each.about.game_id for each in noted}
+        taken = [each for each in handed if each.about.game_id not in known]
+        for each in noted:
+            self._take(each.about, turns=each.about.turns)
+        for each in taken:
+            own = PlayedTurn(run_id=self._run_id, model=self._digest, from_move=len(each.about.moves))
+            self._take(each.about, turns=turns_with(each.about.turns, own))
+        resumed = [each.progress for each in (*noted, *taken)]
         self._resumed_moves = sum(len(each.moves) for each in resumed)
-        begun = {each.seed for each in resumed}
-        fresh = (s for s, at in self._index_of.items() if at not in done and s not in begun)
+        self._handed = handed
         selfplay = Selfplay(
-            self._game, evaluator, config, self._beginning(fresh), resume=resumed, stop=self._pause
+            self._game,
+            evaluator,
+            config,
+            self._fresh(done, {each.about.seed for each in (*noted, *handed)}),
+            resume=resumed,
+            stop=self._clock.pause,
+            enough=self._clock.is_up,
         )
-        self._job.stage("playing", total=self._params.games, done=self._done)
-        self._noted_s = self._job.runtime.monotonic_s()
+        self._job.stage("playing", total=self._params.games + len(handed), done=self._done)
+        self._clock.begin()
         while self._go_on(selfplay):
             self._note(selfplay)
         return self._end(selfplay)
@@ -185,28 +277,26 @@ class _Run:
         for finished in selfplay:
             self._keep(finished)
             self._job.progress(self._done, moves=selfplay.moves, simulations=selfplay.simulations)
+        if self._clock.is_up():
+            self._job.stop.request("its time is up")
         return bool(selfplay.in_progress()) and not self._job.stop.requested
 
-    def _pause(self) -> bool:
-        now_s = self._job.runtime.monotonic_s()
-        return self._job.stop.requested or now_s - self._noted_s >= self._params.checkpoint_s
-
     def _note(self, selfplay: Selfplay) -> None:
-        games = [
-            {"started_s": self._started_s[each.seed], **each.to_json()} for each in selfplay.in_progress()
-        ]
-        seal_json(self._side, {"run_id": self._run_id, "games": games})
-        self._noted_s = self._job.runtime.monotonic_s()
+        games = [self._unfinished(each) for each in selfplay.in_progress()]
+        seal_unfinished(self._side, self._game.key, self._run_id, games)
+        self._clock.noted()
 
     def _end(self, selfplay: Selfplay) -> Outcome:
-        stopped = bool(selfplay.in_progress())
-        if stopped:
+        left = selfplay.in_progress()
+        if left:
             self._note(selfplay)
         if (artifact := self._writer.seal()) is not None:
             self._job.sealed(artifact)
         self._writer.close()
-        if not stopped:
+        if not left:
             self._side.unlink(missing_ok=True)
+        elif self._params.hand_over:
+            self._job.sealed(describe_unfinished(self._side, left))
         self._job.progress(self._done, moves=selfplay.moves, simulations=selfplay.simulations)
         told = {
             "config": self._game.key,
@@ -215,14 +305,17 @@ class _Run:
             "games": self._done,
             **self._sealed_totals(),
             "games_wanted": self._params.games,
-            "unfinished": len(selfplay.in_progress()),
+            "unfinished": len(left),
             "cut_off": self._cut_off,
+            "resumed_games": len(self._handed),
+            "resumed_turns": max((len(each.about.turns) for each in self._handed), default=0),
             "resumed_moves": self._resumed_moves,
             "moves": selfplay.moves,
             "simulations": selfplay.simulations,
             "generator_sha256": self._digest,
             "machine": self._machine,
         }
+        stopped = bool(left) and not self._params.hand_over
         return Outcome(ExitCode.STOPPED if stopped else ExitCode.DONE, told)
 
     def _sealed_totals(self) -> dict[str, int]:
@@ -233,54 +326,71 @@ class _Run:
             "rows": sum(each["rows"] for each in counts),
         }
 
-    def _unfinished(self, done: set[int]) -> list[GameInProgress]:
-        """Games that an earlier run left half-played."""
-        if not self._side.exists():
-            return []
-        noted = read_json(self._side)
-        resumed = []
-        try:
-            for fields in noted["games"]:
-                if self._index_of.get(fields["seed"], -1) in {-1, *done}:
-                    continue
-                each = GameInProgress.from_json(self._game, fields)
-                self._started_s[each.seed] = float(fields["started_s"])
-                resumed.append(each)
-        except (KeyError, TypeError, ValueError, ConfigError, IllegalAction) as fault:
-            raise Corrupt(
-                self._side,
-                found=f"no games in progress ({fault!r})",
-                advice="Remove it to play these games anew",
-            ) from fault
-        return resumed
+    # --- games ------------------------------------------------------------------------------------------
 
-    def _beginning(self, seeds: Iterator[int]) -> Iterator[int]:
-        for seed in seeds:
-            self._started_s[seed] = self._job.runtime.now_s()
+    def _noted_before(self, done: set[str]) -> list[ResumedGame]:
+        """Games that an earlier process of this run left half-played."""
+        if not self._side.exists() or _is_of_older_version(self._side):
+            return []
+        try:
+            games, _ = read_unfinished(self._side, self._game)
+        except Corrupt as fault:
+            raise Corrupt(
+                self._side, found=fault.found, advice="Remove it to play these games anew"
+            ) from fault
+        return [each for each in games if each.about.game_id not in done]
+
+    def _take(self, about: UnfinishedGame, *, turns: tuple[PlayedTurn, ...]) -> None:
+        self._begun[about.seed] = _Begun(about.game_id, about.run_id, about.run_index, about.started_s, turns)
+
+    def _fresh(self, done: set[str], known: set[int]) -> Iterator[int]:
+        """Seeds of the games of this run that are not begun yet."""
+        numbers = np.arange(self._params.games, dtype=np.int64)
+        for index, seed in enumerate(derived(self._params.seed, numbers).tolist()):
+            game_id = game_id_of(self._game.key, self._run_id, index)
+            if seed in known or game_id in done:
+                continue
+            own = PlayedTurn(run_id=self._run_id, model=self._digest, from_move=0)
+            now_s = self._job.runtime.now_s()
+            self._begun[seed] = _Begun(game_id, self._run_id, index, now_s, (own,))
             yield seed
+
+    def _unfinished(self, progress: GameInProgress) -> UnfinishedGame:
+        begun = self._begun[progress.seed]
+        return UnfinishedGame(
+            game_id=begun.game_id,
+            run_id=begun.run_id,
+            run_index=begun.run_index,
+            seed=progress.seed,
+            started_s=begun.started_s,
+            turns=begun.turns,
+            moves=progress.noted_moves(),
+        )
 
     def _keep(self, finished: FinishedGame) -> None:
         self._done += 1
+        begun = self._begun.pop(finished.seed)
         if finished.cut_off:
             self._cut_off += 1
             log.warning("selfplay.cut_off", seed=finished.seed, moves=len(finished.actions))
             return
-        artifact = self._writer.add(self._played(finished))
+        artifact = self._writer.add(self._played(finished, begun))
         if artifact is not None:
             self._job.sealed(artifact)
 
-    def _played(self, finished: FinishedGame) -> PlayedGame:
-        index, mode = self._index_of[finished.seed], self._params.root
+    def _played(self, finished: FinishedGame, begun: _Begun) -> PlayedGame:
+        mode = self._params.root
         resigned = finished.resigned_by is not None
+        turns = {"turns": msgspec.to_builtins(begun.turns)} if len(begun.turns) > 1 else {}
         return PlayedGame(
-            game_id=f"{self._game.key}-{self._run_id}-{index:07d}",
+            game_id=begun.game_id,
             config_key=self._game.key,
             seed=finished.seed,
-            run_id=self._run_id,
-            run_index=index,
+            run_id=begun.run_id,
+            run_index=begun.run_index,
             source="selfplay",
             engine_mode=mode,
-            started_s=self._started_s.pop(finished.seed),
+            started_s=begun.started_s,
             completed_s=self._job.runtime.now_s(),
             termination=RESIGNATION if resigned else termination_of(self._game, finished.final_state),
             seats=tuple(
@@ -292,7 +402,14 @@ class _Run:
             root_values=finished.root_values,
             generator_sha256=self._digest,
             search_budget=self._params.simulations,
+            metadata=turns,
         )
+
+
+def _is_of_older_version(side: Path) -> bool:
+    """Whether games were noted without their names. They follow from their seeds and are played anew."""
+    with side.open("rb") as file:
+        return b'"format"' not in file.read(_HEAD_BYTES)
 
 
 def full_policies(finished: FinishedGame) -> SoftPolicies:

@@ -6,6 +6,7 @@ judged in batches of one size, or of smaller sizes that were seen to give the sa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -57,13 +58,16 @@ class NetEvaluator:
         precision: Precision | Literal["auto"] = "auto",
         device: str = "cpu",
         cache_bytes_max: int = CACHE_BYTES,
+        before_batch: Callable[[], None] | None = None,
     ) -> None:
+        """*before_batch* is called before each batch, and may raise `Interrupted`."""
         if batch < 1:
             raise ConfigError(f"evaluator: batch must be at least 1, not {batch}")
         a = model.architecture
         size = Preset(channels=a.channels, blocks=a.blocks, neck=a.neck, hidden=a.hidden)
         require_same("model", wanted=architecture_for(game, size), found=a)
         self.game, self.batch, self.counts = game, batch, EvaluatorCounts()
+        self._before_batch = before_batch
         self.engine = make_engine(model, game, batch=batch, precision=precision, device=device)
         self._sizes = [batch]
         if device == "cpu":
@@ -90,6 +94,8 @@ class NetEvaluator:
     def _judge(self, states: States, legal: LegalActions, missing: Longs, out: Evaluation) -> None:
         """Write what the network says of the *missing* states to *out*."""
         for start in range(0, len(missing), self.batch):
+            if self._before_batch is not None:
+                self._before_batch()
             part = missing[start : start + self.batch]
             rows = states[part]
             output = self._judge_rows(self.game.observe(rows))

@@ -30,8 +30,12 @@ class Evaluation:
     values: Floats  # games x players, per seat
 
 
+class Interrupted(Exception):
+    """An evaluator was asked to leave the search that it judges for; what was searched of it is lost."""
+
+
 class Evaluator(Protocol):
-    """Judges positions.
+    """Judges positions. It may raise `Interrupted` where whoever uses the search expects it.
 
     What it says of a position must not depend on the rest of the batch: a search is deterministic for its
     seed only as far as its evaluator is.

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import ActionArray, Game, LegalActions, State
-from ringrift.search.contract import Floats, Numbers
+from ringrift.search.contract import SIMULATIONS_MAX, Floats, Numbers
 
 Flags = npt.NDArray[np.bool_]
+VALUE_MAX = 1.001
+POLICY_SUM_TOLERANCE = 1e-3
+_INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,24 @@ class MoveRecord:
     full: bool  # whether the policy is a target of training
 
 
+class NotedMove(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A decision in a file. Which actions were legal follows from the rules and is left out."""
+
+    seat: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)]
+    action: Annotated[int, msgspec.Meta(ge=0, le=_INT32_MAX)]
+    policy: str | list[float]  # 32-bit floats, little end first, in base64; a list in older files
+    root_values: list[float]
+    simulations: Annotated[int, msgspec.Meta(ge=0, le=SIMULATIONS_MAX)]
+    full: bool
+
+
+class NotedGame(msgspec.Struct, frozen=True, kw_only=True):
+    """A game in progress in a file."""
+
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+    moves: list[NotedMove]
+
+
 @dataclass(slots=True)
 class GameInProgress:
     """All that is needed to play a game on: its seed, where it stands, and its moves so far."""
@@ -37,49 +61,99 @@ class GameInProgress:
     state: State
     moves: list[MoveRecord] = field(default_factory=list)
 
+    def noted_moves(self) -> list[NotedMove]:
+        return [
+            NotedMove(
+                seat=move.seat,
+                action=move.action,
+                policy=base64.b64encode(move.policy.astype("<f4").tobytes()).decode(),
+                root_values=move.root_values.tolist(),
+                simulations=move.simulations,
+                full=move.full,
+            )
+            for move in self.moves
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """The state follows from the moves and is left out."""
-        return {
-            "seed": self.seed,
-            "moves": [
-                {
-                    "seat": move.seat,
-                    "action": move.action,
-                    "legal": move.legal.tolist(),
-                    "policy": move.policy.tolist(),
-                    "root_values": move.root_values.tolist(),
-                    "simulations": move.simulations,
-                    "full": move.full,
-                }
-                for move in self.moves
-            ],
-        }
+        noted: dict[str, Any] = msgspec.to_builtins(NotedGame(seed=self.seed, moves=self.noted_moves()))
+        return noted
 
     @classmethod
     def from_json(cls, game: Game, record: Mapping[str, Any]) -> GameInProgress:
-        """Play the moves again; raises `ConfigError` or `IllegalAction` if they are none of *game*."""
-        states = game.new_states(1)
-        progress = cls(seed=int(record["seed"]), state=states[0])
-        for fields in record["moves"]:
-            move = MoveRecord(
-                seat=int(fields["seat"]),
-                action=int(fields["action"]),
-                legal=np.array(fields["legal"], dtype=np.int32),
-                policy=np.array(fields["policy"], dtype=np.float32),
-                root_values=np.array(fields["root_values"], dtype=np.float32),
-                simulations=int(fields["simulations"]),
-                full=bool(fields["full"]),
-            )
-            ply = len(progress.moves)
-            if move.seat != game.to_move(states)[0] or not np.array_equal(
-                move.legal, game.legal(states).actions
-            ):
-                raise ConfigError(
-                    f"{game.key}: move {ply + 1} of game {progress.seed} does not fit the rules"
-                )
-            game.apply(states, np.array([move.action], dtype=np.int32))
-            progress.moves.append(move)
-        return progress
+        """Play the moves again; raises `ConfigError` if they are none of *game*."""
+        try:
+            noted = msgspec.convert(record, NotedGame)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{game.key}: this is no game in progress: {error}") from None
+        return games_in_progress(game, [(noted.seed, noted.moves)])[0]
+
+
+def games_in_progress(game: Game, noted: Sequence[tuple[int, Sequence[NotedMove]]]) -> list[GameInProgress]:
+    """Play the moves of all games again, side by side; each is a seed and moves.
+
+    Raises `ConfigError` for a move that does not fit the rules, and for a game that is over: whoever wrote
+    the moves down is not believed.
+    """
+    states = game.new_states(len(noted))
+    played: list[list[MoveRecord]] = [[] for _ in noted]
+    for ply in range(max((len(moves) for _, moves in noted), default=0)):
+        rows = [row for row, (_, moves) in enumerate(noted) if len(moves) > ply]
+        here = states[rows]
+        legal, movers = game.legal(here), game.to_move(here)
+        for at, row in enumerate(rows):
+            seed, moves = noted[row]
+            try:
+                played[row].append(_move(game, moves[ply], int(movers[at]), legal.of(at)))
+            except ValueError as error:
+                what = f"{game.key}: move {ply + 1} of game {seed} does not fit the rules: {error}"
+                raise ConfigError(what) from None
+        game.apply(here, np.array([played[row][ply].action for row in rows], dtype=np.int32))
+        states[rows] = here
+    if len(noted) and (over := np.flatnonzero(game.terminal(states))).size:
+        raise ConfigError(f"{game.key}: game {noted[int(over[0])][0]} is over")
+    return [
+        GameInProgress(seed, states[row], moves)
+        for row, ((seed, _), moves) in enumerate(zip(noted, played, strict=True))
+    ]
+
+
+def _move(game: Game, noted: NotedMove, mover: int, legal: ActionArray) -> MoveRecord:
+    """Raises `ValueError` that says what does not fit."""
+    if noted.seat != mover:
+        raise ValueError(f"seat {noted.seat} is recorded, seat {mover} is on turn")
+    if noted.action not in legal:
+        raise ValueError(f"action {noted.action} is not legal")
+    policy = _floats(noted.policy)
+    if len(policy) != len(legal):
+        raise ValueError(f"its policy is over {len(policy)} actions; {len(legal)} are legal")
+    total = float(policy.sum())
+    if not np.isfinite(policy).all() or (policy < 0).any() or abs(total - 1) > POLICY_SUM_TOLERANCE:
+        raise ValueError("its policy is no distribution")
+    values = np.array(noted.root_values, dtype=np.float32)
+    if len(values) != game.players or not (np.abs(values) <= VALUE_MAX).all():
+        raise ValueError(f"its values are not {game.players} numbers from -1 to 1")
+    return MoveRecord(
+        seat=noted.seat,
+        action=noted.action,
+        legal=legal.copy(),
+        policy=policy,
+        root_values=values,
+        simulations=noted.simulations,
+        full=noted.full,
+    )
+
+
+def _floats(noted: str | list[float]) -> Floats:
+    if isinstance(noted, list):
+        return np.array(noted, dtype=np.float32)
+    try:
+        content = base64.b64decode(noted, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"its policy is no base64: {error}") from None
+    if len(content) % 4:
+        raise ValueError(f"its policy has {len(content)} bytes")
+    return np.frombuffer(content, "<f4").astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

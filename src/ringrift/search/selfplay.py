@@ -16,7 +16,7 @@ import numpy as np
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.search.batch import BatchSearch
-from ringrift.search.contract import Evaluator, Numbers, SearchConfig, SearchResult
+from ringrift.search.contract import Evaluator, Interrupted, Numbers, SearchConfig, SearchResult
 from ringrift.search.records import FinishedGame, Flags, GameInProgress, MoveRecord, finish
 from ringrift.search.schedules import PlayoutCaps, Resignation, TemperatureSchedule
 
@@ -49,17 +49,18 @@ class Selfplay:
         *,
         resume: Sequence[GameInProgress] = (),
         stop: Callable[[], bool] = lambda: False,
+        enough: Callable[[], bool] = lambda: False,
     ) -> None:
         if config.resignation is not None and game.players != 2:
             raise ConfigError(f"{game.key}: giving up is defined for two players only")
         self.game, self.config = game, config
         self.simulations, self.moves = 0, 0
-        self._search = BatchSearch(game, evaluator, config.search, slots=config.slots)
-        self._seeds, self._stop = iter(seeds), stop
+        self._evaluator = evaluator
+        self._search = self._new_search()
+        self._seeds, self._stop, self._enough = iter(seeds), stop, enough
         self._waiting = deque(resume)
         self._running: dict[int, GameInProgress] = {}
         self._finished: deque[FinishedGame] = deque()
-        self._begun = False
 
     def in_progress(self) -> list[GameInProgress]:
         """Games begun and not finished, ready to be resumed; the move being searched is searched again."""
@@ -71,21 +72,36 @@ class Selfplay:
         return left
 
     def __iter__(self) -> Iterator[FinishedGame]:
-        """Play until there are no more seeds, or until told to stop, which is asked between moves.
+        """Play until there are no more seeds, or until told to stop, which is asked between simulations.
 
-        Finished games are handed over before the loop ends; iterating again goes on where it ended.
+        Once it is *enough*, no game begins another move, and the loop ends when those under way are made. An
+        evaluator that raises `Interrupted` ends it at once: the moves under way are searched again. Finished
+        games are handed over before the loop ends; iterating again goes on where it ended.
         """
-        if not self._begun:
-            self._begun = True
-            self._fill(np.arange(self.config.slots))
-        while True:
-            while self._finished:
-                yield self._finished.popleft()
-            if not self._running or self._stop():
-                return
-            done = self._search.wave()
-            if len(done):
-                self._make_moves(done)
+        try:
+            if not self._running:
+                self._fill(np.arange(self.config.slots))
+            while True:
+                while self._finished:
+                    yield self._finished.popleft()
+                if not self._running or self._stop():
+                    return
+                done = self._search.wave()
+                if len(done):
+                    self._make_moves(done)
+        except Interrupted:
+            self._drop_search()
+        while self._finished:
+            yield self._finished.popleft()
+
+    def _new_search(self) -> BatchSearch:
+        return BatchSearch(self.game, self._evaluator, self.config.search, slots=self.config.slots)
+
+    def _drop_search(self) -> None:
+        """Let all games wait where they stand; their trees are in the middle of a change."""
+        self._waiting.extendleft(reversed(self._running.values()))
+        self._running.clear()
+        self._search = self._new_search()
 
     def _fill(self, slots: Numbers) -> None:
         """Give empty slots the next games and begin to search them."""
@@ -146,6 +162,9 @@ class Selfplay:
                 self._finished.append(finish(self.game, game, resigned_by=loser))
         self.moves += len(slots)
         self.simulations += int(found.simulations.sum())
+        if self._enough():
+            self._waiting.extend(self._running.pop(slot) for slot in slots[~ended].tolist())
+            return
         if not ended.all():
             self._begin(slots[~ended])
         self._fill(slots[ended])

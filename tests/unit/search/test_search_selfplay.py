@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from search_toys import Countdown, ScatteredEvaluator, TableEvaluator
 
-from ringrift.errors import ConfigError, IllegalAction
-from ringrift.games.contract import Game
+from ringrift.errors import ConfigError
+from ringrift.games.contract import Game, LegalActions, States
 from ringrift.games.registry import load_game
-from ringrift.search.contract import SearchConfig
+from ringrift.search.contract import Evaluation, Interrupted, SearchConfig
 from ringrift.search.records import FinishedGame, GameInProgress
 from ringrift.search.schedules import PlayoutCaps, Resignation, TemperatureSchedule
 from ringrift.search.selfplay import Selfplay, SelfplayConfig, play_games
@@ -135,12 +135,75 @@ def test_a_stored_game_that_breaks_the_rules_is_refused() -> None:
     record = left[0].to_json()
     assert record["moves"]
     wrong = json.loads(json.dumps(record))
-    wrong["moves"][0]["action"] = 99
-    with pytest.raises(IllegalAction):
-        GameInProgress.from_json(game, wrong)
-    wrong["moves"][0]["legal"] = [0, 1]
-    with pytest.raises(ConfigError, match="move 1 of game"):
-        GameInProgress.from_json(game, wrong)
+    for field, value, told in (
+        ("action", 99, "not legal"),
+        ("seat", 1, "seat 0 is on turn"),
+        ("policy", record["moves"][0]["policy"][:-4], "policy"),
+        ("policy", [0.5] * 7, "no distribution"),
+        ("policy", "?", "base64"),
+        ("root_values", [0.0], "2 numbers"),
+        ("root_values", [0.0, 3.0], "2 numbers"),
+    ):
+        wrong = json.loads(json.dumps(record))
+        wrong["moves"][0][field] = value
+        with pytest.raises(ConfigError, match=f"move 1 of game {record['seed']} .*{told}"):
+            GameInProgress.from_json(game, wrong)
+    for field, value in (("seat", "0"), ("action", -1), ("simulations", 10**12), ("full", 1)):
+        wrong = json.loads(json.dumps(record))
+        wrong["moves"][0][field] = value
+        with pytest.raises(ConfigError, match=field):
+            GameInProgress.from_json(game, wrong)
+
+
+def test_games_noted_by_an_older_version_go_on() -> None:
+    """They listed the legal actions and wrote policies as numbers."""
+    game = load_game("connect_four_2p")
+    selfplay = Selfplay(game, ScatteredEvaluator(game), CONFIG, range(1))
+    asked = itertools.count()
+    selfplay._stop = lambda: next(asked) > 20
+    list(selfplay)
+    (before,) = selfplay.in_progress()
+    record = before.to_json()
+    for noted, move in zip(record["moves"], before.moves, strict=True):
+        noted |= {"policy": move.policy.tolist(), "legal": move.legal.tolist()}
+    assert GameInProgress.from_json(game, record).to_json() == before.to_json()
+    assert record["moves"]
+
+
+def test_enough_lets_the_moves_under_way_be_made_and_no_others() -> None:
+    game = load_game("connect_four_2p")
+    whole = play(game, CONFIG, range(10))
+    is_enough = False
+    selfplay = Selfplay(game, ScatteredEvaluator(game), CONFIG, range(10), enough=lambda: is_enough)
+    done = {}
+    for finished in selfplay:
+        done[finished.seed] = summary(finished)
+        if len(done) == 3 and not is_enough:
+            is_enough, moves = True, [len(each.moves) for each in selfplay.in_progress()]
+    assert 0 < sum(len(each.moves) for each in selfplay.in_progress()) - sum(moves) <= CONFIG.slots
+    is_enough = False
+    done |= {finished.seed: summary(finished) for finished in selfplay}
+    assert done == whole
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 40, 111])
+def test_an_interrupted_search_loses_no_game_and_no_move(after: int) -> None:
+    game, calls = load_game("connect_four_2p"), itertools.count()
+
+    class Interrupting(ScatteredEvaluator):
+        def evaluate(self, states: States, legal: LegalActions) -> Evaluation:
+            if next(calls) == after:
+                raise Interrupted
+            return super().evaluate(states, legal)
+
+    selfplay = Selfplay(game, Interrupting(game), CONFIG, range(10))
+    done = {finished.seed: summary(finished) for finished in selfplay}
+    assert len(selfplay.in_progress()) in (3, 4)
+    made = sum(len(each.moves) for each in selfplay.in_progress())
+    more = {finished.seed: summary(finished) for finished in selfplay}
+    assert not done.keys() & more.keys()
+    assert done | more == play(game, CONFIG, range(10))
+    assert made or after < 40
 
 
 def test_playout_caps_give_some_moves_a_full_search() -> None:

@@ -44,12 +44,12 @@ class ShardWriter:
         self.sealed: list[Path] = sorted(folder.glob(f"{name}-*{SHARD_SUFFIX}"))
         self._finish_sealing()
 
-    def done_indexes(self) -> set[int]:
-        """Numbers, within the run, of all games that are sealed or gathered."""
-        done = {row[0] for row in self._db.execute("SELECT run_index FROM games")}
+    def done_ids(self) -> set[str]:
+        """The ids of all games that are sealed or gathered."""
+        done = {row[0] for row in self._db.execute("SELECT game_id FROM games")}
         for path in self.sealed:
             with open_shard(path) as shard:
-                done |= {summary.run_index for summary in shard.summaries()}
+                done |= {summary.game_id for summary in shard.summaries()}
         return done
 
     def games(self) -> Iterator[StoredGame]:
@@ -120,7 +120,7 @@ class ShardWriter:
                 "SELECT count(*), sum(total_moves), sum(policy_rows) FROM main.games"
             ).fetchone()
             prints = "".join(
-                row[0] for row in db.execute("SELECT fingerprint FROM main.games ORDER BY run_index")
+                row[0] for row in db.execute("SELECT fingerprint FROM main.games ORDER BY run_id, run_index")
             )
             facts = {
                 **self._facts,
