@@ -25,6 +25,7 @@ JOB_S = {
     "diagnose": 60.0, "recompute": 4.0,
 }  # fmt: skip
 ROWS_PER_GAME = 40
+GAMES_PER_JOB, GAMES_LEFT = 300, 16  # of a self-play job of a limited time: finished, and handed over
 SAMPLE_GAMES = 4
 BASELINES = {"random": -600.0, "mcts:32": 100.0}
 
@@ -42,6 +43,8 @@ class Truth:
     shard_rows: dict[str, int] = field(default_factory=dict)
     altered: dict[str, float] = field(default_factory=dict)  # shard: share of its games that are wrong
     player: dict[str, str] = field(default_factory=dict)  # shard: who brought it
+    unfinished: set[str] = field(default_factory=set)  # files of games in progress that were handed over
+    resumed: Counter = field(default_factory=Counter)  # such a file: completed jobs that went on with it
     files_by: Counter = field(default_factory=Counter)  # worker: files of games that it brought
     faults: Counter = field(default_factory=Counter)
 
@@ -70,14 +73,15 @@ class World:
         # Worker: share of games that it alters; chance of a wrong bit in a game; says that others are wrong.
         self.cheats, self.broken, self.liars = cheats or {}, broken or {}, liars
         self.defiant = defiant  # go on although they are set aside
-        self.rules = LearningRules(
-            selfplay_games_first=300,
-            selfplay_job_s=40.0,
-            bucket=BucketRules(chunk_steps=40_000, cap_steps=400_000, rows_first_min=5_000),
-            retry_s=5.0,
-            tournament_every_s=3_600.0,
-            **(rules or {}),
-        )
+        given = {
+            "selfplay_games_first": GAMES_PER_JOB,
+            "selfplay_job_s": 40.0,
+            "selfplay_program": "ringrift",
+            "bucket": BucketRules(chunk_steps=40_000, cap_steps=400_000, rows_first_min=5_000),
+            "retry_s": 5.0,
+            "tournament_every_s": 3_600.0,
+        }
+        self.rules = LearningRules(**{**given, **(rules or {})})
         self.controller = None
 
     def happens(self, chance):
@@ -203,7 +207,11 @@ class World:
         truth.last_end_s[config] = now_s
         if claim.kind == "selfplay":
             truth.files_by[report.worker] += 1
+            truth.resumed.update(digest for name, digest in order.inputs.items() if "unfinished" in name)
             for artifact in report.artifacts:
+                if artifact.kind == "unfinished":
+                    truth.unfinished.add(artifact.digest)
+                    continue
                 truth.rows[config] += artifact.counts["rows"]
                 truth.shard_rows[artifact.digest] = artifact.counts["rows"]
         if claim.kind == "validate":
@@ -230,12 +238,16 @@ class World:
         return JobArtifact(name=kind, kind=kind, digest=digest, size_bytes=1, counts=counts)
 
     def _selfplay(self, order):
-        games = order.params["games"]
+        hands_over = order.params.get("hand_over", False)
+        games = GAMES_PER_JOB if hands_over else order.params["games"]
         shard = self._artifact("shard", games=games, rows=games * ROWS_PER_GAME)
+        left = [self._artifact("unfinished", games=GAMES_LEFT, moves=9 * GAMES_LEFT)] if hands_over else []
         wrong = max(self.cheats.get(self._who, 0.0), self.broken.get(self._who, 0.0))
         self.truth.altered[shard.digest], self.truth.player[shard.digest] = wrong, self._who
         model = order.inputs.get("champion.safetensors")
-        return [shard], {"generator_sha256": model, "machine": "simulated"}
+        turns = int(any("unfinished" in name for name in order.inputs))
+        told = {"generator_sha256": model, "machine": "simulated", "resumed_turns": turns}
+        return [shard, *left], told
 
     def _recompute(self, order):
         """Of some games of the shard, whether all are found again."""

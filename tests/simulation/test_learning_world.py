@@ -100,6 +100,18 @@ def test_no_work_is_completed_twice_and_none_is_forgotten(world):
         assert sum(state.issued.values()) >= len(ended) + len(state.open_jobs)
 
 
+def test_games_in_progress_are_played_on_once(world):
+    truth = world.truth
+    assert set(truth.resumed.values()) == {1}
+    assert truth.resumed.keys() <= truth.unfinished
+    for config in CONFIGS:
+        state = world.controller.state(config)
+        had = {digest for digest, each in state.unfinished.items() if each.taken_by in truth.ends}
+        assert had == truth.resumed.keys() & state.unfinished.keys()
+        waiting = len(state.available_unfinished()) + len(state.open_of("selfplay"))
+        assert waiting < len(state.unfinished) / 10  # few are left lying
+
+
 def test_champions_regress_no_more_often_than_the_test_allows(world):
     """Each promotion is a test with a false alarm rate of 5 %, and 15 % for an equal model at the cap."""
     worse = total = 0

@@ -16,6 +16,7 @@ class ArtifactKind(StrEnum):
     """What a sealed file is. The values are those that jobs use in their reports."""
 
     GAMES = "shard"
+    UNFINISHED = "unfinished"  # games in progress, for a later job to go on with
     SAMPLES = "samples"
     MODEL = "model"
     CARD = "card"

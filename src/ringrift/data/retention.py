@@ -1,7 +1,8 @@
 """What is still needed on this node, and what for: nobody deletes it, however many copies there are.
 
 Needed are: champions, what a person pinned, inputs of work that has not ended, the games of the last window
-that was exported and all that came after them, the newest sample files and the newest models of each config.
+that was exported and all that came after them, the newest sample files, models and files of unfinished games
+of each config.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ class RetentionRules:
 
     samples_kept: int = 2
     models_kept: int = 3
+    unfinished_kept: int = 32  # files; what a job took over is in its own results by then
     unexported_s: float = 7 * 86_400.0  # games of a config that nobody exported for as long may go
 
     def __post_init__(self) -> None:
-        if min(self.samples_kept, self.models_kept) < 1:
-            raise ConfigError("samples_kept and models_kept must be at least 1")
+        if min(self.samples_kept, self.models_kept, self.unfinished_kept) < 1:
+            raise ConfigError("samples_kept, models_kept and unfinished_kept must be at least 1")
 
 
 class _Champion(msgspec.Struct):
@@ -147,7 +149,7 @@ async def unpin(kv: KeyValue, digest: str) -> bool:
 
 def _newest(artifacts: Iterable[Artifact], rules: RetentionRules) -> dict[str, str]:
     kept = {ArtifactKind.SAMPLES: rules.samples_kept, ArtifactKind.MODEL: rules.models_kept}
-    kept[ArtifactKind.CARD] = rules.models_kept
+    kept |= {ArtifactKind.CARD: rules.models_kept, ArtifactKind.UNFINISHED: rules.unfinished_kept}
     groups: dict[tuple[ArtifactKind, str], list[Artifact]] = {}
     for artifact in artifacts:
         if artifact.kind in kept:

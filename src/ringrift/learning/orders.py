@@ -10,18 +10,19 @@ from typing import Any
 import msgspec
 
 from ringrift.learning.cascade import CascadeStart
-from ringrift.learning.records import Model, Samples, Shard, ShardState
+from ringrift.learning.records import Model, Samples, Shard, ShardState, Unfinished
 from ringrift.learning.results import WEIGHTS_SUFFIX
 from ringrift.learning.results_matches import player_text
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import rows_missing
-from ringrift.work.job_orders import INPUTS, OUT, JobOrder
+from ringrift.work.job_orders import INPUTS, OUT, RINGRIFT_PROGRAM, JobOrder
 
 RATING = "rating"  # the purpose of games that only tell how strong somebody is
 NAME_DIGITS = 16
 RECENT_SHARDS = 8
 GAMES_MIN, GAMES_MAX = 8, 5_000
+RESUMED_FILES_MAX = 4
 # Averaged weights remember about an eighth of a run: a longer memory would still hold its start.
 AVERAGED_SHARE = 8
 LAST_RATE_SHARE = 0.3
@@ -32,7 +33,11 @@ SEED_STEP = 1_000_000  # between the seeds of two runs: no run orders as much of
 def selfplay_order(
     state: ConfigState, rules: LearningRules, *, simulations: int, exploration: float = 1.0
 ) -> JobOrder:
-    """Games by the champion, as many as fill the time of one job."""
+    """Games by the champion, as many as fill the time of one job.
+
+    RingRift's own program is given the time itself, hands over the games that are not finished by then, and
+    goes on with those that others handed over. A user's own is given a number of games.
+    """
     params: dict[str, Any] = {
         "config": state.config,
         "games": selfplay_games(state, rules),
@@ -47,7 +52,27 @@ def selfplay_order(
     if state.champion is not None:
         inputs = model_files("champion", state.models[state.champion])
         params["model"] = f"{INPUTS}/champion{WEIGHTS_SUFFIX}"
+    if rules.selfplay_program == RINGRIFT_PROGRAM:
+        resumed = {f"unfinished-{at}.json": each.digest for at, each in enumerate(_to_resume(state, rules))}
+        inputs |= resumed
+        params |= {
+            "games": GAMES_MAX,
+            "seconds": rules.selfplay_job_s,
+            "hand_over": True,
+            "resume": [f"{INPUTS}/{name}" for name in resumed],
+        }
     return JobOrder(config=state.config, params=params, inputs=inputs, program=rules.selfplay_program)
+
+
+def _to_resume(state: ConfigState, rules: LearningRules) -> list[Unfinished]:
+    """The newest files of unfinished games, with no more games than a job plays at a time."""
+    chosen: list[Unfinished] = []
+    room = rules.selfplay_slots
+    for each in reversed(state.available_unfinished()):
+        if each.games <= room and len(chosen) < RESUMED_FILES_MAX:
+            chosen.append(each)
+            room -= each.games
+    return chosen
 
 
 def selfplay_games(state: ConfigState, rules: LearningRules) -> int:

@@ -34,6 +34,7 @@ from ringrift.learning.state import ConfigState
 from ringrift.learning.students import plan_distillation, plan_small_net
 from ringrift.learning.tournaments import plan_tournament
 from ringrift.learning.window import base_rows, rows_missing, shards_in_window, steps_to_train, window_rows
+from ringrift.work.job_orders import RINGRIFT_PROGRAM
 from ringrift.work.scheduling_budget import search_budget
 
 UNCHECKED_SHARDS_MAX = 64
@@ -101,11 +102,12 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
         made.say("selfplay", "the first model is being made, and more games without a network teach little")
         return
     why = f"; the next training waits for {missing:,} more rows" if missing else ""
-    games = selfplay_games(state, rules)
+    is_timed = rules.selfplay_program == RINGRIFT_PROGRAM
+    much = f"{rules.selfplay_job_s:g} s of games" if is_timed else f"{selfplay_games(state, rules)} games"
     made.want(
         "selfplay",
         selfplay_order(state, rules, simulations=simulations, exploration=snapshot.feedback.exploration),
-        f"{games} games {who}, {simulations} simulations a move{why}",
+        f"{much} {who}, {simulations} simulations a move{why}",
     )
 
 

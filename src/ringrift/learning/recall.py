@@ -14,7 +14,7 @@ import msgspec
 from ringrift.learning.facts import AnyFact, Promoted, Recalled, RolledBack
 from ringrift.learning.records import Match, Model, ModelState, Shard, ShardState
 from ringrift.learning.state import ConfigState
-from ringrift.learning.trust import is_recalled
+from ringrift.learning.trust import are_games_recalled, is_recalled
 from ringrift.work.job_orders import JobOrder
 
 RECALLED_REASON = "the model was recalled"
@@ -84,7 +84,7 @@ class RecallEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 def recall_effect(state: ConfigState, recall: Recalled) -> RecallEffect:
     """What *recall* covers, whether or not it is in force."""
-    shards = [shard for shard in state.shards.values() if _covers_shard(recall, shard)]
+    shards = [shard for shard in state.shards.values() if _covers_shard(state, recall, shard)]
     matches = [match for match in state.matches if _covers_match(recall, match)]
     models = touched_models(state, recall, {shard.digest: shard.rows for shard in shards})
     champion_is = next((model.how for model in models if model.is_champion), "")
@@ -283,9 +283,9 @@ def _promotion_evidence(state: ConfigState, model: str) -> dict[str, object]:
     return {} if found is None else {"at_s": found.at_s, "reason": found.reason, "evidence": found.evidence}
 
 
-def _covers_shard(recall: Recalled, shard: Shard) -> bool:
+def _covers_shard(state: ConfigState, recall: Recalled, shard: Shard) -> bool:
     asked = msgspec.structs.replace(recall, withdrawn=False)
-    return is_recalled([asked], worker=shard.worker, models=(shard.model,), at_s=shard.made_s)
+    return are_games_recalled([asked], shard, state.unfinished)
 
 
 def _covers_match(recall: Recalled, match: Match) -> bool:

@@ -38,6 +38,24 @@ class Shard(msgspec.Struct, kw_only=True):
     steps_per_row: float | None = None  # what its rows earned when they were accepted
     machine: str = ""  # what its bits depend on, as the worker measured; where it has GPUs, as the job says
     can_be_recomputed: bool = False  # RingRift's own program was ordered
+    resumed: tuple[str, ...] = ()  # files of unfinished games that its job was given
+    turns: int = 0  # through how many such files, one after the other, a game of it came at most
+
+
+class Unfinished(msgspec.Struct, kw_only=True):
+    """A sealed file of games in progress, for a later job to go on with."""
+
+    digest: str
+    job_id: str
+    games: int
+    moves: int
+    model: str | None  # who played last in them; None: no network
+    worker: str
+    made_s: float
+    resumed: tuple[str, ...] = ()  # as of a shard
+    turns: int = 0
+    taken_by: str = ""  # the job that has it, or had it and ended well; empty: nobody
+    failures: int = 0  # jobs that had it and failed
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from ringrift.errors import ConfigError
-from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState
+from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState, Unfinished
 from ringrift.learning.results_matches import (
     Count,
     evaluation_matches,
@@ -31,6 +31,8 @@ WEIGHTS_SUFFIX = ".safetensors"
 LOSS_FIELDS = ("train", "held", "best_held", "calibration", "samples_per_s")
 DATA_REFUSED = "data_refused"
 MACHINE_CHARS_MAX = 1000
+MOVES_MAX = 50_000  # of one game
+TURNS_MAX = 1_000
 WORDS_MAX = 300
 
 
@@ -42,6 +44,17 @@ class _Rows(msgspec.Struct, frozen=True, kw_only=True):
 
     games: Count = 0
     rows: Count = 0
+
+
+class _InProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of a file of unfinished games."""
+
+    games: Annotated[int, msgspec.Meta(ge=1)]
+    moves: Count
+
+    def __post_init__(self) -> None:
+        if self.moves > self.games * MOVES_MAX:
+            raise ValueError(f"{self.moves} moves of {self.games} games")
 
 
 class _Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +76,7 @@ class _SelfplayFields(msgspec.Struct, frozen=True, kw_only=True):
     generator_sha256: str | None = None
     cut_off: Count = 0  # too long, without a result
     machine: Annotated[str, msgspec.Meta(max_length=MACHINE_CHARS_MAX)] = ""
+    resumed_turns: Annotated[int, msgspec.Meta(ge=0, le=TURNS_MAX)] = 0
 
 
 class _Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +102,7 @@ class _Brought:
     """What a report adds."""
 
     shards: list[Shard] = field(default_factory=list)
+    unfinished: list[Unfinished] = field(default_factory=list)
     checks: list[tuple[Shard, dict[str, Any]]] = field(default_factory=list)
     samples: list[Samples] = field(default_factory=list)
     models: list[Model] = field(default_factory=list)
@@ -106,6 +121,8 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
         return
     brought = read(state, job, report, at_s)
     state.totals["cut_off"] += brought.cut_off
+    for held in brought.unfinished:
+        state.unfinished.setdefault(held.digest, held)
     for shard in brought.shards:
         if shard.digest not in state.shards:
             state.standing(shard.worker).brought(shard, job.order)
@@ -157,9 +174,9 @@ def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
     """Why *report* cannot be the answer to *job*; empty if it can. Asked before it becomes a fact."""
     if min(report.wall_s, report.cpu_s, report.gpu_s) < 0:
         return "the report counts time below zero"
-    for kind in _NEEDED.get(job.kind, ()):
-        if not _artifacts(report, kind):
-            return _with_reason(f"the job ended well but brought no {kind}", report)
+    for kinds in _NEEDED.get(job.kind, ()):
+        if not any(_artifacts(report, kind) for kind in kinds):
+            return _with_reason(f"the job ended well but brought no {' and no '.join(kinds)}", report)
     read = _READ.get(job.kind)
     try:
         brought = _Brought() if read is None else read(state, job, report, 0.0)
@@ -167,7 +184,7 @@ def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
         return str(error)
     if job.kind == "validate" and report.status != DATA_REFUSED and not _named_shards(job, report):
         return "the check names none of the shards that it was given"
-    if job.kind == "selfplay" and (claim := _unordered_games(job, brought.shards)):
+    if job.kind == "selfplay" and (claim := _unordered_games(state, job, brought)):
         return claim
     known = [model for model in brought.models + brought.students if state.player(model.digest)]
     if known:
@@ -179,16 +196,21 @@ def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
     return unasked(job, brought.matches)
 
 
-def _unordered_games(job: OpenJob, shards: list[Shard]) -> str:
+def _unordered_games(state: ConfigState, job: OpenJob, brought: _Brought) -> str:
     """Games by another model, or more of them, than were ordered; empty if there are none."""
+    made: list[Shard | Unfinished] = [*brought.shards, *brought.unfinished]
+    if brought.unfinished and (len(brought.unfinished) > 1 or not job.order.params.get("hand_over")):
+        return "it hands games over that nobody asked for"
     model = str(job.order.params.get("model", "")).rpartition("/")[2]
     wanted = job.order.inputs.get(model, "none")
-    for shard in shards:  # a program of a user's own may say nothing of its model
-        if shard.model is not None and shard.model != wanted:
-            return f"its games are said to be by model {shard.model[:12]}; ordered was {wanted[:12]}"
-    games, ordered = sum(shard.games for shard in shards), job.order.params.get("games")
-    if isinstance(ordered, int) and games > ordered:
-        return f"it brought {games} games; {ordered} were ordered"
+    for each in made:  # a program of a user's own may say nothing of its model
+        if each.model is not None and each.model != wanted:
+            return f"its games are said to be by model {each.model[:12]}; ordered was {wanted[:12]}"
+    games, ordered = sum(each.games for each in made), job.order.params.get("games")
+    resumed = sum(state.unfinished[digest].games for digest in _resumed(state, job.order))
+    if isinstance(ordered, int) and games > ordered + resumed:
+        more = f" and {resumed} handed to it" if resumed else ""
+        return f"it brought {games} games; {ordered} were ordered{more}"
     return ""
 
 
@@ -205,10 +227,25 @@ def match_with(match: Match, **changes: Any) -> Match:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def _selfplay(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
+def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
     artifacts = _artifacts(report, "shard")
     told = read_fields(report.fields, _SelfplayFields, "the result")
-    brought = _Brought(cut_off=told.cut_off)
+    brought, resumed = _Brought(cut_off=told.cut_off), _resumed(state, job.order)
+    for artifact in _artifacts(report, "unfinished"):
+        held = read_fields(artifact.counts, _InProgress, artifact.name)
+        brought.unfinished.append(
+            Unfinished(
+                digest=artifact.digest,
+                job_id=job.job_id,
+                games=held.games,
+                moves=held.moves,
+                model=told.generator_sha256,
+                worker=report.worker,
+                made_s=at_s,
+                resumed=resumed,
+                turns=told.resumed_turns if resumed else 0,
+            )
+        )
     for artifact in artifacts:
         counts = read_fields(artifact.counts, _Rows, artifact.name)
         brought.shards.append(
@@ -227,9 +264,16 @@ def _selfplay(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float)
                 # What computed on a GPU is compared by distances in any case, so there the job may say it.
                 machine=report.machine or told.machine,
                 can_be_recomputed=_can_be_recomputed(job.order, told.machine),
+                resumed=resumed,
+                turns=told.resumed_turns if resumed else 0,
             )
         )
     return brought
+
+
+def _resumed(state: ConfigState, order: JobOrder) -> tuple[str, ...]:
+    """The files of unfinished games that *order* names."""
+    return tuple(digest for digest in order.inputs.values() if digest in state.unfinished)
 
 
 def _can_be_recomputed(order: JobOrder, machine: str) -> bool:
@@ -344,9 +388,9 @@ def _artifacts(report: JobReport, kind: str) -> list[JobArtifact]:
 
 
 _NEEDED = {
-    "selfplay": ("shard",),
-    "export": ("samples",),
-    "train": ("model", "card"),
+    "selfplay": (("shard", "unfinished"),),  # at least one of them
+    "export": (("samples",),),
+    "train": (("model",), ("card",)),
 }
 
 

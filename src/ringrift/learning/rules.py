@@ -52,7 +52,7 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     # "progress": few simulations at first, more with games and rating, as the RingRift documents have it.
     search_budget: Literal["fixed", "progress"] = "fixed"
     evaluation_simulations: Positive = 32
-    selfplay_job_s: Seconds = 45.0  # long enough that starting a process is a few percent at most
+    selfplay_job_s: Seconds = 20.0  # short enough that games take over new weights, and effort follows need
     selfplay_games_first: Positive = 32  # while nothing is measured
     selfplay_slots: Positive = 64
     batch: Positive = 256

@@ -29,8 +29,8 @@ from ringrift.learning.facts import (
     WorkerResumed,
     WorkerSetAside,
 )
-from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState
-from ringrift.learning.trust import is_recalled
+from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState, Unfinished
+from ringrift.learning.trust import are_games_recalled, is_recalled
 from ringrift.learning.window import BucketRules, TrainBucket, earn, spend, withdraw
 from ringrift.learning.worker_standing import Comparison, SetAside, WorkerStanding
 from ringrift.work.job_orders import JobOrder
@@ -39,6 +39,7 @@ STUDENTS = ("distillation", "small_net")  # purposes of trainings beside the lin
 NOTES_MAX = 200
 DECISIONS_MAX = 200
 BLOCK_S_MAX = 24 * 3600.0
+RESUMES_MAX = 2  # of a file of unfinished games that fail: it may be the reason
 CLOCK_TOLERANCE_S = 5.0  # a stamp later than that after now was made by a clock that has been put back since
 
 
@@ -112,6 +113,7 @@ class ConfigState:
     first_s: float = 0.0
     last_s: float = 0.0
     shards: dict[str, Shard] = field(default_factory=dict)
+    unfinished: dict[str, Unfinished] = field(default_factory=dict)
     bucket: TrainBucket = TrainBucket()
     price: float = 1.0  # times what the rules say a row earns
     samples: dict[str, Samples] = field(default_factory=dict)
@@ -185,6 +187,17 @@ class ConfigState:
     def unchecked(self) -> list[Shard]:
         return [shard for shard in self.shards.values() if shard.state is ShardState.UNCHECKED]
 
+    def available_unfinished(self) -> list[Unfinished]:
+        """Games in progress that nobody has, and that are not recalled."""
+        recalls = [each for each in self.recalls.values() if not each.withdrawn]
+        return [
+            each
+            for each in self.unfinished.values()
+            if not each.taken_by
+            and each.failures < RESUMES_MAX
+            and not are_games_recalled(recalls, each, self.unfinished)
+        ]
+
     def trusted_matches(self) -> list[Match]:
         return [match for match in self.matches if not match.recalled]
 
@@ -239,7 +252,7 @@ class ConfigState:
     def _recheck_trust(self, shards: Iterable[Shard]) -> None:
         recalls = [each for each in self.recalls.values() if not each.withdrawn]
         for shard in shards:
-            wanted = is_recalled(recalls, worker=shard.worker, models=(shard.model,), at_s=shard.made_s)
+            wanted = are_games_recalled(recalls, shard, self.unfinished)
             if wanted and shard.state is not ShardState.RECALLED:
                 self.trust_before_recall[shard.digest] = shard.state
                 self.set_shard(shard, state=ShardState.RECALLED)
@@ -292,6 +305,9 @@ def _job_issued(state: ConfigState, fact: JobIssued) -> None:
     job = OpenJob(fact.job_id, fact.kind, fact.order, fact.priority, fact.reason, fact.at_s)
     state.open_jobs[fact.job_id] = job
     state.issued[fact.kind] += 1
+    for digest in fact.order.inputs.values() if fact.kind == "selfplay" else ():
+        if digest in state.unfinished:
+            state.unfinished[digest].taken_by = fact.job_id
     if fact.kind != "selfplay":
         state.decisions.append(fact)
     if fact.kind == "recompute" and (shard := results.shard_of(state, fact.order)) is not None:
@@ -302,6 +318,8 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
     job = state.open_jobs.pop(fact.job_id, None)
     if job is None:  # the end was noted before
         return
+    if fact.report is None:
+        _give_back_unfinished(state, job, failed=not fact.cancelled)
     if fact.cancelled:
         return
     failures = state.failures.setdefault(job.stage, StageFailures())
@@ -321,6 +339,15 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
     state.gpu_s += report.gpu_s
     state.standing(report.worker).jobs += 1
     results.take_in(state, job, report, fact.at_s)
+
+
+def _give_back_unfinished(state: ConfigState, job: OpenJob, *, failed: bool) -> None:
+    """The games that *job* should have gone on with are as they were."""
+    for digest in job.order.inputs.values():
+        held = state.unfinished.get(digest)
+        if held is not None and held.taken_by == job.job_id:
+            held.taken_by = ""
+            held.failures += failed
 
 
 def _staged(state: ConfigState, fact: Staged) -> None:
