@@ -37,6 +37,8 @@ def test_a_run_is_shown_with_its_curve_stages_and_reasons(site, visit):
     assert visitor.text("#state") == "running"
     assert visitor.text("#rating-value") == str(round(status.rating))
     assert "9 champions so far" in visitor.text("#rating-now")
+    assert visitor.text("#held-back") == "games: training waits 62% of the time for rows"
+    assert visitor.page.locator("#held-back").is_visible()
     visitor.wait_for_curve("#rating-plot")
     visitor.page.locator(".as-table summary").click()
     assert visitor.page.locator("#rating-table tbody tr").count() == len(status.curve)

@@ -104,6 +104,9 @@ def test_the_doctor_examines_games_samples_and_the_model(made):
     assert found["canary"]["evidence"]["positions"] == 64
 
     quick = CliRunner().invoke(app, ["doctor", "--quick"])
+    assert f"Learning of {CONFIG} is held back by {told['held_back'][CONFIG]}" in " ".join(
+        quick.output.split()
+    )
     assert "symmetries agree" in quick.output  # what the job found is remembered
     kept = asyncio.run(diagnoses())
     assert [each.model for each in kept] == [model]

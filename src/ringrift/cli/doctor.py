@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ringrift.cli.terminal import console
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
+from ringrift.learning.bottleneck import bottleneck
 from ringrift.learning.doctor import CONFIG_CHECKS, RUN_CHECKS, examine
 from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
 from ringrift.learning.doctor_rounds import disk_usage, largest_step_back_s, look_around
@@ -56,15 +57,18 @@ def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> 
             check_not_lost(get_settings())
         if not as_json:
             _announce(wanted, quick=quick)
+        held_back: dict[str, str] = {}
         if has_run():
-            findings = ask_engine(lambda engine: _examine_run(engine, config, quick=quick))
+            findings, held_back = ask_engine(lambda engine: _examine_run(engine, config, quick=quick))
         else:
             findings = asyncio.run(_examine_folder(wanted[0], quick=quick))
         findings = [*_examine_installation(), *findings]
     grave = any(each.level is Level.PROBLEM for each in findings)
     if as_json:
-        print_json({"run": str(get_settings().data_dir), "problem": grave, "findings": findings})
+        told = {"run": str(get_settings().data_dir), "problem": grave, "findings": findings}
+        print_json({**told, "held_back": held_back})
     else:
+        _show_held_back(held_back)
         _show(findings, about="" if has_run() else "the machine; there is no run here that could be examined")
     if grave:
         raise click.exceptions.Exit(EXIT_PROBLEM)
@@ -96,7 +100,10 @@ def _announce(wanted: Sequence[str], *, quick: bool) -> None:
         console().print("Examining games and networks; this takes a minute or two a config…\n")
 
 
-async def _examine_run(engine: Engine, config: str | None, *, quick: bool) -> list[Finding]:
+async def _examine_run(
+    engine: Engine, config: str | None, *, quick: bool
+) -> tuple[list[Finding], dict[str, str]]:
+    """The findings, and what holds the learning of each config back."""
     kv, settings = engine.kv, get_settings()
     wanted = await configs_of(kv) if config is None else (await require_config(kv, config),)
     rules, states, jump_s = configured_rules(settings), [], 0.0
@@ -112,7 +119,12 @@ async def _examine_run(engine: Engine, config: str | None, *, quick: bool) -> li
     ward = await look_around(kv, wanted, rules, now_s=now_s, data_dir=settings.data_dir)
     alive = is_master_loop_running()
     ward = replace(ward, is_running=alive, started_s=await _started_s(engine), clock_jump_s=jump_s)
-    return _with_what_is_fine([*failed, *examine(states, ward)], ward)
+    held_back = {
+        # Of a run that is stopped, what held it back when it was.
+        state.config: bottleneck(state, rules, now_s=now_s if alive else state.last_s).text
+        for state in states
+    }
+    return _with_what_is_fine([*failed, *examine(states, ward)], ward), held_back
 
 
 async def _diagnose(engine: Engine, states: Sequence[ConfigState], rules: LearningRules) -> list[Finding]:
@@ -154,6 +166,11 @@ def _with_what_is_fine(findings: list[Finding], ward: Ward) -> list[Finding]:
     """Add what the job looked at and found in order."""
     newest = [of[-1] for of in ward.diagnoses.values() if of]
     return findings + [each for one in newest for each in one.findings if each.level is Level.FINE]
+
+
+def _show_held_back(held_back: Mapping[str, str]) -> None:
+    for config, text in held_back.items():
+        console().print(Text(f"Learning of {config} is held back by {_sentence(text)}", style="bold"))
 
 
 def _show(findings: Sequence[Finding], *, about: str) -> None:

@@ -28,6 +28,7 @@ NARROW, WIDE, VERY_WIDE = 80, 110, 130
 CURVE_LINES = 7
 SPARK_CHARS = 10
 FINDINGS_MAX = 10
+HELD_BACK_MAX = 2
 _STYLES = {
     "promoted": "green",
     "running": "green",
@@ -48,6 +49,7 @@ def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None 
     """Everything in about *height* lines; without a height, everything there is."""
     jobs_max, decisions_max = (100, 20) if height is None else _room(status, height)
     parts: list[RenderableType] = [_configs(status, width), *_blocks(status, now_s)]
+    parts += _held_back(status, None if height is None else HELD_BACK_MAX)
     running = [(key, job) for key, config in status.configs.items() for job in config.running]
     if running:
         parts += [Text(), _jobs(running[:jobs_max], width)]
@@ -153,6 +155,18 @@ def _blocks(status: RunStatus, now_s: float) -> list[RenderableType]:
     return lines
 
 
+def _held_back(status: RunStatus, limit: int | None) -> list[RenderableType]:
+    """What holds the learning of each config back; those with the same reason are told in one line."""
+    configs: dict[str, list[str]] = {}
+    for key, config in status.configs.items():
+        configs.setdefault(config.held_back, []).append(key)
+    configs.pop("", None)
+    return [
+        Text.assemble((f"{', '.join(keys)} held back by ", "dim"), reason)
+        for reason, keys in list(configs.items())[:limit]
+    ]
+
+
 def _until(block: dict[str, object], now_s: float) -> str:
     until_s = block.get("until_s")
     return f" (for {duration(until_s - now_s)})" if isinstance(until_s, int | float) else ""
@@ -230,7 +244,7 @@ def deed_of(what: str) -> tuple[str, str]:
 
 def _room(status: RunStatus, height: int) -> tuple[int, int]:
     """How many jobs and decisions fit."""
-    left = height - len(status.configs) - CURVE_LINES - 8
+    left = height - len(status.configs) - CURVE_LINES - 8 - min(HELD_BACK_MAX, len(status.configs))
     jobs = max(1, min(6, left // 2))
     return jobs, max(1, min(12, left - jobs + CURVE_LINES))
 

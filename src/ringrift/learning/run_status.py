@@ -132,6 +132,7 @@ class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost
     next: str  # what the plan waits for, in one sentence
     bucket: float = 0.0  # sample-steps that new rows have earned and training has not spent
+    held_back: str = ""  # what holds its learning back most, in one sentence with its number
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ from ringrift.work.job_orders import JobOrder
 STUDENTS = ("distillation", "small_net")  # purposes of trainings beside the line of champions
 NOTES_MAX = 200
 DECISIONS_MAX = 200
+RECENT_JOBS_MAX = 1000
 BLOCK_S_MAX = 24 * 3600.0
 RESUMES_MAX = 2  # of a file of unfinished games that fail: it may be the reason
 CLOCK_TOLERANCE_S = 5.0  # a stamp later than that after now was made by a clock that has been put back since
@@ -66,6 +67,16 @@ class DoneJob:
     job_id: str
     order: JobOrder
     at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """What a job that ended well took."""
+
+    kind: str
+    at_s: float
+    wall_s: float
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,7 @@ class ConfigState:
     open_jobs: dict[str, OpenJob] = field(default_factory=dict)
     last_ended: OpenJob | None = None  # the job of the newest fact, if that was the end of one
     last_done: dict[str, DoneJob] = field(default_factory=dict)  # stage: the newest that ended well
+    recent_jobs: deque[EndedJob] = field(default_factory=lambda: deque(maxlen=RECENT_JOBS_MAX))
     issued: Counter[str] = field(default_factory=Counter)
     failures: dict[str, StageFailures] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
@@ -336,6 +348,7 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
     state.served_s[job.kind] += report.wall_s
     state.node_s[report.node] += report.wall_s if report.node_s is None else report.node_s
     state.cpu_s += report.cpu_s
+    state.recent_jobs.append(EndedJob(job.kind, fact.at_s, report.wall_s, report.cpu_s))
     state.gpu_s += report.gpu_s
     state.standing(report.worker).jobs += 1
     results.take_in(state, job, report, fact.at_s)

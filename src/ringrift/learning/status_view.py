@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
+from ringrift.learning.bottleneck import bottleneck
 from ringrift.learning.facts import (
     AnyFact,
     Archived,
@@ -93,6 +94,7 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         cost=cost(state, curve, around.prices),
         bucket=state.bucket.available,
         next=_next(around.plan),
+        held_back=bottleneck(state, around.rules, now_s=around.now_s).text if paused is None else "",
     )
 
 

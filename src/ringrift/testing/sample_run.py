@@ -84,6 +84,7 @@ def _config(rng: random.Random, position: int, *, sample: SampleRun) -> ConfigSt
         cost=_cost(sample, position, games=games, promotions=promotions, gain=gain or 0.0),
         bucket=31_400.0,
         next="training starts when 1,212 more rows are checked (2 min at this speed)",
+        held_back="games: training waits 62% of the time for rows",
     )
 
 

@@ -44,6 +44,11 @@ def test_the_picture_has_progress_speed_loss_curve_and_decisions():
     assert any(0x2801 <= ord(character) <= 0x28FF for character in shown), "the curve is drawn"
 
 
+def test_what_holds_learning_back_is_told_once_for_all_configs_that_share_it():
+    shown = drawn(SampleRun(configs=TWELVE[:2]).status(), width=140)
+    assert f"{TWELVE[0]}, {TWELVE[1]} held back by games: training waits 62% of the time for rows" in shown
+
+
 def test_a_low_terminal_gets_fewer_lines():
     status = SampleRun(configs=TWELVE).status()
     assert len(drawn(status, width=140, height=30).splitlines()) <= 36

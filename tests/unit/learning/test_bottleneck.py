@@ -1,0 +1,122 @@
+"""What holds learning back is named in one sentence with its number."""
+
+import msgspec
+import pytest
+from feedback_kit import promote, trained_model
+from learning_story import RULES, Story
+
+from ringrift.learning.bottleneck import RECENT_S, bottleneck
+from ringrift.learning.facts import Rejected
+from ringrift.learning.state import EndedJob
+
+
+def cause(story, rules=RULES, after_s=0.0):
+    found = bottleneck(story.state, rules, now_s=story.now_s + after_s)
+    return found.cause, found.text
+
+
+def learned(rows=1000):
+    """A config with a champion whose rows are all trained on: 4 steps of each."""
+    story = Story()
+    promote(story, trained_model(story))
+    story.play(rows=rows)
+    story.check()
+    story.export()
+    while story.state.bucket.available > 0:
+        story.train()
+    return story
+
+
+def worked(story, **cpu_s):
+    """As `learned`, with other processor times of the jobs so far."""
+    story.state.recent_jobs.clear()
+    for kind, seconds in cpu_s.items():
+        story.state.recent_jobs.append(EndedJob(kind, story.now_s, wall_s=seconds, cpu_s=seconds))
+    return story
+
+
+def test_before_the_first_network_its_rows_are_counted():
+    story = Story()
+    story.play(rows=60)
+    story.check()
+    assert cause(story) == ("games", "games: 60 of 100 rows are there for the first network")
+    story.play(rows=60)
+    story.check()
+    assert cause(story) == ("training", "training: 120 rows wait for the first network")
+
+
+def test_rows_that_training_does_not_keep_up_with():
+    story = learned()
+    spent = sum(model.steps_spent for model in story.state.models.values())
+    story.play(rows=8000)
+    story.check()
+    earned = 4 * sum(shard.rows for shard in story.state.shards.values())
+    assert cause(story) == (
+        "training",
+        f"training: rows earn {earned / spent:.1f} x as many steps as are trained",
+    )
+    trained_long_ago = msgspec.structs.replace(story.state.newest_model, made_s=story.now_s - 2 * RECENT_S)
+    story.state.models = {trained_long_ago.digest: trained_long_ago}
+    trainings = story.state.bucket.available / RULES.bucket.chunk_steps
+    assert cause(story)[1] == f"training: rows have earned {trainings:.1f} trainings, and none was made"
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "expected"),
+    [
+        ({"selfplay": 60, "train": 20, "evaluate": 20}, "judging: it takes 20% of processor time"),
+        (
+            {"selfplay": 70, "train": 20, "export": 10},
+            "preparing: checking and exporting take 10% of processor time",
+        ),
+        (
+            {"selfplay": 60, "evaluate": 16, "validate": 24},
+            "preparing: checking and exporting take 24% of processor time",
+        ),
+    ],
+)
+def test_work_that_takes_more_than_it_should(cpu_s, expected):
+    assert cause(worked(learned(), **cpu_s))[1] == expected
+
+
+def test_games_are_named_when_nothing_else_costs_more_than_it_should():
+    story = worked(learned(), selfplay=70, train=20, evaluate=10)
+    story.state.first_s = story.now_s - 100
+    assert cause(story) == ("games", "games: training waits 80% of the time for rows")
+
+
+def test_candidates_that_do_not_get_past_the_champion():
+    story = learned()
+    for _ in range(4):
+        story.play(rows=1000)
+        story.check()
+        story.export()
+        model = story.train()
+        story.write(Rejected(at_s=story.now_s, model=model, gate="champion", reason="not stronger"))
+    worked(story, selfplay=70, train=20)
+    named, text = cause(story)
+    assert named == "candidates"
+    assert text.startswith("candidates: the last 4 were not shown to be stronger than the champion")
+
+
+def test_a_stage_that_failed_and_a_config_that_nobody_works_on():
+    story = learned()
+    story.fail(story.issue("train", story.state.last_done["train"].order))
+    assert cause(story) == ("failures", "train: it failed once and rests")
+    quiet = learned()
+    minutes = 2 * RECENT_S / 60
+    assert cause(quiet, after_s=2 * RECENT_S) == (
+        "workers",
+        f"workers: no job of it has ended for {minutes:.0f} min",
+    )
+
+
+def test_there_is_always_an_answer():
+    assert bottleneck(Story().state, RULES, now_s=1000.0).text
+    story = worked(learned(), selfplay=1)
+    story.state.bucket = replace_bucket(story.state.bucket, RULES.bucket.chunk_steps)
+    assert cause(story)[0] in ("nothing", "training")
+
+
+def replace_bucket(bucket, available):
+    return msgspec.structs.replace(bucket, earned=bucket.spent + bucket.forfeited + available)
