@@ -18,6 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from ringrift.cli.data_folder import ask_engine
@@ -64,8 +65,9 @@ class Process(NamedTuple):
 class ProcessTimes:
     """What the descendants of this process have used."""
 
-    def __init__(self) -> None:
-        if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    def __init__(self, *, adopts: bool = True) -> None:
+        """This process *adopts* the orphans among them from now on."""
+        if adopts and ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "this system lets no process adopt orphans")
         self.run_pid = 0
         self.total_s = 0.0
@@ -101,9 +103,11 @@ class ProcessTimes:
             words = command_line(each.pid)
             if each.pid == self.run_pid:
                 continue
-            if "ringrift.work.worker_main" in words:
+            if not words and (each.pid, each.begun) in self._own:  # it has ended
+                parts[each.pid] = self._own[each.pid, each.begun][0]
+            elif "ringrift.work.worker_main" in words:
                 parts[each.pid] = "workers"
-            elif "host" in words and parts.get(each.parent) != "hosts":
+            elif "ringrift.jobs.host" in words and parts.get(each.parent) != "hosts":
                 parts[each.pid] = "hosts"
             elif "ringrift.jobs" in words or parts.get(each.parent) in ("hosts", "jobs"):
                 parts[each.pid] = "jobs"
@@ -281,15 +285,20 @@ class Keeper:
 def what_facts_say(facts: Sequence[AnyFact], config: str, began_s: float) -> dict[str, Any]:
     """The numbers of a config that a run is judged by."""
     state = fold(config, facts, bucket_rules=BucketRules())
-    kinds = {fact.job_id: fact.kind for fact in facts if isinstance(fact, JobIssued)}
+    issued = {fact.job_id: fact for fact in facts if isinstance(fact, JobIssued)}
     ended = [
-        (kinds[fact.job_id], fact.report)
+        (issued[fact.job_id].kind, fact.report)
         for fact in facts
         if isinstance(fact, JobEnded) and fact.report is not None
     ]
     cpu_s: Counter[str] = Counter()
     for kind, report in ended:
         cpu_s[KINDS.get(kind, "other jobs")] += report.cpu_s
+    waits_s: dict[str, list[float]] = {}
+    for fact in facts:
+        if isinstance(fact, JobEnded) and fact.report is not None:
+            order = issued[fact.job_id]
+            waits_s.setdefault(order.kind, []).append(fact.report.started_s - order.at_s)
     promoted = [fact.at_s for fact in facts if isinstance(fact, Promoted)]
     files = {file for model in state.models.values() for file in files_of(model)}
     trained = {digest for file in files for digest in state.samples[file].shards}
@@ -305,6 +314,7 @@ def what_facts_say(facts: Sequence[AnyFact], config: str, began_s: float) -> dic
         "steps_share": round(state.bucket.spent / (4 * state.rows), 4) if state.rows else None,
         "untrained_rows_share": round(untrained_rows / state.rows, 4) if state.rows else None,
         "jobs": dict(Counter(kind for kind, _ in ended)),
+        "wait_s": {kind: round(median(each), 1) for kind, each in sorted(waits_s.items())},
         "failed": sum(isinstance(fact, JobEnded) and bool(fact.error) for fact in facts),
         "cpu_s": {kind: round(used, 1) for kind, used in sorted(cpu_s.items())},
         "trainings": len(state.models),

@@ -114,6 +114,7 @@ def config_table(runs: Sequence[dict[str, Any]]) -> str:
             percent(found["untrained_rows_share"]),
             seconds(found["first_promotion_s"]),
             seconds(found["idle_s_max"]),
+            ", ".join(f"{kind} {wait_s:.1f}" for kind, wait_s in found["wait_s"].items()),
             f"{found['champion_number'] or NOTHING} / {found['generator_number'] or NOTHING}",
         )
         for run in runs
@@ -122,6 +123,7 @@ def config_table(runs: Sequence[dict[str, Any]]) -> str:
     columns = (
         *("config", "seed", "games", "rows", "trainings", "verdicts", "promotions"),
         *("steps / 4 rows", "rows never trained on", "first promotion", "longest without a job"),
+        "wait for a worker, median s",
         "champion / generator",
     )
     return table(columns, rows)

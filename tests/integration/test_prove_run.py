@@ -3,15 +3,21 @@
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
-from ringrift.jobs.sealing import read_json, seal_json
+import pytest
+
+from ringrift.cli.options import use_data_folder
+from ringrift.jobs.sealing import file_sha256, read_json, seal_json
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from measured_run import longest_idle_s
+from measured_run import Keeper, ProcessTimes, longest_idle_s
+from prove_run import kept_path
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+EARLIER = Path(__file__).parents[1] / "data" / "earlier_run_folder.tar.xz"
 
 # Burns some processor time as a child, as a grandchild that is waited for, and as an orphan that outlives its
 # parent; every process says what it used itself.
@@ -80,6 +86,7 @@ def test_a_report_has_the_strength_of_all_seeds_and_also_runs_that_were_cut_off(
         "untrained_rows_share": 0.1,
         "first_promotion_s": 61.0,
         "idle_s_max": 3.0,
+        "wait_s": {"train": 1.5},
         "champion_number": 1,
         "generator_number": None,
     }
@@ -108,3 +115,22 @@ def test_a_report_has_the_strength_of_all_seeds_and_also_runs_that_were_cut_off(
     assert "| 4.0% |" in text
     assert (tmp_path / "connect_four_2p.svg").read_text().startswith("<svg")
     assert json.loads((tmp_path / "report.json").read_text())["runs"][0]["whole"]
+
+
+def test_what_is_published_is_kept_as_it_is_with_what_the_facts_say(tmp_path):
+    folder = tmp_path / "connect_four_2p" / "seed1"
+    folder.mkdir(parents=True)
+    with tarfile.open(EARLIER) as packed:
+        packed.extractall(folder, filter="data")
+    use_data_folder(folder / "data")
+    times = ProcessTimes(adopts=False)
+    times.total_s = 705.0
+    keeper = Keeper(folder, ["connect_four_2p"], kept_path, began_s=0.0)
+    assert keeper.keep_mark(705.0, times)
+    told = read_json(folder / "mark-000705.json")
+    kept = folder / "kept" / "connect_four_2p" / "champion"
+    assert told["kept"]["connect_four_2p"]["champion"] == file_sha256(kept / "seed1" / "000705.safetensors")
+    numbers = told["configs"]["connect_four_2p"]
+    assert numbers["promotions"] >= 1
+    assert numbers["rows"] > 0
+    assert sum(numbers["cpu_s"].values()) == pytest.approx(705.0 - told["split"]["under way or lost"], abs=1)
