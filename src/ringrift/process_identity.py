@@ -16,7 +16,7 @@ START_TOLERANCE_S = 0.02  # two ticks
 _TIME_OF_DAY_FROM_S = 1e9
 _TIME_OF_DAY_TOLERANCE_S = 2.0  # the system rounds, and reckons it from a clock that may be set
 # In /proc/PID/stat behind the name, which may itself hold brackets and spaces.
-_STATE, _START_TICKS = 0, 19
+_STATE, _START_TICKS, _ENVIRONMENT_START, _ENVIRONMENT_END = 0, 19, 47, 48
 _ENDED = ("Z", "X")
 _STOPPED = ("T", "t")
 
@@ -95,6 +95,13 @@ def process_numbers() -> str:
         return os.readlink("/proc/self/ns/pid")
     except FileNotFoundError:
         return ""
+
+
+def environment_area() -> tuple[int, int]:
+    """From where to where in memory the environment lies that others see of this process; Linux alone."""
+    fields = _stat_fields(os.getpid())
+    assert fields is not None, "this process runs"
+    return int(fields[_ENVIRONMENT_START]), int(fields[_ENVIRONMENT_END])
 
 
 def _start_s(pid: int) -> float | None:

@@ -156,7 +156,7 @@ class SystemRuntime:
         await asyncio.sleep(seconds)
 
     async def spawn(self, command: Command) -> Child:
-        pipe = await _OutputPipe.open() if command.piped else None
+        pipe = await OutputPipe.open() if command.piped else None
         try:
             with ExitStack() as files:
                 if pipe is not None:
@@ -193,14 +193,14 @@ def _opened(files: ExitStack, path: Path | None, flags: int, mode: str) -> IO[by
     return files.enter_context(os.fdopen(open_file(path, flags), mode))
 
 
-class _OutputPipe:
+class OutputPipe:
     """The reading end of a child's stdout."""
 
     def __init__(self, write_fd: int, reader: asyncio.StreamReader, transport: asyncio.ReadTransport) -> None:
         self.write_fd, self.reader, self._transport = write_fd, reader, transport
 
     @classmethod
-    async def open(cls) -> _OutputPipe:
+    async def open(cls) -> OutputPipe:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -217,7 +217,7 @@ class _OutputPipe:
 
 
 class _SystemChild:
-    def __init__(self, process: asyncio.subprocess.Process, pipe: _OutputPipe | None) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, pipe: OutputPipe | None) -> None:
         self._process, self._pipe = process, pipe
 
     @property

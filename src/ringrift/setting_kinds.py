@@ -272,3 +272,6 @@ HOURS = ValueKind(
     lambda v: _parse_number(v, least=0.0, most=8760.0, above=True),
 )
 COUNT = ValueKind("a whole number from 1 to 100000000", lambda v: _parse_whole(v, least=1, most=100_000_000))
+COUNT_OR_ZERO = ValueKind(
+    "a whole number from 0 to 100000000", lambda v: _parse_whole(v, least=0, most=100_000_000)
+)

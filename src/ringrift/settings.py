@@ -22,6 +22,7 @@ from ringrift.process import process_scope
 from ringrift.setting_kinds import (
     BOOL,
     COUNT,
+    COUNT_OR_ZERO,
     HOST,
     HOURS,
     JOBS,
@@ -140,6 +141,12 @@ class Settings:
     )
     job_lease: float = _setting(
         "RINGRIFT_JOB_LEASE", LEASE, 30.0, "silence of a worker after which its jobs go to others"
+    )
+    job_host_jobs: int = _setting(
+        "RINGRIFT_JOB_HOST_JOBS",
+        COUNT_OR_ZERO,
+        200,
+        "jobs after which the process that a worker forks them from is renewed; 0: each job is started",
     )
     control_lease: float = _setting(
         "RINGRIFT_CONTROL_LEASE",

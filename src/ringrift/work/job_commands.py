@@ -20,6 +20,7 @@ KIND_VARIABLE = "RINGRIFT_JOB_KIND"
 CONFIG_VARIABLE = "RINGRIFT_JOB_CONFIG"
 OUT_VARIABLE = "RINGRIFT_JOB_OUT"
 TRACE_VARIABLE = "TRACEPARENT"
+OWN_VARIABLES = (ITEM_VARIABLE, KIND_VARIABLE, CONFIG_VARIABLE, OUT_VARIABLE, TRACE_VARIABLE)  # of one job
 # Jobs share the cores by processes; libraries that take all cores each would stand in each other's way.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -71,15 +72,22 @@ def job_environment(
 
     *also* are the names that the user added to those that every job gets.
     """
+    told = {ITEM_VARIABLE: item_id, KIND_VARIABLE: kind, CONFIG_VARIABLE: config, OUT_VARIABLE: out}
+    if "traceparent" in trace:
+        told[TRACE_VARIABLE] = trace["traceparent"]
+    return {**base_environment(also=also, environ=environ), **told}
+
+
+def base_environment(
+    *, also: tuple[str, ...] = (), environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """What all jobs may see of *environ*, whichever they are."""
     ours = os.environ if environ is None else environ
     passed = {name: value for name, value in ours.items() if is_passed_on(name) or name in also}
     if "PYTHONPATH" in passed:
         parts = passed["PYTHONPATH"].split(os.pathsep)
         passed["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in parts)
-    told = {ITEM_VARIABLE: item_id, KIND_VARIABLE: kind, CONFIG_VARIABLE: config, OUT_VARIABLE: out}
-    if "traceparent" in trace:
-        told[TRACE_VARIABLE] = trace["traceparent"]
-    return {**ONE_THREAD, **passed, **told}
+    return {**ONE_THREAD, **passed}
 
 
 def is_passed_on(name: str) -> bool:

@@ -21,6 +21,7 @@ from ringrift.daemons.child_logs import keep_log_small, log_tail
 from ringrift.daemons.orphan_guard import OrphanGuard, process_guard
 from ringrift.errors import ConfigError
 from ringrift.runtime import Child, Command, Runtime
+from ringrift.work.job_host import JobHost
 from ringrift.work.job_limits import EndReason, JobLimits, Usage, measure, what_is_wrong
 from ringrift.work.job_talk import JobTalk
 from ringrift.work.job_verdicts import JobEnd
@@ -50,8 +51,9 @@ class JobTask:
 class RunningJob:
     """One run of one job. `ask_to_end` may be called at any time while it runs."""
 
-    def __init__(self, task: JobTask, *, runtime: Runtime) -> None:
-        self._task, self._runtime = task, runtime
+    def __init__(self, task: JobTask, *, runtime: Runtime, host: JobHost | None = None) -> None:
+        """With a *host* the process is forked from it, without one the program is started."""
+        self._task, self._runtime, self._host = task, runtime, host
         self.started_s = runtime.now_s()
         self._begun_s = runtime.monotonic_s()
         self.talk = JobTalk(now_s=self._begun_s)
@@ -105,7 +107,7 @@ class RunningJob:
             argv=task.argv, env=task.env, cwd=task.folder, input=task.params, output=task.log, piped=True
         )
         try:
-            child = await self._runtime.spawn(command)
+            child = await (self._runtime if self._host is None else self._host).spawn(command)
         except OSError as error:
             raise ConfigError(f"{task.argv[0]!r} cannot be started: {error.strerror}") from None
         self.pid = child.pid

@@ -121,7 +121,8 @@ class ClaimedJob:
             limits=self._limits,
             grace_s=shop.settings.job_grace_period,
         )
-        self._job = job = RunningJob(task, runtime=shop.runtime)
+        is_hosted = shop.host is not None and shop.host.takes(claim.kind, said, env)
+        self._job = job = RunningJob(task, runtime=shop.runtime, host=shop.host if is_hosted else None)
         if self._stop_asked:
             self.ask_to_stop()
         if self._lost:

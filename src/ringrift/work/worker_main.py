@@ -27,6 +27,7 @@ from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.work.durations_book import get_duration_book
 from ringrift.work.job_folders import JobFolders
+from ringrift.work.job_host import JobHost
 from ringrift.work.worker import Worker
 from ringrift.work.worker_config import WorkerConfig, own_capabilities, visible_gpus
 from ringrift.work.worker_events import WorkerEvents
@@ -36,6 +37,7 @@ log = structlog.get_logger()
 
 WRONG_INPUT, ENDED_AT_ONCE, UNAVAILABLE = 2, 3, 5
 LOOK_FOR_PARENT_S = 1.0
+HOSTS = ".hosts"  # in the folder of the jobs
 
 
 def main(argv: list[str]) -> int:
@@ -104,6 +106,13 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
     settings, runtime, engine = get_settings(), system_runtime(), await get_engine()
     router = get_router()
     watching = asyncio.ensure_future(_end_with(parent, this, runtime))
+    host = JobHost(
+        runtime,
+        folder=settings.job_dir / HOSTS,
+        name=config.name,
+        kinds=config.kinds,
+        jobs_max=settings.job_host_jobs,
+    )
     try:
         await router.start()
         shop = Workshop(
@@ -114,10 +123,12 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
             folders=JobFolders(settings.job_dir),
             events=WorkerEvents(router.publish, node=config.node),
             durations=get_duration_book(),
+            host=host,
         )
         await Worker(shop).run(stop)
     finally:
         watching.cancel()
+        await host.close()
         await router.stop()
         await close_engine()
 

@@ -13,6 +13,7 @@ from ringrift.settings import Settings
 from ringrift.work.durations_book import DurationBook
 from ringrift.work.durations_rules import TaskOutcome
 from ringrift.work.job_folders import JobFolders
+from ringrift.work.job_host import JobHost
 from ringrift.work.worker_config import WorkerConfig
 from ringrift.work.worker_events import WorkerEvents
 
@@ -30,6 +31,7 @@ class Workshop:
     folders: JobFolders
     events: WorkerEvents
     durations: DurationBook
+    host: JobHost | None = None  # None: every job is a program that is started
 
     async def timeout_s(self, kind: str, config: str) -> float | None:
         """From measured durations; None if they cannot be had now."""

@@ -1,0 +1,107 @@
+"""What goes between a worker and the host of its jobs, with a real host and jobs that load nothing."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ringrift
+from ringrift.jobs.host import ROOM_BYTES, ROOM_VARIABLE, fits_in_host
+
+LIMIT_S = 120
+OWN = {"RINGRIFT_JOB_ITEM": "an item", "RINGRIFT_JOB_KIND": "a kind"}
+
+
+class Host:
+    """A host at one end of a socket."""
+
+    def __init__(self, folder, **environ):
+        self.folder, self.base = folder, {"PATH": os.environ["PATH"], **environ}
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel.settimeout(LIMIT_S)
+        with theirs, (folder / "host.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ringrift.jobs.host", str(theirs.fileno()), "", ""],
+                env={**self.base, ROOM_VARIABLE: " " * ROOM_BYTES},
+                pass_fds=(theirs.fileno(),),
+                stderr=log,
+                start_new_session=True,
+            )
+        assert self.hear() == {"type": "ready"}
+
+    def hear(self):
+        return json.loads(self.channel.recv(65_536) or "null")
+
+    def ask(self, *argv, number=1, folder=None, stdin=b"", **env):
+        (self.folder / "stdin").write_bytes(stdin)
+        order = {"type": "start", "number": number, "argv": argv, "folder": str(folder or self.folder)}
+        order["env"] = {**self.base, **OWN, **env}
+        with (
+            (self.folder / "stdin").open("rb") as given,
+            (self.folder / "stdout").open("wb") as out,
+            (self.folder / "stderr").open("wb") as err,
+        ):
+            streams = [given.fileno(), out.fileno(), err.fileno()]
+            socket.send_fds(self.channel, [json.dumps(order).encode()], streams)
+            return self.hear()
+
+    def run(self, *argv, **fields):
+        assert self.ask(*argv, **fields)["type"] == "started"
+        return self.hear()
+
+    def said(self, name):
+        return (self.folder / name).read_text()
+
+
+@pytest.fixture
+def host(tmp_path):
+    made = Host(tmp_path)
+    yield made
+    made.channel.close()
+    assert made.process.wait(LIMIT_S) == 0, made.said("host.log")
+
+
+def test_jobs_end_with_the_codes_and_words_of_the_program(host):
+    ended = host.run("--help")
+    assert (ended["type"], ended["number"], ended["code"]) == ("ended", 1, 0)
+    assert ended["cpu_s"] < LIMIT_S
+    assert "selfplay" in host.said("stdout")
+    assert host.said("stderr") == ""
+    assert host.run("no-such-kind", number=2)["code"] == 2
+    assert "there is no job 'no-such-kind'" in host.said("stderr")
+    assert host.said("host.log") == ""
+
+
+def test_what_cannot_be_started_is_refused_and_the_next_order_is_not(host):
+    refused = host.ask("--help", folder=host.folder / "gone")
+    assert (refused["type"], refused["outdated"]) == ("refused", False)
+    assert "No such file" in refused["reason"]
+    assert host.run("--help", number=2)["code"] == 0
+
+
+def test_a_host_whose_files_have_changed_says_so(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(
+        Path(ringrift.__file__).parent, source / "ringrift", ignore=shutil.ignore_patterns("__py*")
+    )
+    host = Host(tmp_path, PYTHONPATH=str(source), PYTHONDONTWRITEBYTECODE="1")
+    assert host.run("--help")["code"] == 0
+    with (source / "ringrift" / "jobs" / "kinds.py").open("a") as file:
+        file.write("# a later version\n")
+    refused = host.ask("--help", number=2)
+    assert (refused["type"], refused["outdated"]) == ("refused", True)
+    host.process.kill()
+    host.process.wait(LIMIT_S)
+    host.channel.close()
+
+
+def test_an_order_that_is_too_large_for_a_host_is_noticed_before():
+    argv = ["selfplay", "--params", "-"]
+    assert fits_in_host(argv, {"PATH": "x" * 20_000, "OUT": "y" * 1000}, ["OUT", "NOT_SET"])
+    assert not fits_in_host(argv, {"PATH": "x", "OUT": "y" * ROOM_BYTES}, ["OUT"])
+    assert not fits_in_host(argv, {"PATH": "x" * 60_000}, ["OUT"])
