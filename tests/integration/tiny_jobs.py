@@ -179,19 +179,22 @@ def train(kind, params, folder):
 
 
 def evaluate(kind, params, folder):
+    """Every game of every gate until one is lost, whatever its test says."""
     matches = []
-    for number, opponent in enumerate(params["opponents"]):
+    earlier = [{"opponent": text, "games": params["games"]} for text in params.get("opponents", ())]
+    for number, gate in enumerate(params.get("gates", earlier)):
+        opponent, games = gate["opponent"], gate["games"] - gate.get("prior", {}).get("games", 0)
         # One luck for all games of a candidate against an opponent, so that some win and some lose clearly.
         candidate = params["candidate"].removeprefix("model:").rpartition("@")[0]
         lots = random.Random(f"{digest_of(candidate)} {opponent.rpartition('/')[0]}")
         wins_pairs = lots.random() < 0.7 or not opponent.startswith("model:")
         pairs = [0, 0, 0, 0, 0]
-        for game in range(params["games"] // 2):
+        for game in range(games // 2):
             if asked_to_stop:
                 return stopped(kind)
             time.sleep(STEP_S)
             pairs[4 if wins_pairs and game % 4 else 0 if not wins_pairs and game % 4 else 2] += 1
-            say("progress", kind, stage="playing", done=2 * game + 2, total=params["games"])
+            say("progress", kind, stage="playing", done=2 * game + 2, total=games)
         wins, losses = 2 * pairs[4] + pairs[2], 2 * pairs[0] + pairs[2]
         matches.append(
             {
@@ -206,6 +209,8 @@ def evaluate(kind, params, folder):
                 "number": number,
             }
         )
+        if not wins_pairs:
+            break
     told = seal(os.path.join(folder, "evaluation.json"), matches)
     return finish(kind, [{**told, "artifact": "evaluation", "counts": {}}], matches=matches)
 

@@ -9,13 +9,17 @@ import msgspec
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant
 from ringrift.errors import LeaseLost, Unavailable
+from ringrift.jobs.evaluate import GateParams
 from ringrift.learning.announcing import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.results_matches import participant
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.window import BucketRules
+from ringrift.statistics.match_evidence import Evidence, MatchVerdict
+from ringrift.statistics.plackett_luce import place_chances
 from ringrift.testing.simulation import SimulatedRuntime
 from ringrift.work.job_orders import JobArtifact, JobReport, read_order
+from ringrift.work.scheduling_budget import board_and_players
 from ringrift.work.worker_records import WorkerRecord, own_capability, why_set_aside, worker_key
 
 LEASE_S = 30.0
@@ -285,31 +289,39 @@ class World:
         return [model, card], {"steps": order.params["steps"]}
 
     def _evaluate(self, order):
-        candidate = order.params["candidate"]
-        matches = [
-            {"opponent": opponent, **self._played(order, candidate, opponent)}
-            for opponent in order.params["opponents"]
-        ]
+        """By the tests of the job itself, one gate after another until one is not passed."""
+        candidate, matches = order.params["candidate"], []
+        players = board_and_players(order.config)[1]
+        for gate in msgspec.convert(order.params["gates"], tuple[GateParams, ...]):
+            test, found = gate.match_test(players), gate.prior.evidence(players)
+            results = Evidence(players)
+            while test.result(found).verdict is MatchVerdict.OPEN:
+                played = self._played(order, candidate, gate.opponent, games=players)
+                for each in (found, results):
+                    each.add(played)
+            matches.append({"opponent": gate.opponent, **_told(results)})
+            if test.result(found).verdict is not MatchVerdict.PASSED:
+                break
         return [], {"matches": matches}
 
     def _tournament(self, order):
         players = order.params["players"]
         pairs = [
-            {"players": [one, other], **self._played(order, one, other)}
+            {**_told(self._played(order, one, other, games=order.params["games"])), "players": [one, other]}
             for at, one in enumerate(players)
             for other in players[at + 1 :]
         ]
         return [], {"pairs": pairs}
 
-    def _played(self, order, *texts):
+    def _played(self, order, *texts, games):
         first, second = (self._strength(text, order) for text in texts)
-        chance = 1 / (1 + 10 ** ((second - first) / 400))
-        pairs = [0] * 5
-        for _ in range(order.params["games"] // 2):
-            pairs[2 * sum(self.rng.random() < chance for _ in range(2))] += 1
-        wins, games = 2 * pairs[4] + pairs[2], 2 * sum(pairs)
-        results = {"games": games, "wins": wins, "draws": 0, "losses": games - wins}
-        return {**results, "score": wins / games, "pairs": pairs}
+        players = board_and_players(order.config)[1]
+        places = self.rng.choices(range(players), place_chances(first - second, players), k=games)
+        counts, wins = [places.count(place) for place in range(players)], places.count(0)
+        if players > 2:
+            return Evidence(players, games, wins, 0, games - wins, places=counts)
+        points = Counter(4 - 2 * (one + other) for one, other in zip(places[::2], places[1::2], strict=True))
+        return Evidence(2, games, wins, 0, games - wins, [points[each] for each in range(5)])
 
     def _strength(self, text, order):
         who, _ = participant(text, order.inputs)
@@ -318,3 +330,11 @@ class World:
     def _diagnose(self, order):
         model = order.inputs["model.safetensors"]
         return [], {"config": order.config, "model": model, "at_s": self.runtime.now_s(), "findings": []}
+
+
+def _told(found):
+    """The games of a match as a job reports them."""
+    results = {"games": found.games, "wins": found.wins, "draws": 0, "losses": found.losses}
+    if found.players == 2:
+        return {**results, "score": found.score, "pairs": found.pairs}
+    return {**results, "score": found.score, "places": found.places, "players": found.players}

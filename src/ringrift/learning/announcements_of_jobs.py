@@ -8,7 +8,7 @@ from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
 from ringrift.learning.announcements_of_training import trained, training_failed
 from ringrift.learning.facts import JobIssued
 from ringrift.learning.records import Match
-from ringrift.learning.results_matches import participant
+from ringrift.learning.results_matches import ordered_games, participant
 from ringrift.learning.state import OpenJob
 from ringrift.learning.window import steps_to_train
 from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
@@ -189,7 +189,7 @@ def _evaluate_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
     model, _ = participant(str(fact.order.params["candidate"]), fact.order.inputs)
     if fact.order.purpose != "promotion" or scene.matches_of(model, "promotion"):
         return []
-    games = int(fact.order.params.get("games", 0)) * len(fact.order.params.get("opponents", ()))
+    games = sum(ordered_games(fact.order.params).values())
     about = {"config_key": scene.config, "model_id": model, "model_path": blob_path(model)}
     return [("EVALUATION_STARTED", {**about, "games_planned": games})]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ringrift.learning.doctor_findings import Ailment, Level, Ward
 from ringrift.learning.gates import breaker_gate
-from ringrift.learning.records import ModelState
+from ringrift.learning.judging import open_candidates
 from ringrift.learning.snapshot import EXTRA_STAGES, STAGES
 from ringrift.learning.state import ConfigState
 from ringrift.work.job_inputs import role_of
@@ -67,9 +67,9 @@ def _late(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
     shard = next(reversed(state.shards.values()), None)
     began_s = max(state.first_s, ward.started_s)
     since = {"selfplay": began_s if shard is None else max(began_s, shard.made_s)}
-    if newest is not None and newest.state in (ModelState.EVALUATING, ModelState.STAGING):
-        played = [match.at_s for match in state.matches if match.first == newest.digest]
-        since["evaluate"] = max([began_s, newest.made_s, *played])
+    if waiting := open_candidates(state):
+        played = [match.at_s for match in state.matches[-1:]]
+        since["evaluate"] = max([began_s, waiting[-1].made_s, *played])
     if state.bucket.available > 2 * ward.rules.bucket.chunk_steps and "evaluate" not in since:
         since["train"] = max(began_s, began_s if newest is None else newest.made_s)
     for kind, last_s in since.items():

@@ -1,50 +1,198 @@
-"""The stage that judges: a candidate against the champion, the champion against its predecessor, ratings."""
+"""The stage that judges: candidates against the champion, the champion against its predecessor, ratings.
+
+Training never waits for a verdict, so several candidates may be open at once. One is judged at a time: what
+has begun goes on until it is decided, then the newest is next. A candidate gives way to a newer one
+
+- when its judgement has not begun, and that of the newer one is to begin,
+- when its judgement has begun, speaks against it so far, and a newer one waits,
+- when a model newer than it has become the champion.
+
+Judging takes at most a share of the processor time of its config.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ringrift.learning import promotion
-from ringrift.learning.facts import Promoted, Rejected, RolledBack, Staged
+from ringrift.learning.facts import Archived, Promoted, Rejected, RolledBack, Staged
 from ringrift.learning.orders import RATING, evaluate_order
+from ringrift.learning.promotion import Pairing, PromotionJudgement, PromotionVerdict
 from ringrift.learning.recall import distrusted_models, is_recalled_model, previous_champion, shaken_since
 from ringrift.learning.records import Model, ModelState
+from ringrift.learning.results import WEIGHTS_SUFFIX
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.state import ConfigState
 from ringrift.learning.wanted import rechecked_since, wanted_games
+from ringrift.work.scheduling_budget import board_and_players
 
 OPEN = (ModelState.EVALUATING, ModelState.STAGING)
+JUDGING = ("evaluate", "tournament")  # kinds of jobs whose time counts
+RECENT_CPU_S = 1200.0  # what counts as the recent past: so much processor time
+# Until there is a first champion its share would make the first judgement wait for an hour on a large board.
+FIRST_CPU_S = 120.0
 
 
-def open_candidate(state: ConfigState) -> Model | None:
-    """The newest model that is neither accepted nor refused."""
-    newest = state.newest_model
-    return newest if newest is not None and newest.state in OPEN else None
+# --- candidates -------------------------------------------------------------------------------------------
+
+
+def open_candidates(state: ConfigState) -> list[Model]:
+    """The models that are neither accepted nor refused, newest first."""
+    return [model for model in reversed(state.models.values()) if model.state in OPEN]
+
+
+def under_judgement(state: ConfigState) -> Model | None:
+    """Whom to judge now: who has only the floor before it, else whose judgement began, else the newest."""
+    candidates = open_candidates(state)
+    begun = _begun(state, candidates)
+    staged = (model for model in candidates if model.state is ModelState.STAGING)
+    started = (model for model in candidates if model.digest in begun)
+    return next(staged, None) or next(started, None) or next(iter(candidates), None)
+
+
+def _begun(state: ConfigState, candidates: Sequence[Model]) -> set[str]:
+    """Those who have played for their promotion, or do so now."""
+    playing = (job for job in state.open_of("evaluate") if job.order.purpose == promotion.PROMOTION)
+    found = {job.order.inputs.get(f"candidate{WEIGHTS_SUFFIX}", "") for job in playing}
+    oldest_s = min((model.made_s for model in candidates), default=0.0)
+    for match in reversed(state.matches):
+        if match.at_s < oldest_s:
+            break  # before any of them was made
+        if match.purpose == promotion.PROMOTION and not match.recalled:
+            found.add(match.first)
+    return found
+
+
+def judgement_of(snapshot: Snapshot, candidate: Model) -> PromotionJudgement:
+    """How *candidate* stands, and what is still to be shown."""
+    state, rules = snapshot.state, snapshot.rules
+    return promotion.judge(
+        candidate.digest,
+        state.champion,
+        state.trusted_matches(),
+        rules=rules.promotion,
+        untrained=f"untrained:{rules.preset}@{rules.evaluation_simulations}",
+        players=board_and_players(state.config)[1],
+    )
+
+
+def _older_than_the_champion(snapshot: Snapshot) -> list[Archived]:
+    state = snapshot.state
+    champion = None if state.champion is None else state.models[state.champion]
+    if champion is None:
+        return []
+    reason = f"a newer model, number {champion.number}, is the champion"
+    return [
+        Archived(at_s=snapshot.now_s, model=model.digest, reason=reason)
+        for model in open_candidates(state)
+        if model.number < champion.number
+    ]
+
+
+def _older_and_not_begun(snapshot: Snapshot, candidate: Model) -> list[Archived]:
+    reason = f"a newer candidate, model {candidate.number}, is judged instead"
+    candidates = open_candidates(snapshot.state)
+    begun = _begun(snapshot.state, candidates)
+    return [
+        Archived(at_s=snapshot.now_s, model=model.digest, reason=reason)
+        for model in candidates
+        if model.number < candidate.number and model.digest not in begun
+    ]
+
+
+def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) -> Archived | None:
+    """Not worth more games: it is behind so far, and a newer one waits."""
+    newest = open_candidates(snapshot.state)[0]
+    seen = found.evidence[found.gate]
+    if newest.number <= candidate.number or not seen["games"] or seen.get("llr", 0.0) >= 0:
+        return None
+    reason = f"{found.reason}; a newer candidate, model {newest.number}, is judged instead"
+    return Archived(at_s=snapshot.now_s, model=candidate.digest, reason=reason)
+
+
+# --- the share of judging ---------------------------------------------------------------------------------
+
+
+def why_judging_waits(snapshot: Snapshot) -> str:
+    """What keeps judging from taking more processor time now; empty if nothing does.
+
+    Only the recent past counts, so that a long run without candidates does not pay for a burst of judging.
+    """
+    state, rules = snapshot.state, snapshot.rules
+    judged_s, total_s = recent_judging(state)
+    if state.champion is None and judged_s < FIRST_CPU_S:
+        return ""
+    budget_s = rules.judging_share * total_s
+    # A job that is longer than that would never come.
+    expected_s = min(_expected_s(state), budget_s / 2)
+    if judged_s + expected_s <= budget_s:
+        return ""
+    return (
+        f"judging took {judged_s:.0f} of the recent {total_s:.0f} processor seconds "
+        f"({judged_s / max(total_s, 1.0):.0%}), and about {expected_s:.0f} more would pass its share of "
+        f"{rules.judging_share:.0%}"
+    )
+
+
+def recent_judging(state: ConfigState) -> tuple[float, float]:
+    """Processor seconds of judging and of everything, in the recent past."""
+    judged_s = total_s = 0.0
+    for job in reversed(state.recent_jobs):
+        if total_s >= RECENT_CPU_S:
+            break
+        total_s += job.cpu_s
+        judged_s += job.cpu_s if job.kind in JUDGING else 0.0
+    return judged_s, total_s
+
+
+def _expected_s(state: ConfigState) -> float:
+    """What the next job of judging takes: as much as the last."""
+    if not state.matches:
+        return 0.0
+    last = state.matches[-1].job_id
+    return sum(match.cpu_s for match in state.matches if match.job_id == last)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------
 
 
 def plan_judgement(snapshot: Snapshot, made: ConfigPlan) -> None:
-    """Judge the candidate, then watch the champion, then rate it."""
-    candidate = open_candidate(snapshot.state)
+    """Judge the candidate, watch the champion, rate it; the last two take turns with new candidates."""
+    state = snapshot.state
     running = is_running(snapshot, made, "evaluate")
-    if candidate is not None:
-        if not _doubts_first(snapshot, made, running=running):
-            _judge(snapshot, made, candidate, running=running)
-    elif snapshot.state.champion is not None:
-        _watch(snapshot, made, running=running)
-    elif not running:
-        made.say("evaluate", "there is no model yet")
+    if moot := _older_than_the_champion(snapshot):
+        made.decided += moot
+        return
+    if state.champion is not None and (turned := _rolled_back(snapshot)) is not None:
+        made.decided.append(turned)
+        return
+    candidate = under_judgement(state)
+    if candidate is None:
+        if state.champion is None:
+            if not running:
+                made.say("evaluate", "there is no model yet")
+        elif not running and not _watch(snapshot, made):
+            made.say("evaluate", "the champion is rated and no candidate waits")
+        return
+    if _doubts_first(snapshot):
+        if not running:
+            _watch(snapshot, made)
+        return
+    _judge(snapshot, made, candidate, running=running)
 
 
-def _doubts_first(snapshot: Snapshot, made: ConfigPlan, *, running: bool) -> bool:
-    """Settle a doubt about the champion first where candidates are accepted without beating it.
+def _doubts_first(snapshot: Snapshot) -> bool:
+    """Whether a doubt about the champion is settled first, where candidates are accepted without beating it.
 
     Each would take its place before the test ends, and nothing would ever be taken back.
     """
     if snapshot.rules.promotion.mode is not promotion.Mode.ALWAYS_ACCEPT:
         return False
     found = _second_look(snapshot)
-    seen = None if found is None else found.evidence[promotion.ROLLBACK]
-    if found is None or not seen or not seen["games"] or seen["llr"] >= 0:
+    if found is None or found.verdict is not PromotionVerdict.MORE_GAMES:
         return False
-    return _act_on_doubt(snapshot, made, found, running=running)
+    seen = found.evidence[promotion.ROLLBACK]
+    return bool(seen["games"]) and seen["llr"] < 0
 
 
 def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: bool) -> None:
@@ -55,32 +203,38 @@ def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: b
         fact = Rejected(at_s=snapshot.now_s, model=candidate.digest, gate="recall", reason=reason)
         made.decided.append(fact)
         return
-    found = promotion.judge(
-        candidate.digest,
-        state.champion,
-        state.trusted_matches(),
-        rules=rules.promotion,
-        untrained=f"untrained:{rules.preset}@{rules.evaluation_simulations}",
-    )
+    found = judgement_of(snapshot, candidate)
     decided = _verdict(snapshot, candidate, found)
     if decided is not None:
         made.decided.append(decided)
-    elif not running:
-        order = evaluate_order(
-            state, rules, candidate, [found.opponent], games=found.games, purpose=promotion.PROMOTION
-        )
-        made.want("evaluate", order, f"model {candidate.number}: {found.reason}")
+        return
+    if running:
+        return
+    if (dropped := _gives_way(snapshot, candidate, found)) is not None:
+        made.decided.append(dropped)
+        return
+    begun = candidate.digest in _begun(state, [candidate])
+    if not begun and _others_turn(state) and state.champion is not None and _watch(snapshot, made):
+        return
+    if waits := why_judging_waits(snapshot):
+        made.say("evaluate", f"model {candidate.number} waits to be judged: {waits}")
+        return
+    if not begun:
+        made.decided += _older_and_not_begun(snapshot, candidate)
+    plays = (*found.plays, *_ratings(snapshot, candidate, found.plays))
+    order = evaluate_order(state, rules, candidate, plays, purpose=promotion.PROMOTION)
+    made.want("evaluate", order, f"model {candidate.number}: {found.reason}")
 
 
 def _verdict(
-    snapshot: Snapshot, candidate: Model, found: promotion.PromotionJudgement
+    snapshot: Snapshot, candidate: Model, found: PromotionJudgement
 ) -> Promoted | Rejected | Staged | None:
     """What *found* decides about the candidate; None while it only asks for games."""
     at_s, model, evidence = snapshot.now_s, candidate.digest, found.evidence
-    if found.verdict is promotion.PromotionVerdict.PROMOTE:
+    if found.verdict is PromotionVerdict.PROMOTE:
         previous = snapshot.state.champion
         return Promoted(at_s=at_s, model=model, previous=previous, reason=found.reason, evidence=evidence)
-    if found.verdict is promotion.PromotionVerdict.REJECT:
+    if found.verdict is PromotionVerdict.REJECT:
         return Rejected(at_s=at_s, model=model, gate=found.gate, reason=found.reason, evidence=evidence)
     # More than one gate in the evidence: those before the last were passed.
     passed = found.gate == promotion.FLOOR and len(evidence) > 1
@@ -90,26 +244,57 @@ def _verdict(
     return None
 
 
-def _watch(snapshot: Snapshot, made: ConfigPlan, *, running: bool) -> None:
-    """Play the champion against its predecessor again; what later evidence turns is taken back."""
+def _others_turn(state: ConfigState) -> bool:
+    """Candidates come one after another: what else there is to play has its turn after each of them."""
+    last = state.last_done.get("evaluate")
+    return last is not None and last.order.purpose == promotion.PROMOTION
+
+
+# --- the champion -----------------------------------------------------------------------------------------
+
+
+def _watch(snapshot: Snapshot, made: ConfigPlan) -> bool:
+    """Look at the champion again, play what somebody asked for, rate; whether there was anything to play."""
     state, rules = snapshot.state, snapshot.rules
     assert state.champion is not None
-    found = _second_look(snapshot)
-    if found is not None and _act_on_doubt(snapshot, made, found, running=running):
-        return
-    if running:
-        return
-    for wish in wanted_games(state, snapshot.now_s):
-        games = min(wish.games, rules.evaluation_games)
-        order = evaluate_order(
-            state, rules, state.models[wish.model], [wish.opponent], games=games, purpose=wish.purpose
-        )
-        made.want("evaluate", order, f"asked for: {wish.reason}")
-        return
-    _rate(snapshot, made, state.models[state.champion])
+    model, plays, purpose, reason = state.models[state.champion], tuple[Pairing, ...](), RATING, ""
+    looked = _second_look(snapshot)
+    if looked is not None and looked.plays and _doubtful(snapshot, looked):
+        plays, purpose, reason = looked.plays, promotion.ROLLBACK, looked.reason
+    elif asked := wanted_games(state, snapshot.now_s):
+        games = min(asked[0].games, rules.evaluation_games)
+        model, reason = state.models[asked[0].model], f"asked for: {asked[0].reason}"
+        plays, purpose = (Pairing(asked[0].opponent, games, asked[0].purpose),), asked[0].purpose
+    elif plays := _ratings(snapshot, model):
+        reason = f"rate the champion against {', '.join(each.opponent for each in plays)}"
+    elif (student := _unrated_student(state)) is not None:
+        plays = (Pairing(model.digest, rules.rating_games, RATING),)
+        model, reason = student, f"rate the student ({student.purpose}) against the champion"
+    if not plays:
+        return False
+    if waits := why_judging_waits(snapshot):
+        made.say("evaluate", f"{reason}: waits, since {waits}")
+    else:
+        made.want("evaluate", evaluate_order(state, rules, model, plays, purpose=purpose), reason)
+    return True
 
 
-def _second_look(snapshot: Snapshot) -> promotion.PromotionJudgement | None:
+def _rolled_back(snapshot: Snapshot) -> RolledBack | None:
+    """Take the champion back, if its games against its predecessor say so."""
+    state, found = snapshot.state, _second_look(snapshot)
+    assert state.champion is not None
+    if found is None or found.verdict is not PromotionVerdict.ROLL_BACK:
+        return None
+    return RolledBack(
+        at_s=snapshot.now_s,
+        model=state.champion,
+        restored=previous_champion(state),
+        reason=found.reason,
+        evidence=found.evidence,
+    )
+
+
+def _second_look(snapshot: Snapshot) -> PromotionJudgement | None:
     """What the games since the promotion say of the champion; None if it has no predecessor to lose to."""
     state = snapshot.state
     previous = None if state.champion is None else previous_champion(state)
@@ -124,38 +309,13 @@ def _second_look(snapshot: Snapshot) -> promotion.PromotionJudgement | None:
     )
 
 
-def _act_on_doubt(
-    snapshot: Snapshot, made: ConfigPlan, found: promotion.PromotionJudgement, *, running: bool
-) -> bool:
-    """Take the champion back, or play on where that is to be found out; whether the stage is busy with it."""
-    state, rules = snapshot.state, snapshot.rules
-    assert state.champion is not None
-    if found.verdict is promotion.PromotionVerdict.ROLL_BACK:
-        made.decided.append(
-            RolledBack(
-                at_s=snapshot.now_s,
-                model=state.champion,
-                restored=previous_champion(state),
-                reason=found.reason,
-                evidence=found.evidence,
-            )
-        )
-        return True
-    if found.verdict is not promotion.PromotionVerdict.MORE_GAMES or not _doubtful(snapshot, found):
-        return False
-    if not running:
-        champion, purpose = state.models[state.champion], promotion.ROLLBACK
-        order = evaluate_order(state, rules, champion, [found.opponent], games=found.games, purpose=purpose)
-        made.want("evaluate", order, found.reason)
-    return True
-
-
-def _doubtful(snapshot: Snapshot, found: promotion.PromotionJudgement) -> bool:
+def _doubtful(snapshot: Snapshot, found: PromotionJudgement) -> bool:
     """Look once after a promotion; look on only where the games so far speak against the champion."""
-    seen = found.evidence[promotion.ROLLBACK]
+    seen, rules = found.evidence[promotion.ROLLBACK], snapshot.rules.promotion
+    once = rules.chunk(board_and_players(snapshot.state.config)[1], rules.games_max)
     matches = snapshot.state.matches
     newest_s = max((m.at_s for m in matches if m.purpose == promotion.ROLLBACK), default=0.0)
-    return not seen["games"] or seen["llr"] < 0 or _looked_at_since(snapshot) > newest_s
+    return seen["games"] < once or seen["llr"] < 0 or _looked_at_since(snapshot) > newest_s
 
 
 def _looked_at_since(snapshot: Snapshot) -> float:
@@ -170,19 +330,16 @@ def _looked_at_since(snapshot: Snapshot) -> float:
     return max((at_s for at_s in asked if at_s <= now_s), default=0.0)
 
 
-def _rate(snapshot: Snapshot, made: ConfigPlan, champion: Model) -> None:
-    state, rules = snapshot.state, snapshot.rules
-    played = {(match.first, match.second) for match in state.trusted_matches()}
-    missing = [name for name in rules.rating_opponents if (champion.digest, name) not in played]
-    if missing:
-        order = evaluate_order(state, rules, champion, missing, games=rules.rating_games, purpose=RATING)
-        made.want("evaluate", order, f"rate the champion against {', '.join(missing)}")
-        return
-    met = {first for first, _ in played}
-    for student in state.students.values():
-        if student.state is ModelState.PRODUCTION and student.digest not in met:
-            against = [champion.digest]
-            order = evaluate_order(state, rules, student, against, games=rules.rating_games, purpose=RATING)
-            made.want("evaluate", order, f"rate the student ({student.purpose}) against the champion")
-            return
-    made.say("evaluate", "the champion is rated and no candidate waits")
+def _ratings(snapshot: Snapshot, model: Model, before: Sequence[Pairing] = ()) -> tuple[Pairing, ...]:
+    """The games that are missing of a rating, besides those played *before*."""
+    played = {match.second for match in snapshot.state.trusted_matches() if match.first == model.digest}
+    played |= {each.opponent for each in before}
+    rules = snapshot.rules
+    missing = [name for name in rules.rating_opponents if name not in played]
+    return tuple(Pairing(name, rules.rating_games, RATING) for name in missing)
+
+
+def _unrated_student(state: ConfigState) -> Model | None:
+    met = {match.first for match in state.trusted_matches()}
+    students = (each for each in state.students.values() if each.state is ModelState.PRODUCTION)
+    return next((student for student in students if student.digest not in met), None)

@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 
 from ringrift.learning.cascade import CascadeStart
+from ringrift.learning.promotion import Pairing
 from ringrift.learning.records import Model, Samples, Shard, ShardState, Unfinished
 from ringrift.learning.results import WEIGHTS_SUFFIX
 from ringrift.learning.results_matches import player_text
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
-from ringrift.learning.window import rows_missing
+from ringrift.learning.window import base_rows, rows_missing
+from ringrift.statistics.match_evidence import FloorTest, SequentialTest
 from ringrift.work.job_orders import INPUTS, OUT, RINGRIFT_PROGRAM, JobOrder
 
 RATING = "rating"  # the purpose of games that only tell how strong somebody is
@@ -23,6 +25,12 @@ NAME_DIGITS = 16
 RECENT_SHARDS = 8
 GAMES_MIN, GAMES_MAX = 8, 5_000
 RESUMED_FILES_MAX = 4
+RECENT_MATCHES = 6
+# Games of a match at a time: with more than 128 nothing is gained, and more are in vain when it is decided.
+GAMES_AT_A_TIME_MAX = 128
+# While nothing is measured; of 2, 3 and 4 players.
+GAMES_AT_A_TIME_FIRST, GAMES_AT_A_TIME_FIRST_LARGE = 48, 12
+LARGE_BOARD_ROWS = 100_000
 # Averaged weights remember about an eighth of a run: a longer memory would still hold its start.
 AVERAGED_SHARE = 8
 LAST_RATE_SHARE = 0.3
@@ -171,30 +179,64 @@ def evaluate_order(
     state: ConfigState,
     rules: LearningRules,
     candidate: Model,
-    opponents: Sequence[str],
+    pairings: Sequence[Pairing],
     *,
-    games: int,
     purpose: str,
 ) -> JobOrder:
-    """Paired games of *candidate* against each of *opponents*: digests of models, or names of baselines."""
-    inputs, texts = model_files("candidate", candidate), []
-    for number, opponent in enumerate(opponents):
-        model = state.player(opponent)
-        if model is None:
-            texts.append(opponent)
-        else:
+    """Paired games of *candidate*, one pairing after another until one is not passed.
+
+    Opponents are digests of models, or names of baselines.
+    """
+    inputs, gates = model_files("candidate", candidate), []
+    for number, pairing in enumerate(pairings):
+        text, model = pairing.opponent, state.player(pairing.opponent)
+        if model is not None:
             inputs |= model_files(f"opponent-{number}", model)
-            texts.append(player_text(f"opponent-{number}{WEIGHTS_SUFFIX}", rules.evaluation_simulations))
+            text = player_text(f"opponent-{number}{WEIGHTS_SUFFIX}", rules.evaluation_simulations)
+        gates.append({"opponent": text, **_gate(pairing)})
     params = {
         "config": state.config,
         "candidate": player_text(f"candidate{WEIGHTS_SUFFIX}", rules.evaluation_simulations),
-        "opponents": texts,
+        "gates": gates,
         "out": OUT,
-        "games": games,
-        "test": "none",
+        "seconds": rules.evaluation_job_s,
+        "batch": match_batch(state, rules),
         "seed": order_seed(state, rules, "evaluate"),
     }
     return JobOrder(config=state.config, params=params, inputs=inputs, purpose=purpose)
+
+
+def _gate(pairing: Pairing) -> dict[str, Any]:
+    """A pairing as the job takes it; its games are counted together with those before."""
+    gate: dict[str, Any] = {"purpose": pairing.purpose}
+    test, before = pairing.test, pairing.before
+    if isinstance(test, SequentialTest):
+        config = test.config
+        gate |= {"test": "sprt", "games": test.games_max, "elo0": config.elo0, "elo1": config.elo1}
+        gate |= {"alpha": config.alpha, "beta": config.beta}
+    elif isinstance(test, FloorTest):
+        gate |= {"test": "floor", "games": test.games_max, "floor": test.share, "games_min": test.games_min}
+    else:
+        return {**gate, "test": "none", "games": pairing.games}
+    if before is not None and before.games:
+        counts = {"games": before.games, "wins": before.wins, "draws": before.draws, "losses": before.losses}
+        gate["prior"] = {**counts, "pairs": list(before.pairs), "places": list(before.places)}
+    return gate
+
+
+def match_batch(state: ConfigState, rules: LearningRules) -> int:
+    """How many games of a match go on at a time: as many as one job has time for, as measured.
+
+    More make better use of the networks; but all that have begun are played to their end.
+    """
+    recent = [match for match in state.matches[-RECENT_MATCHES:] if match.cpu_s > 0]
+    if not recent:
+        large = base_rows(state.config) >= LARGE_BOARD_ROWS
+        return GAMES_AT_A_TIME_FIRST_LARGE if large else GAMES_AT_A_TIME_FIRST
+    speed = sum(match.games for match in recent) / sum(match.cpu_s for match in recent)
+    wanted = min(GAMES_AT_A_TIME_MAX, speed * rules.evaluation_job_s)
+    players = recent[-1].players
+    return max(1, int(wanted) // players) * players
 
 
 def tournament_order(state: ConfigState, rules: LearningRules, models: Sequence[Model]) -> JobOrder:

@@ -14,7 +14,7 @@ from ringrift.learning.cascade import CascadeStart, warm_start
 from ringrift.learning.diagnoses import plan_diagnosis
 from ringrift.learning.facts import PRICE_TOPIC, Archived, Noted
 from ringrift.learning.gates import Gate, stage_gate
-from ringrift.learning.judging import open_candidate, plan_judgement
+from ringrift.learning.judging import open_candidates, plan_judgement
 from ringrift.learning.models_archive import not_needed
 from ringrift.learning.orders import (
     begun_with,
@@ -127,7 +127,7 @@ def _first_model_is_made(snapshot: Snapshot) -> bool:
     state, rules = snapshot.state, snapshot.rules
     if state.champion is not None:
         return False
-    if open_candidate(state) is not None or state.open_of("export", "train"):
+    if open_candidates(state) or state.open_of("export", "train"):
         return True
     rows = state.rows + state.totals[f"rows {ShardState.UNCHECKED}"]
     if state.models or rows < rules.bucket.rows_first_min:
@@ -252,9 +252,8 @@ def _beginning(parent: Model | None, warm: CascadeStart | None, rules: LearningR
 def _why_no_training(snapshot: Snapshot) -> str:
     """What stands before the next training; empty if nothing does."""
     state, rules = snapshot.state, snapshot.rules
-    candidate = open_candidate(state)
-    if candidate is not None:
-        return f"model {candidate.number} is still being judged"
+    if candidates := open_candidates(state):
+        return f"model {candidates[0].number} is still being judged"
     if state.open_of("train"):
         return "a training is under way"
     if not _steps(snapshot):

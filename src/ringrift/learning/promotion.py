@@ -54,7 +54,7 @@ class PromotionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     alpha: float = 0.05
     beta: float = 0.05
     games_max: int = 400
-    chunk_games: int = 64
+    chunk_games: int = 64  # of one second look at a champion
     # The least share against the random player: of points for two players, of first places for more.
     floor_2p: float = 0.85
     floor_3p: float = 0.55
@@ -91,7 +91,7 @@ class PromotionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return {2: self.floor_2p, 3: self.floor_3p, 4: self.floor_4p}.get(players, 1.5 / players)
 
     def chunk(self, players: int, left: int) -> int:
-        """So many games next, each opening once from every seat."""
+        """So many games of a second look next, each opening once from every seat."""
         return max(players, min(self.chunk_games, left) // players * players)
 
 
@@ -100,8 +100,10 @@ class Pairing:
     """Games to be played by the model in question."""
 
     opponent: str
-    games: int
+    games: int  # at most
     purpose: str = PROMOTION
+    test: SequentialTest | FloorTest | None = None  # what may end them earlier; None: all are played
+    before: Evidence | None = None  # what the test has counted so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +114,22 @@ class PromotionJudgement:
     gate: str  # which question decided or is still open: head_to_head, floor, untrained, rollback
     reason: str
     evidence: dict[str, Any] = field(default_factory=dict)  # by gate
-    play: Pairing | None = None
+    plays: tuple[Pairing, ...] = ()  # what is still to be shown: each only if those before it are passed
+
+    @property
+    def play(self) -> Pairing | None:
+        """What to play next; None if nothing is open."""
+        return self.plays[0] if self.plays else None
 
     @property
     def opponent(self) -> str:
         """Whom to play next; asked only while more games are wanted."""
-        assert self.play is not None
-        return self.play.opponent
+        return self.plays[0].opponent
 
     @property
     def games(self) -> int:
-        """How many games to play next."""
-        return 0 if self.play is None else self.play.games
+        """How many games to play next, at most."""
+        return self.plays[0].games if self.plays else 0
 
 
 def judge(
@@ -133,22 +139,28 @@ def judge(
     *,
     rules: PromotionRules,
     untrained: str | None = None,
+    players: int | None = None,
 ) -> PromotionJudgement:
     """Is *candidate* to replace *champion*?
 
     A first model has no champion to beat: it must hold the floor, and beat the *untrained* net if one is
-    named. The floor comes last, because few candidates that beat a champion fail it.
+    named. The floor comes last, because few candidates that beat a champion fail it. Before the first match
+    *players* says what kind of games are to be played.
     """
-    players = _players(matches)
+    players = players or _players(matches)
     gates: list[PromotionJudgement] = []
     if champion is not None and rules.mode is Mode.SPRT:
         gates.append(_beats(candidate, champion, matches, rules, players, gate="head_to_head"))
     elif champion is None and untrained is not None:
         gates.append(_beats(candidate, untrained, matches, rules, players, gate="untrained"))
+    floor = _holds_floor(candidate, matches, rules, players)
     if all(each.verdict is PromotionVerdict.PROMOTE for each in gates):
-        gates.append(_holds_floor(candidate, matches, rules, players))
+        gates.append(floor)
     evidence = {each.gate: each.evidence for each in gates}
     last = gates[-1]
+    if last.verdict is PromotionVerdict.MORE_GAMES:
+        plays = last.plays if last is floor else (*last.plays, *floor.plays)
+        return replace(last, evidence=evidence, plays=plays)
     if last.verdict is not PromotionVerdict.PROMOTE:
         return replace(last, evidence=evidence)
     reason = "; ".join(each.reason for each in gates)
@@ -192,13 +204,15 @@ def judge_rollback(
         return PromotionJudgement(
             verdict=PromotionVerdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence
         )
-    games = rules.chunk(players, rules.games_max - found.games)
+    # One job may have had no time for all games of a look: the next plays the rest of it.
+    once = rules.chunk(players, rules.games_max)
+    games = rules.chunk(players, min(once - found.games % once, rules.games_max - found.games))
     return PromotionJudgement(
         verdict=PromotionVerdict.MORE_GAMES,
         gate=ROLLBACK,
         reason=f"against its predecessor: {_in_words(found, state)}",
         evidence=evidence,
-        play=Pairing(previous, games, ROLLBACK),
+        plays=(Pairing(previous, games, ROLLBACK),),
     )
 
 
@@ -233,7 +247,7 @@ def _beats(
             gate=gate,
             reason=f"undecided {words}",
             evidence=evidence,
-            play=Pairing(opponent, rules.chunk(players, rules.games_max - found.games)),
+            plays=(_open(opponent, test, found),),
         )
     passed = result.verdict is MatchVerdict.PASSED
     how = "stronger" if passed else "not stronger"
@@ -264,7 +278,7 @@ def _holds_floor(
             gate=FLOOR,
             reason=f"the floor is open: {words}" if games else "no games against random yet",
             evidence=evidence,
-            play=Pairing(RANDOM, rules.chunk(players, rules.floor_games_max - games)),
+            plays=(_open(RANDOM, test, found),),
         )
     passed = verdict is MatchVerdict.PASSED
     return PromotionJudgement(
@@ -273,6 +287,12 @@ def _holds_floor(
         reason=words if passed else f"too weak: {words}",
         evidence=evidence,
     )
+
+
+def _open(opponent: str, test: SequentialTest | FloorTest, found: Evidence) -> Pairing:
+    """What is left of a test, in whole openings."""
+    left = -(-(test.games_max - found.games) // found.players) * found.players
+    return Pairing(opponent, left, test=test, before=found)
 
 
 def _test_evidence(found: Evidence, state: SprtState) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.facts import Noted
-from ringrift.learning.judging import open_candidate
+from ringrift.learning.judging import under_judgement
 from ringrift.learning.models_publication import ChampionFiles
 from ringrift.learning.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
 from ringrift.learning.recall import previous_champion
@@ -67,13 +67,13 @@ class PromotionDaemon(AskedDaemon):
     # --- what it knows ------------------------------------------------------------------------------------
 
     def get_judgement(self, config_key: str) -> PromotionJudgement | None:
-        """How the newest candidate stands; None if none is being judged."""
+        """How the candidate stands that is judged now or next; None if there is none."""
         situation = self._situations.get(config_key)
-        newest = None if situation is None else open_candidate(situation.state)
-        if situation is None or newest is None:
+        candidate = None if situation is None else under_judgement(situation.state)
+        if situation is None or candidate is None:
             return None
         state = situation.state
-        return judge(newest.digest, state.champion, state.trusted_matches(), rules=self.rules)
+        return judge(candidate.digest, state.champion, state.trusted_matches(), rules=self.rules)
 
     @property
     def rules(self) -> PromotionRules:

@@ -126,3 +126,4 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
     worker: str = ""
     purpose: str = "promotion"  # promotion, rating, rollback
     recalled: bool = False
+    cpu_s: float = 0.0  # of its job, by its games

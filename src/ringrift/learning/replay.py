@@ -32,7 +32,7 @@ from ringrift.learning.outlook import outlook
 from ringrift.learning.plan import plan
 from ringrift.learning.recomputation import BY_PLAN, RECALL_ID
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.rules_record import rules_of
+from ringrift.learning.rules_record import decided_by_other_plans, rules_of
 from ringrift.learning.snapshot import ConfigPlan, priority_of
 from ringrift.learning.state import ConfigState, fold, stage_of, state_before
 from ringrift.learning.trends_curves import RatingCurves
@@ -92,10 +92,10 @@ def moment(config: str, facts: Sequence[AnyFact], rules: LearningRules, *, at: i
 def _divergences(config: str, facts: Sequence[AnyFact], rules: LearningRules) -> Iterator[DecisionDivergence]:
     state, curves = state_before(config, facts, bucket_rules=rules.bucket), RatingCurves()
     earlier: list[ConfigPlan] = []  # those that the loop may still have acted on
-    rebuilt = rebuilt_facts(facts)
+    rebuilt = max(rebuilt_facts(facts), decided_by_other_plans(facts))
     for number, fact in enumerate(facts, start=1):
         if number <= rebuilt:
-            pass  # taken from files, in the order of the files: nobody decided in that order
+            pass  # taken from files, in the order of the files; or another version of the plan decided it
         elif _is_of_the_plan(fact):
             why = _why_not(fact, [_plan(state, rules, fact.at_s, curves), *earlier])
             if why:

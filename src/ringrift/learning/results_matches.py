@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -76,12 +76,24 @@ class _TournamentFields(msgspec.Struct, frozen=True, kw_only=True):
 def evaluation_matches(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> list[Match]:
     candidate = str(job.order.params["candidate"])
     told = read_fields(report.fields, _EvaluateFields, "the result").matches
-    return [_match(state, job, report, at_s, (candidate, each.opponent), each) for each in told]
+    return _matches(state, job, report, at_s, [((candidate, each.opponent), each) for each in told])
 
 
 def tournament_matches(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> list[Match]:
     told = read_fields(report.fields, _TournamentFields, "the result").pairs
-    return [_match(state, job, report, at_s, each.players, each) for each in told]
+    return _matches(state, job, report, at_s, [(each.players, each) for each in told])
+
+
+def _matches(
+    state: ConfigState,
+    job: OpenJob,
+    report: JobReport,
+    at_s: float,
+    results: Sequence[tuple[tuple[str, str], _Results]],
+) -> list[Match]:
+    games = sum(found.games for _, found in results)
+    cpu_s = report.cpu_s / games if games else 0.0
+    return [_match(state, job, report, at_s, who, found, cpu_s * found.games) for who, found in results]
 
 
 def _match(
@@ -91,10 +103,12 @@ def _match(
     at_s: float,
     who: tuple[str, str],
     found: _Results,
+    cpu_s: float,
 ) -> Match:
     first, simulations = participant(who[0], job.order.inputs)
     second, _ = participant(who[1], job.order.inputs)
     recalls = [each for each in state.recalls.values() if not each.withdrawn]
+    purposes = {str(gate.get("opponent")): gate.get("purpose") for gate in _gates(job.order.params)}
     return Match(
         job_id=job.job_id,
         first=first,
@@ -110,27 +124,42 @@ def _match(
         score=found.score,
         at_s=at_s,
         worker=report.worker,
-        purpose=job.order.purpose,
+        purpose=str(purposes.get(who[1]) or job.order.purpose),
         recalled=is_recalled(recalls, worker=report.worker, models=(first, second), at_s=at_s),
+        cpu_s=cpu_s,
     )
+
+
+def _gates(params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [gate for gate in params.get("gates", ()) if isinstance(gate, dict)]
+
+
+def ordered_games(params: Mapping[str, Any]) -> dict[str, int]:
+    """How many games each player was to play in all, by its text: of a tournament, or against a candidate."""
+    games = int(params.get("games", 0))
+    named = dict.fromkeys((*params.get("opponents", ()), *params.get("players", ())), games)
+    for gate in _gates(params):
+        before = gate.get("prior") or {}
+        named[gate.get("opponent", "")] = int(gate.get("games", 0)) - int(before.get("games", 0))
+    return {str(text): most for text, most in named.items()}
 
 
 def unasked(job: OpenJob, matches: Sequence[Match]) -> str:
     """Games that nobody ordered are no evidence; empty if all were ordered."""
     params = job.order.params
-    named = (*params.get("opponents", ()), *params.get("players", ()))
-    asked = {participant(str(each), job.order.inputs)[0] for each in named}
+    asked = {participant(text, job.order.inputs)[0]: games for text, games in ordered_games(params).items()}
     both = "players" in params  # of a tournament; in an evaluation the first is the candidate of the order
     met = [match.second for match in matches] + [match.first for match in matches if both]
-    strange = sorted(set(met) - asked)
+    strange = sorted(set(met) - asked.keys())
     if strange:
         return f"games against {', '.join(each[:64] for each in strange[:3])} were not asked for"
     pairs = Counter(frozenset((match.first, match.second)) for match in matches)
     if repeated := [pair for pair, times in pairs.items() if times > 1]:
         return f"the games of {' and '.join(sorted(each[:12] for each in repeated[0]))} are told twice"
-    games = params.get("games")
     for match in matches:
-        if isinstance(games, int) and match.games > max(games, match.players):
+        games = asked[match.second]
+        # Openings are whole: the last may reach over.
+        if match.games > max(1, -(-games // match.players)) * match.players:
             return f"{match.games} games against {match.second[:12]} are told; {games} were ordered"
     return ""
 

@@ -64,10 +64,13 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     window_base: Annotated[int, Meta(ge=0)] = 0  # rows; 0: by the board
     window_share: Annotated[float, Meta(gt=0, le=1)] = 1.0  # of the window that is trained on, newest first
     bucket: BucketRules = BucketRules(chunk_steps=40_000, cap_steps=160_000, rows_first_min=4_000)
+    # Of the processor time of a config, for candidates, second looks, ratings and tournaments.
+    judging_share: Annotated[float, Meta(gt=0, le=1)] = 0.15
+    evaluation_job_s: Seconds = 20.0  # after so long a judgement begins no more games; another job goes on
     evaluation_games: Positive = 64  # of one job that somebody asked for
     rating_games: Positive = 40
     rating_opponents: tuple[str, ...] = ("random", "mcts:32")
-    # The most one-sided match crosses the bound of the test after 68 games: let one job be enough for it.
+    # The most one-sided match crosses the bound of the test after 68 games: one second look is enough for it.
     promotion: PromotionRules = PromotionRules(chunk_games=80)
     job_attempts: Positive = 3
     retry_s: Seconds = 10.0  # after the first failure of a stage; doubles with each

@@ -6,6 +6,7 @@ In a round-robin tournament every pair of the last few meets; the results count 
 
 from __future__ import annotations
 
+from ringrift.learning.judging import why_judging_waits
 from ringrift.learning.orders import tournament_order
 from ringrift.learning.recall import is_recalled_model
 from ringrift.learning.records import Model, ModelState
@@ -32,6 +33,9 @@ def plan_tournament(snapshot: Snapshot, made: ConfigPlan) -> None:
     due_s = rules.tournament_every_s + (state.first_s if last is None else last.at_s)
     if snapshot.now_s < due_s:
         made.say(STAGE, f"the last {len(models)} champions meet later", until_s=due_s)
+        return
+    if waits := why_judging_waits(snapshot):
+        made.say(STAGE, f"the last {len(models)} champions meet later: {waits}")
         return
     made.want(STAGE, tournament_order(state, rules, models), f"the last {len(models)} champions meet")
 

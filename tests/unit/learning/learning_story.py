@@ -13,12 +13,16 @@ from ringrift.learning.orders import (
     train_order,
     validate_order,
 )
+from ringrift.learning.promotion import Pairing
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import BucketRules
 from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
 
-RULES = LearningRules(bucket=BucketRules(chunk_steps=4000, cap_steps=40_000, rows_first_min=100))
+RULES = LearningRules(
+    bucket=BucketRules(chunk_steps=4000, cap_steps=40_000, rows_first_min=100),
+    judging_share=1.0,  # all jobs of a story take the same time
+)
 
 
 class Story:
@@ -109,9 +113,10 @@ class Story:
         self, model: str, opponent: str, *, wins: int, losses: int, purpose: str = "promotion"
     ) -> None:
         candidate, games = self.state.models[model], wins + losses
-        order = evaluate_order(self.state, RULES, candidate, [opponent], games=games, purpose=purpose)
+        pairing = Pairing(opponent, games, purpose)
+        order = evaluate_order(self.state, RULES, candidate, [pairing], purpose=purpose)
         job = self.issue("evaluate", order)
-        match = {"opponent": order.params["opponents"][0], "games": games, "wins": wins, "draws": 0}
+        match = {"opponent": order.params["gates"][0]["opponent"], "games": games, "wins": wins, "draws": 0}
         score = wins / games if games else 0.0
         self.end(job, matches=[{**match, "losses": losses, "score": score, "players": 2}])
 

@@ -27,6 +27,7 @@ from ringrift.learning.orders import (
     train_order,
     validate_order,
 )
+from ringrift.learning.promotion import Pairing
 
 
 def whole_life() -> Story:
@@ -71,7 +72,7 @@ def fail_everything(story: Story, model: str) -> None:
         "validate": validate_order(state, shards),
         "export": export_order(state, RULES, shards, window_rows=10),
         "train": train_order(state, RULES, samples, candidate, sample_steps=10),
-        "evaluate": evaluate_order(state, RULES, candidate, ["random"], games=2, purpose="promotion"),
+        "evaluate": evaluate_order(state, RULES, candidate, [Pairing("random", 2)], purpose="promotion"),
     }
     for kind, order in orders.items():
         story.fail(story.issue(kind, order))

@@ -13,7 +13,7 @@ from ringrift.learning.doctor import examine
 from ringrift.learning.doctor_findings import Level, Ward, read_diagnoses
 from ringrift.learning.facts import Blocked, Staged
 from ringrift.learning.gates import breaker_delay_s
-from ringrift.learning.judging import open_candidate
+from ringrift.learning.judging import under_judgement
 from ringrift.learning.plan import plan
 from ringrift.learning.ratings import rate
 from ringrift.learning.records import ModelState
@@ -105,8 +105,9 @@ def test_a_candidate_is_staged_when_only_the_last_gate_is_open():
     (fact,) = [each for each in planned(story).decided if isinstance(each, Staged)]
     told = story.write(fact)
     assert [name for name, _ in told] == ["PROMOTION_CANDIDATE"]
-    assert open_candidate(story.state).state is ModelState.STAGING
-    assert wanted(story, "evaluate").order.params["opponents"] == ["random"]
+    assert under_judgement(story.state).state is ModelState.STAGING
+    gates = wanted(story, "evaluate").order.params["gates"]
+    assert [(gate["opponent"], gate["test"]) for gate in gates] == [("random", "floor"), ("mcts:32", "none")]
     story.evaluate(candidate, "random", wins=80, losses=0)
     (promotion,) = planned(story).decided
     told = [name for name, _ in story.write(promotion)]

@@ -1,22 +1,34 @@
 """Champions are looked at again when there is reason to, and no clock that was put back holds a stage up."""
 
+import random
+
 import msgspec
 import pytest
 from learning_story import RULES, Story
 
-from ringrift.learning.facts import Blocked, JobEnded, Noted, Promoted, Recalled, RolledBack
+from ringrift.jobs.evaluate import EvaluateParams
+from ringrift.jobs.params import convert_params
+from ringrift.learning.facts import Archived, Blocked, JobEnded, Noted, Promoted, Recalled, RolledBack
 from ringrift.learning.gates import stage_gate
-from ringrift.learning.orders import selfplay_order
+from ringrift.learning.judging import open_candidates, recent_judging, under_judgement
+from ringrift.learning.orders import evaluate_order, match_batch, selfplay_order
 from ringrift.learning.plan import plan
-from ringrift.learning.promotion import PROMOTION, ROLLBACK, Mode
+from ringrift.learning.promotion import PROMOTION, ROLLBACK, Mode, Pairing
 from ringrift.learning.recall import is_recalled_model, recall_effect
+from ringrift.learning.records import ModelState
+from ringrift.learning.results_matches import unasked
 from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.wanted import wanted_games, wish_details
+from ringrift.statistics.match_evidence import Evidence, MatchVerdict
+from ringrift.statistics.plackett_luce import place_chances
 
 ALWAYS = msgspec.structs.replace(
     RULES, promotion=msgspec.structs.replace(RULES.promotion, mode=Mode.ALWAYS_ACCEPT)
 )
 DAY_S = 24 * 3600.0
+SIMULATIONS = RULES.evaluation_simulations
+UNTRAINED = f"untrained:{RULES.preset}@{SIMULATIONS}"
+FLOOR = ["random", "mcts:32"]  # the last gate, and the games that rate whoever passes it
 
 
 def planned(story, rules=RULES, now_s=None):
@@ -25,7 +37,7 @@ def planned(story, rules=RULES, now_s=None):
 
 def evaluations(made):
     return [
-        (each.order.purpose, each.order.params["opponents"])
+        (each.order.purpose, [gate["opponent"] for gate in each.order.params["gates"]])
         for each in made.wanted
         if each.kind == "evaluate"
     ]
@@ -133,6 +145,263 @@ def test_a_test_of_the_candidate_does_not_wait_for_doubts_where_it_must_beat_the
     story.evaluate(champion, first, wins=35, losses=45, purpose=ROLLBACK)
     new_model(story)
     assert evaluations(planned(story))[0][0] == PROMOTION
+
+
+# --- several candidates ----------------------------------------------------------------------------------
+
+
+def judged(made):
+    """Which model is to be judged, and against whom."""
+    (order,) = [each.order for each in made.wanted if each.kind == "evaluate"]
+    assert order.purpose == PROMOTION
+    return order.inputs["candidate.safetensors"], [gate["opponent"] for gate in order.params["gates"]]
+
+
+def carry_out(story, made):
+    for fact in made.decided:
+        story.write(fact)
+
+
+def a_champion():
+    story = Story()
+    champion = new_model(story)
+    promote(story, champion)
+    story.evaluate(champion, "mcts:32", wins=1, losses=0, purpose="rating")
+    story.evaluate(champion, "random", wins=1, losses=0, purpose="rating")
+    return story, champion
+
+
+def test_the_newest_candidate_is_judged_and_those_before_it_are_dropped_with_the_reason():
+    story, _ = a_champion()
+    older = [new_model(story), new_model(story)]
+    newest = new_model(story)
+    assert [each.digest for each in open_candidates(story.state)] == [newest, *reversed(older)]
+    made = planned(story)
+    assert judged(made)[0] == newest
+    assert {fact.model for fact in made.decided} == set(older)
+    carry_out(story, made)
+    assert [each.digest for each in open_candidates(story.state)] == [newest]
+    for digest in older:
+        model = story.state.models[digest]
+        assert (model.state, model.history[-1][2]) == (
+            ModelState.ARCHIVED,
+            "a newer candidate, model 4, is judged instead",
+        )
+    assert not planned(story).decided
+
+
+def test_a_judgement_that_has_begun_goes_on_with_what_it_has_counted():
+    story, champion = a_champion()
+    candidate = new_model(story)
+    story.evaluate(candidate, champion, wins=36, losses=30)
+    newer = new_model(story)
+    made = planned(story)
+    assert judged(made) == (candidate, [f"model:{{inputs}}/opponent-0.safetensors@{SIMULATIONS}", *FLOOR])
+    gate = made.wanted[0].order.params["gates"][0]
+    assert (gate["test"], gate["games"], gate["prior"]["games"], gate["prior"]["wins"]) == (
+        "sprt",
+        400,
+        66,
+        36,
+    )
+    assert not made.decided
+    assert under_judgement(story.state).digest == candidate
+
+    # Behind, it gives way: the newer one has learned more since.
+    story.evaluate(candidate, champion, wins=30, losses=45)
+    made = planned(story)
+    (dropped,) = made.decided
+    assert isinstance(dropped, Archived)
+    assert dropped.model == candidate
+    assert "model 3, is judged instead" in dropped.reason
+    carry_out(story, made)
+    assert judged(planned(story))[0] == newer
+
+
+def test_a_candidate_behind_is_judged_to_the_end_while_none_is_newer():
+    story, champion = a_champion()
+    candidate = new_model(story)
+    story.evaluate(candidate, champion, wins=30, losses=45)
+    made = planned(story)
+    assert (judged(made)[0], made.decided) == (candidate, [])
+
+
+def test_who_has_only_the_floor_before_it_is_judged_first():
+    story, champion = a_champion()
+    candidate = new_model(story)
+    story.evaluate(candidate, champion, wins=80, losses=10)
+    carry_out(story, planned(story))
+    new_model(story)
+    assert judged(planned(story)) == (candidate, FLOOR)
+
+
+def test_what_is_older_than_a_new_champion_is_dropped():
+    story, champion = a_champion()
+    older = new_model(story)
+    candidate = new_model(story)
+    story.evaluate(candidate, champion, wins=80, losses=10)
+    promote(story, candidate, champion)
+    newer = new_model(story)
+    (dropped,) = planned(story).decided
+    assert (dropped.model, dropped.reason) == (older, "a newer model, number 3, is the champion")
+    story.write(dropped)
+    assert [each.digest for each in open_candidates(story.state)] == [newer]
+
+
+def test_the_champion_is_looked_at_again_between_two_candidates():
+    story, first = a_champion()
+    champion = new_model(story)
+    story.evaluate(champion, first, wins=80, losses=10)
+    story.evaluate(champion, "random", wins=60, losses=0)
+    promote(story, champion, first)
+    candidate = new_model(story)
+    assert evaluations(planned(story))[0][0] == ROLLBACK
+    story.evaluate(champion, first, wins=50, losses=30, purpose=ROLLBACK)
+    assert judged(planned(story))[0] == candidate
+
+
+def test_a_champion_that_proves_weaker_goes_although_a_candidate_waits():
+    story, first = a_champion()
+    champion = new_model(story)
+    promote(story, champion, first)
+    story.evaluate(champion, first, wins=10, losses=190, purpose=ROLLBACK)
+    new_model(story)
+    (fact,) = planned(story).decided
+    assert isinstance(fact, RolledBack)
+
+
+def test_the_games_of_a_second_look_that_had_no_time_are_played_by_the_next_job():
+    story, first, champion = two_champions()
+    story.evaluate(champion, first, wins=8, losses=4, purpose=ROLLBACK)
+    (order,) = [each.order for each in planned(story).wanted if each.kind == "evaluate"]
+    assert (order.purpose, order.params["gates"][0]["games"]) == (ROLLBACK, RULES.promotion.chunk_games - 12)
+
+
+# --- the share of judging --------------------------------------------------------------------------------
+
+
+def test_judging_waits_for_its_share_of_processor_time_and_says_so():
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story, champion = a_champion()
+    candidate = new_model(story)
+    story.evaluate(candidate, champion, wins=36, losses=30)  # every job of a story takes 9 s
+    made = planned(story, rules)
+    assert evaluations(made) == []
+    (said,) = [each.reason for each in made.explanations if each.stage == "evaluate"]
+    assert said.startswith("model 2 waits to be judged: judging took 27 of the recent ")
+    assert said.endswith("more would pass its share of 15%")
+    waited = 0
+    while not evaluations(planned(story, rules)):
+        story.play()
+        waited += 1
+    judged_s, total_s = recent_judging(story.state)
+    assert waited > 5
+    assert (judged_s + 9.0) / total_s <= 0.15
+
+
+def test_the_first_judgement_does_not_wait():
+    rules = msgspec.structs.replace(RULES, judging_share=0.01)
+    story = Story()
+    candidate = new_model(story)
+    story.evaluate(candidate, UNTRAINED, wins=6, losses=5)
+    assert judged(planned(story, rules)) == (candidate, [UNTRAINED, *FLOOR])
+
+
+def test_a_long_past_without_judging_does_not_pay_for_a_burst():
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story, champion = a_champion()
+    for _ in range(2000):
+        story.play()
+    candidate = new_model(story)
+    jobs = 0
+    while evaluations(planned(story, rules)):
+        story.evaluate(candidate, champion, wins=2, losses=2)
+        jobs += 1
+    assert 5 < jobs < 40  # 15 % of the twenty minutes that count, not of the five hours there were
+
+
+# --- one judgement, one job ------------------------------------------------------------------------------
+
+
+def played_by_the_job(order, rng, elo):
+    """What the job would report: each gate's own test ends it, until one is not passed."""
+    params = convert_params("evaluate", EvaluateParams, order.params)
+    matches = []
+    for gate in params.gates:
+        win = place_chances(elo if gate.opponent.startswith("model:") else 400.0, 2)[0]
+        test, found, before = gate.match_test(2), gate.prior.evidence(2), gate.prior.games
+        pairs = [0] * 5
+        while test.result(found).verdict is MatchVerdict.OPEN and sum(pairs) < 40:  # out of time
+            points = 2 * ((rng.random() < win) + (rng.random() < win))
+            pairs[points] += 1
+            found.add(Evidence(2, 2, points // 2, 0, 2 - points // 2, [int(at == points) for at in range(5)]))
+        wins, games = pairs[2] + 2 * pairs[4], found.games - before
+        result = {"opponent": gate.opponent, "games": games, "wins": wins, "draws": 0, "losses": games - wins}
+        matches.append({**result, "score": wins / games, "players": 2, "pairs": pairs})
+        if test.result(found).verdict is not MatchVerdict.PASSED:
+            break
+    return matches
+
+
+def verdict_of_one_candidate(rng, elo):
+    story, _ = a_champion()
+    candidate = new_model(story)
+    jobs = 0
+    while story.state.models[candidate].state in (ModelState.EVALUATING, ModelState.STAGING):
+        made = planned(story)
+        if made.decided:
+            carry_out(story, made)
+            continue
+        (order,) = [each.order for each in made.wanted if each.kind == "evaluate"]
+        story.end(story.issue("evaluate", order), matches=played_by_the_job(order, rng, elo))
+        jobs += 1
+    return story.state.champion == candidate, jobs
+
+
+def test_what_ends_the_job_is_what_the_plan_decides_and_its_errors_are_those_of_the_rules():
+    rng = random.Random(4)
+    found = {elo: [verdict_of_one_candidate(rng, elo) for _ in range(16)] for elo in (-40, 0, 70)}
+    passed = {elo: sum(won for won, _ in runs) for elo, runs in found.items()}
+    assert passed[-40] <= 1
+    assert passed[0] <= 6
+    assert passed[70] >= 13
+    # At 80 games a job, the cap of 400 is reached after five of them; a close floor takes one more.
+    assert max(jobs for runs in found.values() for _, jobs in runs) <= 6
+
+
+def test_an_order_of_an_earlier_version_is_read_as_before():
+    story, champion = a_champion()
+    candidate = new_model(story)
+    model = story.state.models[candidate]
+    order = evaluate_order(story.state, RULES, model, [Pairing(champion, 80)], purpose=PROMOTION)
+    (gate,) = order.params["gates"]
+    kept = {name: order.params[name] for name in ("config", "candidate", "out", "seed")}
+    params = {**kept, "opponents": [gate["opponent"]], "games": 80, "test": "none"}
+    job = story.issue("evaluate", msgspec.structs.replace(order, params=params))
+    match = {"opponent": gate["opponent"], "games": 80, "wins": 50, "draws": 0, "losses": 30, "score": 0.625}
+    assert not unasked(story.state.open_jobs[job], ())
+    story.end(job, matches=[{**match, "players": 2}])
+    found = story.state.matches[-1]
+    assert (found.first, found.second, found.games, found.purpose) == (candidate, champion, 80, PROMOTION)
+
+
+def test_as_many_games_go_on_at_a_time_as_one_job_has_time_for():
+    rules = msgspec.structs.replace(RULES, evaluation_job_s=20.0)
+    assert match_batch(Story("square19_3p").state, rules) == 12
+    story = Story("square8_2p")
+    assert match_batch(story.state, rules) == 48
+    candidate = new_model(story)
+    story.evaluate(candidate, "random", wins=9, losses=9)  # in 9 s
+    assert match_batch(story.state, rules) == 40
+    story.evaluate(candidate, "random", wins=900, losses=900)
+    assert match_batch(story.state, rules) == 128
+
+
+def test_the_floor_of_three_players_is_ordered_before_the_first_game():
+    story = Story("square8_3p")
+    new_model(story)
+    (order,) = [each.order for each in planned(story).wanted if each.kind == "evaluate"]
+    assert [gate.get("floor") for gate in order.params["gates"]] == [None, RULES.promotion.floor_3p, None]
 
 
 # --- clocks ----------------------------------------------------------------------------------------------

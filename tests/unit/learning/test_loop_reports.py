@@ -4,6 +4,7 @@ import pytest
 from learning_story import RULES, Story, artifact
 
 from ringrift.learning.orders import evaluate_order, selfplay_order, train_order, validate_order
+from ringrift.learning.promotion import Pairing
 from ringrift.learning.records import ShardState
 from ringrift.learning.results import problem_with
 from ringrift.work.job_orders import JobReport
@@ -32,7 +33,8 @@ def opened(story, kind, order):
 
 def evaluation(story, model, opponents=("random",)):
     candidate = story.state.models[model]
-    order = evaluate_order(story.state, RULES, candidate, opponents, games=10, purpose="promotion")
+    pairings = [Pairing(opponent, 10) for opponent in opponents]
+    order = evaluate_order(story.state, RULES, candidate, pairings, purpose="promotion")
     return opened(story, "evaluate", order)
 
 

@@ -11,7 +11,7 @@ from ringrift.learning.announcing import Silent
 from ringrift.learning.cascade import CascadeSource, decided_by_cascade, warm_start
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts import Blocked, JobIssued, Noted
-from ringrift.learning.judging import open_candidate
+from ringrift.learning.judging import open_candidates
 from ringrift.learning.models_view import in_training
 from ringrift.learning.orders import train_order
 from ringrift.learning.outlook import outlook
@@ -88,7 +88,7 @@ def test_a_student_is_no_candidate_costs_no_steps_and_holds_up_no_training():
     story.now_s += 1_000
     carried_out(story, wanted(story, rules, "distillation").order)
     assert (story.state.bucket.spent, story.state.models) == (spent, models)
-    assert open_candidate(story.state) is None
+    assert open_candidates(story.state) == []
 
 
 def test_a_student_is_rated_against_the_champion():

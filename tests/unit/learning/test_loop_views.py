@@ -6,6 +6,7 @@ from ringrift.learning.facts import Promoted
 from ringrift.learning.feedback_gauntlet import gauntlet_advice
 from ringrift.learning.feedback_rules import feedback, gauntlet_of
 from ringrift.learning.orders import evaluate_order
+from ringrift.learning.promotion import Pairing
 from ringrift.learning.run_status import Curve
 from ringrift.learning.status_view import AroundConfig, config_status, cost
 
@@ -59,7 +60,7 @@ def test_losses_in_another_shape_are_shown_as_unknown():
 def rated_for_four(first_places):
     story, model = a_champion("square8_4p")
     candidate, games = story.state.models[model], 100
-    order = evaluate_order(story.state, RULES, candidate, ["random"], games=games, purpose="rating")
+    order = evaluate_order(story.state, RULES, candidate, [Pairing("random", games)], purpose="rating")
     places = [first_places, games - first_places, 0, 0]
     match = {"opponent": "random", "games": games, "wins": 95, "draws": 0, "losses": 5, "score": 0.9}
     story.end(story.issue("evaluate", order), matches=[{**match, "players": 4, "places": places}])
