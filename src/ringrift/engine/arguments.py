@@ -254,6 +254,7 @@ def check_claim(claimant: Claimant, lease_s: float, limit: int, wait_s: float) -
     _check_names("capabilities", claimant.capabilities)
     if claimant.kinds is not None:
         _check_names("kinds", claimant.kinds)
+    _check_names("except_kinds", claimant.except_kinds)
     check_lease(lease_s)
     check_integer("limit", limit, low=1, high=CLAIM_ITEMS_MAX)
     check_wait("wait_s", wait_s)

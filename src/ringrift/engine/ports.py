@@ -203,6 +203,7 @@ class Claimant:
     node: str = ""
     capabilities: frozenset[str] = frozenset()
     kinds: frozenset[str] | None = None  # None: any kind
+    except_kinds: frozenset[str] = frozenset()  # of those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,10 @@ class HandingContract:
         await add(queue, kind="train")
         assert await claim_one(queue, Claimant(worker="w", kinds=frozenset({"export"}))) is None
         assert await claim_one(queue, Claimant(worker="w", kinds=frozenset())) is None
-        await must_claim(queue, Claimant(worker="w", kinds=frozenset({"export", "train"})))
+        assert await claim_one(queue, Claimant(worker="w", except_kinds=frozenset({"train"}))) is None
+        both = frozenset({"export", "train"})
+        assert await claim_one(queue, Claimant(worker="w", kinds=both, except_kinds=both)) is None
+        await must_claim(queue, Claimant(worker="w", kinds=both))
 
     async def test_a_delayed_item_comes_when_its_time_has(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue

@@ -27,6 +27,7 @@ class EndReason(StrEnum):
     """Why the runner ended a job that would have gone on."""
 
     STOP = "stop"  # the worker stops; the item goes back
+    YIELD = "yield"  # shorter work waits; the job ends well with what it has
     LEASE_LOST = "lease_lost"
     TIMEOUT = "timeout"
     STUCK = "stuck"

@@ -67,7 +67,7 @@ def judge(end: JobEnd, *, attempt: int) -> JobVerdict:
         return JobVerdict(fate=Fate.DROP, error=end.why)
     if end.exit_code in (DONE, DATA_REFUSED) and end.talk.result is not None:
         return JobVerdict(fate=Fate.COMPLETE, status="done" if end.exit_code == DONE else "data_refused")
-    if end.ending is EndReason.STOP:
+    if end.ending in (EndReason.STOP, EndReason.YIELD):
         return JobVerdict(fate=Fate.RELEASE, status="stopped")
     error = _error(end)
     if end.ending is None and end.exit_code == WRONG_INPUT:

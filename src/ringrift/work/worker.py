@@ -1,5 +1,9 @@
 """A worker: so many slots, each claims an item, carries it out, and claims the next.
 
+Self-play is what fills the time that nothing else needs. While all slots are busy and one of them plays
+games that can be handed over, the worker claims other work as well, asks that job to yield, and does the
+claimed work in its slot. There are never more jobs than slots.
+
 The state of a worker is in the engine alone. Its record says what it is and how many slots are free; it can
 be killed at any moment, and the next worker on the node puts in order what it left.
 """
@@ -8,16 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import psutil
 import structlog
 
 from ringrift.engine.ports import Claim, Claimant
-from ringrift.errors import RingRiftError, Unavailable
+from ringrift.errors import LeaseLost, RingRiftError, Unavailable
 from ringrift.events.tracing import continued, extract
 from ringrift.work.job_verdicts import Fate
-from ringrift.work.worker_claim import ClaimedJob
+from ringrift.work.worker_claim import SELFPLAY, ClaimedJob
 from ringrift.work.worker_records import (
     TELL_S,
     WORKER_RENEW_S,
@@ -37,6 +43,14 @@ FAREWELL_S = 5.0
 _MEGABYTE = 2**20
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """Claimed work for which a slot is being freed."""
+
+    claim: Claim
+    taken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Worker:
     """Runs until it is asked to stop."""
 
@@ -54,6 +68,8 @@ class Worker:
         # By token: an item can come back to another slot before its last claim has ended here.
         self._jobs: dict[int, ClaimedJob] = {}
         self._changed = asyncio.Event()
+        self._slots_changed = asyncio.Event()
+        self._waiting: _Waiting | None = None
         self._started_s = shop.runtime.now_s()
         self._done = self._failed = 0
         self._set_aside = ""  # why we may not claim anything
@@ -76,6 +92,7 @@ class Worker:
                     tasks.create_task(self._stop_jobs(stop)),
                 ]
                 slots = [tasks.create_task(self._serve(stop)) for _ in range(config.slots)]
+                slots.append(tasks.create_task(self._make_way(stop)))
                 await asyncio.wait(slots)
                 for helper in helpers:
                     helper.cancel()
@@ -99,7 +116,9 @@ class Worker:
     async def _serve(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                claim = None if await self._is_set_aside() else await self._next_claim(stop)
+                claim = self._take_waiting()
+                if claim is None and not await self._is_set_aside():
+                    claim = await self._next_claim(self._claimant, stop)
                 if claim is not None and await self._is_set_aside():
                     await self._shop.engine.queue.release(claim.id, token=claim.token)
                 elif claim is not None:
@@ -126,10 +145,10 @@ class Worker:
             log.warning("worker.set_aside" if why else "worker.resumed", reason=why)
         return bool(why)
 
-    async def _next_claim(self, stop: asyncio.Event) -> Claim | None:
+    async def _next_claim(self, claimant: Claimant, stop: asyncio.Event) -> Claim | None:
         config = self._shop.config
         claiming = asyncio.ensure_future(
-            self._shop.engine.queue.claim(self._claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s)
+            self._shop.engine.queue.claim(claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s)
         )
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -144,7 +163,7 @@ class Worker:
 
     async def _carry_out(self, claim: Claim, stop: asyncio.Event) -> None:
         job = self._jobs[claim.token] = ClaimedJob(claim, self._shop)
-        self._changed.set()
+        self._tell_slots()
         if stop.is_set():
             job.ask_to_stop()
         try:
@@ -152,26 +171,83 @@ class Worker:
                 fate = await job.carry_out()
         finally:
             del self._jobs[claim.token]
-            self._changed.set()
+            self._tell_slots()
         self._done += fate is Fate.COMPLETE
         self._failed += fate is Fate.FAIL
-        if fate in (Fate.RELEASE, Fate.DROP):
+        if fate in (Fate.RELEASE, Fate.DROP) and self._waiting is None:
             await self._pause(stop)  # what just went back would come again at once
 
+    def _tell_slots(self) -> None:
+        self._changed.set()
+        self._slots_changed.set()
+
     async def _pause(self, stop: asyncio.Event) -> None:
-        waiting = asyncio.ensure_future(stop.wait())
-        sleeping = asyncio.ensure_future(self._shop.runtime.sleep(self._shop.config.pause_s))
-        try:
-            await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            sleeping.cancel()
+        await _first_of(stop.wait(), self._shop.runtime.sleep(self._shop.config.pause_s))
 
     async def _stop_jobs(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._changed.set()
         for job in tuple(self._jobs.values()):
             job.ask_to_stop()
+
+    # --- work that should not wait for games ---------------------------------------------------------
+
+    async def _make_way(self, stop: asyncio.Event) -> None:
+        """While all slots are busy, claim what is not self-play and free a slot for it."""
+        others = replace(self._claimant, except_kinds=frozenset({SELFPLAY}))
+        while not stop.is_set():
+            self._slots_changed.clear()
+            try:
+                if self._to_yield() is None or await self._is_set_aside():
+                    await _first_of(stop.wait(), self._slots_changed.wait())
+                elif (claim := await self._next_claim(others, stop)) is not None:
+                    await self._do_instead(claim, stop)
+            except RingRiftError as error:
+                log.error("worker.making_way_failed", error=f"{type(error).__name__}: {error}")
+                await self._pause(stop)
+
+    def _to_yield(self) -> ClaimedJob | None:
+        """Of the jobs that can yield, the one that was claimed first; None while a slot is free."""
+        if len(self._jobs) < self._shop.config.slots:
+            return None
+        able = (job for job in self._jobs.values() if job.can_yield)
+        return min(able, key=lambda job: job.claimed_s, default=None)
+
+    async def _do_instead(self, claim: Claim, stop: asyncio.Event) -> None:
+        """Ask a job to yield and keep *claim* until a slot takes it; give it back if none will."""
+        job = None if stop.is_set() or await self._is_set_aside() else self._to_yield()
+        waiting = _Waiting(claim)
+        try:
+            if job is not None:
+                log.info("worker.makes_way", item=job.item_id, waits=claim.id, kind=claim.kind)
+                self._waiting = waiting
+                job.ask_to_yield()
+                await self._keep_until_taken(waiting, stop)
+        finally:
+            self._waiting = None
+        if not waiting.taken.is_set():  # a slot became free meanwhile, and claims it, or we stop
+            await self._shop.engine.queue.release(claim.id, token=claim.token)
+
+    async def _keep_until_taken(self, waiting: _Waiting, stop: asyncio.Event) -> None:
+        config, claim = self._shop.config, waiting.claim
+        while not (waiting.taken.is_set() or stop.is_set()):
+            renewing = self._shop.runtime.sleep(config.renew_s)
+            await _first_of(waiting.taken.wait(), stop.wait(), renewing)
+            if waiting.taken.is_set() or stop.is_set():
+                return
+            try:
+                await self._shop.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
+            except LeaseLost:
+                waiting.taken.set()  # by another worker
+                return
+
+    def _take_waiting(self) -> Claim | None:
+        """The work for which a slot was freed, once."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or waiting.taken.is_set():
+            return None
+        waiting.taken.set()
+        return waiting.claim
 
     # --- beside them --------------------------------------------------------------------------------
 
@@ -224,3 +300,13 @@ class Worker:
                 await self._recovery.now_and_then()
             except (RingRiftError, OSError) as error:
                 log.warning("worker.tidying_failed", error=str(error))
+
+
+async def _first_of(*waits: Awaitable[object]) -> None:
+    """Wait until one of *waits* is over, and leave the others."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

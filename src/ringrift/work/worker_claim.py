@@ -34,6 +34,7 @@ from ringrift.work.worker_shop import Workshop
 log = structlog.get_logger()
 
 T = TypeVar("T")
+SELFPLAY = "selfplay"
 
 
 class ClaimedJob:
@@ -45,7 +46,8 @@ class ClaimedJob:
         self._order = JobOrder(config="", params={})
         self._limits: JobLimits | None = None
         self._job: RunningJob | None = None
-        self._stop_asked = False
+        self._stop_asked = self._yield_asked = False
+        self._claimed_s = shop.runtime.monotonic_s()
         self._is_over = False  # the queue knows how it ended, and there is no lease to keep
         self._lost = ""
         self._wall_s = self._cpu_s = self._gpu_s = 0.0  # of all attempts, as far as their ends were noted
@@ -59,6 +61,23 @@ class ClaimedJob:
         self._stop_asked = True
         if self._job is not None:
             self._job.ask_to_end(EndReason.STOP, "the worker stops")
+
+    @property
+    def can_yield(self) -> bool:
+        """Whether the job ends well when it is asked to, and was not asked yet."""
+        params = self._claim.payload.get("params")
+        hands_over = isinstance(params, dict) and params.get("hand_over") is True
+        return self._claim.kind == SELFPLAY and hands_over and not (self._yield_asked or self._stop_asked)
+
+    @property
+    def claimed_s(self) -> float:
+        return self._claimed_s
+
+    def ask_to_yield(self) -> None:
+        """Let the job end with what it has; others go on with it."""
+        self._yield_asked = True
+        if self._job is not None:
+            self._job.ask_to_end(EndReason.YIELD, "other work waits")
 
     async def carry_out(self) -> Fate:
         """Do it, and tell the queue how it went; return that."""
@@ -125,6 +144,8 @@ class ClaimedJob:
         self._job = job = RunningJob(task, runtime=shop.runtime, host=shop.host if is_hosted else None)
         if self._stop_asked:
             self.ask_to_stop()
+        elif self._yield_asked:
+            self.ask_to_yield()
         if self._lost:
             job.ask_to_end(EndReason.LEASE_LOST, self._lost)
         telling = asyncio.ensure_future(tell_progress(claim, order, job, shop))
@@ -296,7 +317,9 @@ class ClaimedJob:
         await self._leave_folder()
         await self._insist(lambda: queue.release(claim.id, token=claim.token), "release")
         log.info("worker.given_back", item=claim.id, kind=claim.kind)
-        await self._shop.events.given_back(claim, "the worker stops")
+        await self._shop.events.given_back(
+            claim, "the worker stops" if self._stop_asked else "other work waits"
+        )
         return Fate.RELEASE
 
     async def _fail(self, verdict: JobVerdict, *, elapsed_s: float) -> Fate:

@@ -28,6 +28,8 @@ def end(code, *, result=None, ending=None, why="", tail=()):
         # It was done before it heard that it should stop.
         (0, EndReason.STOP, Fate.COMPLETE, "done", False),
         (3, EndReason.STOP, Fate.RELEASE, "stopped", False),
+        (0, EndReason.YIELD, Fate.COMPLETE, "done", False),
+        (-9, EndReason.YIELD, Fate.RELEASE, "stopped", False),
         # Killed while it was still being loaded, or after the grace period: not its fault.
         (-15, EndReason.STOP, Fate.RELEASE, "stopped", False),
         (-9, EndReason.STOP, Fate.RELEASE, "stopped", False),

@@ -60,6 +60,7 @@ class _Item:
             self.state is WorkState.READY
             and self.not_before_s <= now_s
             and (claimant.kinds is None or self.new.kind in claimant.kinds)
+            and self.new.kind not in claimant.except_kinds
             and self.new.node in (None, claimant.node)
             and self.new.requires <= claimant.capabilities
         )

@@ -74,6 +74,7 @@ class LaneIndex:
 def _fits(claimant: Claimant, kind: str, node: str, requires: frozenset[str]) -> bool:
     return (
         (claimant.kinds is None or kind in claimant.kinds)
+        and kind not in claimant.except_kinds
         and node in ("", claimant.node)
         and requires <= claimant.capabilities
     )
