@@ -65,7 +65,7 @@ def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None 
     else:
         parts += [Text(), *([curve, Text()] if curve is not None else []), decisions]
     if height is None and status.configs:
-        parts += [Text(), draw_cost(status, width=width)]
+        parts += [Text(), draw_cost(status, width=width), *_starting(status)]
     return Group(*parts, *_findings(status, 3 if height is not None else FINDINGS_MAX))
 
 
@@ -80,6 +80,14 @@ def _findings(status: RunStatus, limit: int) -> list[RenderableType]:
     if len(told) > limit:
         lines.append(Text(f"and {len(told) - limit} more: `ringrift doctor --quick`", style="dim"))
     return lines
+
+
+def _starting(status: RunStatus) -> list[RenderableType]:
+    starting = status.starting
+    if starting is None:
+        return []
+    told = f"starting jobs took {starting.share:.1%} of the workers' time; the last ones"
+    return [Text(f"{told} played or learned after {starting.median_s:.1f} s (median)")]
 
 
 def head_line(status: RunStatus, *, now_s: float) -> Text:

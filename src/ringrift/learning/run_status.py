@@ -158,6 +158,13 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     set_aside: dict[str, Any] | None = None  # reason, since_s, until_s, by
 
 
+class StartStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What it costs that jobs have to start: from a worker's claim to the first game or step of the job."""
+
+    share: float  # of all seconds that workers spent on jobs
+    median_s: float  # of the last jobs
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The whole run."""
 
@@ -170,6 +177,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[RunDecision, ...]  # newest first, bounded
     queue: dict[str, dict[str, int]]  # kind: state: items
     findings: tuple[dict[str, Any], ...] = ()  # of the doctor: check, level, text, advice
+    starting: StartStatus | None = None  # None: no job has told of its start
     worker_statistics: tuple[WorkerStatus, ...] = ()  # everybody who ever brought something, by name
 
 

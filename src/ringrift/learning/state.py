@@ -77,6 +77,7 @@ class EndedJob:
     at_s: float
     wall_s: float
     cpu_s: float
+    start_s: float | None = None  # until its first game or step; None: it told of none
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ class ConfigState:
     served_s: defaultdict[str, float] = field(
         default_factory=lambda: defaultdict(float)
     )  # kind: seconds of workers
+    starting_s: float = 0.0  # of the workers' seconds, before the first game or step of a job
+    timed_s: float = 0.0  # the workers' seconds of the jobs that told of their start
     cpu_s: float = 0.0
     gpu_s: float = 0.0
     node_s: defaultdict[str, float] = field(
@@ -348,7 +351,10 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
     state.served_s[job.kind] += report.wall_s
     state.node_s[report.node] += report.wall_s if report.node_s is None else report.node_s
     state.cpu_s += report.cpu_s
-    state.recent_jobs.append(EndedJob(job.kind, fact.at_s, report.wall_s, report.cpu_s))
+    state.recent_jobs.append(EndedJob(job.kind, fact.at_s, report.wall_s, report.cpu_s, report.start_s))
+    if report.start_s is not None:
+        state.starting_s += report.start_s
+        state.timed_s += max(report.wall_s, report.start_s)
     state.gpu_s += report.gpu_s
     state.standing(report.worker).jobs += 1
     results.take_in(state, job, report, fact.at_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
+from statistics import median
 from typing import Any
 
 from ringrift.learning.bottleneck import bottleneck
@@ -33,6 +34,7 @@ from ringrift.learning.run_status import (
     LossPoint,
     RunDecision,
     StageProgress,
+    StartStatus,
     WorkerStatus,
 )
 from ringrift.learning.snapshot import EXTRA_STAGES, STAGES, ConfigPlan
@@ -40,6 +42,7 @@ from ringrift.learning.state import Block, ConfigState
 from ringrift.work.worker_records import RunningRecord, WorkerRecord
 
 LOSSES_SHOWN = 200
+STARTS_SHOWN = 100  # jobs whose starts count as recent
 DECISIONS_SHOWN = 50
 # Of several jobs under way, the one furthest along is what the config is doing.
 _FURTHEST = ("evaluate", "train", "export", "validate", "selfplay", "tournament", "diagnose", "recompute")
@@ -194,6 +197,18 @@ def _next(plan: ConfigPlan | None) -> str:
     order = {stage: number for number, stage in enumerate(("train", "evaluate", *STAGES))}
     said = sorted(plan.explanations, key=lambda each: (not each.will, order.get(each.stage, len(order))))
     return f"{said[0].stage}: {said[0].reason}" if said else ""
+
+
+def start_status(states: Sequence[ConfigState]) -> StartStatus | None:
+    """What starting took over all configs; None if no job has told of it."""
+    timed_s = sum(state.timed_s for state in states)
+    ended = (job for state in states for job in islice(reversed(state.recent_jobs), STARTS_SHOWN))
+    newest = sorted(ended, key=lambda job: job.at_s)[-STARTS_SHOWN:]
+    recent = [job.start_s for job in newest if job.start_s is not None]
+    if not recent or timed_s <= 0:
+        return None
+    share = sum(state.starting_s for state in states) / timed_s
+    return StartStatus(share=round(share, 4), median_s=round(median(recent), 3))
 
 
 def worker_statistics(

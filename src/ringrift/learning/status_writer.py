@@ -20,7 +20,13 @@ from ringrift.learning.ledger import quoted
 from ringrift.learning.run_check import MarkKeeper
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.state import ConfigState
-from ringrift.learning.status_view import AroundConfig, config_status, decisions, worker_statistics
+from ringrift.learning.status_view import (
+    AroundConfig,
+    config_status,
+    decisions,
+    start_status,
+    worker_statistics,
+)
 from ringrift.learning.wishes import ALL, Wishes
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
@@ -103,6 +109,7 @@ class StatusWriter:
             decisions=decisions(states),
             queue={kind: {str(s): n for s, n in by.items()} for kind, by in counts.items()},
             findings=await self._findings(states),
+            starting=start_status(states),
             worker_statistics=worker_statistics(states, workers, now_s),
         )
 

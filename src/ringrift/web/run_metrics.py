@@ -48,6 +48,11 @@ WORKER_NUMBERS: tuple[tuple[str, str, Callable[[WorkerStatus], float]], ...] = (
 def run_metrics(run: RunStatus) -> Iterator[Metric]:
     """A config has no sample of what it has no value for."""
     yield GaugeMetricFamily("ringrift_workers", "Jobs that may run at a time", value=run.workers)
+    if run.starting is not None:
+        about = "Share of the workers' time that jobs take to start"
+        yield GaugeMetricFamily("ringrift_start_share", about, value=run.starting.share)
+        about = "Median time of recent jobs to their first game or step"
+        yield GaugeMetricFamily("ringrift_start_seconds", about, value=run.starting.median_s)
     for kind, rows in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
         for name, about, number in rows:
             family = kind(name, about, labels=["config"])

@@ -60,6 +60,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float
     wall_s: float
     cpu_s: float
+    start_s: float | None = None  # from the claim to its first game or step; None: it told of none
     gpu_s: float = 0.0  # how long it had a GPU
     node_s: float | None = None  # how long it took a whole node, or would have; None: not known
     machine: str = ""  # the kind, as the worker measured it; empty: it has GPUs, or an older version

@@ -17,6 +17,7 @@ ARTIFACTS_MAX = 10_000
 DEPTH_MAX = 32  # of lists and tables in one another
 INTEGER_MAX = 2**63 - 1
 TEXT_CHARS_MAX = 200
+BEFORE_WORK = ("", "starting", "reading")  # stages in which nothing is played or learned yet
 POSITION = ("stage", "done", "total", "rate", "eta_s", "idle_s")
 KNOWN = frozenset(("event", "kind", "elapsed_s", "cpu_s", "gpu_s", *POSITION))
 
@@ -36,6 +37,7 @@ class JobTalk:
     def __init__(self, *, now_s: float) -> None:
         self.heard_s = now_s  # when the last line came
         self.moved_s = now_s  # when it last did something worth a line
+        self.working_s: float | None = None  # when it began with what it was ordered for
         self.bytes_heard = self.lines_refused = 0
         self.stage, self.last_line = "", ""
         self.done: float = 0
@@ -90,6 +92,8 @@ class JobTalk:
             self._take_position(said)
             if (self.stage, self.done) != before:
                 self.moved_s = now_s
+            if self.working_s is None and self.stage not in BEFORE_WORK:
+                self.working_s = now_s
         elif event == "artifact":
             self._take_artifact(said)
         elif event == "result":

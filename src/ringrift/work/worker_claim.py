@@ -50,6 +50,7 @@ class ClaimedJob:
         self._claimed_s = shop.runtime.monotonic_s()
         self._is_over = False  # the queue knows how it ended, and there is no lease to keep
         self._lost = ""
+        self._begun_s = shop.runtime.monotonic_s()
         self._wall_s = self._cpu_s = self._gpu_s = 0.0  # of all attempts, as far as their ends were noted
 
     @property
@@ -92,7 +93,7 @@ class ClaimedJob:
             await forget_progress(self._claim.id, self._shop)
 
     async def _carry_out(self) -> Fate:
-        begun_s = self._shop.runtime.monotonic_s()
+        begun_s = self._begun_s
         await self._shop.events.claimed(self._claim)
         try:
             end = await self._attempt()
@@ -260,12 +261,14 @@ class ClaimedJob:
         artifacts, fields = await take_in(
             self._folder, end.talk, blobs, asked=(self._claim.kind, self._order)
         )
+        working_s = end.talk.working_s
         report = JobReport(
             status=verdict.status,
             worker=config.name,
             node=config.node,
             started_s=self._job.started_s,
             wall_s=round(self._wall_s, 3),
+            start_s=None if working_s is None else round(working_s - self._begun_s, 3),
             cpu_s=round(self._cpu_s, 3),
             gpu_s=round(self._gpu_s, 3),
             node_s=round(config.node_seconds(cpu_s=self._cpu_s, gpu_s=self._gpu_s), 3),

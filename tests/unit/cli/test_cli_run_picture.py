@@ -3,6 +3,7 @@
 import asyncio
 import io
 
+import msgspec
 import pytest
 import structlog
 from hypothesis import given
@@ -18,7 +19,7 @@ from ringrift.cli.run_picture import deed_of, draw_run, head_line
 from ringrift.cli.wording import count, duration, effort
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.engine.memory import memory_engine
-from ringrift.learning.run_status import Curve
+from ringrift.learning.run_status import Curve, StartStatus
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.testing.simulation import ManualRuntime
 
@@ -42,6 +43,16 @@ def test_the_picture_has_progress_speed_loss_curve_and_decisions():
     for words in ("190/512 games", "3.40 games/s", "2.128", "701 (674 to 728)", "the test says stronger"):
         assert words in shown
     assert any(0x2801 <= ord(character) <= 0x28FF for character in shown), "the curve is drawn"
+
+
+def test_the_whole_picture_says_what_starting_of_jobs_takes():
+    status = SampleRun().status()
+    assert "starting jobs" not in drawn(status, width=120, height=None)
+    status = msgspec.structs.replace(status, starting=StartStatus(share=0.034, median_s=0.62))
+    told = (
+        "starting jobs took 3.4% of the workers' time; the last ones played or learned after 0.6 s (median)"
+    )
+    assert told in drawn(status, width=120, height=None)
 
 
 def test_what_holds_learning_back_is_told_once_for_all_configs_that_share_it():

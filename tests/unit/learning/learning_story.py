@@ -34,6 +34,7 @@ class Story:
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.facts: list[AnyFact] = []
         self.worker = "w1"
+        self.start_s: float | None = None  # what jobs take before their first game or step
         self.measured = ""  # what the worker says of its machine
         self._number = 0
 
@@ -63,6 +64,7 @@ class Story:
             wall_s=10.0,
             cpu_s=9.0,
             machine=self.measured,
+            start_s=self.start_s,
             artifacts=artifacts,
             fields=fields,
         )

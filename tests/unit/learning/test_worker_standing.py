@@ -14,7 +14,7 @@ from ringrift.learning.recomputation import BY_PERSON, BY_PLAN, suspect_since, w
 from ringrift.learning.records import ShardState
 from ringrift.learning.results import problem_with
 from ringrift.learning.rules import configured_rules
-from ringrift.learning.status_view import worker_statistics
+from ringrift.learning.status_view import STARTS_SHOWN, start_status, worker_statistics
 from ringrift.learning.trends_curves import RatingCurves
 from ringrift.learning.worker_standing import Comparison, Vote
 from ringrift.settings import load_settings
@@ -230,3 +230,15 @@ def test_a_comparison_that_says_two_things_is_a_failure(fields):
     report = story.facts[1].report
     bad = type(report)(status="done", worker="b", node="n", started_s=0, wall_s=1, cpu_s=1, fields=fields)
     assert problem_with(story.state, job, bad)
+
+
+def test_what_starting_took_is_a_share_of_the_time_of_the_jobs_that_told_of_it():
+    story, other = Story(), Story()
+    story.play()  # an older version told nothing, and its ten seconds do not count
+    assert start_status([story.state, other.state]) is None
+    for each, story.start_s in (("early", 4.0), ("late", 1.0)):
+        for _ in range(STARTS_SHOWN if each == "late" else 1):
+            story.play()
+    found = start_status([story.state, other.state])
+    assert found.median_s == 1.0
+    assert found.share == pytest.approx((4 + STARTS_SHOWN) / (10 * (STARTS_SHOWN + 1)), abs=1e-4)

@@ -282,6 +282,25 @@ def test_a_job_that_keeps_stopping_by_itself_is_given_up(world):
     world(scenario)
 
 
+def test_how_long_a_job_took_to_start_is_in_the_report(world):
+    async def scenario(here):
+        item_id = await here.add("train")
+        child = await here.child()
+        await here.runtime.sleep(20)
+        say(child, event="progress", stage="reading", done=0, total=1)
+        await here.runtime.sleep(10)
+        say(child, event="progress", stage="training", done=0, total=100)
+        await here.runtime.sleep(50)
+        say(child, event="progress", stage="training", done=100, total=100)
+        end_well(child)
+        assert (await here.until(item_id, DONE)).result["start_s"] == pytest.approx(30, abs=2)
+        item_id = await here.add("train")
+        end_well(await here.child(1))
+        assert (await here.until(item_id, DONE)).result["start_s"] is None
+
+    world(scenario)
+
+
 def test_what_earlier_attempts_took_is_in_the_report(world):
     async def scenario(here):
         item_id = await here.add()
