@@ -299,6 +299,7 @@ def what_facts_say(facts: Sequence[AnyFact], config: str, began_s: float) -> dic
         if isinstance(fact, JobEnded) and fact.report is not None:
             order = issued[fact.job_id]
             waits_s.setdefault(order.kind, []).append(fact.report.started_s - order.at_s)
+    starts_s = [report.start_s for _, report in ended if report.start_s is not None]
     promoted = [fact.at_s for fact in facts if isinstance(fact, Promoted)]
     files = {file for model in state.models.values() for file in files_of(model)}
     trained = {digest for file in files for digest in state.samples[file].shards}
@@ -315,6 +316,8 @@ def what_facts_say(facts: Sequence[AnyFact], config: str, began_s: float) -> dic
         "untrained_rows_share": round(untrained_rows / state.rows, 4) if state.rows else None,
         "jobs": dict(Counter(kind for kind, _ in ended)),
         "wait_s": {kind: round(median(each), 1) for kind, each in sorted(waits_s.items())},
+        "start_s": round(median(starts_s), 2) if starts_s else None,
+        "start_share": round(state.starting_s / state.timed_s, 4) if state.timed_s else None,
         "failed": sum(isinstance(fact, JobEnded) and bool(fact.error) for fact in facts),
         "cpu_s": {kind: round(used, 1) for kind, used in sorted(cpu_s.items())},
         "trainings": len(state.models),

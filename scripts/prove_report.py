@@ -114,6 +114,7 @@ def config_table(runs: Sequence[dict[str, Any]]) -> str:
             percent(found["untrained_rows_share"]),
             seconds(found["first_promotion_s"]),
             seconds(found["idle_s_max"]),
+            f"{NOTHING if found['start_s'] is None else found['start_s']} ({percent(found['start_share'])})",
             ", ".join(f"{kind} {wait_s:.1f}" for kind, wait_s in found["wait_s"].items()),
             f"{found['champion_number'] or NOTHING} / {found['generator_number'] or NOTHING}",
         )
@@ -123,6 +124,7 @@ def config_table(runs: Sequence[dict[str, Any]]) -> str:
     columns = (
         *("config", "seed", "games", "rows", "trainings", "verdicts", "promotions"),
         *("steps / 4 rows", "rows never trained on", "first promotion", "longest without a job"),
+        "start, median s (share)",
         "wait for a worker, median s",
         "champion / generator",
     )

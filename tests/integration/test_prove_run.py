@@ -87,6 +87,8 @@ def test_a_report_has_the_strength_of_all_seeds_and_also_runs_that_were_cut_off(
         "first_promotion_s": 61.0,
         "idle_s_max": 3.0,
         "wait_s": {"train": 1.5},
+        "start_s": 0.9,
+        "start_share": 0.02,
         "champion_number": 1,
         "generator_number": None,
     }
@@ -112,6 +114,7 @@ def test_a_report_has_the_strength_of_all_seeds_and_also_runs_that_were_cut_off(
     text = (tmp_path / "report.md").read_text()
     assert "85.0% (80.0% to 90.0%)" in text
     assert "cut off" in text
+    assert "0.9 (2.0%)" in text
     assert "| 4.0% |" in text
     assert (tmp_path / "connect_four_2p.svg").read_text().startswith("<svg")
     assert json.loads((tmp_path / "report.json").read_text())["runs"][0]["whole"]

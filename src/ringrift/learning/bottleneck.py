@@ -21,6 +21,7 @@ from ringrift.work.shares import PREPARING
 RECENT_S = 900.0
 JUDGING_SHARE_MAX = 0.15
 PREPARING_SHARE_MAX = 0.05
+STARTING_SHARE_MAX = 0.05
 EARNED_TIMES_MAX = 1.25
 UNSHOWN_MIN = 3  # candidates
 UNSHOWN_COST = 0.1  # of a candidate that was not shown to be stronger
@@ -32,7 +33,7 @@ _PASSED = (ModelState.PRODUCTION, ModelState.SUPERSEDED, ModelState.ROLLED_BACK)
 class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
     """The cause that costs most, in a sentence with its number."""
 
-    cause: str  # failures, workers, games, training, judging, preparing, candidates, nothing
+    cause: str  # failures, workers, games, training, judging, preparing, starting, candidates, nothing
     text: str
     cost: float  # share of the recent work; 1: nothing goes on
 
@@ -52,6 +53,7 @@ def _causes(state: ConfigState, rules: LearningRules, now_s: float) -> Iterator[
         return
     yield from _unspent(state, rules, since_s)
     yield from _overhead(jobs)
+    yield from _starting(jobs)
     yield from _unshown(state)
     yield from _waiting_for_rows(state, rules, jobs, now_s - max(since_s, state.first_s))
 
@@ -120,6 +122,16 @@ def _overhead(jobs: list[EndedJob]) -> Iterator[Bottleneck]:
     if preparing > PREPARING_SHARE_MAX:
         text = f"preparing: checking and exporting take {preparing:.0%} of processor time"
         yield Bottleneck(cause="preparing", text=text, cost=preparing)
+
+
+def _starting(jobs: list[EndedJob]) -> Iterator[Bottleneck]:
+    """Time of the workers in which no job plays or learns yet."""
+    timed = [(job.start_s, job.wall_s) for job in jobs if job.start_s is not None]
+    whole_s = sum(max(start_s, wall_s) for start_s, wall_s in timed)
+    share = sum(start_s for start_s, _ in timed) / max(whole_s, 1e-9)
+    if share > STARTING_SHARE_MAX:
+        text = f"starting: jobs take {share:.0%} of the workers' time before their first game or step"
+        yield Bottleneck(cause="starting", text=text, cost=share)
 
 
 def _unshown(state: ConfigState) -> Iterator[Bottleneck]:

@@ -79,6 +79,17 @@ def test_work_that_takes_more_than_it_should(cpu_s, expected):
     assert cause(worked(learned(), **cpu_s))[1] == expected
 
 
+def test_jobs_that_take_long_to_start():
+    story = worked(learned(), selfplay=70, train=20)
+    story.state.recent_jobs.append(EndedJob("train", story.now_s, wall_s=10.0, cpu_s=10.0, start_s=0.4))
+    assert cause(story)[0] == "games"
+    story.state.recent_jobs.append(EndedJob("selfplay", story.now_s, wall_s=20.0, cpu_s=20.0, start_s=3.2))
+    assert cause(story) == (
+        "starting",
+        "starting: jobs take 12% of the workers' time before their first game or step",
+    )
+
+
 def test_games_are_named_when_nothing_else_costs_more_than_it_should():
     story = worked(learned(), selfplay=70, train=20, evaluate=10)
     story.state.first_s = story.now_s - 100
