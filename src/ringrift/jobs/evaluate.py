@@ -211,7 +211,11 @@ class _Judgement:
         params, players = self._params, self._game.players
         sides = (self._entrants[0], self._entrants[number + 1])
         openings = gate.games_left(players) // players
-        plan = MatchPlan(number, sides, openings, params.seed, params.opening_plies, params.batch)
+        batch = params.batch
+        if isinstance(gate.test, FloorTest):
+            # Most pass with the fewest games: others that go on beside them would be played in vain.
+            batch = min(batch, max(players, gate.test.games_decisive))
+        plan = MatchPlan(number, sides, openings, params.seed, params.opening_plies, batch)
         match = RecordedMatch(self._job, self._game, plan, writer, run_id=self._run_id)
         played = sum(each["games"] for each in self.results)
         end = match.play(gate.is_decided, partial(self._tell, gate, played), out_of_time=out_of_time)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from enum import IntEnum, StrEnum
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import msgspec
@@ -293,15 +293,10 @@ def _exploration(
 
 
 def _in_a_row(state: ConfigState, *, accepted: bool) -> int:
-    count = 0
-    for model in islice(reversed(state.models.values()), MODELS_SEEN):
-        verdict = _verdict(model)
-        if verdict is None:
-            continue
-        if verdict is not accepted:
-            break
-        count += 1
-    return count
+    """Models that nobody judged because a newer one was there say nothing either way."""
+    verdicts = (_verdict(model) for model in reversed(state.models.values()))
+    judged = islice((each for each in verdicts if each is not None), MODELS_SEEN)
+    return sum(1 for _ in takewhile(lambda each: each is accepted, judged))
 
 
 def _verdict(model: Model) -> bool | None:

@@ -4,7 +4,7 @@ Training never waits for a verdict, so several candidates may be open at once. O
 has begun goes on until it is decided, then the newest is next. A candidate gives way to a newer one
 
 - when its judgement has not begun, and that of the newer one is to begin,
-- when its judgement has begun, speaks against it so far, and a newer one waits,
+- when its judgement has begun, has not come a third of the way to a promotion, and a newer one waits,
 - when a model newer than it has become the champion.
 
 Judging takes at most a share of the processor time of its config.
@@ -28,6 +28,7 @@ from ringrift.work.scheduling_budget import board_and_players
 
 OPEN = (ModelState.EVALUATING, ModelState.STAGING)
 JUDGING = ("evaluate", "tournament")  # kinds of jobs whose time counts
+WAY_TO_GO_ON = 1 / 3  # to the upper bound: benchmarks/candidates_given_up.py shows why
 RECENT_CPU_S = 1200.0  # what counts as the recent past: so much processor time
 # Until there is a first champion its share would make the first judgement wait for an hour on a large board.
 FIRST_CPU_S = 120.0
@@ -101,10 +102,12 @@ def _older_and_not_begun(snapshot: Snapshot, candidate: Model) -> list[Archived]
 
 
 def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) -> Archived | None:
-    """Not worth more games: it is behind so far, and a newer one waits."""
+    """Not worth more games: it is no clear gain so far, and a newer one waits that has learned more since."""
     newest = open_candidates(snapshot.state)[0]
     seen = found.evidence[found.gate]
-    if newest.number <= candidate.number or not seen["games"] or seen.get("llr", 0.0) >= 0:
+    if newest.number <= candidate.number or found.gate == promotion.FLOOR or not seen["games"]:
+        return None
+    if seen["llr"] >= WAY_TO_GO_ON * seen["bounds"][1]:
         return None
     reason = f"{found.reason}; a newer candidate, model {newest.number}, is judged instead"
     return Archived(at_s=snapshot.now_s, model=candidate.digest, reason=reason)

@@ -138,6 +138,14 @@ class FloorTest:
         if not 0 < self.games_min <= self.games_max:
             raise ConfigError("floor: without games everything would pass")
 
+    @property
+    def games_decisive(self) -> int:
+        """The fewest games that can pass it: all of them won."""
+        games = self.games_min
+        while games < self.games_max and wilson_interval(1.0, games, z=Z_99)[0] < self.share:
+            games += 1
+        return games
+
     def interval(self, found: Evidence) -> tuple[float, float]:
         return wilson_interval(found.win_share, found.games, z=Z_99)
 
