@@ -243,12 +243,14 @@ class World:
 
     def _selfplay(self, order):
         hands_over = order.params.get("hand_over", False)
-        games = GAMES_PER_JOB if hands_over else order.params["games"]
+        games = (
+            min(order.params["games"] - GAMES_LEFT, GAMES_PER_JOB) if hands_over else order.params["games"]
+        )
         shard = self._artifact("shard", games=games, rows=games * ROWS_PER_GAME)
         left = [self._artifact("unfinished", games=GAMES_LEFT, moves=9 * GAMES_LEFT)] if hands_over else []
         wrong = max(self.cheats.get(self._who, 0.0), self.broken.get(self._who, 0.0))
         self.truth.altered[shard.digest], self.truth.player[shard.digest] = wrong, self._who
-        model = order.inputs.get("champion.safetensors")
+        model = order.inputs.get("generator.safetensors")
         turns = int(any("unfinished" in name for name in order.inputs))
         told = {"generator_sha256": model, "machine": "simulated", "resumed_turns": turns}
         return [shard, *left], told
@@ -277,16 +279,16 @@ class World:
         return reports, {}
 
     def _export(self, order):
-        return [self._artifact("samples", rows=order.params["window_rows"], games=1)], {}
+        return [self._artifact("samples", rows=order.params["rows_max"], games=1)], {}
 
     def _train(self, order):
-        model, card = self._artifact("model"), self._artifact("card")
+        model, card, kept = (self._artifact(kind) for kind in ("model", "card", "checkpoint"))
         parent = order.inputs.get("parent.safetensors")
         before = self.truth.strength.get(parent, -200.0)
         gain = 60.0 * order.params["steps"] / 156 * max(0.05, 1 - before / 1500)
         luck = self.rng.gauss(0.0, 25.0) - (200.0 if self.happens(0.03) else 0.0)
         self.truth.strength[model.digest] = before + gain + luck
-        return [model, card], {"steps": order.params["steps"]}
+        return [model, card, kept], {"steps": order.params["steps"]}
 
     def _evaluate(self, order):
         """By the tests of the job itself, one gate after another until one is not passed."""

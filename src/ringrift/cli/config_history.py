@@ -10,6 +10,7 @@ from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.ratings import Rating, rate
+from ringrift.learning.recall import learned_shards
 from ringrift.learning.records import Model
 from ringrift.learning.state import ConfigState, fold
 from ringrift.learning.students import newest_student
@@ -62,13 +63,14 @@ def model_row(history: ConfigHistory, model: Model) -> dict[str, Any]:
         "parent": model.parent,
         "state": str(model.state),
         "is_champion": model.digest == history.state.champion,
+        "is_generator": model.digest == history.state.generator,
         "rating": None if rated is None else rated.rating,
         "rating_interval": None if rated is None else (rated.low, rated.high),
         "rated_games": 0 if rated is None else rated.games,
         "rows_seen": model.rows_seen,
         "losses": model.losses,
         "samples": model.samples,
-        "shards": len(model.shards),
+        "shards": len(learned_shards(history.state, model)),
         "card": model.card,
         "job": model.job_id,
         "made_s": model.made_s,

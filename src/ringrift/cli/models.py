@@ -18,6 +18,7 @@ from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import NOTHING, brief, clock, count, rating
 from ringrift.engine.ports import Blobs, Engine
 from ringrift.errors import ConfigError, StorageReadOnly
+from ringrift.learning.recall import learned_shards
 from ringrift.learning.records import Model
 
 MODEL_COLUMNS = ("model", "digest", "parent", "state", "rating", "games", "rows seen", "made")
@@ -72,7 +73,8 @@ def show(config: str, model: str | None, as_json: bool) -> None:
     console().print(f"{found.purpose or 'model'} {found.number} of {config}: {found.digest}", markup=False)
     told = rating(row["rating"], row["rating_interval"])
     console().print(f"{row['state']}, rating {told} from {row['rated_games']} games", markup=False)
-    console().print(f"trained on {count(found.rows_seen)} rows in all, of {len(found.shards)} shards")
+    shards = len(learned_shards(history.state, found))
+    console().print(f"trained on {count(found.rows_seen)} rows in all, the last ones of {shards} shards")
     console().print(f"lineage: {' < '.join(brief(each) for each in row['lineage'])}\n")
     rows = [(clock(at_s, with_date=True), state, why) for at_s, state, why in found.history]
     print_table("History", ("when", "state", "why"), rows)

@@ -20,6 +20,7 @@ from ringrift.learning.facts import AnyFact
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, rebuilt_facts, replay
 from ringrift.learning.rules import LearningRules, configured_rules
+from ringrift.learning.rules_record import decided_by_other_plans
 from ringrift.learning.run_check import check_store
 from ringrift.settings import get_settings
 
@@ -62,11 +63,19 @@ async def _facts(engine: Engine, config: str) -> list[AnyFact]:
 def _show_all(config: str, facts: list[AnyFact], found: list[DecisionDivergence], *, as_json: bool) -> None:
     if as_json:
         print_json(
-            {"config": config, "facts": len(facts), "rebuilt": rebuilt_facts(facts), "divergences": found}
+            {
+                "config": config,
+                "facts": len(facts),
+                "rebuilt": rebuilt_facts(facts),
+                "of_other_plans": decided_by_other_plans(facts),
+                "divergences": found,
+            }
         )
         return
     if rebuilt := rebuilt_facts(facts):
         console().print(f"{config}: {count(rebuilt)} facts were made again from files and are not compared")
+    if others := decided_by_other_plans(facts):
+        console().print(f"{config}: another version decided {count(others)} facts; they are not compared")
     if not found:
         console().print(f"{config}: {count(len(facts))} facts, every decision follows from those before it")
         return

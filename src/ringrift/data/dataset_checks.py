@@ -14,7 +14,9 @@ from pathlib import Path
 
 from ringrift.foreign_files.sample_archives import ROWS_MAX, UNREADABLE, SampleArchive, open_samples
 
-NEEDED = ("features", "values")
+POSITIONS = ("features", "states")  # one of them is needed
+VALUES = "values"
+COUNTED = (*POSITIONS, VALUES)
 CHECKSUMS = "checksums"
 _PLAIN_KINDS = frozenset("fiub")  # float, int, unsigned, bool
 
@@ -86,7 +88,7 @@ def _judge(archive: SampleArchive, size: int) -> NPZValidationResult:
     dtypes = {name: array.dtype for name, array in archive.arrays.items()}
     errors = [f"the array {name} is {fault}" for name, fault in archive.faults.items()]
     errors += _shape_errors(shapes)
-    counts = [shape[0] for name, shape in shapes.items() if name in NEEDED and shape]
+    counts = [shape[0] for name, shape in shapes.items() if name in COUNTED and shape]
     return NPZValidationResult(
         valid=not errors,
         sample_count=counts[0] if counts else 0,
@@ -101,8 +103,10 @@ def _judge(archive: SampleArchive, size: int) -> NPZValidationResult:
 def _shape_errors(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     if not shapes:
         return ["it holds no arrays"]
-    errors = [f"the array {name} is missing" for name in NEEDED if name not in shapes]
-    counts = {name: shapes[name][0] for name in NEEDED if shapes.get(name)}
+    errors = [] if VALUES in shapes else [f"the array {VALUES} is missing"]
+    if not shapes.keys() & set(POSITIONS):
+        errors.insert(0, f"the array {' or '.join(POSITIONS)} is missing")
+    counts = {name: shapes[name][0] for name in COUNTED if shapes.get(name)}
     if len(set(counts.values())) > 1:
         errors.append(f"arrays differ in their number of rows: {counts}")
     if any(count > ROWS_MAX for count in counts.values()):
@@ -112,7 +116,9 @@ def _shape_errors(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
 
 def _warnings(shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str]) -> list[str]:
     found = [
-        f"{name} has the odd type {dtypes[name]}" for name in NEEDED if name in dtypes and _odd(dtypes[name])
+        f"{name} has the odd type {dtypes[name]}"
+        for name in ("features", VALUES)
+        if name in dtypes and _odd(dtypes[name])
     ]
     if not any(name.startswith("policy") for name in shapes):
         found.append("it holds no policy")

@@ -76,6 +76,9 @@ class ExportParams(Params, frozen=True, kw_only=True):
         float, msgspec.Meta(ge=0, le=0.5, description="Share of games that training holds out; counted only.")
     ] = HOLD_OUT
     compress: Annotated[bool, msgspec.Meta(description="Deflate the arrays.")] = True
+    features: Annotated[
+        bool, msgspec.Meta(description="Also write what the network sees; `train` makes that from positions.")
+    ] = True
     now_s: Annotated[float, msgspec.Meta(description="When ages end; now if none.")] | None = None
 
 
@@ -202,11 +205,13 @@ def _held_out(params: ExportParams, totals: PlanTotals) -> dict[str, Any]:
 def _write(job: Job, params: ExportParams, game: Game, plan: SamplePlan, part: Path, *, now_s: float) -> None:
     totals = plan.totals()
     symmetries = tuple(range(game.symmetries)) if params.symmetries else (0,)
-    teaching = Teaching(symmetries, params.value_mix)
+    teaching = Teaching(symmetries, params.value_mix, params.features)
     rows, codes = totals.rows * len(symmetries), Codes()
     written = index_max = 0
     job.stage("writing", total=rows)
-    with SampleWriter(part, game, rows=rows, compress=params.compress) as writer:
+    with SampleWriter(
+        part, game, rows=rows, compress=params.compress, with_features=params.features
+    ) as writer:
         for number, path in enumerate(params.shards):
             marked = _marked_games(plan, number, path)
             for columns in game_samples(game, marked, teaching=teaching, codes=codes):

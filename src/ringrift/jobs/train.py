@@ -2,7 +2,8 @@
 
 Stopped and started again, or killed and started again, it ends with the same weights as a run that was
 left alone (on a CPU, with the same number of threads). The model is the average of the weights at the best
-look at the held-out games; its card names its parent, its data and the rows that it has seen.
+look at the held-out games; its card names its parent, its data and the rows that it has seen. Beside it
+lies a checkpoint: a training that is given both goes on as if there had been no end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 import structlog
 import torch
 
-from ringrift.errors import AlreadyExists, ConfigError
+from ringrift.errors import AlreadyExists, ConfigError, Corrupt
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
 from ringrift.jobs.exit_codes import ExitCode
@@ -37,17 +38,19 @@ from ringrift.jobs.training.sample_files import SampleFile, SampleSet
 from ringrift.jobs.training.schedule import LearningRate
 from ringrift.network.card import ModelCard, card_path, read_card
 from ringrift.network.devices import chosen_device
+from ringrift.network.evaluator import has_bfloat16
 from ringrift.network.model import ResidualNet, build
 from ringrift.network.storage import SUFFIX, load_model, save_model
 from ringrift.network.warm_start import take_over
 
 # What has no influence on the weights.
 NOT_IDENTITY = {
-    *("out", "samples", "parent", "warm_start", "threads", "loaders"),
+    *("out", "samples", "parent", "checkpoint", "warm_start", "threads", "loaders"),
     *("checkpoint_s", "heartbeat_s", "log_level"),
 }
 BEST = "best."
 GPU_LOADERS = 14
+STEPS_MAX = 10**12
 
 log = structlog.get_logger()
 
@@ -61,6 +64,12 @@ class TrainParams(Params, frozen=True, kw_only=True):
     parent: Annotated[Path | None, msgspec.Meta(description="Model to start from; from nothing if none.")] = (
         None
     )
+    checkpoint: Annotated[
+        Path | None,
+        msgspec.Meta(
+            description="With the parent: its weights, averages and optimizer, to go on exactly there."
+        ),
+    ] = None
     warm_start: Annotated[
         Path | None, msgspec.Meta(description="Without a parent: a model of another config to begin with.")
     ] = None
@@ -70,6 +79,7 @@ class TrainParams(Params, frozen=True, kw_only=True):
     seed: Annotated[int, msgspec.Meta(ge=0, description="Seed of weights, order and symmetries.")] = 0
     epochs: Annotated[float, msgspec.Meta(gt=0, description="Passes over the rows.")] = 4.0
     steps: Annotated[int, msgspec.Meta(ge=0, description="Steps in all; 0: as the epochs say.")] = 0
+    seconds: Annotated[float, msgspec.Meta(ge=0, description="End after so long; 0: no limit.")] = 0.0
     batch: Annotated[int, msgspec.Meta(ge=1, le=65536, description="Rows of a step.")] = 256
     lr: Annotated[float, msgspec.Meta(gt=0, description="Highest learning rate.")] = 2e-3
     lr_end: Annotated[float, msgspec.Meta(ge=0, description="Learning rate of the last step.")] = 2e-4
@@ -81,15 +91,18 @@ class TrainParams(Params, frozen=True, kw_only=True):
         float, msgspec.Meta(ge=0, lt=1, description="Memory of the averaged weights.")
     ] = 0.999
     hold_out: Annotated[float, msgspec.Meta(ge=0, le=0.5, description="Share of games held out.")] = HOLD_OUT
+    held_rows: Annotated[
+        int, msgspec.Meta(ge=0, description="Newest held-out rows that a look takes; 0: all.")
+    ] = 0
     check_every: Annotated[int, msgspec.Meta(ge=0, description="Steps between looks; 0: an epoch.")] = 0
     patience: Annotated[
         int, msgspec.Meta(ge=0, description="Looks without gain before the end; 0: never.")
     ] = 5
     augment: Annotated[bool, msgspec.Meta(description="Turn every sample at random.")] = True
     device: Annotated[Literal["auto", "cpu", "cuda"], msgspec.Meta(description="Where to compute.")] = "auto"
-    bf16: Annotated[bool | None, msgspec.Meta(description="Compute in bfloat16; on a GPU if not said.")] = (
-        None
-    )
+    bf16: Annotated[
+        bool | None, msgspec.Meta(description="Compute in bfloat16; where that is fast if not said.")
+    ] = None
     compile: Annotated[
         bool | None, msgspec.Meta(description="Compile the network; on a GPU if not said.")
     ] = None
@@ -139,7 +152,8 @@ class _Run:
         self._data = [file_sha256(path) for path in params.samples]
         self._identity = self._fingerprint()
         self._checkpoint = params.out.with_suffix(".checkpoint")
-        split = rows.split(params.hold_out)
+        train_rows, held_rows = rows.split(params.hold_out)
+        split = (train_rows, held_rows[-params.held_rows :])
         device = chosen_device(params.device)
         on_gpu = device != "cpu"
         config = LearnerConfig(
@@ -147,15 +161,19 @@ class _Run:
             clip_norm=params.clip_norm,
             value_weight=params.value_weight,
             average_decay=params.average_decay,
-            bf16=on_gpu if params.bf16 is None else params.bf16,
+            bf16=on_gpu or has_bfloat16() if params.bf16 is None else params.bf16,
             compile=on_gpu if params.compile is None else params.compile,
         )
+        learner = Learner(self._net, config, device=device)
+        if params.checkpoint is not None:
+            _go_on_from(params.checkpoint, learner)
+        self._steps_before = learner.steps
         per_epoch = max(1, len(split[0]) // params.batch)
         steps = params.steps or max(1, round(params.epochs * per_epoch))
         self._epochs = Epochs(
             game,
             rows,
-            Learner(self._net, config, device=device),
+            learner,
             EpochsConfig(
                 seed=params.seed,
                 batch=params.batch,
@@ -178,7 +196,9 @@ class _Run:
             name: value for name, value in params_as_json(self._params).items() if name not in NOT_IDENTITY
         }
         parent = self._parent.sha256 if self._parent is not None else None
-        begun = {"data": self._data, "parent": parent}
+        begun: dict[str, Any] = {"data": self._data, "parent": parent}
+        if self._params.checkpoint is not None:
+            begun["checkpoint"] = file_sha256(self._params.checkpoint)
         if self._warm is not None:
             begun["warm_start"] = self._warm.sha256
         text = msgspec.json.encode({**fields, **begun}, order="sorted")
@@ -197,13 +217,15 @@ class _Run:
         epochs, job = self._epochs, self._job
         self._resume()
         job.stage("training", total=epochs.config.steps, done=epochs.state.step)
-        saved_s = job.runtime.monotonic_s()
+        began_s = saved_s = job.runtime.monotonic_s()
         line: dict[str, Any] = {}
         pace = _Pace(self._params.batch)
         try:
             while not epochs.done:
                 line = epochs.step() or line
                 now_s = job.runtime.monotonic_s()
+                if 0 < self._params.seconds <= now_s - began_s:
+                    line = epochs.end("its time is up") or line
                 job.progress(epochs.state.step, samples_per_s=pace.after_step(now_s), **line)
                 if job.stop.requested or now_s - saved_s >= self._params.checkpoint_s:
                     self._save()
@@ -225,7 +247,7 @@ class _Run:
             )
         epochs = self._epochs
         epochs.state = EpochsState(**facts["state"])
-        restore_learner(epochs.learner, tensors, steps=epochs.state.step)
+        restore_learner(epochs.learner, tensors, steps=self._steps_before + epochs.state.step)
         for name, value in epochs.best.items():
             value.copy_(tensors[BEST + name])
         log.info("train.resumed", step=epochs.state.step)
@@ -250,6 +272,8 @@ class _Run:
             notes={"run": self._identity, "data": self._data, **self._told(net)},
         )
         self._write_curve(state)
+        learner = self._epochs.learner
+        write_checkpoint(checkpoint_path(params.out), learner_tensors(learner), {"steps": learner.steps})
         save_model(net, card, params.out)
 
     def _write_curve(self, state: EpochsState) -> None:
@@ -284,6 +308,7 @@ class _Run:
         card = read_card(card_path(self._params.out))
         self._job.sealed(describe(self._params.out, "model", config=card.config, rows_seen=card.rows_seen))
         self._job.sealed(describe(card_path(self._params.out), "card"))
+        self._job.sealed(describe(checkpoint_path(self._params.out), "checkpoint"))
         for suffix in (".curve.jsonl", ".curve.svg"):
             self._job.sealed(describe(self._params.out.with_suffix(suffix), "curve"))
         told = {name: value for name, value in card.notes.items() if name not in ("run", "data")}
@@ -320,9 +345,28 @@ def _losses_of(prefix: str, line: dict[str, float]) -> dict[str, float] | None:
     return found or None
 
 
+def checkpoint_path(model: Path) -> Path:
+    """Where the learner of a finished model is kept, for whoever trains on from it."""
+    return model.with_suffix(f".checkpoint{SUFFIX}")
+
+
+def _go_on_from(path: Path, learner: Learner) -> None:
+    """Put *learner* where the training that wrote *path* ended."""
+    tensors, facts = read_checkpoint(path)
+    steps = facts.get("steps")
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= STEPS_MAX:
+        raise Corrupt(path, found=f"no number of steps ({steps!r})", advice="Train on without it")
+    try:
+        restore_learner(learner, tensors, steps=steps)
+    except (RuntimeError, KeyError, ValueError) as fault:  # torch says so of names and shapes that do not fit
+        raise Corrupt(path, found=f"another network's ({fault})", advice="Train on without it") from None
+
+
 def _starting_network(params: TrainParams, game: Game) -> tuple[ResidualNet, ModelCard | None]:
     if params.parent is not None and params.warm_start is not None:
         raise ConfigError("train: a network begins with --parent or with --warm-start, not with both")
+    if params.checkpoint is not None and params.parent is None:
+        raise ConfigError("train: a checkpoint goes with the --parent that it was written with")
     if params.parent is None:
         return build(game, params.preset, seed=params.seed), None
     return load_model(params.parent, config=game.key)

@@ -1,8 +1,8 @@
 """Which of the wanted work is ordered now: a few items at a time, when a worker can take them.
 
-Work is pulled. Games fill the slots and one more waits, so that no worker is idle while the next is planned;
-everything else is ordered only when its kind has not had more than its share. So a long queue cannot
-build up, and no kind of work starves another.
+Work is pulled. It is the turn of the config that has had the least processor time for its share, whatever it
+was spent on; and the config does what it needs most. Games fill the slots and one more order waits, so that
+no worker is idle while the next is planned; everything else takes the place of games, which give way at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ringrift.learning.effort import SELFPLAY
 from ringrift.learning.snapshot import ConfigPlan, Wanted
-from ringrift.work.shares import PREPARE, PREPARING, FairClock, kind_of_share, next_kind
+from ringrift.work.shares import PREPARING, next_kind
 from ringrift.work.supply_rules import Supply, wanted_items
 
 
@@ -45,37 +45,39 @@ class Choice:
 
     config: str
     wanted: Wanted
-    group: str  # the kind of work whose share pays
 
 
 def choose(
     plans: Mapping[str, ConfigPlan],
     capacity: Capacity,
-    clock: FairClock,
     *,
-    kind_shares: Mapping[str, float],
     config_served: Mapping[str, float],
     config_shares: Mapping[str, float],
     held: Collection[str] = (),
 ) -> Choice | None:
     """The next order, or None while nothing is wanted or nobody could take it; kinds in *held* wait."""
-    offers: dict[str, dict[str, Wanted]] = {}
+    offers: dict[str, Wanted] = {}
     for config, plan in plans.items():
-        for wanted in plan.wanted:
-            if wanted.kind not in held and capacity.has_room_for(wanted.kind):
-                # A plan names first what it wants most.
-                offers.setdefault(kind_of_share(wanted.kind), {}).setdefault(config, wanted)
+        possible = [
+            each for each in plan.wanted if each.kind not in held and capacity.has_room_for(each.kind)
+        ]
+        if possible:
+            offers[config] = min(possible, key=_rank)
+    # Seconds of work that all other work waits for are never held up, but count as every other does.
+    preparing = [config for config, wanted in offers.items() if wanted.kind in PREPARING]
     if not offers:
         return None
-    if PREPARE in offers:  # seconds of work that all other work waits for: it is counted, but never held up
-        config = next_kind(config_served, config_shares, offers[PREPARE])
-        return Choice(config, offers[PREPARE][config], PREPARE)
-    # Where games have been served less than their share they go first, even if their own queue is full
-    # at the moment; but nothing waits for games that nobody wants.
-    games = any(each.kind == SELFPLAY for plan in plans.values() for each in plan.wanted)
-    waiting = {SELFPLAY} if games and SELFPLAY not in held else set()
-    group = next_kind(clock.served, kind_shares, {*offers, *waiting})
-    if group not in offers:
-        return None
-    config = next_kind(config_served, config_shares, offers[group])
-    return Choice(config, offers[group][config], group)
+    config = next_kind(config_served, config_shares, preparing or offers)
+    return Choice(config, offers[config])
+
+
+def _rank(wanted: Wanted) -> int:
+    """What a config needs most comes first. Each of the first is wanted only when it is due: a training when
+    rows have earned it, a judgement within its share of the time; so games have what is left.
+    """
+    if wanted.kind in PREPARING:
+        return 0
+    return _RANKS.get(wanted.stage, 3)
+
+
+_RANKS = {"train": 1, "evaluate": 2, SELFPLAY: 4}

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from ringrift.engine.work_rules import LEASE_RAN_OUT
-from ringrift.learning.announcement_scene import Announcement, Scene
+from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
 from ringrift.learning.announcements_of_jobs import ENDED, FAILED, ISSUED
 from ringrift.learning.announcements_of_verdicts import promoted, rejected, rolled_back, staged
 from ringrift.learning.facts import (
     AnyFact,
     Archived,
     Blocked,
+    GeneratorMoved,
     JobEnded,
     JobIssued,
     Noted,
@@ -26,6 +27,7 @@ from ringrift.learning.facts import (
     Rejected,
     RolledBack,
     Staged,
+    TrainingReset,
     WorkerResumed,
     WorkerSetAside,
 )
@@ -130,6 +132,23 @@ def _archived(_scene: Scene, _fact: Archived) -> list[Announcement]:
     return []
 
 
+def _generator_moved(_scene: Scene, _fact: GeneratorMoved) -> list[Announcement]:
+    """The orders of games name it; what is published has not changed."""
+    return []
+
+
+def _training_reset(scene: Scene, fact: TrainingReset) -> list[Announcement]:
+    model, newest = scene.state.models[fact.model], scene.state.newest_model
+    completed = {
+        "config_key": scene.config,
+        "model_id": fact.model,
+        "checkpoint_path": blob_path(model.checkpoint or fact.model),
+        "rollback_from": "" if newest is None else newest.digest,
+        "reason": fact.reason,
+    }
+    return [("TRAINING_ROLLBACK_COMPLETED", completed)]
+
+
 def _recalled(scene: Scene, _fact: Recalled) -> list[Announcement]:
     """The weights of the recalled rows went to nothing, or came back."""
     rows = scene.state.totals[f"rows {ShardState.RECALLED}"]
@@ -173,6 +192,8 @@ _TELL: dict[type, Callable[[Scene, Any], list[Announcement]]] = {
     Rejected: rejected,
     RolledBack: rolled_back,
     Archived: _archived,
+    GeneratorMoved: _generator_moved,
+    TrainingReset: _training_reset,
     Recalled: _recalled,
     Blocked: _blocked,
     Noted: _noted,

@@ -173,10 +173,11 @@ def _cpu_job_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement
 
 
 def _train_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
-    samples = scene.state.samples.get(fact.order.inputs.get("samples.npz", ""))
+    known = scene.state.samples
+    files = [known[digest] for digest in fact.order.inputs.values() if digest in known]
     triggered = {
         "config_key": scene.config,
-        "samples": 0 if samples is None else samples.rows,
+        "samples": sum(samples.rows for samples in files),
         "job_id": fact.job_id,
         "trigger_reason": fact.reason,
         "iteration": len(scene.state.models) + 1,

@@ -55,21 +55,14 @@ def rejected(scene: Scene, fact: Rejected) -> list[Announcement]:
 
 
 def rolled_back(scene: Scene, fact: RolledBack) -> list[Announcement]:
-    config = {"config_key": scene.config}
-    back = {**config, "from_model_id": fact.model, "to_model_id": fact.restored or "", "reason": fact.reason}
-    told: list[Announcement] = [
-        ("PROMOTION_ROLLED_BACK", {**back, "triggered_by": "later evidence"}),
-    ]
-    if fact.restored is None:
-        return told
-    done = {
-        **config,
-        "model_id": fact.restored,
-        "checkpoint_path": blob_path(fact.restored),
-        "rollback_from": fact.model,
+    back = {
+        "config_key": scene.config,
+        "from_model_id": fact.model,
+        "to_model_id": fact.restored or "",
         "reason": fact.reason,
+        "triggered_by": "later evidence",
     }
-    return [*told, ("TRAINING_ROLLBACK_COMPLETED", done)]
+    return [("PROMOTION_ROLLED_BACK", back)]
 
 
 def _verdict(scene: Scene, model: str, *, passed: bool) -> list[Announcement]:

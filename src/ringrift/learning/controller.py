@@ -23,7 +23,7 @@ from ringrift.learning.champions import ChampionPointers
 from ringrift.learning.diagnoses import STAGE as DIAGNOSE
 from ringrift.learning.diagnoses import keep_reported
 from ringrift.learning.effort import SELFPLAY, Effort
-from ringrift.learning.facts import AnyFact, Blocked, JobIssued, WorkerSetAside
+from ringrift.learning.facts import SLOTS_TOPIC, AnyFact, Blocked, JobIssued, Noted, WorkerSetAside
 from ringrift.learning.feedback_rules import feedback, velocity_per_hour
 from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.job_ends import ended_fact, without_report
@@ -45,7 +45,7 @@ from ringrift.learning.wishes import Wishes
 from ringrift.learning.worker_standing import SetAside
 from ringrift.runtime import Runtime
 from ringrift.work.safeguards import Safeguards
-from ringrift.work.shares import KIND_SHARES, PREPARING, ConfigView, config_shares
+from ringrift.work.shares import PREPARING, ConfigView, config_shares
 from ringrift.work.supply_rules import slots_for
 from ringrift.work.worker_records import live_workers, own_capability
 
@@ -54,6 +54,7 @@ DECISIONS_AT_ONCE = 16
 ORDERS_AT_ONCE = 256
 HELD_S_MIN, HELD_S_MAX = 1.0, 60.0
 HELD_WRITTEN_S = 600.0
+SLOTS_NOTED_S = 30.0
 PLAN_AGAIN_S = 2.0
 RECOMPUTE_WAIT_S = 600.0  # for the worker that it is meant for; then another is asked
 SEEN_END_KEY = "learning/seen_end"
@@ -219,8 +220,8 @@ class Controller:
             fact = without_report(job, problem, at_s=fact.at_s) if problem else fact
         await self._write(config, fact)
         del self._jobs[job.job_id]
-        took_s = None if fact.report is None else fact.report.wall_s
-        self._effort.end(config, job, took_s, share=self.shares()[config])
+        cpu_s = None if fact.report is None else fact.report.cpu_s
+        self._effort.end(config, job, cpu_s, share=self.shares()[config])
 
     async def _take_in_recalls(self, config: str) -> None:
         """Make facts of the recalls that people asked for, and end jobs that would learn from such games."""
@@ -318,6 +319,7 @@ class Controller:
         slots = slots_for(await live_workers(self._engine.kv), SELFPLAY)
         now_s = self._runtime.now_s()
         self._held = {kind: block for kind, block in self._held.items() if block.holds(now_s)}
+        await self._note_slots(slots)
         shares, throttle = self.shares(), await self._throttle()
         for _ in range(ORDERS_AT_ONCE):
             capacity = self._capacity(slots, throttle)
@@ -330,6 +332,19 @@ class Controller:
             await self._issue(choice, share=shares[choice.config])
             self.plans[choice.config] = plan(await self._snapshot(self._ledgers[choice.config].state))
         log.warning("learning.orders_at_once", orders=ORDERS_AT_ONCE, slots=slots)
+
+    async def _note_slots(self, slots: int) -> None:
+        """Write down how much the workers take, for the plans that depend on it; now and then at most."""
+        now_s, configs = self._runtime.now_s(), len(self._ledgers)
+        for config, ledger in self._ledgers.items():
+            before = ledger.state.newest_note(SLOTS_TOPIC)
+            details = {"slots": slots, "configs": configs}
+            recent = before is not None and 0 <= now_s - before.at_s < SLOTS_NOTED_S
+            if not slots or recent or (before is not None and before.details == details):
+                continue
+            text = f"{slots} jobs at a time for {configs} config{'s' * (configs > 1)}"
+            await self._write(config, Noted(at_s=now_s, topic=SLOTS_TOPIC, text=text, details=details))
+            self.plans[config] = plan(await self._snapshot(ledger.state))
 
     async def _throttle(self) -> float:
         """The part of full speed that is left to games."""
@@ -347,8 +362,6 @@ class Controller:
         return choose(
             self.plans,
             capacity,
-            self._effort.clock,
-            kind_shares=KIND_SHARES,
             config_served=self._effort.turns.served(shares),
             config_shares=shares,
             held=self._held,

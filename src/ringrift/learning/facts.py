@@ -16,6 +16,7 @@ from ringrift.work.job_orders import JobOrder, JobReport
 # Topics of notes that the state itself goes by.
 RULES_TOPIC = "rules"  # puts rules in force
 REBUILT_TOPIC = "rebuilt"  # the facts before it were made again from sealed files
+SLOTS_TOPIC = "slots"  # how many jobs the workers of the run take at a time
 PRICE_TOPIC = "steps_per_row"  # changes what rows earn from then on
 
 
@@ -86,6 +87,22 @@ class Archived(Fact, frozen=True, kw_only=True, tag="archived"):
     reason: str
 
 
+class GeneratorMoved(Fact, frozen=True, kw_only=True, tag="generator_moved"):
+    """Another network plays the games from now on; who is published is another question."""
+
+    model: str | None  # None: games are played without a network
+    previous: str | None
+    reason: str
+
+
+class TrainingReset(Fact, frozen=True, kw_only=True, tag="training_reset"):
+    """Training begins again from the checkpoint of an earlier model; what was trained since is given up."""
+
+    model: str
+    reason: str
+    evidence: dict[str, Any] = {}
+
+
 class Recalled(Fact, frozen=True, kw_only=True, tag="recalled"):
     """Games are not to be trusted any more: they leave window, ratings and evidence."""
 
@@ -139,6 +156,8 @@ AnyFact = (
     | RolledBack
     | Rejected
     | Archived
+    | GeneratorMoved
+    | TrainingReset
     | Recalled
     | Blocked
     | Noted

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from ringrift.learning import promotion
 from ringrift.learning.facts import Archived, Promoted, Rejected, RolledBack, Staged
+from ringrift.learning.generator import unchecked_generator
 from ringrift.learning.orders import RATING, evaluate_order
 from ringrift.learning.promotion import Pairing, PromotionJudgement, PromotionVerdict
 from ringrift.learning.recall import distrusted_models, is_recalled_model, previous_champion, shaken_since
@@ -168,6 +169,11 @@ def plan_judgement(snapshot: Snapshot, made: ConfigPlan) -> None:
         return
     if state.champion is not None and (turned := _rolled_back(snapshot)) is not None:
         made.decided.append(turned)
+        return
+    if (unchecked := unchecked_generator(snapshot)) is not None and not running:
+        model, found = unchecked
+        order = evaluate_order(state, snapshot.rules, model, found.plays, purpose=promotion.GENERATOR)
+        made.want("evaluate", order, f"model {model.number}: {found.reason}")
         return
     candidate = under_judgement(state)
     if candidate is None:

@@ -31,17 +31,19 @@ GAMES_AT_A_TIME_MAX = 128
 # While nothing is measured; of 2, 3 and 4 players.
 GAMES_AT_A_TIME_FIRST, GAMES_AT_A_TIME_FIRST_LARGE = 48, 12
 LARGE_BOARD_ROWS = 100_000
-# Averaged weights remember about an eighth of a run: a longer memory would still hold its start.
+GAMES_WITHOUT_NETWORK = 256  # in one job: the first network needs few of them
+# A student's averaged weights remember about an eighth of its training: more would still hold its start.
 AVERAGED_SHARE = 8
 LAST_RATE_SHARE = 0.3
-WARMUP_STEPS = 20
+STUDENT_WARMUP_STEPS, WARMUP_STEPS = 20, 100
+HELD_ROWS = 2_048  # that one look at the hold-out takes
 SEED_STEP = 1_000_000  # between the seeds of two runs: no run orders as much of one kind
 
 
 def selfplay_order(
     state: ConfigState, rules: LearningRules, *, simulations: int, exploration: float = 1.0
 ) -> JobOrder:
-    """Games by the champion, as many as fill the time of one job.
+    """Games by the generator, as many as fill the time of one job.
 
     RingRift's own program is given the time itself, hands over the games that are not finished by then, and
     goes on with those that others handed over. A user's own is given a number of games.
@@ -57,14 +59,14 @@ def selfplay_order(
         "games_per_shard": GAMES_MAX,
     }
     inputs: dict[str, str] = {}
-    if state.champion is not None:
-        inputs = model_files("champion", state.models[state.champion])
-        params["model"] = f"{INPUTS}/champion{WEIGHTS_SUFFIX}"
+    if state.generator is not None:
+        inputs = model_files("generator", state.models[state.generator])
+        params["model"] = f"{INPUTS}/generator{WEIGHTS_SUFFIX}"
     if rules.selfplay_program == RINGRIFT_PROGRAM:
         resumed = {f"unfinished-{at}.json": each.digest for at, each in enumerate(_to_resume(state, rules))}
         inputs |= resumed
         params |= {
-            "games": GAMES_MAX,
+            "games": GAMES_MAX if state.generator is not None else GAMES_WITHOUT_NETWORK,
             "seconds": rules.selfplay_job_s,
             "hand_over": True,
             "resume": [f"{INPUTS}/{name}" for name in resumed],
@@ -84,11 +86,11 @@ def _to_resume(state: ConfigState, rules: LearningRules) -> list[Unfinished]:
 
 
 def selfplay_games(state: ConfigState, rules: LearningRules) -> int:
-    """How many games fill one job at the pace of this champion, and not more than the next training needs."""
+    """How many games fill one job at the pace of this generator, and no more than the next training needs."""
     recent = list(islice((s for s in reversed(state.shards.values()) if s.games), RECENT_SHARDS))
-    same = [shard for shard in recent if shard.model == state.champion]
+    same = [shard for shard in recent if shard.model == state.generator]
     cpu_s = sum(shard.cpu_s for shard in same)
-    if state.champion is None or cpu_s <= 0:  # without a network there is little to learn from more games
+    if state.generator is None or cpu_s <= 0:  # without a network there is little to learn from more games
         return rules.selfplay_games_first
     games = sum(shard.games for shard in same)
     wanted = games / cpu_s * rules.selfplay_job_s
@@ -107,23 +109,20 @@ def validate_order(state: ConfigState, shards: Sequence[Shard]) -> JobOrder:
     return JobOrder(config=state.config, params=params, inputs=inputs)
 
 
-def export_order(
-    state: ConfigState, rules: LearningRules, shards: Sequence[Shard], *, window_rows: int
-) -> JobOrder:
-    """The window as one file of samples. Shards were checked before: their reports come along."""
+def export_order(state: ConfigState, rules: LearningRules, shards: Sequence[Shard]) -> JobOrder:
+    """New games as one more file of samples. They were checked before: the reports come along."""
     inputs = {shard_name(shard): shard.digest for shard in shards}
     reports = {report_name(shard): shard.report for shard in shards if shard.report is not None}
     params = {
         "shards": [f"{INPUTS}/{name}" for name in inputs],
         "reports": [f"{INPUTS}/{name}" for name in reports],
         "out": f"{OUT}/samples.npz",
-        "window": "rows",
-        "window_rows": window_rows,
-        "rows_max": max(window_rows, 1),
+        "rows_max": max(1, sum(shard.rows for shard in shards)),
         "rows_generated": state.rows,
         # A search without a network has no opinion of its own that could be worth learning.
-        "value_mix": 0.0 if state.champion is None else rules.value_mix,
+        "value_mix": rules.value_mix if all(shard.model is not None for shard in shards) else 0.0,
         "half_life_days": 0.0,
+        "features": False,  # training makes them from the positions; they would be nine tenths of the work
     }
     return JobOrder(config=state.config, params=params, inputs={**inputs, **reports})
 
@@ -131,41 +130,83 @@ def export_order(
 def train_order(
     state: ConfigState,
     rules: LearningRules,
-    samples: Samples,
+    files: Sequence[Samples],
     parent: Model | None,
     *,
     sample_steps: int,
     rate_factor: float = 1.0,
-    preset: str | None = None,
-    purpose: str = "",
 ) -> JobOrder:
-    """Train on from *parent*, or a new network if there is none."""
-    steps = max(1, sample_steps // rules.batch)
+    """Train on from *parent*, or a new network if there is none, for as long as one piece of training may."""
     taken = 0 if parent is None else parent.rows_seen // rules.batch
     slowed = 1.0 if taken < rules.learning_rate_steps else sqrt(rules.learning_rate_steps / taken)
     rate = rules.learning_rate * slowed * rate_factor
+    steps = max(1, sample_steps // rules.batch)
+    params, inputs = _training(state, rules, files, parent, steps=steps)
+    params |= {
+        "seconds": rules.training_job_s,
+        "lr": rate,
+        "lr_end": rate,
+        "warmup_steps": WARMUP_STEPS if parent is None or not parent.checkpoint else 0,
+        "average_decay": rules.average_decay,
+        "check_every": steps,  # one look, at the end: the newest weights are what is wanted
+        "held_rows": HELD_ROWS,
+    }
+    if parent is not None and parent.checkpoint:
+        inputs[f"checkpoint{WEIGHTS_SUFFIX}"] = parent.checkpoint
+        params["checkpoint"] = f"{INPUTS}/checkpoint{WEIGHTS_SUFFIX}"
+    return JobOrder(config=state.config, params=params, inputs=inputs)
+
+
+def student_order(
+    state: ConfigState,
+    rules: LearningRules,
+    files: Sequence[Samples],
+    parent: Model | None,
+    *,
+    preset: str,
+    purpose: str,
+) -> JobOrder:
+    """Teach a network beside the line of champions, from the first rate to the last in one training."""
+    rows = sum(samples.rows for samples in files)
+    steps = max(1, round(rules.bucket.steps_per_row * rows) // rules.batch)
+    params, inputs = _training(state, rules, files, parent, steps=steps)
+    params |= {
+        "preset": preset,
+        "lr": rules.learning_rate,
+        "lr_end": rules.learning_rate * LAST_RATE_SHARE,
+        "warmup_steps": min(STUDENT_WARMUP_STEPS, steps),
+        "average_decay": max(0.0, 1.0 - AVERAGED_SHARE / steps),
+    }
+    return JobOrder(config=state.config, params=params, inputs=inputs, purpose=purpose)
+
+
+def _training(
+    state: ConfigState,
+    rules: LearningRules,
+    files: Sequence[Samples],
+    parent: Model | None,
+    *,
+    steps: int,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Parameters and inputs that all trainings have; the newest file comes last."""
+    inputs = {f"samples-{number:03d}.npz": samples.digest for number, samples in enumerate(files)}
     params: dict[str, Any] = {
         "config": state.config,
-        "samples": [f"{INPUTS}/samples.npz"],
+        "samples": [f"{INPUTS}/{name}" for name in inputs],
         "out": f"{OUT}/model{WEIGHTS_SUFFIX}",
-        "preset": preset or rules.preset,
+        "preset": rules.preset,
         "seed": order_seed(state, rules, "train"),
         "steps": steps,
         "batch": rules.batch,
-        "lr": rate,
-        "lr_end": rate * LAST_RATE_SHARE,
-        "warmup_steps": min(WARMUP_STEPS, steps),
-        "average_decay": max(0.0, 1.0 - AVERAGED_SHARE / steps),
         "hold_out": rules.hold_out,
         "patience": 0,
     }
     if rules.weight_decay is not None:
         params["weight_decay"] = rules.weight_decay
-    inputs = {"samples.npz": samples.digest}
     if parent is not None:
         inputs |= model_files("parent", parent)
         params["parent"] = f"{INPUTS}/parent{WEIGHTS_SUFFIX}"
-    return JobOrder(config=state.config, params=params, inputs=inputs, purpose=purpose)
+    return params, inputs
 
 
 def begun_with(order: JobOrder, warm: CascadeStart) -> JobOrder:

@@ -7,14 +7,18 @@ not do something now. It is asked again after every change; an event is only a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from itertools import islice
+from statistics import median
 
-from ringrift.learning import promotion
+import msgspec
+
 from ringrift.learning.cascade import CascadeStart, warm_start
 from ringrift.learning.diagnoses import plan_diagnosis
 from ringrift.learning.facts import PRICE_TOPIC, Archived, Noted
 from ringrift.learning.gates import Gate, stage_gate
-from ringrift.learning.judging import open_candidates, plan_judgement
+from ringrift.learning.generator import decided_generator
+from ringrift.learning.judging import plan_judgement
 from ringrift.learning.models_archive import not_needed
 from ringrift.learning.orders import (
     begun_with,
@@ -24,22 +28,34 @@ from ringrift.learning.orders import (
     train_order,
     validate_order,
 )
-from ringrift.learning.quality_scores import refuse_shard
-from ringrift.learning.recall import decided_by_recall, distrusted_models, has_recalled
+from ringrift.learning.recall import decided_by_recall, distrusted_models
 from ringrift.learning.recomputation import decided_by_standing, plan_recomputation
 from ringrift.learning.records import Model, ModelState, Shard, ShardState
+from ringrift.learning.recovery import decided_reset
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.sample_files import (
+    FILES_MAX,
+    fit_shards,
+    next_export,
+    rows_in_window,
+    unsampled_shards,
+    window_files,
+)
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.state import ConfigState
 from ringrift.learning.students import plan_distillation, plan_small_net
 from ringrift.learning.tournaments import plan_tournament
-from ringrift.learning.window import base_rows, rows_missing, shards_in_window, steps_to_train, window_rows
+from ringrift.learning.window import BucketRules, rows_missing, steps_to_train
 from ringrift.work.job_orders import RINGRIFT_PROGRAM
 from ringrift.work.scheduling_budget import search_budget
 
 UNCHECKED_SHARDS_MAX = 64
 PRICE_S_MIN = 600.0  # between two changes of what a row earns
-WINDOW_SHARDS_MAX = 2_000  # an order is one value of the store, and names each shard and its report
+SPEEDS_SEEN = 5
+SHARDS_SEEN = 20
+DEEPER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # few steps, so that the number rests
+PLAYED_SHARE = 0.8  # of the slots that do not train: judging and checking take the rest
+CHUNKS_AHEAD = 1.5  # pieces of training that may wait before games are held back
 
 
 def plan(snapshot: Snapshot) -> ConfigPlan:
@@ -51,10 +67,13 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
     if turned is not None:
         made.decided.append(turned)
         return made
-    aside = decided_by_standing(snapshot)
-    if aside is not None:
-        made.decided.append(aside)
-        return made
+    for decide in (decided_by_standing, decided_reset):
+        fact = decide(snapshot)
+        if fact is not None:
+            made.decided.append(fact)
+            return made
+    if (moved := decided_generator(snapshot)) is not None:
+        made.decided.append(moved)
     for stage, think in _THOUGHTS.items():
         gate = _gate(snapshot, stage)
         if gate.open:
@@ -93,14 +112,17 @@ def _price(snapshot: Snapshot) -> Noted | None:
 
 
 def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
-    """Wanted as long as there is something to learn from it: new games are what everything else lives on."""
+    """Wanted as long as training can use the rows while they are fresh."""
     state, rules = snapshot.state, snapshot.rules
     simulations = selfplay_simulations(snapshot)
-    who = "without a network" if state.champion is None else f"by the champion {state.champion[:12]}"
-    missing = rows_missing(state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models))
+    who = "without a network" if state.generator is None else f"by the generator {state.generator[:12]}"
     if _first_model_is_made(snapshot):
         made.say("selfplay", "the first model is being made, and more games without a network teach little")
         return
+    if why := _why_no_games(snapshot):
+        made.say("selfplay", why)
+        return
+    missing = _missing(snapshot)
     why = f"; the next training waits for {missing:,} more rows" if missing else ""
     is_timed = rules.selfplay_program == RINGRIFT_PROGRAM
     much = f"{rules.selfplay_job_s:g} s of games" if is_timed else f"{selfplay_games(state, rules)} games"
@@ -115,8 +137,26 @@ def selfplay_simulations(snapshot: Snapshot) -> int:
     """Simulations of a move: the number of the rules, or by how far the config has come, times feedback."""
     state, rules, factor = snapshot.state, snapshot.rules, snapshot.feedback.simulations
     if rules.search_budget == "fixed":
-        return max(1, round(rules.simulations * factor))
+        return max(1, round(rules.simulations * factor * _deeper(snapshot)))
     return search_budget(state.config, games=state.games, rating=snapshot.rating, intensity=factor)
+
+
+def _deeper(snapshot: Snapshot) -> float:
+    """How much deeper games are searched where there are more slots than training could use the rows of.
+
+    One training at a time learns from so many rows a second. Slots beyond those that play as many would only
+    make rows that nobody learns from, or wait; a deeper search makes better rows of their time.
+    """
+    state, rules, speed = snapshot.state, snapshot.rules, _training_speed(snapshot.state)
+    playing = state.slots - 1.0
+    recent = [shard for shard in islice(fit_shards(state), SHARDS_SEEN) if shard.model and shard.cpu_s > 0]
+    if playing <= 1.0 or not speed or not recent:
+        return 1.0
+    rows_per_s = (
+        sum(s.rows * s.simulations for s in recent) / sum(s.cpu_s for s in recent) / rules.simulations
+    )
+    surplus = playing * PLAYED_SHARE * rows_per_s * rules.bucket.steps_per_row / speed
+    return max((factor for factor in DEEPER if factor <= surplus), default=1.0)
 
 
 def _first_model_is_made(snapshot: Snapshot) -> bool:
@@ -125,14 +165,29 @@ def _first_model_is_made(snapshot: Snapshot) -> bool:
     Games without a network are fast, so those that are not needed would soon be most of what is learned from.
     """
     state, rules = snapshot.state, snapshot.rules
-    if state.champion is not None:
+    if state.generator is not None or state.models:
         return False
-    if open_candidates(state) or state.open_of("export", "train"):
+    if state.open_of("export", "train"):
         return True
     rows = state.rows + state.totals[f"rows {ShardState.UNCHECKED}"]
-    if state.models or rows < rules.bucket.rows_first_min:
+    if rows < rules.bucket.rows_first_min:
         return False
-    return _steps(snapshot) > 0 and any(_fit_shards(state))
+    return _steps(snapshot) > 0 and any(fit_shards(state))
+
+
+def _why_no_games(snapshot: Snapshot) -> str:
+    """Why more rows would only wait; empty if training is ready for them."""
+    state, rules = snapshot.state, snapshot.rules
+    if state.generator is None:
+        return ""
+    waiting = state.bucket.available - _steps_ordered(state)
+    waiting += state.totals[f"rows {ShardState.UNCHECKED}"] * rules.bucket.steps_per_row
+    enough = CHUNKS_AHEAD * _chunk_steps(snapshot)
+    if waiting < enough:
+        return ""
+    return (
+        f"{waiting:,.0f} sample-steps wait to be trained, {enough:,.0f} are enough: more rows would grow old"
+    )
 
 
 def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:
@@ -141,11 +196,11 @@ def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:
     if is_running(snapshot, made, "validate"):
         return
     shards = state.unchecked()
-    rows = state.totals[f"rows {ShardState.UNCHECKED}"]
-    missing = rows_missing(state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models))
+    rows, missing = state.totals[f"rows {ShardState.UNCHECKED}"], _missing(snapshot)
+    enough = round(_chunk_steps(snapshot) / rules.bucket.steps_per_row / 2)
     if not shards:
         made.say("validate", "all games are checked")
-    elif rows >= (missing or _chunk_rows(rules)) or len(shards) >= UNCHECKED_SHARDS_MAX:
+    elif rows >= min(missing or enough, enough) or len(shards) >= UNCHECKED_SHARDS_MAX:
         made.want(
             "validate",
             validate_order(state, shards[:UNCHECKED_SHARDS_MAX]),
@@ -158,86 +213,53 @@ def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:
         made.say("validate", f"{rows:,} unchecked rows; {needed}")
 
 
-def _chunk_rows(rules: LearningRules) -> int:
-    """The rows that earn one training."""
-    return round(rules.bucket.chunk_steps / rules.bucket.steps_per_row)
-
-
 # --- samples and training ---------------------------------------------------------------------------------
 
 
 def _export(snapshot: Snapshot, made: ConfigPlan) -> None:
+    """Make samples of what was checked since the last time: each game once."""
     state, rules = snapshot.state, snapshot.rules
     if is_running(snapshot, made, "export"):
         return
-    if why := _why_no_training(snapshot):
-        made.say("export", why)
-        return
-    samples = state.newest_samples
-    recalled = samples is not None and has_recalled(state, samples.shards)
-    if samples is not None and samples.rows_generated == state.rows and not recalled:
-        made.say("export", "the newest samples hold all checked games")
-        return
-    failures = state.failures.get("train")
-    unused = samples is not None and not _is_used(state, samples.digest)
-    if unused and not recalled and (failures is None or not failures.in_a_row):
-        # Games that keep coming would have it made again and again, and training would wait for ever.
-        made.say("export", "the newest samples have yet to be trained on")
-        return
-    base, share = rules.window_base or base_rows(state.config), rules.window_share
-    shards = shards_in_window(
-        _fit_shards(state), state.rows, base=base, share=share, shards_max=WINDOW_SHARDS_MAX
-    )
+    shards = next_export(state, rules)
     if not shards:
-        made.say("export", "none of the checked games is fit to learn from; waits for others")
+        nothing = not any(fit_shards(state))
+        made.say(
+            "export", "no checked game is fit to learn from" if nothing else "all checked games are exported"
+        )
         return
-    rows = window_rows(state.rows, base=base, share=share)
-    cut = f", from its newest {len(shards):,} shards" if len(shards) == WINDOW_SHARDS_MAX else ""
-    made.want(
-        "export",
-        export_order(state, rules, shards, window_rows=rows),
-        f"a window of {rows:,} of {state.rows:,} rows for the next training{cut}",
-    )
-
-
-def _fit_shards(state: ConfigState) -> Iterator[Shard]:
-    """What may be learned from, newest first."""
-    return (
-        shard
-        for shard in reversed(state.shards.values())
-        if shard.state is ShardState.CHECKED and shard.rows > 0 and refuse_shard(shard) is None
-    )
+    rows, enough = _rows(shards), round(_chunk_steps(snapshot) / rules.bucket.steps_per_row / 2)
+    if rows < enough and not _steps(snapshot):
+        made.say("export", f"{rows:,} checked rows are not exported yet; {enough:,} are worth a file")
+        return
+    made.want("export", export_order(state, rules, shards), f"{rows:,} rows of {len(shards)} shards")
 
 
 def _train(snapshot: Snapshot, made: ConfigPlan) -> None:
+    """Go on training as soon as rows have earned it, whatever is being judged."""
     state, rules = snapshot.state, snapshot.rules
     if is_running(snapshot, made, "train"):
         return
-    if why := _why_no_training(snapshot):
-        made.say("train", why)
+    steps = _steps(snapshot)
+    if not steps:
+        made.say("train", f"{_missing(snapshot):,} more checked rows have to earn it")
         return
-    samples = state.newest_samples
-    if samples is None or _is_used(state, samples.digest) or state.open_of("export"):
+    files = window_files(state, rules)
+    left = _rows(unsampled_shards(state, rules)) * rules.bucket.steps_per_row
+    if not files or left >= state.bucket.available / 2:
         made.say("train", "waits for the export of the newest games")
         return
-    if has_recalled(state, samples.shards):
-        made.say("train", "the newest samples hold recalled games; waits for an export without them")
-        return
-    steps, parent = _steps(snapshot), training_parent(state, rules)
+    parent = training_parent(state, rules)
     warm = warm_start(state) if parent is None and not state.models else None
-    begin = _beginning(parent, warm, rules)
-    reason = f"new rows have earned {steps:,} sample-steps; {begin} on {samples.rows:,} rows"
-    if parent is None and state.models:
-        # It competes with a champion that saw every row of the run, so one chunk would never do.
-        steps = max(steps, round(rules.bucket.steps_per_row * samples.rows))
-    order = train_order(
-        state,
-        rules,
-        samples,
-        parent,
-        sample_steps=steps,
-        rate_factor=snapshot.feedback.learning_rate,
+    rows = sum(samples.rows for samples in files)
+    reason = (
+        f"new rows have earned {steps:,} sample-steps; {_beginning(parent, warm, rules)} on {rows:,} rows"
     )
+    if parent is None and state.models:
+        # It competes with a champion that saw every row of the run, so one piece would never do.
+        steps = max(steps, round(rules.bucket.steps_per_row * rows))
+    rate = snapshot.feedback.learning_rate
+    order = train_order(state, rules, files, parent, sample_steps=steps, rate_factor=rate)
     made.want("train", order if warm is None else begun_with(order, warm), reason)
 
 
@@ -249,50 +271,75 @@ def _beginning(parent: Model | None, warm: CascadeStart | None, rules: LearningR
     return f"a new {rules.preset} network"
 
 
-def _why_no_training(snapshot: Snapshot) -> str:
-    """What stands before the next training; empty if nothing does."""
-    state, rules = snapshot.state, snapshot.rules
-    if candidates := open_candidates(state):
-        return f"model {candidates[0].number} is still being judged"
-    if state.open_of("train"):
-        return "a training is under way"
-    if not _steps(snapshot):
-        missing = rows_missing(
-            state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models)
-        )
-        return f"{missing:,} more checked rows have to earn it"
-    return ""
+def training_parent(state: ConfigState, rules: LearningRules) -> Model | None:
+    """Train on from the newest model, or from where training was set back to.
+
+    A model of another size is no beginning: a line of its own size goes on from its newest.
+    """
+    distrusted = distrusted_models(state, with_tainted=rules.recalled_models == "take_back")
+    first = state.models[state.reset.model] if state.reset is not None and state.restarts else None
+    for model in (first, *reversed(state.models.values())):
+        if model is None or model.digest in distrusted or model.state is ModelState.ROLLED_BACK:
+            continue
+        if model.preset in ("", rules.preset):
+            return model
+    return None
+
+
+# --- how much -----------------------------------------------------------------------------------------------
 
 
 def _steps(snapshot: Snapshot) -> int:
-    state, rules = snapshot.state, snapshot.rules
-    return steps_to_train(state.bucket, rules.bucket, rows_total=state.rows, has_model=bool(state.models))
+    """What a training may spend now; 0 until new rows have earned a piece."""
+    state, rules = snapshot.state, _bucket_rules(snapshot)
+    has_model = bool(state.models)
+    if not steps_to_train(state.bucket, rules, rows_total=state.rows, has_model=has_model):
+        return 0
+    return int(state.bucket.available) if has_model else min(rules.chunk_steps, int(state.bucket.available))
 
 
-def _is_used(state: ConfigState, samples: str) -> bool:
-    return any(model.samples == samples for model in state.models.values())
+def _missing(snapshot: Snapshot) -> int:
+    """How many more checked rows the next training waits for."""
+    state = snapshot.state
+    rules = _bucket_rules(snapshot)
+    return rows_missing(state.bucket, rules, rows_total=state.rows, has_model=bool(state.models))
 
 
-def training_parent(state: ConfigState, rules: LearningRules) -> Model | None:
-    """Train on from the newest model, unless it lost clearly or was taken back; then from the champion.
+def _bucket_rules(snapshot: Snapshot) -> BucketRules:
+    return msgspec.structs.replace(snapshot.rules.bucket, chunk_steps=_chunk_steps(snapshot))
 
-    A model of another size is no beginning: a line of its own size goes on from its newest until one of it
-    is the champion.
+
+def _chunk_steps(snapshot: Snapshot) -> int:
+    """What one piece of training spends at least: more on a machine that is fast, and with a large window.
+
+    Half of the time that a piece may take, so that starting it is a small part of it; and with a window of
+    many files each new one is large enough that the order need not name hundreds.
     """
-    same = [each for each in state.models.values() if each.preset in ("", rules.preset)]
-    if not same:
-        return None
-    newest, champion = same[-1], None if state.champion is None else state.models[state.champion]
-    distrusted = distrusted_models(state, with_tainted=rules.recalled_models == "take_back")
-    usable = newest.state is not ModelState.ROLLED_BACK and newest.digest not in distrusted
-    if usable and (champion is None or champion not in same):
-        return newest
-    lost = newest.state is ModelState.REJECTED and promotion.lost_clearly(
-        newest.digest, state.trusted_matches()
-    )
-    if usable and not lost:
-        return newest
-    return champion if champion in same else None
+    state, rules = snapshot.state, snapshot.rules
+    by_speed = _training_speed(state) * rules.training_job_s / 2
+    by_window = 2 * rows_in_window(state, rules) * rules.bucket.steps_per_row / FILES_MAX
+    most = rules.bucket.cap_steps / (2 * CHUNKS_AHEAD)
+    return round(max(rules.bucket.chunk_steps, min(max(by_speed, by_window), most)))
+
+
+def _training_speed(state: ConfigState) -> float:
+    """Sample-steps a second of the last trainings; 0 before the first."""
+    speeds = [
+        float(speed)
+        for model in islice(reversed(state.models.values()), SPEEDS_SEEN)
+        if isinstance(speed := model.losses.get("samples_per_s"), int | float)
+    ]
+    return median(speeds) if speeds else 0.0
+
+
+def _steps_ordered(state: ConfigState) -> int:
+    """Sample-steps of trainings that are under way: they are spent when those end."""
+    orders = [job.order.params for job in state.open_of("train")]
+    return sum(int(params.get("steps", 0)) * int(params.get("batch", 0)) for params in orders)
+
+
+def _rows(shards: Sequence[Shard]) -> int:
+    return sum(shard.rows for shard in shards)
 
 
 _THOUGHTS: dict[str, Callable[[Snapshot, ConfigPlan], None]] = {

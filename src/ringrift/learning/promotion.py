@@ -23,7 +23,7 @@ from ringrift.statistics.shares import wilson_interval
 from ringrift.statistics.sprt import SprtConfig, SprtState, Verdict
 
 RANDOM = "random"
-PROMOTION, ROLLBACK = "promotion", "rollback"  # what a match was played for
+PROMOTION, ROLLBACK, GENERATOR = "promotion", "rollback", "generator"  # what a match was played for
 FLOOR = "floor"  # the last gate
 EQUAL = 0.5
 
@@ -61,6 +61,7 @@ class PromotionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     floor_4p: float = 0.45
     floor_games_min: int = 16
     floor_games_max: int = 128
+    generator_games_max: int = 128  # of the quick match of a network that is to play the games
     simulations: int | None = None  # only matches of this search setting count; None: all do
 
     def __post_init__(self) -> None:
@@ -214,6 +215,38 @@ def judge_rollback(
         evidence=evidence,
         plays=(Pairing(previous, games, ROLLBACK),),
     )
+
+
+def judge_not_worse(
+    model: str, opponent: str | None, matches: Sequence[Match], *, rules: PromotionRules
+) -> PromotionJudgement:
+    """Is *model* as good as *opponent*, or nearly? A quick question, asked of what plays the games.
+
+    At the cap the likelier answer is taken: a wrong one costs games that are a little weaker.
+    """
+    if opponent is None:
+        reason = "there is nobody that it could be worse than"
+        return PromotionJudgement(verdict=PromotionVerdict.KEEP, gate=GENERATOR, reason=reason)
+    test = SequentialTest(rules.reversed_test(), rules.generator_games_max)
+    found = gather(
+        model, opponent, matches, players=_players(matches), purpose=GENERATOR, only=rules.simulations
+    )
+    state = found.state(test.config)
+    evidence, words = {GENERATOR: _test_evidence(found, state)}, _in_words(found, state)
+    match test.result(found).verdict:
+        case MatchVerdict.OPEN:
+            return PromotionJudgement(
+                verdict=PromotionVerdict.MORE_GAMES,
+                gate=GENERATOR,
+                reason=f"against what plays: {words}",
+                evidence=evidence,
+                plays=(replace(_open(opponent, test, found), purpose=GENERATOR),),
+            )
+        case MatchVerdict.PASSED:
+            verdict, reason = PromotionVerdict.KEEP, f"not worse than what plays: {words}"
+        case _:
+            verdict, reason = PromotionVerdict.REJECT, f"worse than what plays: {words}"
+    return PromotionJudgement(verdict=verdict, gate=GENERATOR, reason=reason, evidence=evidence)
 
 
 def lost_clearly(model: str, matches: Sequence[Match]) -> bool:

@@ -7,7 +7,7 @@ that did not, if there is one: the plan decides that, and a setting leaves the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -113,10 +113,11 @@ def touched_models(state: ConfigState, recall: Recalled, covered: dict[str, int]
     how: dict[str, str] = {}
     found = []
     for model in state.models.values():  # parents come before their children
-        rows = sum(covered.get(shard, 0) for shard in model.shards)
+        learned = learned_shards(state, model)
+        rows = sum(covered.get(shard, 0) for shard in learned)
         if takes_back(recall, model.digest):
             how[model.digest] = "recalled"
-        elif not covered.keys().isdisjoint(model.shards):
+        elif not covered.keys().isdisjoint(learned):
             how[model.digest] = "trained"
         elif model.parent in how:
             how[model.digest] = "descends"
@@ -124,6 +125,12 @@ def touched_models(state: ConfigState, recall: Recalled, covered: dict[str, int]
             continue
         found.append(_touched(state, model, how[model.digest], rows))
     return found
+
+
+def learned_shards(state: ConfigState, model: Model) -> list[str]:
+    """The games that one training saw, as files; what its parents saw is theirs."""
+    files = (state.samples[digest] for digest in model.sample_files if digest in state.samples)
+    return list(dict.fromkeys(shard for samples in files for shard in samples.shards))
 
 
 def has_recalled(state: ConfigState, shards: Iterable[str]) -> bool:
@@ -175,10 +182,10 @@ def _taken_back(state: ConfigState, now_s: float, restored: str | None, reason: 
         "promotion": _promotion_evidence(state, state.champion),
     }
     if reason == TAINTED_REASON:
-        line = [each for each in lineage(state, state.champion) if has_recalled(state, each.shards)]
-        evidence["models"] = [each.digest for each in line]
+        learned = {each.digest: learned_shards(state, each) for each in lineage(state, state.champion)}
+        evidence["models"] = [digest for digest, shards in learned.items() if has_recalled(state, shards)]
         evidence["shards"] = sorted(
-            {s for each in line for s in each.shards if s in state.trust_before_recall}
+            {s for shards in learned.values() for s in shards if s in state.trust_before_recall}
         )
     return RolledBack(at_s=now_s, model=state.champion, restored=restored, reason=reason, evidence=evidence)
 
@@ -188,10 +195,11 @@ def tainted_models(state: ConfigState) -> frozenset[str]:
     if not state.trust_before_recall and not active_recalls(state):
         return frozenset()
     found: set[str] = set()
+    recalled = {each.digest for each in state.samples.values() if has_recalled(state, each.shards)}
     for model in state.models.values():  # parents come before their children
         if (
             model.parent in found
-            or has_recalled(state, model.shards)
+            or not recalled.isdisjoint(model.sample_files)
             or is_recalled_model(state, model.digest)
         ):
             found.add(model.digest)
@@ -211,12 +219,17 @@ def distrusted_models(state: ConfigState, *, with_tainted: bool) -> frozenset[st
 
 def lineage(state: ConfigState, digest: str) -> list[Model]:
     """A model and those that it goes on from, newest first."""
-    line: list[Model] = []
+    return list(ancestors(state, digest))
+
+
+def ancestors(state: ConfigState, digest: str) -> Iterator[Model]:
+    """A model, its parent, the parent of that, and so on."""
+    seen: set[str] = set()
     found = state.models.get(digest)
-    while found is not None and found not in line:
-        line.append(found)
+    while found is not None and found.digest not in seen:
+        yield found
+        seen.add(found.digest)
         found = state.models.get(found.parent or "")
-    return line
 
 
 def takes_back(recall: Recalled, model: str) -> bool:

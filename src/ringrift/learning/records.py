@@ -91,8 +91,8 @@ class Model(msgspec.Struct, kw_only=True):
     job_id: str
     number: int  # 1 for the first of the config
     parent: str | None
-    samples: str  # digest of the file it was trained on
-    shards: tuple[str, ...]  # that file's shards
+    samples: str  # digest of the newest file it was trained on
+    sample_files: tuple[str, ...]  # all of them
     rows_seen: int  # rows of all its training, repeats and parents included
     steps_spent: int  # rows of this training that new rows paid for
     losses: dict[str, Any]
@@ -101,6 +101,7 @@ class Model(msgspec.Struct, kw_only=True):
     history: list[tuple[float, str, str]]  # time, state, reason
     preset: str = ""  # its size; empty: not known
     purpose: str = ""  # empty: to be the champion; else what the student is for
+    checkpoint: str = ""  # digest of its learner, to train on from; empty: made before they were kept
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from ringrift.learning.facts import (
     AnyFact,
     Archived,
     Blocked,
+    GeneratorMoved,
     JobEnded,
     JobIssued,
     Noted,
@@ -25,6 +26,7 @@ from ringrift.learning.facts import (
     Rejected,
     RolledBack,
     Staged,
+    TrainingReset,
     WorkerResumed,
     WorkerSetAside,
 )
@@ -119,7 +121,9 @@ def _is_of_the_plan(fact: AnyFact) -> bool:
         case Recalled():
             return fact.recall_id.startswith(RECALL_ID) and not fact.withdrawn
         case _:
-            return isinstance(fact, JobIssued | Staged | Promoted | Rejected | RolledBack)
+            return isinstance(
+                fact, JobIssued | Staged | Promoted | Rejected | RolledBack | GeneratorMoved | TrainingReset
+            )
 
 
 def _plan(state: ConfigState, rules: LearningRules, at_s: float, curves: RatingCurves) -> ConfigPlan:
@@ -187,8 +191,16 @@ def in_short(fact: AnyFact) -> str:
             return f"ordered {fact.job_id}"
         case JobEnded():
             return f"end of {fact.job_id}"
-        case Staged() | Promoted() | Rejected() | RolledBack() | Archived():
-            return f"{type(fact).__name__.lower()} {fact.model[:12]}"
+        case (
+            Staged()
+            | Promoted()
+            | Rejected()
+            | RolledBack()
+            | Archived()
+            | GeneratorMoved()
+            | TrainingReset()
+        ):
+            return f"{type(fact).__name__.lower()} {(fact.model or 'none')[:12]}"
         case Recalled():
             return f"recall {fact.recall_id}"
         case Blocked():

@@ -133,11 +133,9 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
     if brought.vote is not None:
         _take_vote(state, job, *brought.vote)
     for samples in brought.samples:
-        state.samples.pop(samples.digest, None)  # made again, it is the newest
-        state.samples[samples.digest] = samples
+        state.add_samples(samples)
     for model in brought.models:
-        state.spend(model.steps_spent)
-        state.models[model.digest] = model
+        state.add_model(model)
     for student in brought.students:
         state.add_student(student)
     state.matches += brought.matches
@@ -349,8 +347,9 @@ def _export(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -
 def _train(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
     weights = _artifacts(report, "model")[-1]
     card = _artifacts(report, "card")[-1]
-    samples = state.samples.get(job.order.inputs.get("samples.npz", ""))
-    if samples is None:
+    checkpoints = _artifacts(report, "checkpoint")
+    files = tuple(digest for digest in job.order.inputs.values() if digest in state.samples)
+    if not files:
         raise ConfigError(f"{job.job_id} was trained on samples that are not known")
     parent = job.order.inputs.get(f"parent{WEIGHTS_SUFFIX}")
     fields = report.fields
@@ -365,8 +364,8 @@ def _train(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> 
         job_id=job.job_id,
         number=len(family) + 1,
         parent=parent,
-        samples=samples.digest,
-        shards=samples.shards,
+        samples=files[-1],
+        sample_files=files,
         rows_seen=steps + (0 if before is None else before.rows_seen),
         # A network that begins anew sees the window as often as it takes; new rows pay for one chunk of that.
         steps_spent=steps if parent is not None else min(steps, state.bucket_rules.chunk_steps),
@@ -379,6 +378,7 @@ def _train(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> 
         ],
         preset=str(job.order.params.get("preset", "")),
         purpose=job.order.purpose if is_student else "",
+        checkpoint=checkpoints[-1].digest if checkpoints else "",
     )
     return _Brought(students=[model]) if is_student else _Brought(models=[model])
 

@@ -55,15 +55,21 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     selfplay_job_s: Seconds = 20.0  # short enough that games take over new weights, and effort follows need
     selfplay_games_first: Positive = 32  # while nothing is measured
     selfplay_slots: Positive = 64
+    # Who plays: the newest network that is not shown to be worse, the newest that a quick match showed not to
+    # be worse, or the champion.
+    generator: Literal["newest", "checked", "champion"] = "newest"
+    training_job_s: Seconds = 20.0  # a training goes on in pieces, so that no other work waits for long
+    recover_after: Annotated[int, Meta(ge=1, le=100)] = 3  # candidates in a row that are shown to be worse
     batch: Positive = 256
     learning_rate: Annotated[float, Meta(gt=0, le=10)] = 2e-3
     learning_rate_steps: Positive = 1_000  # after so many steps the rate falls with the root of the steps
     weight_decay: Annotated[float, Meta(ge=0, le=10)] | None = None  # None: what the job does by itself
+    average_decay: Annotated[float, Meta(ge=0, lt=1)] = 0.995  # memory of the averaged weights, a step
     value_mix: Annotated[float, Meta(ge=0, le=1)] = 0.8
     hold_out: Annotated[float, Meta(ge=0, le=0.5)] = 0.05
     window_base: Annotated[int, Meta(ge=0)] = 0  # rows; 0: by the board
     window_share: Annotated[float, Meta(gt=0, le=1)] = 1.0  # of the window that is trained on, newest first
-    bucket: BucketRules = BucketRules(chunk_steps=40_000, cap_steps=160_000, rows_first_min=4_000)
+    bucket: BucketRules = BucketRules(chunk_steps=32_000, cap_steps=1_600_000, rows_first_min=2_000)
     # Of the processor time of a config, for candidates, second looks, ratings and tournaments.
     judging_share: Annotated[float, Meta(gt=0, le=1)] = 0.15
     evaluation_job_s: Seconds = 20.0  # after so long a judgement begins no more games; another job goes on

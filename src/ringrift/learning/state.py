@@ -15,9 +15,11 @@ from ringrift.learning import results
 from ringrift.learning.facts import (
     PRICE_TOPIC,
     RULES_TOPIC,
+    SLOTS_TOPIC,
     AnyFact,
     Archived,
     Blocked,
+    GeneratorMoved,
     JobEnded,
     JobIssued,
     Noted,
@@ -26,6 +28,7 @@ from ringrift.learning.facts import (
     Rejected,
     RolledBack,
     Staged,
+    TrainingReset,
     WorkerResumed,
     WorkerSetAside,
 )
@@ -132,7 +135,11 @@ class ConfigState:
     models: dict[str, Model] = field(default_factory=dict)
     students: dict[str, Model] = field(default_factory=dict)
     matches: list[Match] = field(default_factory=list)
-    champion: str | None = None
+    champion: str | None = None  # is published
+    generator: str | None = None  # plays the games
+    reset: TrainingReset | None = None  # the newest
+    restarts: bool = False  # the next training begins where `reset` says, not at the newest model
+    sampled: dict[str, str] = field(default_factory=dict)  # shard: the newest file of samples with its games
     promotions: list[Promotion] = field(default_factory=list)
     rollbacks: int = 0
     rejections: int = 0
@@ -150,6 +157,7 @@ class ConfigState:
     starting_s: float = 0.0  # of the workers' seconds, before the first game or step of a job
     timed_s: float = 0.0  # the workers' seconds of the jobs that told of their start
     cpu_s: float = 0.0
+    cpu_of: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # kind: processor s
     gpu_s: float = 0.0
     node_s: defaultdict[str, float] = field(
         default_factory=lambda: defaultdict(float)
@@ -187,6 +195,22 @@ class ConfigState:
             if about == topic and (not kinds or kind in kinds):
                 return note
         return None
+
+    @property
+    def slots(self) -> float:
+        """This config's part of the jobs that the workers take at a time, as was noted last."""
+        note = self.newest_note(SLOTS_TOPIC)
+        return 1.0 if note is None else int(note.details["slots"]) / int(note.details["configs"])
+
+    def add_samples(self, samples: Samples) -> None:
+        self.samples.pop(samples.digest, None)  # made again, it is the newest
+        self.samples[samples.digest] = samples
+        self.sampled.update(dict.fromkeys(samples.shards, samples.digest))
+
+    def add_model(self, model: Model) -> None:
+        self.spend(model.steps_spent)
+        self.models[model.digest] = model
+        self.restarts = False
 
     def open_of(self, *stages: str) -> list[OpenJob]:
         return [job for job in self.open_jobs.values() if job.stage in stages]
@@ -351,6 +375,7 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
     state.served_s[job.kind] += report.wall_s
     state.node_s[report.node] += report.wall_s if report.node_s is None else report.node_s
     state.cpu_s += report.cpu_s
+    state.cpu_of[job.kind] += report.cpu_s
     state.recent_jobs.append(EndedJob(job.kind, fact.at_s, report.wall_s, report.cpu_s, report.start_s))
     if report.start_s is not None:
         state.starting_s += report.start_s
@@ -404,6 +429,21 @@ def _archived(state: ConfigState, fact: Archived) -> None:
     state.move_model(fact.model, ModelState.ARCHIVED, fact.at_s, fact.reason)
 
 
+def _generator_moved(state: ConfigState, fact: GeneratorMoved) -> None:
+    state.generator = fact.model
+    state.decisions.append(fact)
+
+
+def _training_reset(state: ConfigState, fact: TrainingReset) -> None:
+    """Nobody judges what was given up: it would be compared with where training went back to."""
+    state.reset, state.restarts = fact, True
+    since = state.models[fact.model].number
+    for model in state.models.values():
+        if model.number > since and model.state in (ModelState.EVALUATING, ModelState.STAGING):
+            state.move_model(model.digest, ModelState.ARCHIVED, fact.at_s, f"training reset: {fact.reason}")
+    state.decisions.append(fact)
+
+
 def _recalled(state: ConfigState, fact: Recalled) -> None:
     state.recalls[fact.recall_id] = fact
     state._recheck_trust(state.shards.values())
@@ -455,6 +495,8 @@ _APPLY: dict[type, Callable[[ConfigState, Any], None]] = {
     RolledBack: _rolled_back,
     Rejected: _rejected,
     Archived: _archived,
+    GeneratorMoved: _generator_moved,
+    TrainingReset: _training_reset,
     Recalled: _recalled,
     Blocked: _blocked,
     Noted: _noted,

@@ -13,6 +13,7 @@ from ringrift.learning.facts import (
     AnyFact,
     Archived,
     Blocked,
+    GeneratorMoved,
     JobEnded,
     JobIssued,
     Noted,
@@ -21,6 +22,7 @@ from ringrift.learning.facts import (
     Rejected,
     RolledBack,
     Staged,
+    TrainingReset,
     WorkerResumed,
     WorkerSetAside,
 )
@@ -270,6 +272,8 @@ def _in_words(fact: AnyFact) -> tuple[str, str]:
             return "recall withdrawn" if fact.withdrawn else "recall", fact.reason
         case Blocked():
             return f"{fact.stage} waits", fact.reason
+        case GeneratorMoved():
+            return f"games by {(fact.model or 'no network')[:12]}", fact.reason
         case WorkerSetAside():
             return f"set {fact.worker} aside", fact.reason
         case WorkerResumed():
@@ -284,4 +288,5 @@ _VERDICTS: dict[type, str] = {
     Rejected: "refused {}",
     RolledBack: "took back {}",
     Archived: "archived",
+    TrainingReset: "training again from {}",
 }

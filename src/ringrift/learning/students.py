@@ -6,9 +6,10 @@ champion's place: they are kept, rated, and published for whoever needs a small 
 
 from __future__ import annotations
 
-from ringrift.learning.orders import train_order
-from ringrift.learning.recall import has_recalled
+from ringrift.learning.orders import student_order
+from ringrift.learning.recall import has_recalled, learned_shards
 from ringrift.learning.records import Model, ModelState
+from ringrift.learning.sample_files import window_files
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.state import ConfigState
 
@@ -57,23 +58,19 @@ def newest_student(state: ConfigState, purpose: str) -> Model | None:
 
 def _teach(snapshot: Snapshot, made: ConfigPlan, purpose: str, size: str, what: str) -> None:
     state, rules = snapshot.state, snapshot.rules
-    samples = state.newest_samples
-    if samples is None or has_recalled(state, samples.shards):
+    files = window_files(state, rules)
+    if not files:
         made.say(purpose, "waits for samples")
         return
     before = newest_student(state, purpose)
-    is_fit = before is not None and before.preset == size and not has_recalled(state, before.shards)
-    parent = before if is_fit else None
-    order = train_order(
-        state,
-        rules,
-        samples,
-        parent,
-        sample_steps=round(rules.bucket.steps_per_row * samples.rows),
-        preset=size,
-        purpose=purpose,
+    is_fit = (
+        before is not None
+        and before.preset == size
+        and not has_recalled(state, learned_shards(state, before))
     )
-    made.want("train", order, f"{what}, on {samples.rows:,} rows")
+    parent = before if is_fit else None
+    order = student_order(state, rules, files, parent, preset=size, purpose=purpose)
+    made.want("train", order, f"{what}, on {sum(each.rows for each in files):,} rows")
 
 
 def _changed_s(state: ConfigState) -> float:

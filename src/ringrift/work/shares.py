@@ -1,9 +1,9 @@
-"""Who works next: guaranteed shares per kind of work, and one score per config.
+"""Whose turn it is: configs share the processor time of the workers, by one score each.
 
-Kinds share the machine by fair queueing with start tags. The seconds that a kind was served, divided by its
-share, are its tag; the lowest tag goes next. A kind that comes back after a long absence starts at the tag
-of whoever started last, so absence earns at most one turn. Configs share self-play by expected gain per
-cost, with a floor that keeps every config alive and a ceiling that keeps any from taking all.
+They share by fair queueing with start tags. The processor seconds that a config was served with work of any
+kind, divided by its share, are its tag; the lowest tag goes next. A config that comes back after a long
+absence starts at the tag of whoever started last, so absence earns at most one turn. Shares follow the
+expected gain per cost, with a floor that keeps every config alive and a ceiling for each.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ import msgspec
 
 from ringrift.errors import ConfigError
 
-# A candidate is tested on about as many games as it learned from, so judging costs most of what playing does.
-KIND_SHARES: Mapping[str, float] = {"selfplay": 0.45, "prepare": 0.05, "train": 0.2, "evaluate": 0.3}
-PREPARE = "prepare"
 PREPARING = ("validate", "export", "recompute")  # seconds of work: they check games and make samples of them
-_GROUPS = {**dict.fromkeys(PREPARING, PREPARE), "tournament": "evaluate", "diagnose": "evaluate"}
 
 SHARE_MIN, SHARE_MAX = 0.03, 0.30
 WEIGHT_MIN, WEIGHT_MAX = 0.5, 2.0  # of the curriculum
@@ -28,15 +24,10 @@ GAP_FULL = 200.0  # rating points below the target from which the gap no longer 
 PRIOR_RATE = 50.0  # rating points per hour of work, while none of the configs has a measured rate
 
 
-def kind_of_share(job_kind: str) -> str:
-    """Return the kind of work whose share pays for a job of *job_kind*."""
-    return _GROUPS.get(job_kind, job_kind if job_kind in KIND_SHARES else PREPARE)
-
-
 def next_kind(served: Mapping[str, float], shares: Mapping[str, float], wanted: Collection[str]) -> str:
-    """Return the kind of *wanted* that has been served least for its share; also good for configs.
+    """Return whichever of *wanted* has been served least for its share.
 
-    *served* are the seconds of `FairClock.served`, which bound what an absence may earn.
+    *served* are the seconds of `FairTurns.served`, which bound what an absence may earn.
     """
     if not wanted:
         raise ConfigError("nothing is wanted, so nothing is next")
@@ -46,29 +37,11 @@ def next_kind(served: Mapping[str, float], shares: Mapping[str, float], wanted: 
     return min(wanted, key=lambda kind: (served.get(kind, 0.0) / shares[kind], -shares[kind], kind))
 
 
-class FairClock(msgspec.Struct, frozen=True, kw_only=True):
-    """What each kind was served. A value: `started` and `ended` return the next one."""
-
-    served: dict[str, float] = {}  # seconds; includes what an absence forfeited
-    tag: float = 0.0  # served / share of the kind that started last
-
-    def started(self, kind: str, shares: Mapping[str, float], *, expected_s: float) -> FairClock:
-        """A job of *kind* began; its expected time counts until `ended` knows the measured one."""
-        share = shares[kind]
-        start_s = max(self.served.get(kind, 0.0), self.tag * share)
-        served = {**self.served, kind: start_s + expected_s}
-        return FairClock(served=served, tag=max(self.tag, start_s / share))
-
-    def ended(self, kind: str, *, expected_s: float, measured_s: float) -> FairClock:
-        """A job of *kind* ended; *expected_s* as it was given to `started`."""
-        corrected_s = max(0.0, self.served.get(kind, 0.0) + measured_s - expected_s)
-        return FairClock(served={**self.served, kind: corrected_s}, tag=self.tag)
-
-
 class FairTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """The same for shares that change: tags are kept, not seconds, so a new share counts from now on.
+    """What each was served. A value: `started` and `ended` return the next one.
 
-    With seconds, a config whose share fell to a tenth would wait until the others had ten times its past.
+    Tags are kept, not seconds, so a new share counts from now on. With seconds, a config whose share fell to
+    a tenth would wait until the others had ten times its past.
     """
 
     tags: dict[str, float] = {}

@@ -34,7 +34,7 @@ def test_a_whole_file(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "error"),
     [
-        ({"values": np.zeros(3)}, "the array features is missing"),
+        ({"values": np.zeros(3)}, "the array features or states is missing"),
         ({"features": np.zeros((4, 2)), "values": np.zeros(3)}, "differ in their number of rows"),
     ],
 )

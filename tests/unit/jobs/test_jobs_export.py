@@ -216,7 +216,7 @@ def corrupted(path, name, change):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda a: a.pop("features"), "features is missing"),
+        (lambda a: (a.pop("features"), a.pop("states")), "features and states are missing"),
         (lambda a: a.pop("values"), "values is missing"),
         (lambda a: a.update(values=a["values"][:-1]), "entries for"),
         (lambda a: a.update(values=a["values"] * 3), "checksum"),

@@ -17,6 +17,7 @@ from ringrift.jobs.export import EXPORT
 from ringrift.jobs.selfplay import SELFPLAY
 from ringrift.jobs.train import TRAIN
 from ringrift.jobs.training.calibration import ValueCalibration
+from ringrift.jobs.training.checkpoints import read_checkpoint, write_checkpoint
 from ringrift.jobs.training.learner import Learner, LearnerConfig
 from ringrift.jobs.training.replay_window import ReplayWindow
 from ringrift.jobs.training.rows import make_batch
@@ -60,7 +61,13 @@ def test_it_writes_a_model_with_its_card_and_curves(tmp_path, samples):
 def test_the_result_tells_what_a_controller_needs(tmp_path, samples):
     out = tmp_path / "m.safetensors"
     _, result = train(samples, out, "--steps", 30, "--check-every", 10)
-    assert [each["artifact"] for each in result["artifacts"]] == ["model", "card", "curve", "curve"]
+    assert [each["artifact"] for each in result["artifacts"]] == [
+        "model",
+        "card",
+        "checkpoint",
+        "curve",
+        "curve",
+    ]
     assert (result["config"], result["model"], result["parent"]) == ("connect_four_2p", str(out), None)
     assert {"policy", "value"} <= result["train"].keys() == result["held"].keys()
     assert result["best_held"] <= result["held"]["policy"] + result["held"]["value"] + 1e-6
@@ -73,6 +80,68 @@ def test_the_result_tells_what_a_controller_needs(tmp_path, samples):
         assert again[name] == result[name]
     _, without = train(samples, tmp_path / "n.safetensors", "--steps", 3, "--hold-out", 0)
     assert (without["held"], without["best_held"], without["calibration"]) == (None, None, None)
+
+
+def test_a_training_goes_on_where_the_last_one_ended(tmp_path, samples):
+    first, steady = tmp_path / "a.safetensors", ("--hold-out", 0, "--lr", 1e-3, "--lr-end", 1e-3)
+    assert train(samples, first, *steady, "--steps", 7)[0] == 0
+    kept = first.with_suffix(".checkpoint.safetensors")
+    going_on = (*steady, "--steps", 5, "--parent", first, "--checkpoint", kept, "--seed", 9)
+    assert train(samples, tmp_path / "b.safetensors", *going_on)[0] == 0
+    tensors, facts = read_checkpoint(tmp_path / "b.checkpoint.safetensors")
+    assert facts["steps"] == 12
+    assert {int(value) for name, value in tensors.items() if name.endswith(".step")} == {12}
+    # Without the optimizer's moments and the raw weights it would have gone elsewhere.
+    assert train(samples, tmp_path / "c.safetensors", *steady, "--steps", 5, "--parent", first)[0] == 0
+    _, gone_on = load_model(tmp_path / "b.safetensors", config="connect_four_2p")
+    _, begun_anew = load_model(tmp_path / "c.safetensors", config="connect_four_2p")
+    assert gone_on.sha256 != begun_anew.sha256
+    assert gone_on.rows_seen == begun_anew.rows_seen == 12 * 16
+
+
+def test_a_stopped_training_from_a_checkpoint_ends_with_the_same_weights(tmp_path, samples):
+    first = tmp_path / "a.safetensors"
+    assert train(samples, first, "--steps", 4)[0] == 0
+    more = ("--steps", 8, "--parent", first, "--checkpoint", first.with_suffix(".checkpoint.safetensors"))
+    _, whole = train(samples, tmp_path / "b.safetensors", *more)
+    out = tmp_path / "c.safetensors"
+    stopped = run(stopping_after(TRAIN, 4), *TINY, "--samples", samples, "--out", out, *more)
+    assert stopped[0] == 3
+    assert train(samples, out, *more)[1]["model_sha256"] == whole["model_sha256"]
+
+
+def test_a_training_ends_when_its_time_is_up(tmp_path, samples):
+    _, result = train(samples, tmp_path / "m.safetensors", "--steps", 1_000_000, "--seconds", 0.5)
+    assert 0 < result["steps"] < 1_000_000
+    assert "time" in result["ended"]
+
+
+@pytest.mark.parametrize("damage", ["steps", "shape", "parent"])
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, samples, damage):
+    first = tmp_path / "a.safetensors"
+    assert train(samples, first, "--steps", 2)[0] == 0
+    kept, parent = first.with_suffix(".checkpoint.safetensors"), ("--parent", first)
+    tensors, facts = read_checkpoint(kept)
+    if damage == "steps":
+        write_checkpoint(kept, tensors, {"steps": -1})
+    elif damage == "shape":
+        name = next(name for name in tensors if name.endswith(".exp_avg"))
+        write_checkpoint(kept, {**tensors, name: torch.zeros(3)}, facts)
+    else:
+        parent = ()
+    code, result = train(samples, tmp_path / "b.safetensors", *parent, "--checkpoint", kept, "--steps", 2)
+    assert code not in (0, 1)
+    assert "checkpoint" in result["error"]
+
+
+def test_samples_without_the_planes_teach_the_same(tmp_path, samples):
+    shard = write_shard(tmp_path, [random_game(seed=seed) for seed in range(24)]).path
+    lean = tmp_path / "lean.npz"
+    assert run(EXPORT, "--shards", shard, "--out", lean, "--no-features")[0] == 0
+    assert lean.stat().st_size < samples.stat().st_size
+    _, with_planes = train(samples, tmp_path / "a.safetensors", "--steps", 3)
+    _, without = train(lean, tmp_path / "b.safetensors", "--steps", 3)
+    assert without["train"] == with_planes["train"]
 
 
 def test_calibration_compares_what_was_said_with_what_came():
@@ -116,7 +185,7 @@ def test_batches_made_ahead_and_threads_change_nothing(tmp_path, samples):
 def test_it_trains_in_bfloat16_as_a_gpu_does(tmp_path, samples):
     code, result = train(samples, tmp_path / "m.safetensors", "--steps", 6, "--bf16", "--loaders", 2)
     assert code == 0
-    plain = train(samples, tmp_path / "n.safetensors", "--steps", 6)[1]
+    plain = train(samples, tmp_path / "n.safetensors", "--steps", 6, "--no-bf16")[1]
     assert result["model_sha256"] != plain["model_sha256"]
     assert result["held"]["policy"] == pytest.approx(plain["held"]["policy"], rel=0.05)
 
@@ -166,6 +235,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path, samples):
     assert train(samples, out, "--steps", 3)[0] == 0
     assert {path.name for path in tmp_path.iterdir()} == {
         "m.safetensors",
+        "m.checkpoint.safetensors",
         "m.json",
         "m.curve.jsonl",
         "m.curve.svg",

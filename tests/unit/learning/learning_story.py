@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ringrift.learning.announcements import events_of
-from ringrift.learning.facts import AnyFact, JobEnded, JobIssued
+from ringrift.learning.facts import AnyFact, GeneratorMoved, JobEnded, JobIssued
 from ringrift.learning.orders import (
     evaluate_order,
     export_order,
@@ -13,6 +13,7 @@ from ringrift.learning.orders import (
     train_order,
     validate_order,
 )
+from ringrift.learning.plan import training_parent
 from ringrift.learning.promotion import Pairing
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
@@ -94,7 +95,7 @@ class Story:
     def export(self) -> str:
         shards = list(self.state.shards.values())
         rows = self.state.rows
-        job = self.issue("export", export_order(self.state, RULES, shards, window_rows=rows))
+        job = self.issue("export", export_order(self.state, RULES, shards))
         digest = f"samples{self._number:04d}"
         self.end(job, artifact("samples", digest, rows=rows, games=self.state.games))
         return digest
@@ -102,13 +103,17 @@ class Story:
     def train(self, loss: float = 1.0, **fields: Any) -> str:
         samples = self.state.newest_samples
         assert samples is not None
-        parent = self.state.newest_model
-        order = train_order(self.state, RULES, samples, parent, sample_steps=4000)
+        parent = training_parent(self.state, RULES)
+        order = train_order(self.state, RULES, [samples], parent, sample_steps=4000)
         job = self.issue("train", order)
         digest = f"model{self._number:04d}"
-        parts = (artifact("model", digest), artifact("card", f"card-{digest}"))
+        kept = artifact("checkpoint", f"checkpoint-{digest}")
+        parts = (artifact("model", digest), artifact("card", f"card-{digest}"), kept)
         self.end(job, *parts, steps=10, best_loss=loss, **fields)
         self.state.models[digest].losses["best_loss"] = loss
+        self.write(
+            GeneratorMoved(at_s=self.now_s, model=digest, previous=self.state.generator, reason="the newest")
+        )
         return digest
 
     def evaluate(

@@ -18,6 +18,7 @@ from ringrift.learning.facts import (
     Recalled,
     Rejected,
     RolledBack,
+    TrainingReset,
     WorkerSetAside,
 )
 from ringrift.learning.orders import (
@@ -53,6 +54,7 @@ def whole_life() -> Story:
     story.write(Promoted(at_s=story.now_s, model=odd, previous=first, reason="stronger"))
     story.evaluate(odd, first, wins=10, losses=54, purpose="rollback")
     story.write(RolledBack(at_s=story.now_s, model=odd, restored=first, reason="later evidence"))
+    story.write(TrainingReset(at_s=story.now_s, model=first, reason="its last model was taken back"))
     story.write(Archived(at_s=story.now_s, model=odd, reason="old"))
     story.write(WorkerSetAside(at_s=story.now_s, worker="w1", reason="games differ", until_s=1e9, by="plan"))
     story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1"))
@@ -70,8 +72,8 @@ def fail_everything(story: Story, model: str) -> None:
     orders = {
         "selfplay": selfplay_order(state, RULES, simulations=8),
         "validate": validate_order(state, shards),
-        "export": export_order(state, RULES, shards, window_rows=10),
-        "train": train_order(state, RULES, samples, candidate, sample_steps=10),
+        "export": export_order(state, RULES, shards),
+        "train": train_order(state, RULES, [samples], candidate, sample_steps=10),
         "evaluate": evaluate_order(state, RULES, candidate, [Pairing("random", 2)], purpose="promotion"),
     }
     for kind, order in orders.items():

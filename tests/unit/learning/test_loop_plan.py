@@ -8,8 +8,9 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.learning.facts import JobIssued
 from ringrift.learning.ledger import Ledger
 from ringrift.learning.orders import validate_order
-from ringrift.learning.plan import WINDOW_SHARDS_MAX, plan
+from ringrift.learning.plan import plan
 from ringrift.learning.records import Shard, ShardState
+from ringrift.learning.sample_files import SHARDS_MAX
 from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.window import BucketRules
 from ringrift.testing.simulation import SimulatedRuntime, simulate
@@ -41,14 +42,14 @@ def many_checked_shards(story, count):
         )  # fmt: skip
 
 
-def test_a_window_of_very_many_shards_is_cut_and_can_be_stored():
+def test_an_export_of_very_many_shards_is_cut_and_can_be_stored():
     story = Story()
     many_checked_shards(story, 5_000)
     export = next(each for each in planned(story).wanted if each.kind == "export")
     shards = [name for name in export.order.inputs if name.endswith(".shard.db")]
-    assert len(shards) == WINDOW_SHARDS_MAX
+    assert len(shards) == SHARDS_MAX
     assert f"{4_999:08x}" * 8 in export.order.inputs.values(), "the newest are kept"
-    assert "newest 2,000 shards" in export.reason
+    assert "500 shards" in export.reason
 
     async def main():
         engine = memory_engine(SimulatedRuntime(), MemoryStore())

@@ -161,7 +161,7 @@ def test_samples_that_are_made_again_are_the_newest():
 def test_a_training_that_brings_a_known_model_changed_nothing():
     story, model = a_story_with_a_model()
     samples = story.state.newest_samples
-    order = train_order(story.state, RULES, samples, story.state.newest_model, sample_steps=4000)
+    order = train_order(story.state, RULES, [samples], story.state.newest_model, sample_steps=4000)
     job = opened(story, "train", order)
     again = report(artifact("model", model), artifact("card", "card"), steps=10)
     assert "changed nothing" in problem_with(story.state, job, again)

@@ -199,7 +199,7 @@ def test_decisions_that_follow_another_config_replay_from_their_own_facts():
     found = replay(story.state.config, told, RULES)
     assert [each for each in found if each.number == len(told)] == []
     bare = msgspec.structs.replace(told[-1], order=train_order(
-        story.state, RULES, story.state.newest_samples, None, sample_steps=4000
+        story.state, RULES, [story.state.newest_samples], None, sample_steps=4000
     ))  # fmt: skip
     (odd,) = [
         each for each in replay(story.state.config, [*told[:-1], bare], RULES) if each.number == len(told)

@@ -26,7 +26,7 @@ class Line(Story):
         digest = self.play()
         self.check()
         shards = [self.state.shards[digest]]
-        job = self.issue("export", export_order(self.state, RULES, shards, window_rows=1000))
+        job = self.issue("export", export_order(self.state, RULES, shards))
         self.end(job, artifact("samples", f"samples{self._number:04d}", rows=1000, games=10))
         return self.train()
 
@@ -105,14 +105,26 @@ def test_without_an_untainted_one_the_champion_stays_and_learning_goes_on():
     assert line.state.models[candidate].state is ModelState.EVALUATING
 
 
-def test_a_candidate_that_learned_from_recalled_games_is_refused():
+def test_training_goes_back_to_before_the_recalled_games_and_nobody_judges_what_came_of_them():
     line = Line()
-    first = line.crown("good")
-    candidate = line.grow("bad")
+    first, good, bad = line.crown("good"), line.grow("other"), line.grow("bad")
+    later = line.grow("good")
     line.recall("bad")
-    (refused,) = line.settle()
-    assert (refused.model, refused.gate) == (candidate, "recall")
-    assert line.state.champion == first
+    assert line.settle() == []
+    assert line.state.reset.model == good
+    assert "recalled" in line.state.reset.reason
+    assert [line.state.models[each].state for each in (good, bad, later)] == [
+        ModelState.EVALUATING,
+        ModelState.ARCHIVED,
+        ModelState.ARCHIVED,
+    ]
+    assert (line.state.champion, line.state.generator) == (first, good)
+    assert training_parent(line.state, RULES).digest == good
+    again = line.grow("other")
+    assert line.state.models[again].parent == good
+    assert line.settle() == []
+    assert line.state.generator == again
+    assert not line.state.restarts
 
 
 def test_a_withdrawn_recall_gives_the_place_back():

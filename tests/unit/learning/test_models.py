@@ -73,7 +73,9 @@ def test_states_follow_the_facts_with_their_reasons(run, coordinator):
         "rollbacks": 1,
         "rejections": 1,
     }
-    assert coordinator.get_model(first).children == (second,)
+    assert coordinator.get_model(first).children == (second, third), (
+        "one taken back is no place to go on from"
+    )
     assert coordinator.get_models(state="rejected")[0].stage == "rejected"
 
 
@@ -180,7 +182,7 @@ def model(digest, number, state, at_s):
         number=number,
         parent=None,
         samples="s",
-        shards=(),
+        sample_files=(),
         rows_seen=1,
         steps_spent=1,
         losses={},

@@ -151,7 +151,7 @@ def test_a_child_of_a_touched_model_descends_from_it():
     story.play()
     story.check()
     shards = [shard for shard in story.state.shards.values() if shard.digest != bad]
-    from_clean = story.issue("export", export_order(story.state, RULES, shards, window_rows=2000))
+    from_clean = story.issue("export", export_order(story.state, RULES, shards))
     story.end(from_clean, artifact("samples", "clean", rows=2000, games=50))
     second = story.train()
     found = recall_effect(story.state, Recalled(at_s=0, recall_id="r", reason="", until_s=until_s))
@@ -210,8 +210,10 @@ def test_without_a_predecessor_games_go_on_without_a_network():
     first = story.train()
     story.promote(first)
     story.recall(model=first)
-    story.write(plan_of(story).decided[0])
+    for _ in range(2):
+        story.write(plan_of(story).decided[0])
     assert story.state.champion is None
+    assert story.state.generator is None
     selfplay = next(wanted for wanted in plan_of(story).wanted if wanted.kind == "selfplay")
     assert "model" not in selfplay.order.params
 

@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
 from ringrift.work.shares import (
-    KIND_SHARES,
     SHARE_MAX,
     SHARE_MIN,
     ConfigView,
-    FairClock,
     FairTurns,
     config_shares,
     curriculum_weight,
     curriculum_weights,
-    kind_of_share,
     next_kind,
 )
 
@@ -27,12 +24,13 @@ KINDS = st.dictionaries(st.sampled_from(list("abcdef")), st.floats(0.05, 1.0), m
 
 
 def served_after(shares: dict[str, float], lengths_s: dict[str, float], rounds: int) -> dict[str, float]:
-    clock, seconds = FairClock(), dict.fromkeys(shares, 0.0)
+    turns, seconds = FairTurns(), dict.fromkeys(shares, 0.0)
     for _ in range(rounds):
-        kind = next_kind(clock.served, shares, shares)
-        clock = clock.started(kind, shares, expected_s=10.0)
-        clock = clock.ended(kind, expected_s=10.0, measured_s=lengths_s[kind])
-        seconds[kind] += lengths_s[kind]
+        name = next_kind(turns.served(shares), shares, shares)
+        share = shares[name]
+        turns = turns.started(name, share=share, expected_s=10.0)
+        turns = turns.ended(name, share=share, expected_s=10.0, measured_s=lengths_s[name])
+        seconds[name] += lengths_s[name]
     return seconds
 
 
@@ -51,26 +49,18 @@ def test_nobody_starves(shares: dict[str, float]) -> None:
     assert min(served_after(shares, dict.fromkeys(shares, 10.0), 200).values()) > 0
 
 
-def test_an_absent_kind_saves_up_one_turn_and_no_more() -> None:
-    shares, clock = {"selfplay": 0.5, "train": 0.5}, FairClock()
+def test_an_absent_config_saves_up_one_turn_and_no_more() -> None:
+    shares, turns = {"a": 0.5, "b": 0.5}, FairTurns()
     for _ in range(1000):
-        clock = clock.started("selfplay", shares, expected_s=60.0)
-    turns = []
-    for _ in range(6):
-        kind = next_kind(clock.served, shares, shares)
-        clock = clock.started(kind, shares, expected_s=60.0)
-        turns.append(kind)
-    assert turns[0] == "train"
-    assert turns.count("selfplay") >= 2
+        turns = turns.started("a", share=0.5, expected_s=60.0)
+    taken, _ = turns_of(shares, turns, 6)
+    assert taken[0] == "b"
+    assert taken.count("a") >= 2
 
 
 def test_parallel_slots_count_what_is_expected_before_it_ended() -> None:
-    shares, clock, turns = {"selfplay": 0.5, "evaluate": 0.5}, FairClock(), []
-    for _ in range(8):
-        kind = next_kind(clock.served, shares, shares)
-        clock = clock.started(kind, shares, expected_s=30.0)
-        turns.append(kind)
-    assert turns.count("selfplay") == turns.count("evaluate") == 4
+    taken, _ = turns_of({"a": 0.5, "b": 0.5}, FairTurns(), 8)
+    assert taken.count("a") == taken.count("b") == 4
 
 
 def turns_of(shares: dict[str, float], turns: FairTurns, count: int) -> tuple[list[str], FairTurns]:
@@ -98,17 +88,11 @@ def test_a_config_that_was_paused_for_long_does_not_take_everything() -> None:
 
 
 def test_only_what_is_wanted_is_next() -> None:
-    assert next_kind({"selfplay": 1e9}, KIND_SHARES, ["selfplay"]) == "selfplay"
+    assert next_kind({"a": 1e9}, {"a": 0.5, "b": 0.5}, ["a"]) == "a"
     with pytest.raises(ConfigError, match="nothing is wanted"):
-        next_kind({}, KIND_SHARES, [])
-    with pytest.raises(ConfigError, match="no share is set for juggle"):
-        next_kind({}, KIND_SHARES, ["juggle"])
-
-
-def test_every_job_kind_has_a_share_that_pays_for_it() -> None:
-    kinds = ("selfplay", "validate", "export", "train", "evaluate", "tournament", "something_new")
-    assert {kind_of_share(kind) for kind in kinds} <= set(KIND_SHARES)
-    assert math.isclose(sum(KIND_SHARES.values()), 1.0)
+        next_kind({}, {"a": 1.0}, [])
+    with pytest.raises(ConfigError, match="no share is set for c"):
+        next_kind({}, {"a": 1.0}, ["c"])
 
 
 VIEWS = st.lists(

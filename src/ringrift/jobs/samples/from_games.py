@@ -14,7 +14,7 @@ from ringrift.games.contract import Game, LegalActions, States
 from ringrift.jobs.checking import GAMES_AT_ONCE, in_groups
 from ringrift.jobs.replaying import BatchReplay, ReplayStep
 from ringrift.jobs.samples.hold_out import game_hash
-from ringrift.jobs.samples.layout import SEATS_MAX, Codes, Columns
+from ringrift.jobs.samples.layout import FEATURES, SEATS_MAX, Codes, Columns
 from ringrift.jobs.samples.plan import Marks
 from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
 
@@ -25,6 +25,7 @@ class Teaching:
 
     symmetries: Sequence[int]  # 0 alone leaves the board as it was played
     value_mix: float  # share of the search's value in the target; the rest is the game's result
+    with_features: bool = True
 
 
 MarkedGame = tuple[StoredGame, Marks]
@@ -83,6 +84,7 @@ class _Step:
                 for at, each in enumerate(self._stored)
             ]
         )
+        self._with_features = teaching.with_features
         self._fixed = self._same_for_all_symmetries(teaching, codes)
 
     def columns(self, symmetry: int) -> Columns:
@@ -93,9 +95,10 @@ class _Step:
         if symmetry:
             actions = self._game.turned_actions(states, legal, symmetry)
             states = self._game.turned(states, symmetry)
+        seen = {FEATURES: self._game.observe(states)} if self._with_features else {}
         return {
             **self._fixed,
-            "features": self._game.observe(states),
+            **seen,
             "states": states,
             "policy_counts": legal.counts,
             "policy_indices": actions,

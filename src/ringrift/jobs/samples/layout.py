@@ -25,11 +25,14 @@ NO_WORD = -1
 Columns = Mapping[str, npt.NDArray[Any]]
 
 
+FEATURES = "features"  # may be left out: they follow from `states`, and are most of the bytes
+
+
 def row_columns(game: Game) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Arrays with one entry per sample: type, and shape of an entry."""
     f4, i1, i2, i4 = (np.dtype(name) for name in ("<f4", "i1", "<i2", "<i4"))
     return {
-        "features": (f4, game.observation_shape),
+        FEATURES: (f4, game.observation_shape),
         "states": (np.dtype("<i8"), (game.words,)),
         "globals": (f4, (len(GLOBALS),)),
         "values": (f4, ()),

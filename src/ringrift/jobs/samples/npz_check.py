@@ -18,7 +18,7 @@ import numpy as np
 
 from ringrift.foreign_files.sample_archives import ROWS_MAX, UNREADABLE, SampleArchive, open_samples
 from ringrift.games.contract import Game
-from ringrift.jobs.samples.layout import SEATS_MAX, row_columns
+from ringrift.jobs.samples.layout import FEATURES, SEATS_MAX, row_columns
 
 POLICY_SUM_TOLERANCE = 1e-3
 FLAT = {"policy_indices", "policy_values", "policy_offsets"}
@@ -81,9 +81,10 @@ def _check_headers(archive: SampleArchive, found: SampleCheck) -> None:
     shapes = found.array_shapes
     if not shapes:
         found.errors.append("no arrays")
-    for name in ("features", "values"):
-        if name not in shapes:
-            found.errors.append(f"{name} is missing")
+    if not shapes.keys() & {FEATURES, "states"}:
+        found.errors.append(f"{FEATURES} and states are missing")
+    if "values" not in shapes:
+        found.errors.append("values is missing")
     if "values" not in shapes:
         return
     found.sample_count = (shapes["values"] or (0,))[0]
@@ -94,8 +95,8 @@ def _check_headers(archive: SampleArchive, found: SampleCheck) -> None:
     for name, shape in shapes.items():
         if shape and name not in FLAT and shape[0] != found.sample_count:
             found.errors.append(f"{name}: {shape[0]} entries for {found.sample_count} samples")
-    if "features" in shapes and archive.arrays["features"].kind != "f":
-        found.warnings.append(f"features are {found.array_dtypes['features']}")
+    if FEATURES in shapes and archive.arrays[FEATURES].kind != "f":
+        found.warnings.append(f"{FEATURES} are {found.array_dtypes[FEATURES]}")
     _check_policy_headers(archive, found)
 
 
@@ -120,7 +121,8 @@ def _check_game(archive: SampleArchive, game: Game, found: SampleCheck) -> None:
     for name, (dtype, shape) in row_columns(game).items():
         array = archive.arrays.get(name)
         if array is None:
-            found.warnings.append(f"{name} is missing")
+            if name != FEATURES:
+                found.warnings.append(f"{name} is missing")
         elif not array.shape or array.shape[1:] != shape:
             found.errors.append(f"{name}: entries of {array.shape[1:]}; {game.key} has {shape}")
         elif np.dtype(array.dtype) != dtype:

@@ -18,30 +18,34 @@ import numpy as np
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
-from ringrift.jobs.samples.layout import Columns, flat_columns, row_columns
+from ringrift.jobs.samples.layout import FEATURES, Columns, flat_columns, row_columns
 from ringrift.jobs.sealing import scratch_folder
 
-STREAMED = "features"
 _COPY_BYTES = 2**18
 
 
 class SampleWriter:
     """Writes *rows* samples into *path*; a context manager, so that waiting files are removed."""
 
-    def __init__(self, path: Path, game: Game, *, rows: int, compress: bool) -> None:
+    def __init__(
+        self, path: Path, game: Game, *, rows: int, compress: bool, with_features: bool = True
+    ) -> None:
         self._rows, self._written, self._flat = rows, 0, 0
         self._columns, self._flat_columns = row_columns(game), flat_columns()
+        if not with_features:
+            del self._columns[FEATURES]
+        self._streamed = next(iter(self._columns))  # the largest comes first
         self._digests = {name: hashlib.sha256() for name in (*self._columns, *self._flat_columns)}
         self._waiting_folder = scratch_folder(path.parent, f"{path.name}-")
         self._waiting: dict[str, IO[bytes]] = {
             name: (Path(self._waiting_folder.name) / name).open("w+b")
             for name in self._digests
-            if name != STREAMED
+            if name != self._streamed
         }
         how = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
         self._zip = zipfile.ZipFile(path, "w", compression=how, compresslevel=1 if compress else None)
-        dtype, shape = self._columns[STREAMED]
-        self._stream = self._open_member(STREAMED, dtype, (rows, *shape))
+        dtype, shape = self._columns[self._streamed]
+        self._stream = self._open_member(self._streamed, dtype, (rows, *shape))
 
     def __enter__(self) -> SampleWriter:
         return self
@@ -85,7 +89,7 @@ class SampleWriter:
     def _append(self, name: str, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
         content = np.ascontiguousarray(array, dtype=dtype).tobytes()
         self._digests[name].update(content)
-        (self._stream if name == STREAMED else self._waiting[name]).write(content)
+        (self._stream if name == self._streamed else self._waiting[name]).write(content)
 
     def _write_offsets(self) -> None:
         """Sum the counts up, a piece at a time."""

@@ -45,6 +45,10 @@ def restore_learner(learner: Learner, tensors: Mapping[str, Tensor], *, steps: i
     # The fused step walks weights and moments side by side in memory, so they must lie there alike.
     for weights, kept in learner.optimiser.state.items():
         for name in ("exp_avg", "exp_avg_sq"):
+            if kept[name].shape != weights.shape:  # copying would repeat what is too short
+                raise ValueError(
+                    f"{name} has the shape {tuple(kept[name].shape)}, not {tuple(weights.shape)}"
+                )
             kept[name] = torch.empty_like(weights).copy_(kept[name])
     learner.steps = steps
 

@@ -96,6 +96,13 @@ class Epochs:
             return None
         return self._check()
 
+    def end(self, reason: str) -> dict[str, float] | None:
+        """Take no more steps; returns a line of the curve if there were steps since the last look."""
+        if self.done:
+            return None
+        self.state.ended = reason
+        return self._check() if self.state.summed_steps else None
+
     def close(self) -> None:
         """Let go of batches made ahead."""
         self._batches.close()
