@@ -345,8 +345,8 @@ class _Run:
 
     def _fresh(self, done: set[str], known: set[int]) -> Iterator[int]:
         """Seeds of the games of this run that are not begun yet."""
-        numbers = np.arange(self._params.games, dtype=np.int64)
-        for index, seed in enumerate(derived(self._params.seed, numbers).tolist()):
+        for index in range(self._params.games):
+            seed = int(derived(self._params.seed, index)[0])
             game_id = game_id_of(self._game.key, self._run_id, index)
             if seed in known or game_id in done:
                 continue
