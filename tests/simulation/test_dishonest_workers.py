@@ -9,6 +9,7 @@ from ringrift.learning.facts import WorkerSetAside
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.records import ShardState
 from ringrift.learning.replay import replay
+from ringrift.learning.trust import makers_of
 from ringrift.learning.worker_standing import SUSPICION_MAX, WorkerStanding
 from ringrift.testing.simulation import simulate
 
@@ -50,7 +51,9 @@ def test_a_worker_whose_games_are_wrong_is_set_aside_and_its_games_are_recalled(
     brought = [shard for shard in state.shards.values() if shard.worker == "w1" and shard.made_s > good_s]
     assert brought
     assert {shard.state for shard in brought} == {ShardState.RECALLED}
-    assert {s.state for s in state.shards.values() if s.worker != "w1"} <= {
+    # Games that it began and others went on with are gone too, and no others.
+    makers = {s.digest: {m.worker for m in makers_of(s, state.unfinished)} for s in state.shards.values()}
+    assert {s.state for s in state.shards.values() if "w1" not in makers[s.digest]} <= {
         ShardState.CHECKED,
         ShardState.UNCHECKED,
     }
