@@ -222,10 +222,10 @@ class Keeper:
             self._looks += 1
             if published is None and state.champion is not None and self._looks < COPY_LOOKS_MAX:
                 return False
-            generator = getattr(state, "generator", None)
-            if generator is not None:
-                self._copy(state.models[generator], self._keep(self._folder, config, "generator", mark))
-            kept[config] = {"champion": published, "generator": generator}
+            if state.generator is not None:
+                path = self._keep(self._folder, config, "generator", mark)
+                self._copy(state.models[state.generator], path)
+            kept[config] = {"champion": published, "generator": state.generator}
         self._looks = 0
         self.note(f"mark-{mark:06.0f}.json", {"mark": mark, "kept": kept}, times)
         return True
@@ -301,7 +301,7 @@ def what_facts_say(facts: Sequence[AnyFact], config: str, began_s: float) -> dic
             waits_s.setdefault(order.kind, []).append(fact.report.started_s - order.at_s)
     starts_s = [report.start_s for _, report in ended if report.start_s is not None]
     promoted = [fact.at_s for fact in facts if isinstance(fact, Promoted)]
-    files = {file for model in state.models.values() for file in files_of(model)}
+    files = {file for model in state.models.values() for file in model.sample_files}
     trained = {digest for file in files for digest in state.samples[file].shards}
     untrained_rows = sum(
         shard.rows
@@ -326,15 +326,11 @@ def what_facts_say(facts: Sequence[AnyFact], config: str, began_s: float) -> dic
         "first_promotion_s": round(promoted[0] - began_s, 1) if promoted else None,
         "champion": state.champion,
         "champion_number": number_of(state, state.champion),
-        "generator_number": number_of(state, getattr(state, "generator", None)),
+        "generator_number": number_of(state, state.generator),
         "idle_s_max": longest_idle_s(
             [(report.started_s, report.started_s + report.wall_s) for _, report in ended], since_s=began_s
         ),
     }
-
-
-def files_of(model: Model) -> tuple[str, ...]:
-    return getattr(model, "sample_files", (model.samples,))
 
 
 def number_of(state: ConfigState, digest: str | None) -> int | None:

@@ -37,6 +37,7 @@ def test_a_run_is_shown_with_its_curve_stages_and_reasons(site, visit):
     assert visitor.text("#state") == "running"
     assert visitor.text("#rating-value") == str(round(status.rating))
     assert "9 champions so far" in visitor.text("#rating-now")
+    assert visitor.text("#who-plays").lower() == "model 12 is published, model 15 plays: 3 trainings newer"
     assert visitor.text("#held-back") == "games: training waits 62% of the time for rows"
     assert visitor.page.locator("#held-back").is_visible()
     visitor.wait_for_curve("#rating-plot")

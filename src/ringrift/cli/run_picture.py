@@ -28,7 +28,7 @@ NARROW, WIDE, VERY_WIDE = 80, 110, 130
 CURVE_LINES = 7
 SPARK_CHARS = 10
 FINDINGS_MAX = 10
-HELD_BACK_MAX = 2
+EXPLAINED_MAX = 2
 _STYLES = {
     "promoted": "green",
     "running": "green",
@@ -49,7 +49,7 @@ def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None 
     """Everything in about *height* lines; without a height, everything there is."""
     jobs_max, decisions_max = (100, 20) if height is None else _room(status, height)
     parts: list[RenderableType] = [_configs(status, width), *_blocks(status, now_s)]
-    parts += _held_back(status, None if height is None else HELD_BACK_MAX)
+    parts += _explained(status, None if height is None else EXPLAINED_MAX)
     running = [(key, job) for key, config in status.configs.items() for job in config.running]
     if running:
         parts += [Text(), _jobs(running[:jobs_max], width)]
@@ -163,16 +163,14 @@ def _blocks(status: RunStatus, now_s: float) -> list[RenderableType]:
     return lines
 
 
-def _held_back(status: RunStatus, limit: int | None) -> list[RenderableType]:
-    """What holds the learning of each config back; those with the same reason are told in one line."""
-    configs: dict[str, list[str]] = {}
+def _explained(status: RunStatus, limit: int | None) -> list[RenderableType]:
+    """Who plays and who is published, and what holds learning back, in a line for each config."""
+    lines: list[RenderableType] = []
     for key, config in status.configs.items():
-        configs.setdefault(config.held_back, []).append(key)
-    configs.pop("", None)
-    return [
-        Text.assemble((f"{', '.join(keys)} held back by ", "dim"), reason)
-        for reason, keys in list(configs.items())[:limit]
-    ]
+        parts = [config.who_plays, f"held back by {config.held_back}" if config.held_back else ""]
+        if any(parts):
+            lines.append(Text.assemble((f"{key}: ", "dim"), "; ".join(part for part in parts if part)))
+    return lines[:limit]
 
 
 def _until(block: dict[str, object], now_s: float) -> str:
@@ -252,7 +250,7 @@ def deed_of(what: str) -> tuple[str, str]:
 
 def _room(status: RunStatus, height: int) -> tuple[int, int]:
     """How many jobs and decisions fit."""
-    left = height - len(status.configs) - CURVE_LINES - 8 - min(HELD_BACK_MAX, len(status.configs))
+    left = height - len(status.configs) - CURVE_LINES - 8 - min(EXPLAINED_MAX, len(status.configs))
     jobs = max(1, min(6, left // 2))
     return jobs, max(1, min(12, left - jobs + CURVE_LINES))
 

@@ -73,6 +73,20 @@ def fit_models(snapshot: Snapshot) -> Iterator[Model]:
     )
 
 
+def who_plays(state: ConfigState) -> str:
+    """What plays and what is published, in words: two different things that may be one network."""
+    champion, generator = (state.models.get(each or "") for each in (state.champion, state.generator))
+    published = "nothing is published" if champion is None else f"model {champion.number} is published"
+    if generator is None:
+        return f"{published}, games are played without a network"
+    if generator is champion:
+        return f"{published} and plays"
+    if champion is None or generator.number < champion.number:
+        return f"{published}, model {generator.number} plays"
+    newer = generator.number - champion.number
+    return f"{published}, model {generator.number} plays: {newer} training{'s' * (newer > 1)} newer"
+
+
 def may_play(state: ConfigState, model: Model) -> bool:
     """Whether nothing speaks against *model*: it is of the line that plays, and lost to nobody clearly."""
     reset, champion = state.reset, state.models.get(state.champion or "")

@@ -17,7 +17,7 @@ from ringrift.learning.cascade import CascadeStart, warm_start
 from ringrift.learning.diagnoses import plan_diagnosis
 from ringrift.learning.facts import PRICE_TOPIC, Archived, Noted
 from ringrift.learning.gates import Gate, stage_gate
-from ringrift.learning.generator import decided_generator
+from ringrift.learning.generator import decided_generator, who_plays
 from ringrift.learning.judging import plan_judgement
 from ringrift.learning.models_archive import not_needed
 from ringrift.learning.orders import (
@@ -115,7 +115,6 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
     """Wanted as long as training can use the rows while they are fresh."""
     state, rules = snapshot.state, snapshot.rules
     simulations = selfplay_simulations(snapshot)
-    who = "without a network" if state.generator is None else f"by the generator {state.generator[:12]}"
     if _first_model_is_made(snapshot):
         made.say("selfplay", "the first model is being made, and more games without a network teach little")
         return
@@ -129,7 +128,7 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
     made.want(
         "selfplay",
         selfplay_order(state, rules, simulations=simulations, exploration=snapshot.feedback.exploration),
-        f"{much} {who}, {simulations} simulations a move{why}",
+        f"{much}, {simulations} simulations a move: {who_plays(state)}{why}",
     )
 
 

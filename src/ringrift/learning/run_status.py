@@ -132,6 +132,8 @@ class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
     cost: Cost
     next: str  # what the plan waits for, in one sentence
     bucket: float = 0.0  # sample-steps that new rows have earned and training has not spent
+    generator: str | None = None  # the network that plays; `champion` is the one that is published
+    who_plays: str = ""  # both in words, and how far apart they are
     held_back: str = ""  # what holds its learning back most, in one sentence with its number
 
 

@@ -27,6 +27,7 @@ from ringrift.learning.facts import (
     WorkerSetAside,
 )
 from ringrift.learning.gates import stage_gate
+from ringrift.learning.generator import who_plays
 from ringrift.learning.records import ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import (
@@ -99,6 +100,8 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         cost=cost(state, curve, around.prices),
         bucket=state.bucket.available,
         next=_next(around.plan),
+        generator=state.generator,
+        who_plays=who_plays(state),
         held_back=bottleneck(state, around.rules, now_s=around.now_s).text if paused is None else "",
     )
 

@@ -84,6 +84,8 @@ def _config(rng: random.Random, position: int, *, sample: SampleRun) -> ConfigSt
         cost=_cost(sample, position, games=games, promotions=promotions, gain=gain or 0.0),
         bucket=31_400.0,
         next="training starts when 1,212 more rows are checked (2 min at this speed)",
+        generator=f"{position:016x}" if curve else None,
+        who_plays="model 12 is published, model 15 plays: 3 trainings newer",
         held_back="games: training waits 62% of the time for rows",
     )
 

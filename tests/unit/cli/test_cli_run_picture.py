@@ -55,9 +55,11 @@ def test_the_whole_picture_says_what_starting_of_jobs_takes():
     assert told in drawn(status, width=120, height=None)
 
 
-def test_what_holds_learning_back_is_told_once_for_all_configs_that_share_it():
+def test_who_plays_who_is_published_and_what_holds_learning_back_is_told_of_every_config():
     shown = drawn(SampleRun(configs=TWELVE[:2]).status(), width=140)
-    assert f"{TWELVE[0]}, {TWELVE[1]} held back by games: training waits 62% of the time for rows" in shown
+    told = "model 12 is published, model 15 plays: 3 trainings newer; held back by games: training waits 62%"
+    for config in TWELVE[:2]:
+        assert f"{config}: {told}" in shown
 
 
 def test_a_low_terminal_gets_fewer_lines():

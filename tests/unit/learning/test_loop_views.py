@@ -5,6 +5,7 @@ from learning_story import RULES, Story
 from ringrift.learning.facts import Promoted
 from ringrift.learning.feedback_gauntlet import gauntlet_advice
 from ringrift.learning.feedback_rules import feedback, gauntlet_of
+from ringrift.learning.generator import who_plays
 from ringrift.learning.orders import evaluate_order
 from ringrift.learning.promotion import Pairing
 from ringrift.learning.run_status import Curve
@@ -73,3 +74,27 @@ def test_with_four_seats_first_places_count_and_need_not_reach_what_two_seats_as
     assert not any("against random" in reason for reason in feedback(strong).reasons)
     assert any("against random" in reason for reason in feedback(weak).reasons)
     assert gauntlet_advice(gauntlet_of(strong)) != gauntlet_advice(gauntlet_of(weak))
+
+
+# --- what plays and what is published ----------------------------------------------------------------------
+
+
+def test_what_plays_and_what_is_published_are_named_apart():
+    story, first = a_champion()
+    state = story.state
+    assert who_plays(state) == "model 1 is published and plays"
+    state.generator = None
+    assert who_plays(state) == "model 1 is published, games are played without a network"
+    for newer in ("1 training newer", "2 trainings newer"):
+        story.play()
+        story.check()
+        story.export()
+        state.generator = story.train()
+        number = state.models[state.generator].number
+        assert who_plays(state) == f"model 1 is published, model {number} plays: {newer}"
+    around = AroundConfig(
+        plan=None, rules=RULES, curve=(), running=(), share=1.0, paused=None, prices={}, now_s=story.now_s
+    )
+    told = config_status(state, around)
+    assert (told.champion, told.generator) == (first, state.generator)
+    assert told.who_plays == who_plays(state)
