@@ -249,7 +249,8 @@ class World:
         shard = self._artifact("shard", games=games, rows=games * ROWS_PER_GAME)
         left = [self._artifact("unfinished", games=GAMES_LEFT, moves=9 * GAMES_LEFT)] if hands_over else []
         wrong = max(self.cheats.get(self._who, 0.0), self.broken.get(self._who, 0.0))
-        self.truth.altered[shard.digest], self.truth.player[shard.digest] = wrong, self._who
+        for made in (shard, *left):
+            self.truth.altered[made.digest], self.truth.player[made.digest] = wrong, self._who
         model = order.inputs.get("generator.safetensors")
         turns = int(any("unfinished" in name for name in order.inputs))
         told = {"generator_sha256": model, "machine": "simulated", "resumed_turns": turns}
@@ -257,7 +258,7 @@ class World:
 
     def _recompute(self, order):
         """Of some games of the shard, whether all are found again."""
-        shard = next(digest for digest in order.inputs.values() if digest in self.truth.altered)
+        shard = order.inputs[order.params["shard"].rpartition("/")[2]]
         right = (1 - self.truth.altered[shard]) * (1 - self.broken.get(self._who, 0.0))
         agrees = self._who not in self.liars and self.rng.random() < right**SAMPLE_GAMES
         if self._who in self.cheats and self._who == self.truth.player[shard]:

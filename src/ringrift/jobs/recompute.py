@@ -6,7 +6,8 @@ the same libraries, the answer must be the same to the last bit. Elsewhere float
 their last digits, and a search may turn another way on them; then policies and values must agree on average.
 
 Of games that another job began, the moves that were handed over must be there unchanged, and only those
-after them are searched: they alone were made by the job in question, with its weights.
+after them are searched: they alone were made by the job in question, with its weights. Games that the job
+handed over itself are searched like those that it finished.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from ringrift.jobs.selfplay import (
     run_identity,
     selfplay_config,
 )
-from ringrift.jobs.shards.reader import BrokenGame, ShardReader, open_shard
-from ringrift.jobs.shards.records import PlayedGame, StoredGame
-from ringrift.jobs.unfinished import ResumedGame, read_all_unfinished
+from ringrift.jobs.shards.reader import BrokenGame, open_shard
+from ringrift.jobs.shards.records import RESIGNATION, PlayedGame, SoftPolicies
+from ringrift.jobs.unfinished import SUFFIX, ResumedGame, read_all_unfinished, read_unfinished
 from ringrift.machine_kind import machine_kind
 from ringrift.players.seeds import derived
 from ringrift.search.batch import BatchSearch
@@ -44,13 +45,14 @@ from ringrift.search.selfplay import SelfplayConfig
 
 AT_ONCE = 256  # positions that are searched together
 VALUE_FARTHEST = 2.0
+UNFINISHED = "unfinished"  # how a game ended that did not
 EXACT_DEVICES = ("cpu", "none")  # a GPU may choose other kernels in every process
 
 
 class RecomputeParams(SelfplayParams, frozen=True, kw_only=True):
     """Parameters of `recompute`: those of the `selfplay` job that played, and what to look at."""
 
-    shard: Annotated[Path, msgspec.Meta(description="The games that it brought.")]
+    shard: Annotated[Path, msgspec.Meta(description="The games that it brought, finished or unfinished.")]
     sample_games: Annotated[int, msgspec.Meta(ge=1, le=10_000, description="Games to look at.")] = 4
     sample_moves: Annotated[
         int, msgspec.Meta(ge=1, description="Moves to search, where bits are compared; else all are.")
@@ -84,7 +86,7 @@ class RecordDifference:
 class RecordedMove:
     """One recorded decision."""
 
-    game: StoredGame
+    game: PlayedGame
     move: int
     state: States  # one row
 
@@ -123,10 +125,9 @@ def run_recompute(job: Job, params: RecomputeParams) -> Outcome:
     is_exact = is_same and not params.tree_reuse and _is_exact(evaluator)
     handed, digests = read_all_unfinished(params.resume, game)
     order = _Order(params, run_identity(played, digest, resumed=digests), handed)
-    with open_shard(params.shard) as shard:
-        games = _sample(shard, params)
+    games = _sample(params, game)
     wrong = [fault for each in games if (fault := order.fault_of(each))]
-    whole = [each for each in games if isinstance(each, StoredGame)]
+    whole = [each for each in games if isinstance(each, PlayedGame)]
     agreement = Agreement()
     if not wrong:
         positions, wrong = _positions(game, whole)
@@ -167,15 +168,48 @@ def _is_exact(evaluator: Evaluator) -> bool:
 # --- what is looked at --------------------------------------------------------------------------------------
 
 
-def _sample(shard: ShardReader, params: RecomputeParams) -> list[StoredGame | BrokenGame]:
+def _sample(params: RecomputeParams, game: Game) -> list[PlayedGame | BrokenGame]:
     """Some games, chosen by the seed of the order: whoever played could not know which."""
 
     def lot(game_id: str) -> bytes:
         return hashlib.sha256(f"{params.sample_seed} {game_id}".encode()).digest()
 
-    ids = sorted((summary.game_id for summary in shard.summaries()), key=lot)
-    wanted = set(ids[: params.sample_games])
-    return list(shard.games(wanted.__contains__))
+    if params.shard.name.endswith(SUFFIX):
+        handed, _ = read_unfinished(params.shard, game)
+        handed.sort(key=lambda each: lot(each.about.game_id))
+        return [_as_played(game, each) for each in handed[: params.sample_games]]
+    with open_shard(params.shard) as shard:
+        ids = sorted((summary.game_id for summary in shard.summaries()), key=lot)
+        wanted = set(ids[: params.sample_games])
+        stored = list(shard.games(wanted.__contains__))
+    return [each if isinstance(each, BrokenGame) else each.game for each in stored]
+
+
+def _as_played(game: Game, handed: ResumedGame) -> PlayedGame:
+    """An unfinished game as far as it was played."""
+    about, moves = handed.about, handed.progress.moves
+    legal = [move.legal if move.full else move.legal[:0] for move in moves]
+    shares = [move.policy if move.full else move.policy[:0] for move in moves]
+    return PlayedGame(
+        game_id=about.game_id,
+        config_key=game.key,
+        seed=about.seed,
+        run_id=about.run_id,
+        run_index=about.run_index,
+        source="selfplay",
+        engine_mode="",
+        started_s=about.started_s,
+        completed_s=about.started_s,
+        termination=UNFINISHED,
+        seats=(),
+        actions=np.array([move.action for move in moves], dtype=np.int32),
+        policies=SoftPolicies(
+            np.cumsum([0, *(len(each) for each in legal)], dtype=np.int64),
+            np.concatenate([np.empty(0, np.int32), *legal]),
+            np.concatenate([np.empty(0, np.float32), *shares]),
+        ),
+        root_values=np.array([move.root_values for move in moves], np.float32).reshape(-1, game.players),
+    )
 
 
 class _Order:
@@ -185,16 +219,16 @@ class _Order:
         self._params, self._run_id = params, run_id
         self._handed = {each.about.game_id: each for each in handed}
 
-    def first_move_of(self, stored: StoredGame) -> int:
+    def first_move_of(self, game: PlayedGame) -> int:
         """The first move that the order's own job made."""
-        handed = self._handed.get(stored.game.game_id)
+        handed = self._handed.get(game.game_id)
         return 0 if handed is None else len(handed.progress.moves)
 
-    def fault_of(self, stored: StoredGame | BrokenGame) -> RecordDifference | None:
+    def fault_of(self, game: PlayedGame | BrokenGame) -> RecordDifference | None:
         """Why a game is not one that the order asks for."""
-        if isinstance(stored, BrokenGame):
-            return RecordDifference(stored.game_id, f"it cannot be read: {stored.why}")
-        game, params = stored.game, self._params
+        if isinstance(game, BrokenGame):
+            return RecordDifference(game.game_id, f"it cannot be read: {game.why}")
+        params = self._params
         if game.config_key != params.config:
             return RecordDifference(game.game_id, f"it is a game of {game.config_key}")
         if (handed := self._handed.get(game.game_id)) is not None:
@@ -231,19 +265,19 @@ def _handed_fault(game: PlayedGame, handed: ResumedGame) -> RecordDifference | N
     return None
 
 
-def _positions(game: Game, games: Sequence[StoredGame]) -> tuple[list[RecordedMove], list[RecordDifference]]:
+def _positions(game: Game, games: Sequence[PlayedGame]) -> tuple[list[RecordedMove], list[RecordDifference]]:
     """All decisions of *games*, and the games that break the rules."""
     found: list[RecordedMove] = []
-    replayed = BatchReplay(game, [each.game.actions for each in games])
+    replayed = BatchReplay(game, [each.actions for each in games])
     for step in replayed.steps():
         found += [
             RecordedMove(games[row], step.move, step.states[at : at + 1].copy())
             for at, row in enumerate(step.rows.tolist())
         ]
     faults = [
-        RecordDifference(games[row].game.game_id, fault.detail, fault.move)
+        RecordDifference(games[row].game_id, fault.detail, fault.move)
         for row, fault in sorted(replayed.faults.items())
-        if games[row].game.termination != "resignation"
+        if games[row].termination not in (RESIGNATION, UNFINISHED)
     ]
     return found, faults
 
@@ -262,7 +296,7 @@ def _searched(
 ) -> tuple[SearchResult, Flags]:
     """Search each position as the game that it is of did; and which of them teach a policy."""
     slots = np.arange(len(positions))
-    seeds = np.array([each.game.game.seed for each in positions], dtype=np.int64)
+    seeds = np.array([each.game.seed for each in positions], dtype=np.int64)
     plies = np.array([each.move for each in positions], dtype=np.int64)
     full, quick = np.ones(len(positions), dtype=bool), 0
     if config.playout_caps is not None:
@@ -306,7 +340,7 @@ class _Compared:
     def __init__(
         self, position: RecordedMove, *, legal: Any, policy: Any, values: Any, action: int, full: bool
     ) -> None:
-        record, move = position.game.game, position.move
+        record, move = position.game, position.move
         self._game_id, self._move = record.game_id, move
         self._recorded, self._found, self._full = int(record.actions[move]), action, full
         named, shares = record.policies.of(move)

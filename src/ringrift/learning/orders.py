@@ -313,5 +313,9 @@ def shard_name(shard: Shard) -> str:
     return f"{shard.digest[:NAME_DIGITS]}.shard.db"
 
 
+def unfinished_name(held: Unfinished) -> str:
+    return f"{held.digest[:NAME_DIGITS]}.unfinished.json"
+
+
 def report_name(shard: Shard) -> str:
     return f"{shard_name(shard)}.report.json"

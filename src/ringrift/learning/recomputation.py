@@ -13,10 +13,12 @@ from math import inf, nextafter
 import msgspec
 
 from ringrift.learning.facts import AnyFact, Recalled, WorkerSetAside
-from ringrift.learning.orders import shard_name
-from ringrift.learning.records import Shard, ShardState
+from ringrift.learning.orders import shard_name, unfinished_name
+from ringrift.learning.recall import active_recalls
+from ringrift.learning.records import Shard, ShardState, Unfinished
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.state import ConfigState
+from ringrift.learning.trust import are_games_recalled
 from ringrift.learning.worker_standing import SUSPICION_MAX, WorkerStanding
 from ringrift.work.job_orders import INPUTS, OUT, JobOrder
 from ringrift.work.worker_records import WorkerRecord
@@ -48,7 +50,7 @@ def plan_recomputation(snapshot: Snapshot, made: ConfigPlan) -> None:
     due = [(standing, why) for standing in state.workers.values() if (why := _why_due(snapshot, standing))]
     due.sort(key=lambda each: (each[0].asked_s or 0.0, each[0].name))
     for standing, why in due:
-        chosen = _chosen_shard(state, standing)
+        chosen = _chosen_games(state, standing)
         if chosen is not None:
             made.want(STAGE, recompute_order(state, *chosen), f"games of {standing.name}: {why}")
             return
@@ -71,15 +73,18 @@ def _why_due(snapshot: Snapshot, standing: WorkerStanding) -> str:
     return ""
 
 
-def _chosen_shard(state: ConfigState, standing: WorkerStanding) -> tuple[Shard, JobOrder] | None:
-    """One of the newest, by a draw that nobody could know when the games were played."""
+def _chosen_games(state: ConfigState, standing: WorkerStanding) -> tuple[Shard | Unfinished, JobOrder] | None:
+    """One of the newest files, by a draw that nobody could know when the games were played."""
     newest = list(standing.recent)[-max(1, standing.shards_since) :]
-    fit = [
-        (state.shards[digest], order)
-        for digest, order in newest
-        if digest in state.shards and state.shards[digest].state in (ShardState.CHECKED, ShardState.UNCHECKED)
-    ]
+    known = ((state.shards.get(digest) or state.unfinished.get(digest), order) for digest, order in newest)
+    fit = [(made, order) for made, order in known if made is not None and _is_trusted(state, made)]
     return min(fit, key=lambda each: _draw(state, each[0].digest), default=None)
+
+
+def _is_trusted(state: ConfigState, made: Shard | Unfinished) -> bool:
+    if isinstance(made, Shard):
+        return made.state in (ShardState.CHECKED, ShardState.UNCHECKED)
+    return not are_games_recalled(active_recalls(state), made, state.unfinished)
 
 
 def _draw(state: ConfigState, digest: str) -> str:
@@ -87,16 +92,17 @@ def _draw(state: ConfigState, digest: str) -> str:
     return hashlib.sha256(f"{digest} {state.last_s!r}".encode()).hexdigest()
 
 
-def recompute_order(state: ConfigState, shard: Shard, played: JobOrder) -> JobOrder:
+def recompute_order(state: ConfigState, shard: Shard | Unfinished, played: JobOrder) -> JobOrder:
     """Search some moves of *shard* again, with all that *played* says."""
+    name = shard_name(shard) if isinstance(shard, Shard) else unfinished_name(shard)
     params = {
         **played.params,
         "out": OUT,
-        "shard": f"{INPUTS}/{shard_name(shard)}",
+        "shard": f"{INPUTS}/{name}",
         "sample_seed": int(_draw(state, shard.digest)[:SEED_DIGITS], 16),
         "played_on": shard.machine,
     }
-    inputs = {**played.inputs, shard_name(shard): shard.digest}
+    inputs = {**played.inputs, name: shard.digest}
     return JobOrder(config=state.config, params=params, inputs=inputs, not_by=(shard.worker,))
 
 
@@ -187,13 +193,14 @@ def _recall(state: ConfigState, standing: WorkerStanding) -> Recalled | None:
 def suspect_since(state: ConfigState, standing: WorkerStanding) -> float | None:
     """When the first of the games came that no good comparison vouches for; None if there are none."""
     good_s = standing.good_until_s
+    files: list[Shard | Unfinished] = [*state.shards.values(), *state.unfinished.values()]
     return min(
         (
-            shard.made_s
-            for shard in state.shards.values()
-            if shard.worker == standing.name
-            and shard.can_be_recomputed
-            and (good_s is None or shard.made_s > good_s)
+            made.made_s
+            for made in files
+            if made.worker == standing.name
+            and made.can_be_recomputed
+            and (good_s is None or made.made_s > good_s)
         ),
         default=None,
     )

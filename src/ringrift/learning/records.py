@@ -52,7 +52,9 @@ class Unfinished(msgspec.Struct, kw_only=True):
     model: str | None  # who played last in them; None: no network
     worker: str
     made_s: float
-    resumed: tuple[str, ...] = ()  # as of a shard
+    machine: str = ""  # this and the next three as of a shard
+    can_be_recomputed: bool = False
+    resumed: tuple[str, ...] = ()
     turns: int = 0
     taken_by: str = ""  # the job that has it, or had it and ended well; empty: nobody
     failures: int = 0  # jobs that had it and failed

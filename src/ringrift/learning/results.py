@@ -109,7 +109,7 @@ class _Brought:
     students: list[Model] = field(default_factory=list)
     matches: list[Match] = field(default_factory=list)
     cut_off: int = 0
-    vote: tuple[Shard, Vote, _RecomputeFields] | None = None
+    vote: tuple[Shard | Unfinished, Vote, _RecomputeFields] | None = None
 
 
 # --- adding and refusing ----------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
     brought = read(state, job, report, at_s)
     state.totals["cut_off"] += brought.cut_off
     for held in brought.unfinished:
-        state.unfinished.setdefault(held.digest, held)
+        state.add_unfinished(held, job.order)
     for shard in brought.shards:
         if shard.digest not in state.shards:
             state.standing(shard.worker).brought(shard, job.order)
@@ -141,7 +141,9 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
     state.matches += brought.matches
 
 
-def _take_vote(state: ConfigState, job: OpenJob, shard: Shard, vote: Vote, found: _RecomputeFields) -> None:
+def _take_vote(
+    state: ConfigState, job: OpenJob, shard: Shard | Unfinished, vote: Vote, found: _RecomputeFields
+) -> None:
     comparison = state.comparisons.setdefault(shard.digest, Comparison(shard.digest, shard.worker, job.order))
     comparison.votes.append(vote)
     if vote.worker != shard.worker:
@@ -163,9 +165,10 @@ def _take_vote(state: ConfigState, job: OpenJob, shard: Shard, vote: Vote, found
         player.agreed(shard.made_s)
 
 
-def shard_of(state: ConfigState, order: JobOrder) -> Shard | None:
-    """The shard among the inputs of *order*; None if none is known."""
-    return next((state.shards[digest] for digest in order.inputs.values() if digest in state.shards), None)
+def compared_games(state: ConfigState, order: JobOrder) -> Shard | Unfinished | None:
+    """The file of games that *order* has searched again; None if it is not known."""
+    digest = order.inputs.get(str(order.params.get("shard", "")).rpartition("/")[2], "")
+    return state.shards.get(digest) or state.unfinished.get(digest)
 
 
 def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
@@ -240,6 +243,8 @@ def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) 
                 model=told.generator_sha256,
                 worker=report.worker,
                 made_s=at_s,
+                machine=report.machine or told.machine,
+                can_be_recomputed=_can_be_recomputed(job.order, told.machine),
                 resumed=resumed,
                 turns=told.resumed_turns if resumed else 0,
             )
@@ -281,7 +286,7 @@ def _can_be_recomputed(order: JobOrder, machine: str) -> bool:
 
 def _recompute(state: ConfigState, job: OpenJob, report: JobReport, _at_s: float) -> _Brought:
     found = read_fields(report.fields, _RecomputeFields, "the result")
-    shard, first = shard_of(state, job.order), found.first_difference
+    shard, first = compared_games(state, job.order), found.first_difference
     if shard is None:
         return _Brought()
     if found.agrees == (first is not None):

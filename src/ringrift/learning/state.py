@@ -258,6 +258,11 @@ class ConfigState:
         self._count(shard, +1)
         self._recheck_trust([shard])
 
+    def add_unfinished(self, held: Unfinished, order: JobOrder) -> None:
+        if held.digest not in self.unfinished:
+            self.unfinished[held.digest] = held
+            self.standing(held.worker).handed_over(held, order)
+
     def set_shard(self, shard: Shard, **changes: Any) -> None:
         """Change what is known of a shard, and the totals and the bucket with it."""
         self._count(shard, -1)
@@ -349,7 +354,7 @@ def _job_issued(state: ConfigState, fact: JobIssued) -> None:
             state.unfinished[digest].taken_by = fact.job_id
     if fact.kind != "selfplay":
         state.decisions.append(fact)
-    if fact.kind == "recompute" and (shard := results.shard_of(state, fact.order)) is not None:
+    if fact.kind == "recompute" and (shard := results.compared_games(state, fact.order)) is not None:
         state.standing(shard.worker).asked(fact.at_s)
 
 
@@ -367,7 +372,7 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
         failures.in_a_row += 1
         failures.last_s, failures.error = fact.at_s, fact.error
         state.decisions.append(fact)
-        if job.kind == "recompute" and (shard := results.shard_of(state, job.order)) is not None:
+        if job.kind == "recompute" and (shard := results.compared_games(state, job.order)) is not None:
             state.comparisons.pop(shard.digest, None)  # its files may be gone; other games are asked about
         return
     failures.in_a_row = 0

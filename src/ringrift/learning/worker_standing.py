@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
 
-from ringrift.learning.records import Shard
+from ringrift.learning.records import Shard, Unfinished
 from ringrift.work.job_orders import JobOrder
 
 HONEST_FAULTS, BAD_FAULTS = 0.001, 0.2  # of comparisons: what nobody is to blame for, and what somebody is
@@ -65,7 +65,7 @@ class WorkerStanding:
     suspicion: float = 0.0
     refusals: float = 0.0  # the same for games that broke the rules
     asked_s: float | None = None  # when its games were last given to another; None: never
-    shards_since: int = 0  # that it brought since
+    shards_since: int = 0  # that it brought since, finished games or not
     good_until_s: float | None = None  # when the last shard that compared well was brought
     recent: deque[tuple[str, JobOrder]] = field(default_factory=lambda: deque(maxlen=RECENT_SHARDS))
     words: deque[str] = field(default_factory=lambda: deque(maxlen=FAULTS_KEPT))  # of its last faults
@@ -79,8 +79,17 @@ class WorkerStanding:
         if not shard.can_be_recomputed:
             self.games_of_user_program += shard.games
             return
+        self._can_be_compared(shard.digest, order)
+
+    def handed_over(self, held: Unfinished, order: JobOrder) -> None:
+        """A file of unfinished games came, in which others go on."""
+        self.last_games_s = max(self.last_games_s, held.made_s)
+        if held.can_be_recomputed and held.moves:
+            self._can_be_compared(held.digest, order)
+
+    def _can_be_compared(self, digest: str, order: JobOrder) -> None:
         self.shards_since += 1
-        self.recent.append((shard.digest, order))
+        self.recent.append((digest, order))
 
     def checked(self, reasons: Mapping[str, int]) -> None:
         """Its games were replayed by the rules."""

@@ -244,7 +244,7 @@ def altered_file(left, tmp_path):
     """The same games, with another policy at the second move of the first."""
     whole = json.loads(left.read_text())
     whole["games"][0]["moves"][1]["policy"] = [1.0, *[0.0] * 6]
-    path = tmp_path / "altered.json"
+    path = tmp_path / "altered.unfinished.json"
     path.write_text(json.dumps(whole))
     return path
 
@@ -268,3 +268,23 @@ def test_a_job_that_changes_what_it_was_handed_is_found(handed, tmp_path):
     (shard,) = artifacts_of(result, "shard")
     found = recomputed(tmp_path, shard, left)
     assert found["agrees"] is False
+
+
+def test_unfinished_games_are_searched_again_like_finished_ones(handed, tmp_path):
+    """A job goes on with games of another and hands them over again, beside new ones."""
+    left = handed[1]
+    _, _, more = turn(tmp_path / "b", "--resume", left, games=2, seed=5, looks=4)
+    found = recomputed(tmp_path, more, left)
+    before = sum(len(each["moves"]) for name, each in noted(left).items() if name in noted(more))
+    after = sum(len(each["moves"]) for each in noted(more).values())
+    assert (found["exact"], found["agrees"], found["games"]) == (True, True, len(noted(more)))
+    assert found["moves"] == found["identical_moves"] == after - before > 0
+    whole = json.loads(more.read_text())
+    whole["games"][0]["moves"][-1]["root_values"] = [0.5, -0.5]
+    bad = tmp_path / "bad.unfinished.json"
+    bad.write_text(json.dumps(whole))
+    wrong = recomputed(tmp_path, bad, left)
+    assert wrong["agrees"] is False
+    assert "value by" in wrong["first_difference"]["what"]
+    elsewhere = recomputed(tmp_path, altered_file(more, tmp_path), left, seed=5)
+    assert elsewhere["agrees"] is False

@@ -7,6 +7,7 @@ from learning_story import RULES, Story, artifact
 from ringrift.learning.facts import JobEnded, Recalled
 from ringrift.learning.orders import selfplay_order
 from ringrift.learning.recall import recall_effect
+from ringrift.learning.recomputation import recompute_order
 from ringrift.learning.records import ShardState
 from ringrift.learning.results import problem_with
 from ringrift.learning.state import fold
@@ -177,3 +178,21 @@ def test_recalled_games_in_progress_are_not_played_on():
     assert resumed(story.order()) == []
     story.turn("other", worker="good")
     assert resumed(story.order()) == ["other"]
+
+
+def test_games_that_were_handed_over_are_searched_again_by_another():
+    story = Turns()
+    story.turn("one", left=3)
+    story.turn("two", left=3, turns=1)
+    story.worker = "w2"
+    held = story.state.unfinished["two"]
+    order = recompute_order(story.state, held, story.state.standing("w1").recent[-1][1])
+    assert order.params["shard"] == "{inputs}/two.unfinished.json"
+    assert order.inputs == {"unfinished-0.json": "one", "two.unfinished.json": "two"}
+    assert order.not_by == ("w1",)
+    assert {digest for digest, _ in story.state.standing("w1").recent} == {"one", "two"}
+    told = {"game": "g", "move": 3, "what": "policy off by 0.5"}
+    for worker in ("w2", "w3"):
+        job, story.worker = story.issue("recompute", order), worker
+        story.end(job, agrees=False, games=3, moves=9, first_difference=told)
+    assert story.state.standing("w1").faults == 1
