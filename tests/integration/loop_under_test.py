@@ -22,6 +22,7 @@ import psutil
 
 from ringrift.engine.opening import open_engine
 from ringrift.engine.work_rules import ENDED
+from ringrift.jobs.host import ROOM_VARIABLE
 from ringrift.jobs.shards.reader import open_shard
 from ringrift.learning.ledger import prefix_of
 from ringrift.learning.rules import learning_rules
@@ -108,15 +109,15 @@ class Loop:
 
     def processes(self):
         """Every process that belongs to the run, by what it is."""
-        found = {"control": [], "worker": [], "job": [], "guard": [], "other": []}
+        found = {"control": [], "worker": [], "host": [], "job": [], "guard": [], "other": []}
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 environ = process.environ()
-                if environ.get("RINGRIFT_DATA_DIR") == str(self.data) or environ.get(
-                    "RINGRIFT_JOB_OUT", ""
-                ).startswith(f"{self.data}/"):
+                where = process.cwd() if ROOM_VARIABLE in environ else environ.get("RINGRIFT_JOB_OUT", "")
+                ours = where.startswith(f"{self.data}/")
+                if ours or environ.get("RINGRIFT_DATA_DIR") == str(self.data):
                     found[_role(process, environ)].append(process)
         return found
 
@@ -158,6 +159,8 @@ def _role(process, environ):
     words = process.cmdline()
     if any(word.endswith("guard_main.py") for word in words):
         return "guard"
+    if ROOM_VARIABLE in environ:
+        return "host"
     if "RINGRIFT_JOB_ITEM" in environ:
         return "job"
     if "ringrift.work.worker_main" in words:
@@ -227,8 +230,9 @@ DEEDS = {
     "stop": 1,
     "ringrift stop": 0.5,
 }
+DEEDS_OF_REAL_JOBS = {**DEEDS, "host": 2}  # tiny ones are programs that workers start
 KILLED = {
-    "all": ("guard", "control", "worker", "job", "other"),
+    "all": ("guard", "control", "worker", "host", "job", "other"),
     "control": ("control",),
     "control and guards": ("guard", "control"),
     "workers and guards": ("guard", "worker"),
@@ -252,7 +256,8 @@ class Killer:
 
     def __post_init__(self):
         self._lots = random.Random(self.seed)
-        self._deck = self._lots.sample(list(DEEDS), len(DEEDS))
+        self._deeds = DEEDS if self.tiny else DEEDS_OF_REAL_JOBS
+        self._deck = self._lots.sample(list(self._deeds), len(self._deeds))
         self._turned = False  # the loop took something in since the last audit
 
     @property
@@ -282,7 +287,7 @@ class Killer:
 
     async def _strike(self, deed):
         if deed is None and not self._deck:
-            deed = self._lots.choices(list(DEEDS), weights=list(DEEDS.values()))[0]
+            deed = self._lots.choices(list(self._deeds), weights=list(self._deeds.values()))[0]
         deed = deed or self._deck.pop()
         found = await self._found_for(deed)
         if deed in found and not found[deed]:

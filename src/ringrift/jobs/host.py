@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from ringrift.errors import ConfigError
-from ringrift.jobs.__main__ import EXIT_INTERRUPTED, main, one_thread_per_process
+from ringrift.jobs.__main__ import EXIT_INTERRUPTED, leave, main, one_thread_per_process
 from ringrift.jobs.kinds import job_main
 from ringrift.process_identity import environment_area
 
@@ -39,8 +39,12 @@ ROOM_BYTES = 8192
 STREAMS = 3  # stdin, stdout, stderr
 IDLE_S = 2.0  # without an order, before what the next jobs may need is loaded
 _PR_SET_PDEATHSIG = 1
-# Loaded by the first training, and by nothing else; the jobs' own modules do not name it.
-_LOADED_LATE = {"train": "torch._inductor"}
+# What the modules of a kind do not load but its jobs do, each time: what torch's determinism setting loads,
+# and the compiler, with the first game.
+_LOADED_LATE = {
+    "train": "torch._inductor",
+    **dict.fromkeys(("validate", "export", "consolidate"), "ringrift.games.compiled"),
+}
 
 
 class HostOrder(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
@@ -297,10 +301,7 @@ def run(argv: Sequence[str]) -> None:
         code = main(list(order.argv))
     except KeyboardInterrupt:  # before the job could take the signal: nothing was begun
         code = EXIT_INTERRUPTED
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # To take the interpreter apart, with all that is loaded, would take half a second of each job.
-    os._exit(code)
+    leave(code)
 
 
 if __name__ == "__main__":

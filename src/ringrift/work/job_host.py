@@ -94,9 +94,9 @@ class JobHost:
 
     async def close(self) -> None:
         """End the host, and with it whatever it forked and still runs."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait({self._renewing})
+        if (renewing := self._renewing) is not None:
+            renewing.cancel()
+            await asyncio.wait({renewing})
         if self._current is not None:
             await self._current.end()
 
@@ -109,20 +109,20 @@ class JobHost:
     async def _renew(self) -> None:
         """Have the next host ready, with all that this one has loaded, before it takes the place."""
         before = self._current
-        fresh = await self._start(now=() if before is None else sorted(before.kinds))
         try:
-            async with asyncio.timeout(ANSWER_S):
-                await fresh.ready
-        except (TimeoutError, Unavailable) as error:
+            fresh = await self._start(now=() if before is None else sorted(before.kinds))
+            await asyncio.wait({fresh.ready}, timeout=ANSWER_S)
+            if not fresh.ready.done() or fresh.is_lost:
+                await fresh.end()
+                raise ChildProcessError("it did not become ready")
+            async with self._starting:
+                before, self._current = self._current, fresh
+            if before is not None:
+                before.retire()
+        except OSError as error:  # such as no room for another process; this one goes on
             log.warning("worker.host_not_renewed", error=str(error))
-            await fresh.end()
-            return
         finally:
             self._renewing = None
-        async with self._starting:
-            before, self._current = self._current, fresh
-        if before is not None:
-            before.retire()
 
     async def _start(self, *, now: Sequence[str] = ()) -> _HostProcess:
         await asyncio.to_thread(make_folders, self._folder)
@@ -269,7 +269,8 @@ class _HostProcess:
                 ended.set_result(HostEnded(number=number, code=LOST, cpu_s=0.0))
         self._answers.clear()
         self._running.clear()
-        self.ready.cancel()
+        if not self.ready.done():
+            self.ready.set_result(None)
         self._close()
 
     def _forget(self, number: int, pipe: OutputPipe) -> None:
