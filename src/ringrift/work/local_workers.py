@@ -1,7 +1,7 @@
 """The workers of this machine, as child processes of the control process that are kept alive.
 
-One has a slot for each job that may compute at a time. Another, with a single slot, only checks and exports
-games: that takes seconds, and must not wait for minutes until a game or a training ends.
+One has a slot for each job that may compute at a time. Another, with few slots, only checks and exports
+games, beside the others: that takes a second now and then, and no game has to yield for it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ HEALTHY_AFTER_S = 30.0
 STOP_EXTRA_S = 15.0
 LOG_BYTES_MAX = 5_000_000
 LOG_LOOK_S = 60.0
+SLOTS_PER_PREPARING = 16  # games are checked and exported in a few percent of the time that they take
 
 log = structlog.get_logger()
 
@@ -41,12 +42,15 @@ class LocalWorker:
         slots: int,
         log_path: Path,
         grace_s: float,
-        kinds: Sequence[str] = (),
+        options: Sequence[str] = (),
         may_write: Callable[[], bool] = lambda: True,
         folder: str = "",
     ) -> None:
-        """*folder* is the identity of the data folder: a worker does not begin in another one."""
-        self._runtime, self._name, self._slots, self._kinds = runtime, name, slots, kinds
+        """*options* are more of its command line.
+
+        *folder* is the identity of the data folder: a worker does not begin in another one.
+        """
+        self._runtime, self._name, self._slots, self._options = runtime, name, slots, options
         self._folder = folder
         self._log_path, self._grace_s, self._may_write = log_path, grace_s, may_write
         self.restarts = 0
@@ -104,8 +108,7 @@ class LocalWorker:
         await asyncio.to_thread(make_folders, self._log_path.parent)
         argv = [sys.executable, "-m", "ringrift.work.worker_main", "--slots", str(self._slots)]
         argv += ["--name", self._name]
-        if self._kinds:
-            argv += ["--kinds", *self._kinds]
+        argv += self._options
         if self._folder:
             argv += ["--folder", self._folder]
         argv += ["--parent", str(self._runtime.pid)]
@@ -148,6 +151,7 @@ def local_workers(
             runtime,
             name=f"{host}-1",
             slots=slots,
+            options=("--left-to-others", *PREPARING),
             log_path=log_dir / "worker.log",
             grace_s=grace_s,
             may_write=may_write,
@@ -156,8 +160,8 @@ def local_workers(
         LocalWorker(
             runtime,
             name=f"{host}-prepare",
-            slots=1,
-            kinds=PREPARING,
+            slots=max(1, slots // SLOTS_PER_PREPARING),
+            options=("--kinds", *PREPARING),
             log_path=log_dir / "worker-prepare.log",
             grace_s=grace_s,
             may_write=may_write,

@@ -194,7 +194,9 @@ class Worker:
 
     async def _make_way(self, stop: asyncio.Event) -> None:
         """While all slots are busy, claim what is not self-play and free a slot for it."""
-        others = replace(self._claimant, except_kinds=frozenset({SELFPLAY}))
+        others = replace(
+            self._claimant, except_kinds=frozenset({SELFPLAY}) | self._shop.config.left_to_others
+        )
         while not stop.is_set():
             self._slots_changed.clear()
             try:

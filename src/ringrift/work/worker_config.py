@@ -23,6 +23,8 @@ class WorkerConfig:
     node: str
     slots: int = 1
     kinds: frozenset[str] | None = None  # None: any
+    # Kinds for which no game yields: another worker of this machine does them beside the slots.
+    left_to_others: frozenset[str] = frozenset()
     capabilities: frozenset[str] = frozenset({"cpu"})
     cpus: int = field(default_factory=lambda: os.cpu_count() or 1)
     gpus: int = 0

@@ -54,6 +54,7 @@ def main(argv: list[str]) -> int:
             node=options.node or runtime.hostname,
             slots=options.slots,
             kinds=frozenset(options.kinds) if options.kinds else None,
+            left_to_others=frozenset(options.left_to_others),
             capabilities=own_capabilities(gpus) | frozenset(options.capabilities),
             gpus=gpus,
             lease_s=options.lease_s or settings.job_lease,
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", help="name of this worker, one per living process")
     parser.add_argument("--node", help="name of this machine; its host name if none")
     parser.add_argument("--kinds", nargs="+", default=[], help="kinds of jobs to take; any if none")
+    parser.add_argument("--left-to-others", nargs="+", default=[], help="kinds for which no game yields")
     parser.add_argument("--capabilities", nargs="+", default=[], help="beside cpu and gpu")
     parser.add_argument("--lease-s", type=float, help="lease of a claim, in seconds; as in the settings")
     parser.add_argument("--folder", help="end at once if the data folder is another one than this")

@@ -87,6 +87,21 @@ def test_games_go_on_that_cannot_be_handed_over_or_if_this_worker_only_plays(wor
     world(scenario, slots=1, kinds=kinds)
 
 
+def test_games_go_on_where_another_worker_of_the_machine_does_the_short_work(world):
+    async def scenario(here):
+        games = await selfplay(here)
+        one = await here.child(0)
+        short = await here.add("validate")
+        await here.runtime.sleep(100)
+        assert (one.signals, (await here.item(short)).state) == ([], READY)
+        await here.add("evaluate")
+        await asked(one)
+        end_well(one)
+        await here.until(games, DONE)
+
+    world(scenario, slots=1, left_to_others=frozenset({"validate"}))
+
+
 def test_games_do_not_make_way_for_games(world):
     async def scenario(here):
         await selfplay(here)
