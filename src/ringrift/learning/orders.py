@@ -19,6 +19,7 @@ from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, rows_missing
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
 from ringrift.work.job_orders import INPUTS, OUT, RINGRIFT_PROGRAM, JobOrder
+from ringrift.work.scheduling_budget import board_and_players
 
 RATING = "rating"  # the purpose of games that only tell how strong somebody is
 NAME_DIGITS = 16
@@ -28,8 +29,7 @@ RESUMED_FILES_MAX = 4
 RECENT_MATCHES = 6
 # Games of a match at a time: with more than 128 nothing is gained, and more are in vain when it is decided.
 GAMES_AT_A_TIME_MAX = 128
-# While nothing is measured; of 2, 3 and 4 players.
-GAMES_AT_A_TIME_FIRST, GAMES_AT_A_TIME_FIRST_LARGE = 48, 12
+OPENINGS_AT_A_TIME_FIRST, OPENINGS_AT_A_TIME_FIRST_LARGE = 24, 2  # while nothing is measured
 LARGE_BOARD_ROWS = 100_000
 GAMES_WITHOUT_NETWORK = 256  # in one job: the first network needs few of them
 # A student's averaged weights remember about an eighth of its training: more would still hold its start.
@@ -273,7 +273,8 @@ def match_batch(state: ConfigState, rules: LearningRules) -> int:
     recent = [match for match in state.matches[-RECENT_MATCHES:] if match.cpu_s > 0]
     if not recent:
         large = base_rows(state.config) >= LARGE_BOARD_ROWS
-        return GAMES_AT_A_TIME_FIRST_LARGE if large else GAMES_AT_A_TIME_FIRST
+        openings = OPENINGS_AT_A_TIME_FIRST_LARGE if large else OPENINGS_AT_A_TIME_FIRST
+        return openings * board_and_players(state.config)[1]
     speed = sum(match.games for match in recent) / sum(match.cpu_s for match in recent)
     wanted = min(GAMES_AT_A_TIME_MAX, speed * rules.evaluation_job_s)
     players = recent[-1].players

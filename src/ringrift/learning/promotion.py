@@ -53,6 +53,7 @@ class PromotionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     elo1: float = 35.0
     alpha: float = 0.05
     beta: float = 0.05
+    untrained_elo1: float = 100.0  # a first model is rather so much stronger than the untrained net
     games_max: int = 400
     chunk_games: int = 64  # of one second look at a champion
     # The least share against the random player: of points for two players, of first places for more.
@@ -84,6 +85,11 @@ class PromotionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def head_to_head(self) -> SequentialTest:
         return SequentialTest(self.test(), self.games_max)
+
+    def against_untrained(self) -> SequentialTest:
+        """Nobody waits for small differences here: a model that has learned anything is far ahead."""
+        elo1 = max(self.untrained_elo1, self.elo1)
+        return SequentialTest(SprtConfig(self.elo0, elo1, self.alpha, self.beta), self.games_max)
 
     def floor_test(self, players: int) -> FloorTest:
         return FloorTest(self.floor(players), self.floor_games_min, self.floor_games_max)
@@ -269,7 +275,7 @@ def _beats(
     candidate: str, opponent: str, matches: Sequence[Match], rules: PromotionRules, players: int, *, gate: str
 ) -> PromotionJudgement:
     found = gather(candidate, opponent, matches, players=players, purpose=PROMOTION, only=rules.simulations)
-    test = rules.head_to_head()
+    test = rules.head_to_head() if gate == "head_to_head" else rules.against_untrained()
     state, result = found.state(test.config), test.result(found)
     evidence = _test_evidence(found, state)
     who = "the champion" if gate == "head_to_head" else "the untrained net"

@@ -383,7 +383,7 @@ def test_an_order_of_an_earlier_version_is_read_as_before():
 
 def test_as_many_games_go_on_at_a_time_as_one_job_has_time_for():
     rules = msgspec.structs.replace(RULES, evaluation_job_s=20.0)
-    assert match_batch(Story("square19_3p").state, rules) == 12
+    assert match_batch(Story("square19_3p").state, rules) == 6
     story = Story("square8_2p")
     assert match_batch(story.state, rules) == 48
     candidate = new_model(story)
