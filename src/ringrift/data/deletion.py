@@ -29,7 +29,7 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.promise_store import BEING_DELETED
 from ringrift.data.promises import KEEP_S, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
 from ringrift.data.quarantine import Quarantine
-from ringrift.data.retention import OpenInputs, needed_for
+from ringrift.data.retention import OpenInputs, copies_needed, needed_for
 from ringrift.data.transfer.archives import is_archive
 from ringrift.data.transfer.messages import File
 from ringrift.errors import ConfigError, Conflict, Corrupt, RingRiftError
@@ -105,9 +105,9 @@ def may_delete(
     if artifact.created_s > 0 and age_s < rules.age_s_min:
         told = f"it is younger than {_span(rules.age_s_min)}"
         return DeletionVerdict(allowed=False, reason=told, copies_left=left)
-    if left >= rules.copies_min:
-        where = ", ".join(others)
-        return DeletionVerdict(allowed=True, reason=f"{left} verified copies stay: {where}", copies_left=left)
+    if left >= copies_needed(artifact, rules.copies_min):
+        told = f"{left} verified copies stay: {', '.join(others) or 'more are not needed'}"
+        return DeletionVerdict(allowed=True, reason=told, copies_left=left)
     if inheritance is not None and len(inheritance.copies.counted) >= rules.copies_min:
         count = len(inheritance.copies.counted)
         told = f"all of it is in {inheritance.heir[:12]}, which has {count} verified copies"
@@ -389,6 +389,7 @@ class Deleter:
         is_heir: bool = False,
     ) -> _Asked:
         plane, begun_s = self._plane, self._plane.runtime.boot_s()
+        copies_min = copies_needed(artifact, rules.copies_min)
         request = KeepRequest(
             asker=self._node,
             promise=promise or plane.runtime.new_id(),
@@ -398,13 +399,13 @@ class Deleter:
         own_store = await asyncio.to_thread(lambda: plane.promises.id)
         heir = artifact.digest if is_heir else ""
         replies: list[HolderReply] = []
-        verdict = judge_promises(replies, rules.copies_min, own_store=own_store, heir=heir)
+        verdict = judge_promises(replies, copies_min, own_store=own_store, heir=heir)
         promised: list[DataNode] = []
         for group in await self._groups(artifact.digest, with_self=is_heir):
             told = await asyncio.gather(*(self._ask_one(node, request) for node in group))
             promised += [node for node, reply in zip(group, told, strict=True) if reply.promises]
             replies += told if is_heir else [self._of_another_folder(reply, own_store) for reply in told]
-            verdict = judge_promises(replies, rules.copies_min, own_store=own_store, heir=heir)
+            verdict = judge_promises(replies, copies_min, own_store=own_store, heir=heir)
             if verdict.allowed or _pinned(replies):
                 break
         return _Asked(
@@ -546,8 +547,10 @@ class Deleter:
         )
 
     async def _forget_if_gone(self, digest: str) -> None:
-        """What has an heir may lose all its copies; its card goes with the last one."""
-        if await self._records.heir(digest) is not None and not await self._plane.manifest.copies(digest):
+        """What has an heir, or needs none, may lose all its copies; its card goes with the last one."""
+        card, heir = await self._plane.manifest.artifact(digest), await self._records.heir(digest)
+        is_spare = card is not None and not copies_needed(card, 1)
+        if (is_spare or heir is not None) and not await self._plane.manifest.copies(digest):
             await self._plane.manifest.forget(digest)
 
     async def view(self, rules: DeletionRules | None = None) -> CopyView:

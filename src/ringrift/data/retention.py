@@ -56,6 +56,15 @@ class Needs:
     windows: Mapping[str, frozenset[str]]  # config: inputs of its last export
 
 
+def copies_needed(artifact: Artifact, copies_min: int) -> int:
+    """How many others must keep a file before a copy goes that nothing here needs.
+
+    None of a file of unfinished games: those of the newest that were not played on are lost without harm, as
+    others are played in their place, and those of all the others are in what came of them.
+    """
+    return 0 if artifact.kind is ArtifactKind.UNFINISHED else copies_min
+
+
 async def read_champions(kv: KeyValue) -> dict[str, str]:
     """Return the models that play, and their cards, each with its config."""
     champions: dict[str, str] = {}

@@ -282,12 +282,17 @@ class _Run:
         return bool(selfplay.in_progress()) and not self._job.stop.requested
 
     def _note(self, selfplay: Selfplay) -> None:
-        games = [self._unfinished(each) for each in selfplay.in_progress()]
+        games = [self._unfinished(each) for each in self._to_keep(selfplay)]
         seal_unfinished(self._side, self._game.key, self._run_id, games)
         self._clock.noted()
 
+    def _to_keep(self, selfplay: Selfplay) -> list[GameInProgress]:
+        """Games in progress; new ones without a move only if there are no others: they are not begun yet."""
+        games = selfplay.in_progress()
+        return [each for each in games if each.moves or len(self._begun[each.seed].turns) > 1] or games
+
     def _end(self, selfplay: Selfplay) -> Outcome:
-        left = selfplay.in_progress()
+        left = self._to_keep(selfplay)
         if left:
             self._note(selfplay)
         if (artifact := self._writer.seal()) is not None:

@@ -75,10 +75,11 @@ def selfplay_order(
 
 
 def _to_resume(state: ConfigState, rules: LearningRules) -> list[Unfinished]:
-    """The newest files of unfinished games, with no more games than a job plays at a time."""
+    """Files of unfinished games, the furthest played first; no more games than a job plays at a time."""
     chosen: list[Unfinished] = []
     room = rules.selfplay_slots
-    for each in reversed(state.available_unfinished()):
+    newest = reversed(state.available_unfinished())
+    for each in sorted(newest, key=lambda held: -held.moves / held.games):
         if each.games <= room and len(chosen) < RESUMED_FILES_MAX:
             chosen.append(each)
             room -= each.games

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.disk_usage import FULL_PERCENT, DiskUsage
 from ringrift.errors import ConfigError
 
@@ -62,8 +62,9 @@ AGE_S_MIN = {
 
 
 def worth_freeing(artifact: Artifact, *, copies: int, now_s: float, inherited: bool, poor: bool) -> float:
-    """Higher goes first: what lives on elsewhere, poor games, old ones, those with many copies."""
+    """Higher goes first: unfinished games, what lives on elsewhere, poor games, old ones, many copies."""
     age_days = max(0.0, now_s - artifact.created_s) / DAY_S
     quality = 0.5 if artifact.quality is None else artifact.quality
     score = min(age_days / 30.0, 5.0) * 10.0 + (1.0 - quality) * 30.0 + 5.0 * min(copies, 5)
-    return score + (200.0 if inherited else 0.0) + (100.0 if poor else 0.0)
+    spare = artifact.kind is ArtifactKind.UNFINISHED
+    return score + (400.0 if spare else 0.0) + (200.0 if inherited else 0.0) + (100.0 if poor else 0.0)

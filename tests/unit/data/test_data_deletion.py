@@ -11,7 +11,7 @@ from guards_world import OLD_S, Crashed, World, nodes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.copies import Copies, CopyView
 from ringrift.data.decisions import DECISIONS_MAX, DecisionLog
 from ringrift.data.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
@@ -150,6 +150,22 @@ async def test_a_late_receipt_of_a_deleted_copy_does_not_count():
     await Deleter(world.planes["a"]).delete(artifact, why="gc", by="test")
     await world.planes["b"].manifest.add_receipts([slow])
     assert not (await Deleter(world.planes["b"]).examine(artifact)).allowed
+
+
+async def test_the_last_copy_of_unfinished_games_may_go_unless_it_is_needed_or_pinned():
+    world = World(*nodes("a", "b"))
+    deleter = Deleter(world.planes["a"])
+    spent = await world.make(b"spent", "a", kind=ArtifactKind.UNFINISHED)
+    pinned = await world.make(b"pinned", "a", kind=ArtifactKind.UNFINISHED)
+    await pin(world.planes["b"].kv, pinned.digest, "look at it")
+    kept = await deleter.delete(spent, why="the disk is full", by="disk", held_for="one of the newest")
+    assert not kept.verdict.allowed
+    assert not (await deleter.delete(pinned, why="the disk is full", by="disk")).verdict.allowed
+    done = await deleter.delete(spent, why="the disk is full", by="disk")
+    assert (done.verdict.allowed, done.bytes_freed) == (True, 5)
+    assert await world.planes["a"].manifest.artifact(spent.digest) is None
+    games = await world.make(b"games", "a")
+    assert not (await deleter.delete(games, why="the disk is full", by="disk")).verdict.allowed
 
 
 async def test_the_card_goes_with_the_last_copy_of_what_lives_on_elsewhere():

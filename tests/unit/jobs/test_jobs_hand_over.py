@@ -128,6 +128,14 @@ def test_a_killed_job_goes_on_in_its_folder_with_what_was_handed_to_it(tmp_path)
     }
 
 
+def test_games_that_are_not_begun_are_handed_over_only_if_there_are_no_others(tmp_path):
+    _, _, none = turn(tmp_path / "a", looks=0, games=4)
+    assert [len(each["moves"]) for each in noted(none).values()] == [0] * 4
+    _, _, left = turn(tmp_path / "b", looks=6, games=1)
+    _, more, rest = turn(tmp_path / "c", "--resume", left, looks=0, games=3, seed=1)
+    assert (noted(rest).keys(), more) == (noted(left).keys(), {})
+
+
 class Ticking:
     """A clock that moves when it is looked at, so that the speed of the machine does not matter."""
 

@@ -69,13 +69,19 @@ def test_a_program_of_a_users_own_is_given_a_number_of_games(program):
     assert order.inputs == {}
 
 
-def test_the_newest_come_first_and_no_more_than_a_job_plays_at_a_time():
+def test_the_furthest_played_come_first_and_no_more_than_a_job_plays_at_a_time():
     story = Turns()
     none_taken = story.order()
     for name, games in (("a", 3), ("b", 7), ("c", 2), ("d", 4), ("e", 1)):
         story.turn(name, left=games, order=none_taken)
-    assert resumed(story.order()) == ["e", "d", "c"]  # b has too many games beside them, a too
+    assert resumed(story.order()) == ["e", "d", "c"]  # all as far; of those the newest that there is room for
     assert sum(story.state.unfinished[each].games for each in ("e", "d", "c")) <= TIMED.selfplay_slots
+    job = story.issue("selfplay", none_taken)
+    story.end(job, artifact("unfinished", "far", games=3, moves=90))
+    assert resumed(story.order()) == ["far", "e", "d"]
+    job = story.issue("selfplay", none_taken)
+    story.end(job, artifact("unfinished", "not begun", games=3, moves=0))
+    assert "not begun" not in resumed(story.order())
 
 
 def test_what_a_failed_or_cancelled_job_had_is_there_again_but_not_for_ever():
