@@ -86,7 +86,6 @@ async def test_a_forked_job_has_what_a_started_one_has_and_no_more(tmp_path):
         assert await asyncio.to_thread(end_processes_of, item_id) == 1
         assert not is_alive(job.pid)
         assert hosts_of(worker) == [host]
-        assert (await playing(bench, item_id, attempt=2)).pid != job.pid
 
 
 async def test_whoever_is_killed_the_games_go_on_and_no_process_is_left(tmp_path):
@@ -121,7 +120,7 @@ async def test_whoever_is_killed_the_games_go_on_and_no_process_is_left(tmp_path
 
 
 async def test_a_job_that_hangs_is_ended_and_the_next_one_comes_from_the_same_host(tmp_path):
-    (tmp_path / "ringrift.toml").write_text("[jobs.selfplay]\nsilence_s = 4\n")
+    (tmp_path / "ringrift.toml").write_text("[jobs.selfplay]\nsilence_s = 3\n")
     async with worker_bench(tmp_path) as bench:
         item_id = await bench.order("selfplay", {**PLAYING, "games": 100_000}, attempts_max=1)
         worker = bench.start_worker()
@@ -129,7 +128,7 @@ async def test_a_job_that_hangs_is_ended_and_the_next_one_comes_from_the_same_ho
         host = hosts_of(worker)
         os.kill(job.pid, signal.SIGSTOP)
         dead = await bench.until_state(item_id, DEAD)
-        assert "it said nothing for 4 s" in dead.error
+        assert "it said nothing for 3 s" in dead.error
         assert not is_alive(job.pid)
         done = await bench.until_state(await refused_check(bench), DONE)
         assert done.result["status"] == "data_refused"
@@ -165,30 +164,34 @@ async def test_a_host_is_renewed_and_programs_of_users_are_started(tmp_path):
 @pytest.mark.timeout(400)
 async def test_a_forked_job_makes_the_same_bytes_as_a_started_one(tmp_path):
     async with worker_bench(tmp_path) as bench:
-        made = {}
-        for jobs_max in ("0", "200"):
-            worker = bench.start_worker(RINGRIFT_JOB_HOST_JOBS=jobs_max)
-            item_id = await bench.order("selfplay", {**PLAYING, "games": 20})
-            played = await bench.until_state(item_id, DONE)
-            shard = played.result["artifacts"][0]["digest"]
-            with open_shard(await bench.engine.blobs.path(shard)) as opened:
-                games = [(each.game_id, each.fingerprint) for each in opened.summaries()]
-            item_id = await bench.order(
-                "export",
-                {"shards": ["{inputs}/a.shard.db"], "out": "{out}/samples.npz"},
-                inputs={"a.shard.db": made.get("shard", shard)},
-            )
-            samples = (await bench.until_state(item_id, DONE)).result["artifacts"][0]["digest"]
-            params = {"config": CONFIG, "samples": ["{inputs}/s.npz"], "out": "{out}/m.safetensors"}
-            item_id = await bench.order(
-                "train", {**params, "steps": 20, "batch": 32}, inputs={"s.npz": made.get("samples", samples)}
-            )
-            trained = await bench.until_state(item_id, DONE)
-            weights = trained.result["fields"]["model_sha256"]
-            if not made:
-                made = {"games": games, "shard": shard, "samples": samples, "weights": weights}
-                assert hosts_of(worker) == []
-            else:
-                assert (games, weights) == (made["games"], made["weights"])
-                assert len(hosts_of(worker)) == 1
-            assert await bench.stop_worker(worker) == 0
+        forking = bench.start_worker()
+        shard, games = await played(bench)
+        item_id = await bench.order(
+            "export",
+            {"shards": ["{inputs}/a.shard.db"], "out": "{out}/samples.npz"},
+            inputs={"a.shard.db": shard},
+        )
+        samples = (await bench.until_state(item_id, DONE)).result["artifacts"][0]["digest"]
+        weights = await trained(bench, samples)
+        assert len(hosts_of(forking)) == 1
+        assert await bench.stop_worker(forking) == 0
+        starting = bench.start_worker(RINGRIFT_JOB_HOST_JOBS="0")
+        assert (await played(bench))[1] == games
+        assert await trained(bench, samples) == weights
+        assert hosts_of(starting) == []
+
+
+async def played(bench):
+    """The digest of a shard, and the games in it."""
+    item = await bench.until_state(await bench.order("selfplay", {**PLAYING, "games": 20}), DONE)
+    digest = item.result["artifacts"][0]["digest"]
+    with open_shard(await bench.engine.blobs.path(digest)) as shard:
+        return digest, [(each.game_id, each.fingerprint) for each in shard.summaries()]
+
+
+async def trained(bench, samples):
+    """The digest of the weights after some steps."""
+    params = {"config": CONFIG, "samples": ["{inputs}/s.npz"], "out": "{out}/m.safetensors"}
+    params |= {"steps": 20, "batch": 32, "seed": 3}
+    item = await bench.until_state(await bench.order("train", params, inputs={"s.npz": samples}), DONE)
+    return item.result["fields"]["model_sha256"]

@@ -196,9 +196,11 @@ class _HostProcess:
             raise Unavailable("the host of jobs does not answer", retry_after_s=RETRY_S) from None
         except BaseException:
             self._forget(number, pipe)
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                _end_unwanted(answer.result())  # it began just now, and nobody would hear of it
             raise
         if isinstance(said, HostStarted):
-            return _HostedChild(said.pid, ended, pipe)
+            return HostedChild(said.pid, ended, pipe)
         self._forget(number, pipe)
         if said.outdated:
             log.info("worker.host_outdated", reason=said.reason)
@@ -223,7 +225,7 @@ class _HostProcess:
         message = msgspec.json.encode(order)
         # A host that died is noticed by whoever waits for the answer.
         with suppress(BrokenPipeError, ConnectionResetError):
-            while True:
+            while not self.is_lost:
                 try:
                     socket.send_fds(self._channel, [message], streams)
                 except BlockingIOError:  # it loads libraries, and many orders wait for it
@@ -249,8 +251,8 @@ class _HostProcess:
             self._end_if_idle()
         elif (answer := self._answers.pop(said.number, None)) is not None and not answer.done():
             answer.set_result(said)
-        elif isinstance(said, HostStarted):  # whoever asked for it does not wait any more
-            _signal_group(said.pid, signal.SIGKILL)
+        else:
+            _end_unwanted(said)  # whoever asked for it does not wait any more
         return True
 
     def _lose(self, _: asyncio.Future[int]) -> None:
@@ -289,7 +291,7 @@ class _HostProcess:
             self._channel.close()
 
 
-class _HostedChild:
+class HostedChild:
     """A job that a host forked."""
 
     def __init__(self, pid: int, ended: asyncio.Future[HostEnded], pipe: OutputPipe) -> None:
@@ -298,6 +300,11 @@ class _HostedChild:
     @property
     def pid(self) -> int:
         return self._pid
+
+    @property
+    def cpu_s(self) -> float:
+        """Its processor time, with what it started, once it has ended; 0 if nobody could say."""
+        return self._ended.result().cpu_s if self._ended.done() else 0.0
 
     async def wait(self) -> int:
         return (await asyncio.shield(self._ended)).code
@@ -310,6 +317,11 @@ class _HostedChild:
 
     def stop_reading(self) -> None:
         self._pipe.close()
+
+
+def _end_unwanted(said: HostStarted | HostRefused) -> None:
+    if isinstance(said, HostStarted):
+        _signal_group(said.pid, signal.SIGKILL)
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

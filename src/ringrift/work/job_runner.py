@@ -21,7 +21,7 @@ from ringrift.daemons.child_logs import keep_log_small, log_tail
 from ringrift.daemons.orphan_guard import OrphanGuard, process_guard
 from ringrift.errors import ConfigError
 from ringrift.runtime import Child, Command, Runtime
-from ringrift.work.job_host import JobHost
+from ringrift.work.job_host import HostedChild, JobHost
 from ringrift.work.job_limits import EndReason, JobLimits, Usage, measure, what_is_wrong
 from ringrift.work.job_talk import JobTalk
 from ringrift.work.job_verdicts import JobEnd
@@ -88,6 +88,8 @@ class RunningJob:
             await self._end_gently(child, exiting)
         finally:
             await self._end_surely(child, exiting, hearing, guard)
+        if isinstance(child, HostedChild):
+            self.usage = self.usage.then(self.usage.memory_mb, child.cpu_s)
         if hearing.done() and not hearing.cancelled():
             hearing.result()  # a fault in here is not the job's
         code = exiting.result() if exiting.done() and not exiting.cancelled() else -int(signal.SIGKILL)

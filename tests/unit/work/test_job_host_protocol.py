@@ -1,17 +1,23 @@
 """What goes between a worker and the host of its jobs, with a real host and jobs that load nothing."""
 
+import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 import ringrift
+from ringrift.errors import Unavailable
 from ringrift.jobs.host import ROOM_BYTES, ROOM_VARIABLE, fits_in_host
+from ringrift.runtime import Command, SystemRuntime
+from ringrift.work.job_host import JobHost
 
 LIMIT_S = 120
 OWN = {"RINGRIFT_JOB_ITEM": "an item", "RINGRIFT_JOB_KIND": "a kind"}
@@ -105,3 +111,48 @@ def test_an_order_that_is_too_large_for_a_host_is_noticed_before():
     assert fits_in_host(argv, {"PATH": "x" * 20_000, "OUT": "y" * 1000}, ["OUT", "NOT_SET"])
     assert not fits_in_host(argv, {"PATH": "x", "OUT": "y" * ROOM_BYTES}, ["OUT"])
     assert not fits_in_host(argv, {"PATH": "x" * 60_000}, ["OUT"])
+
+
+def hosts():
+    found = psutil.Process().children()
+    return [each for each in found if "ringrift.jobs.host" in each.cmdline()]
+
+
+def listing(folder):
+    """A job that lists the kinds of jobs."""
+    given, out = folder / "params", folder / "out"
+    given.touch()
+    out.mkdir(exist_ok=True)
+    argv = (sys.executable, "-m", "ringrift.jobs", "--help")
+    env = {"PATH": os.environ["PATH"], **OWN}
+    return Command(argv=argv, env=env, cwd=out, input=given, output=folder / "log", piped=True)
+
+
+async def test_an_order_that_is_given_up_leaves_nothing_and_a_dead_host_is_replaced(tmp_path):
+    host = JobHost(SystemRuntime(), folder=tmp_path / "hosts", name="w", kinds=None, jobs_max=10)
+    try:
+        child = await host.spawn(listing(tmp_path))
+        assert b"selfplay" in await child.read(10_000)
+        assert await child.wait() == 0
+        (process,) = hosts()
+        process.send_signal(signal.SIGSTOP)
+        asked = asyncio.create_task(host.spawn(listing(tmp_path)))
+        await asyncio.sleep(0.1)
+        asked.cancel()
+        await asyncio.wait({asked})
+        process.send_signal(signal.SIGCONT)
+        assert await (await host.spawn(listing(tmp_path))).wait() == 0
+        while process.children():  # until the test's own limit
+            await asyncio.sleep(0.02)
+
+        process.send_signal(signal.SIGSTOP)
+        asked = asyncio.create_task(host.spawn(listing(tmp_path)))
+        await asyncio.sleep(0.1)
+        process.kill()
+        with pytest.raises(Unavailable, match="died"):
+            await asked
+        assert await (await host.spawn(listing(tmp_path))).wait() == 0
+        assert [each.pid for each in hosts()] != [process.pid]
+    finally:
+        await host.close()
+    assert hosts() == []
