@@ -32,7 +32,7 @@ from ringrift.learning.state import ConfigState, fold
 from ringrift.learning.window import BucketRules
 from ringrift.runtime import SystemRuntime
 
-LOOK_S, NOTE_S, STOP_S_MAX, COPY_LOOKS_MAX = 1.0, 10.0, 120.0, 60
+LOOK_S, NOTE_S, LATEST_S, STOP_S_MAX, COPY_LOOKS_MAX = 1.0, 10.0, 120.0, 120.0, 60
 PR_SET_CHILD_SUBREAPER = 36
 TICKS_S = float(os.sysconf("SC_CLK_TCK"))
 # How a person would split the time of jobs; what is no job is told by the command line of its process.
@@ -174,7 +174,7 @@ def measure(folder: Path, about: dict[str, Any], *, minutes: float, keep: Keep) 
         )
         times.run_pid = run.pid
         keeper = Keeper(folder, configs, keep, began_s)
-        noted_s = began_s
+        noted_s = latest_s = began_s
         try:
             while not has_ended(run) and CLOCK.now_s() - began_s < 60 * minutes:
                 spent_s = times.look()
@@ -183,6 +183,9 @@ def measure(folder: Path, about: dict[str, Any], *, minutes: float, keep: Keep) 
                     line = {"s": noted_s - began_s, "cpu_s": spent_s, **times.by_part()}
                     progress.write(json.dumps({key: round(value, 1) for key, value in line.items()}) + "\n")
                     progress.flush()
+                if CLOCK.now_s() - latest_s >= LATEST_S:
+                    latest_s = CLOCK.now_s()
+                    keeper.note("latest.json", {}, times)
                 if marks and spent_s >= marks[0] and keeper.keep_mark(marks[0], times):
                     marks.pop(0)
                 if about["marks"] and not marks:

@@ -193,17 +193,18 @@ def finished_runs(out: Path) -> Iterator[dict[str, Any]]:
     for about in sorted(out.glob("*/seed*/about.json")):
         folder = about.parent
         marks = [read_json(path) for path in sorted(folder.glob("mark-*.json"))]
-        end = folder / "end.json"
+        end, latest = folder / "end.json", folder / "latest.json"
+        known = [*marks, *(read_json(path) for path in (latest, end) if path.exists())]
         results = [
             {"config": path.parent.parent.name, "role": path.parent.name, **each}
             for path in sorted(folder.glob("kept/*/*/results.json"))
             for each in read_json(path)
         ]
-        if marks or end.exists():
+        if known:
             yield {
                 **read_json(about),
                 "marks": marks,
-                "end": read_json(end) if end.exists() else marks[-1],
+                "end": max(known, key=lambda each: each["cpu_s"]),
                 "whole": end.exists(),
                 "results": results,
             }

@@ -93,7 +93,7 @@ def test_a_report_has_the_strength_of_all_seeds_and_also_runs_that_were_cut_off(
         "generator_number": None,
     }
     split = {"self-play": 60.0, "training": 25.0, "judging": 11.0, "export": 4.0}
-    for seed, name, score in ((1, "end.json", 0.9), (2, "mark-000100.json", 0.8)):
+    for seed, name, score in ((1, "end.json", 0.9), (2, "latest.json", 0.8)):
         folder = tmp_path / "connect_four_2p" / f"seed{seed}"
         kept = folder / "kept" / "connect_four_2p" / "champion"
         kept.mkdir(parents=True)

@@ -11,7 +11,7 @@ from ringrift.testing.simulation import simulate
 CONFIGS = ("square8_2p", "connect_four_2p")
 CHANGE_H, WINDOW_S = 0.45, 600.0
 SETTLED_S_MAX = 600.0
-BAND = 0.08  # a job of 20 s more or less is 3 % of the window of a single slot
+BAND = 0.13  # two judgements of half a minute more or less are a tenth of the window of a single slot
 IDLE_S_MAX = 300.0
 
 
