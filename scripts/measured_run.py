@@ -331,7 +331,9 @@ def what_facts_say(facts: Sequence[AnyFact], config: str, began_s: float) -> dic
         "champion_number": number_of(state, state.champion),
         "generator_number": number_of(state, state.generator),
         "idle_s_max": longest_idle_s(
-            [(report.started_s, report.started_s + report.wall_s) for _, report in ended], since_s=began_s
+            [(report.started_s, report.started_s + report.wall_s) for _, report in ended],
+            since_s=began_s,
+            until_s=CLOCK.now_s() if not (ended and state.open_jobs) else began_s,
         ),
     }
 
@@ -340,11 +342,11 @@ def number_of(state: ConfigState, digest: str | None) -> int | None:
     return None if digest is None else state.models[digest].number
 
 
-def longest_idle_s(busy: Iterable[tuple[float, float]], *, since_s: float) -> float:
-    """The longest time without a job, from *since_s* to the end of the last."""
-    until_s, longest = since_s, 0.0
-    for start_s, end_s in sorted(busy):
-        longest, until_s = max(longest, start_s - until_s), max(until_s, end_s)
+def longest_idle_s(busy: Iterable[tuple[float, float]], *, since_s: float, until_s: float) -> float:
+    """The longest time without a job between the two times; no *busy* one counts beyond its end."""
+    free_s, longest = since_s, 0.0
+    for start_s, end_s in (*sorted(busy), (until_s, until_s)):
+        longest, free_s = max(longest, start_s - free_s), max(free_s, end_s)
     return round(longest, 1)
 
 

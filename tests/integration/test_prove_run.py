@@ -71,8 +71,10 @@ def test_orphans_and_grandchildren_count_and_nothing_counts_twice(tmp_path):
 
 
 def test_the_longest_time_without_a_job():
-    assert longest_idle_s([(10, 20), (5, 8), (12, 14), (27, 30)], since_s=0) == 7
-    assert longest_idle_s([], since_s=0) == 0
+    busy = [(10, 20), (5, 8), (12, 14), (27, 30)]
+    assert longest_idle_s(busy, since_s=0, until_s=30) == 7
+    assert longest_idle_s(busy, since_s=0, until_s=45) == 15
+    assert longest_idle_s([], since_s=0, until_s=9) == 9
 
 
 def test_a_report_has_the_strength_of_all_seeds_and_also_runs_that_were_cut_off(tmp_path):
