@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import torch
 from solver_positions import moves_kept, read_positions
 
@@ -37,6 +38,7 @@ from ringrift.jobs.samples.window import PowerWindow
 from ringrift.jobs.sealing import read_json, seal_json
 from ringrift.jobs.training.learner import LearnerConfig
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
+from ringrift.learning.rules import play_rules
 from ringrift.network.card import ModelCard
 from ringrift.network.evaluator import NetEvaluator, has_bfloat16
 from ringrift.network.model import build
@@ -46,12 +48,15 @@ from ringrift.players.matches import MatchConfig, play_match
 from ringrift.players.search_player import SearchPlayer
 from ringrift.players.texts import parse_player
 from ringrift.search.contract import SearchConfig
-from ringrift.search.schedules import TemperatureSchedule
+from ringrift.search.schedules import Openings, PlayoutCaps, TemperatureSchedule
 from ringrift.search.selfplay import SelfplayConfig
 
 DEFAULT_SNAPSHOTS = (60, 120, 240, 480, 705, 1200, 1800, 2400, 3000, 3600, 5400, 7200, 10800, 14400)
 # Players that draw lots need no random opening to play different games.
 DRAWS_LOTS = ("random", "mcts")
+# Rows, and how much more of those beyond them. Where it was not measured, as it was.
+WINDOW, WINDOWS = (10_000.0, 0.4), {"connect_four_2p": (50_000.0, 0.0)}
+BY_GAME = "if not given, as `ringrift run` plays this game"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,14 +83,19 @@ def parser() -> argparse.ArgumentParser:
     learning.add_argument("--preset", default="small")
     learning.add_argument("--simulations", type=int, default=32)
     learning.add_argument("--considered", type=int, default=16)
-    learning.add_argument("--c-scale", type=float, default=0.1)
+    learning.add_argument("--c-scale", type=float, help=BY_GAME)
+    learning.add_argument("--rescale", action=argparse.BooleanOptionalAction, help=BY_GAME)
+    learning.add_argument("--quick-simulations", type=int, help=f"of moves that teach no policy; {BY_GAME}")
+    learning.add_argument("--full-share", type=float, help=f"of the moves that do; {BY_GAME}")
+    learning.add_argument("--opening-plies", type=int, help=f"the most random ones of a game; {BY_GAME}")
     learning.add_argument("--slots", type=int, default=64)
     learning.add_argument("--temperature-plies", type=int, default=30)
     learning.add_argument("--samples-per-row", type=float, default=4.0)
     learning.add_argument("--batch", type=int, default=256)
     learning.add_argument("--lr", type=float, default=2e-3)
     learning.add_argument("--lr-steps", type=int, default=1000)
-    learning.add_argument("--window-rows", type=float, default=10_000.0)
+    learning.add_argument("--window-rows", type=float, help="50,000 for connect four, else 10,000")
+    learning.add_argument("--window-growth", type=float, help="beyond that: 0 for connect four, else 0.4")
     learning.add_argument("--value-mix", type=float, default=0.8)
     learning.add_argument("--average-decay", type=float, default=0.995)
     judging = commands.add_parser("evaluate", help="play the snapshots against fixed opponents")
@@ -108,17 +118,27 @@ def say(**fields: Any) -> None:
 
 
 def learning_config(options: argparse.Namespace) -> LearningConfig:
+    caps, openings = None, None
+    if options.quick_simulations:
+        caps = PlayoutCaps(quick_simulations=options.quick_simulations, full_share=options.full_share)
+    if options.opening_plies:
+        openings = Openings(plies_max=options.opening_plies)
     return LearningConfig(
         selfplay=SelfplayConfig(
             search=SearchConfig(
-                simulations=options.simulations, considered=options.considered, c_scale=options.c_scale
+                simulations=options.simulations,
+                considered=options.considered,
+                c_scale=options.c_scale,
+                rescale=options.rescale,
             ),
             slots=options.slots,
             temperature=TemperatureSchedule(plies=options.temperature_plies),
+            playout_caps=caps,
+            openings=openings,
         ),
         learner=LearnerConfig(bf16=has_bfloat16(), average_decay=options.average_decay),
         preset=options.preset,
-        window=PowerWindow(c=options.window_rows),
+        window=PowerWindow(c=options.window_rows, b=options.window_growth),
         samples_per_row=options.samples_per_row,
         batch=options.batch,
         lr=options.lr,
@@ -130,6 +150,11 @@ def learning_config(options: argparse.Namespace) -> LearningConfig:
 def train(options: argparse.Namespace) -> int:
     folder = options.out / f"seed{options.seed}"
     game = load_game(options.config)
+    by_game = msgspec.structs.asdict(play_rules(options.config))
+    by_game |= dict(zip(("window_rows", "window_growth"), WINDOWS.get(options.config, WINDOW), strict=True))
+    for name, value in by_game.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     told = {key: value for key, value in vars(options).items() if key not in NOT_SETTINGS}
     check_settings(folder / "settings.json", told)
     loop = LearningLoop(game, learning_config(options), seed=options.seed)

@@ -298,21 +298,19 @@ def _searched(
     slots = np.arange(len(positions))
     seeds = np.array([each.game.seed for each in positions], dtype=np.int64)
     plies = np.array([each.move for each in positions], dtype=np.int64)
-    full, quick = np.ones(len(positions), dtype=bool), 0
-    if config.playout_caps is not None:
-        full, quick = config.playout_caps.full(seeds, plies), config.playout_caps.quick_simulations
+    budgets = config.budgets(seeds, plies)
     search = BatchSearch(game, evaluator, config.search, slots=len(positions))
     search.restart(slots, np.concatenate([each.state for each in positions]), seeds, plies)
     search.begin(
         slots,
-        simulations=np.where(full, config.search.simulations, quick),
-        temperatures=config.temperature.at(plies),
-        explore=full,
+        simulations=budgets.simulations,
+        temperatures=budgets.temperatures,
+        explore=budgets.full,
     )
     left = len(positions)
     while left:
         left -= len(search.wave())
-    return search.results(slots), full
+    return search.results(slots), budgets.full
 
 
 # --- how far it agrees --------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ from ringrift.players.seeds import derived
 from ringrift.search.contract import Evaluator, Interrupted, SearchConfig
 from ringrift.search.evaluators import UniformEvaluator
 from ringrift.search.records import FinishedGame, GameInProgress
-from ringrift.search.schedules import PlayoutCaps, Resignation, TemperatureSchedule
+from ringrift.search.schedules import Openings, PlayoutCaps, Resignation, TemperatureSchedule
 from ringrift.search.selfplay import Selfplay, SelfplayConfig
 
 TEMPERATURE_FLOOR = 0.1
@@ -59,6 +59,8 @@ NOT_IDENTITY = {
     *("out", "games", "games_per_shard", "slots", "model", "threads", "device"),
     *("checkpoint_s", "heartbeat_s", "log_level", "seconds", "hand_over", "resume"),
 }
+# Games of versions without these have the identity that they would have with the defaults.
+ADDED_LATER = {"rescale": True, "prove": False, "opening_plies": 0, "opening_share": 0.5}
 
 log = structlog.get_logger()
 
@@ -76,6 +78,8 @@ class SelfplayParams(Params, frozen=True, kw_only=True):
     considered: Annotated[int, msgspec.Meta(ge=1, description="Root actions that Gumbel tries.")] = 16
     c_visit: Annotated[float, msgspec.Meta(ge=0, description="Gumbel: visits before values count.")] = 50.0
     c_scale: Annotated[float, msgspec.Meta(ge=0, description="Gumbel: weight of values.")] = 0.1
+    rescale: Annotated[bool, msgspec.Meta(description="Gumbel: stretch the values of a node to 0..1.")] = True
+    prove: Annotated[bool, msgspec.Meta(description="Gumbel: take finished games as proofs.")] = False
     c_puct: Annotated[float, msgspec.Meta(ge=0, description="Exploration below the root, or of PUCT.")] = 1.5
     tree_reuse: Annotated[bool, msgspec.Meta(description="Keep the tree between moves.")] = False
     temperature: Annotated[float, msgspec.Meta(ge=0, description="Temperature of the first moves.")] = 1.0
@@ -84,6 +88,12 @@ class SelfplayParams(Params, frozen=True, kw_only=True):
         int, msgspec.Meta(ge=0, description="Budget of moves that teach no policy; 0: all moves are full.")
     ] = 0
     full_share: Annotated[float, msgspec.Meta(gt=0, le=1, description="Share of the full moves.")] = 0.25
+    opening_plies: Annotated[
+        int, msgspec.Meta(ge=0, description="Most random moves at the beginning of a game; 0: none.")
+    ] = 0
+    opening_share: Annotated[
+        float, msgspec.Meta(gt=0, le=1, description="Share of the games that begin so.")
+    ] = 0.5
     resign_below: Annotated[
         float, msgspec.Meta(ge=-1, le=0, description="Give up below this value; 0: never.")
     ] = 0.0
@@ -112,6 +122,9 @@ def selfplay_config(params: SelfplayParams) -> SelfplayConfig:
     caps = None
     if params.quick_simulations:
         caps = PlayoutCaps(quick_simulations=params.quick_simulations, full_share=params.full_share)
+    openings = None
+    if params.opening_plies:
+        openings = Openings(plies_max=params.opening_plies, share=params.opening_share)
     start = params.temperature
     return SelfplayConfig(
         search=SearchConfig(
@@ -120,6 +133,8 @@ def selfplay_config(params: SelfplayParams) -> SelfplayConfig:
             considered=params.considered,
             c_visit=params.c_visit,
             c_scale=params.c_scale,
+            rescale=params.rescale,
+            prove=params.prove,
             c_puct=params.c_puct,
             tree_reuse=params.tree_reuse,
         ),
@@ -128,6 +143,7 @@ def selfplay_config(params: SelfplayParams) -> SelfplayConfig:
             start=start, plies=params.temperature_plies, floor=min(start, TEMPERATURE_FLOOR)
         ),
         playout_caps=caps,
+        openings=openings,
         resignation=Resignation(below=params.resign_below) if params.resign_below else None,
     )
 
@@ -158,7 +174,11 @@ def make_evaluator(
 
 def run_identity(params: SelfplayParams, digest: str | None, *, resumed: Sequence[str] = ()) -> str:
     """The same for two runs that play the same games; *resumed* are the digests of the files of `resume`."""
-    fields = {key: value for key, value in params_as_json(params).items() if key not in NOT_IDENTITY}
+    fields = {
+        key: value
+        for key, value in params_as_json(params).items()
+        if key not in NOT_IDENTITY and (key not in ADDED_LATER or value != ADDED_LATER[key])
+    }
     if resumed:
         fields["resume"] = list(resumed)
     text = msgspec.json.encode({**fields, "generator": digest}, order="sorted")

@@ -14,7 +14,7 @@ from ringrift.learning.promotion import Pairing
 from ringrift.learning.records import Model, Samples, Shard, ShardState, Unfinished
 from ringrift.learning.results import WEIGHTS_SUFFIX
 from ringrift.learning.results_matches import player_text
-from ringrift.learning.rules import LearningRules
+from ringrift.learning.rules import LearningRules, play_rules
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, rows_missing
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
@@ -69,6 +69,8 @@ def selfplay_order(
             "games": GAMES_MAX if state.generator is not None else GAMES_WITHOUT_NETWORK,
             "seconds": rules.selfplay_job_s,
             "hand_over": True,
+            "prove": True,
+            **msgspec.structs.asdict(play_rules(state.config)),
             "resume": [f"{INPUTS}/{name}" for name in resumed],
         }
     return JobOrder(config=state.config, params=params, inputs=inputs, program=rules.selfplay_program)

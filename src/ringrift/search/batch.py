@@ -198,7 +198,7 @@ class BatchSearch:
         edges = kernels.edges_needed(self._tree, count, leaves, legal.offsets)
         self._tree = with_room(self._tree, edges=edges)
         found = Judgement(movers, legal.offsets, legal.actions, logits, values)
-        kernels.add_nodes(self._tree, count, leaves, found)
+        kernels.add_nodes(self._tree, count, leaves, found, self._settings)
 
     def _evaluate(self, states: States, legal: LegalActions) -> Evaluation:
         self.evaluated += len(states)
@@ -254,6 +254,7 @@ def _settings(config: SearchConfig) -> Selection:
         noise_weight=float(config.noise_weight),
         noise_alpha=float(config.noise_alpha or 0.0),
         leaves=int(config.leaves),
+        prove=bool(config.prove and config.root == "gumbel"),
     )
 
 

@@ -57,6 +57,7 @@ class SearchConfig:
     c_visit: float = 50.0
     c_scale: float = 0.1
     rescale: bool = True  # stretch the values seen at a node to [0, 1]; else they keep their full range
+    prove: bool = True  # what follows from finished games in the tree is exact, and not searched again
     # PUCT: exploration, the value of actions not tried yet, noise on the root's policy.
     c_puct: float = 1.5
     fpu_reduction: float = 0.25

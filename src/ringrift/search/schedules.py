@@ -12,7 +12,8 @@ from ringrift.errors import ConfigError
 from ringrift.search.contract import SIMULATIONS_MAX, Numbers
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-NEVER_PLY = (1 << 62) - 1  # no game has such a ply
+NEVER_PLY, OPENING_PLY = (1 << 62) - 1, (1 << 62) - 2  # no game has such a ply
+OPENING_TEMPERATURE = 10.0
 CAP_STREAM = np.uint64(0xD1B54A32D192ED03)  # keeps these draws apart from those of the search
 
 
@@ -57,6 +58,28 @@ class PlayoutCaps:
     def full(self, seeds: Numbers, plies: Numbers) -> npt.NDArray[np.bool_]:
         """Which moves get the full search."""
         return np.less(_unit_draws(seeds, plies), self.full_share)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Openings:
+    """Some games begin with moves drawn at random, so that positions off the best line are learned too.
+
+    Such a move is drawn from the network's policy at a high temperature, without a search, and teaches
+    nothing. How many there are in a game depends on its seed.
+    """
+
+    plies_max: int
+    share: float = 0.5  # of the games
+
+    def __post_init__(self) -> None:
+        if self.plies_max < 1 or not 0 < self.share <= 1:
+            raise ConfigError(f"openings: at least one ply and a share in (0, 1], not {self}")
+
+    def plies(self, seeds: Numbers) -> Numbers:
+        """The random moves at the beginning of each game: from 1 to the most, or none."""
+        drawn = _unit_draws(seeds, np.full(len(seeds), OPENING_PLY)) / self.share
+        plies: Numbers = np.where(drawn < 1, 1 + np.floor(drawn * self.plies_max), 0).astype(np.int64)
+        return plies
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,15 +10,31 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.search.batch import BatchSearch
 from ringrift.search.contract import Evaluator, Interrupted, Numbers, SearchConfig, SearchResult
 from ringrift.search.records import FinishedGame, Flags, GameInProgress, MoveRecord, finish
-from ringrift.search.schedules import PlayoutCaps, Resignation, TemperatureSchedule
+from ringrift.search.schedules import (
+    OPENING_TEMPERATURE,
+    Openings,
+    PlayoutCaps,
+    Resignation,
+    TemperatureSchedule,
+)
+
+
+class MoveBudgets(NamedTuple):
+    """How the next moves of some games are searched."""
+
+    full: Flags  # whose policies are targets of training
+    simulations: Numbers
+    temperatures: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +45,27 @@ class SelfplayConfig:
     slots: int = 64
     temperature: TemperatureSchedule = field(default_factory=TemperatureSchedule)
     playout_caps: PlayoutCaps | None = None
+    openings: Openings | None = None
     resignation: Resignation | None = None
     moves_max: int = 100_000  # a game is cut off there, without a result
 
     def __post_init__(self) -> None:
         if self.slots < 1 or self.moves_max < 1:
             raise ConfigError(f"selfplay: slots and moves_max must be at least 1, not {self}")
+
+    def budgets(self, seeds: Numbers, plies: Numbers) -> MoveBudgets:
+        """How moves are searched, which follows from the game's seed and the number of the move alone."""
+        full = np.ones(len(seeds), dtype=bool)
+        simulations = np.full(len(seeds), self.search.simulations, dtype=np.int64)
+        temperatures = self.temperature.at(plies)
+        if self.playout_caps is not None:
+            full = self.playout_caps.full(seeds, plies)
+            simulations[~full] = self.playout_caps.quick_simulations
+        if self.openings is not None:
+            opening = plies < self.openings.plies(seeds)
+            full &= ~opening
+            simulations[opening], temperatures[opening] = 1, OPENING_TEMPERATURE
+        return MoveBudgets(full, simulations, temperatures)
 
 
 class Selfplay:
@@ -124,30 +155,25 @@ class Selfplay:
             self._begin(np.array(filled))
 
     def _begin(self, slots: Numbers) -> None:
-        search = self.config.search
         games = [self._running[slot] for slot in slots.tolist()]
-        full = self._full(games)
-        quick = self.config.playout_caps.quick_simulations if self.config.playout_caps else 0
-        plies = np.array([len(game.moves) for game in games])
+        budgets = self._budgets(games)
         self._search.begin(
             slots,
-            simulations=np.where(full, search.simulations, quick),
-            temperatures=self.config.temperature.at(plies),
-            explore=full,
+            simulations=budgets.simulations,
+            temperatures=budgets.temperatures,
+            explore=budgets.full,
         )
 
-    def _full(self, games: list[GameInProgress]) -> Flags:
-        """Which games have their next move searched in full."""
-        if self.config.playout_caps is None:
-            return np.ones(len(games), dtype=bool)
-        seeds = np.array([game.seed for game in games])
-        return self.config.playout_caps.full(seeds, np.array([len(game.moves) for game in games]))
+    def _budgets(self, games: list[GameInProgress]) -> MoveBudgets:
+        """How the next moves of *games* are searched."""
+        seeds, plies = [game.seed for game in games], [len(game.moves) for game in games]
+        return self.config.budgets(np.array(seeds, dtype=np.int64), np.array(plies, dtype=np.int64))
 
     def _make_moves(self, slots: Numbers) -> None:
         """Play what the searches of *slots* chose, close the games that are over, and search on."""
         found, movers = self._search.results(slots), self.game.to_move(self._search.states(slots))
         games = [self._running[slot] for slot in slots.tolist()]
-        full = self._full(games)
+        full = self._budgets(games).full
         self._search.advance(slots, found.actions)
         states = self._search.states(slots)
         over = self.game.terminal(states)

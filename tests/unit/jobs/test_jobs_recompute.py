@@ -17,6 +17,7 @@ from ringrift.machine_kind import machine_kind
 
 KEY = "connect_four_2p"
 ORDER = {"config": KEY, "games": 6, "simulations": 8, "seed": 3, "quick_simulations": 4, "full_share": 0.5}
+ORDER |= {"opening_plies": 5}
 
 
 def run(spec, **options):

@@ -4,12 +4,14 @@ import json
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from jobs_samples import artifacts_of, run, stopping_after
 
-from ringrift.jobs.selfplay import SELFPLAY
+from ringrift.jobs.selfplay import SELFPLAY, SelfplayParams, run_identity
 from ringrift.jobs.shards.reader import open_shard
 from ringrift.jobs.validate import VALIDATE
 
@@ -152,6 +154,14 @@ def test_quick_moves_teach_no_policy(tmp_path):
     rows = [each.game.rows for each in played(artifacts_of(result, "shard")).values()]
     assert code == 0
     assert 0 < sum(rows) < result["moves"] / 2
+
+
+def test_games_of_earlier_versions_keep_their_identity():
+    """Settings that came later count only where they are used."""
+    params = SelfplayParams(config="connect_four_2p", games=3, out=Path("x"), seed=5)
+    assert run_identity(params, "ab") == "94c977efa15d79bd"
+    for later in ({"opening_plies": 3}, {"prove": True}, {"rescale": False}):
+        assert run_identity(msgspec.structs.replace(params, **later), "ab") != "94c977efa15d79bd"
 
 
 def test_notes_of_unfinished_games_that_make_no_sense_are_refused(tmp_path):

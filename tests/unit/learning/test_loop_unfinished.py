@@ -65,7 +65,7 @@ def test_a_program_of_a_users_own_is_given_a_number_of_games(program):
         story.state, msgspec.structs.replace(TIMED, selfplay_program=program), simulations=32
     )
     assert order.params["games"] == RULES.selfplay_games_first
-    assert not {"seconds", "hand_over", "resume"} & order.params.keys()
+    assert not {"seconds", "hand_over", "resume", "prove", "opening_plies"} & order.params.keys()
     assert order.inputs == {}
 
 

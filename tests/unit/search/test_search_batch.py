@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from search_toys import Countdown, ScatteredEvaluator, TableEvaluator
 
 from ringrift.errors import ConfigError, IllegalAction
-from ringrift.games.contract import Game, States
+from ringrift.games.contract import Game, LegalActions, States
 from ringrift.games.registry import load_game
 from ringrift.search.batch import BatchSearch, search_positions
 from ringrift.search.contract import Evaluation, SearchConfig, SearchResult
@@ -47,10 +47,46 @@ def test_finds_a_win_two_moves_ahead(config: SearchConfig) -> None:
     assert found.root_values[0, 0] > 0.2
 
 
+def test_what_is_proven_is_certain_and_ends_the_search() -> None:
+    """A win that cannot be stopped is worth exactly 1 and a lost position -1, whatever the evaluator says."""
+    game = load_game("connect_four_2p")
+    won = game.from_json({"rows": ["......."] * 4 + ["..o....", "..xx.o."]})
+    lost = game.from_json({"rows": ["......."] * 3 + ["..o....", "..o....", "..xxx.."]})
+    states, seeds, budget = np.stack([won, lost]), np.arange(2), 2000
+    proving, plain = SearchConfig(simulations=budget), SearchConfig(simulations=budget, prove=False)
+    found = search_positions(game, UniformEvaluator(game), proving, states, seeds)
+    movers = np.asarray(game.to_move(states))
+    assert int(found.actions[0]) + 1 in (2, 5)
+    assert found.root_values[[0, 1], movers].tolist() == [1.0, -1.0]
+    assert (found.simulations < budget).all()
+    found = search_positions(game, UniformEvaluator(game), plain, states, seeds)
+    assert (np.abs(found.root_values) < 1.0).all()
+    assert (found.simulations == budget).all()
+
+
+def test_a_move_that_is_proven_to_lose_is_not_played() -> None:
+    """However sure the evaluator is of it, a column that lets the other win is left alone."""
+    game = load_game("connect_four_2p")
+    rows, wanted = TACTICS["block upright"]
+    state = game.from_json({"rows": rows})
+
+    class Mistaken(UniformEvaluator):
+        def evaluate(self, states: States, legal: LegalActions) -> Evaluation:
+            said = super().evaluate(states, legal)
+            for at in np.flatnonzero((states == state).all(axis=1)):
+                said.logits[legal.offsets[at]] = 60.0
+            return said
+
+    for prove in (False, True):
+        config = SearchConfig(simulations=200, prove=prove)
+        found = search_positions(game, Mistaken(game), config, state[None, :], np.array([1]))
+        assert (int(found.actions[0]) + 1 in wanted) is prove
+
+
 @pytest.mark.parametrize("root", ["puct", "gumbel"])
 def test_beats_random_play(root: str) -> None:
     game = load_game("connect_four_2p")
-    config = SearchConfig(root=root, simulations=32)  # type: ignore[arg-type]
+    config = SearchConfig(root=root, simulations=200)  # type: ignore[arg-type]
     games, rng = 40, np.random.default_rng(5)
     states = game.new_states(games)
     searcher = np.arange(games) % 2
@@ -98,7 +134,9 @@ def test_values_are_taken_by_seat_not_by_turn() -> None:
         np.testing.assert_allclose(found.root_values[0], [-0.5, -0.25, 0.5, 0.0], atol=1e-6)
 
 
-def check_invariants(game: Game, states: States, found: SearchResult, simulations: int) -> None:
+def check_invariants(
+    game: Game, states: States, found: SearchResult, simulations: int, *, prove: bool
+) -> None:
     legal = game.legal(states)
     np.testing.assert_array_equal(found.legal.actions, legal.actions)
     np.testing.assert_array_equal(found.legal.offsets, legal.offsets)
@@ -111,8 +149,9 @@ def check_invariants(game: Game, states: States, found: SearchResult, simulation
             np.testing.assert_array_equal(found.root_values[at], game.results(states)[at])
             continue
         assert found.actions[at] in legal.of(at)
-        assert found.simulations[at] == simulations
-        assert found.visits[here].sum() == simulations
+        made = found.simulations[at]
+        assert made == simulations or (prove and 1 <= made < simulations)  # a certain choice ends it
+        assert found.visits[here].sum() == made
         assert found.policy[here].sum() == pytest.approx(1, abs=1e-5)
         assert (found.policy[here] >= 0).all()
 
@@ -123,15 +162,24 @@ def check_invariants(game: Game, states: States, found: SearchResult, simulation
     simulations=st.integers(1, 40),
     considered=st.integers(1, 20),
     leaves=st.integers(1, 8),
+    prove=st.booleans(),
     seed=st.integers(-(2**63), 2**63 - 1),
     plies=st.lists(st.integers(0, 60), min_size=1, max_size=4),
     key=st.sampled_from(["connect_four_2p", "square8_2p", "hex8_3p"]),
 )
 def test_whatever_the_settings(
-    root: str, simulations: int, considered: int, leaves: int, seed: int, plies: list[int], key: str
+    root: str,
+    simulations: int,
+    considered: int,
+    leaves: int,
+    prove: bool,
+    seed: int,
+    plies: list[int],
+    key: str,
 ) -> None:
     game = load_game(key)
-    config = SearchConfig(root=root, simulations=simulations, considered=considered, leaves=leaves)  # type: ignore[arg-type]
+    sizes = {"simulations": simulations, "considered": considered, "leaves": leaves}
+    config = SearchConfig(root=root, prove=prove, **sizes)  # type: ignore[arg-type]
     states = game.new_states(len(plies))
     rng = np.random.default_rng(abs(seed) % 1000)
     for slot, count in enumerate(plies):
@@ -143,7 +191,7 @@ def test_whatever_the_settings(
     found = search_positions(
         game, ScatteredEvaluator(game), config, states, seeds, temperatures=1.0, explore=True
     )
-    check_invariants(game, states, found, simulations)
+    check_invariants(game, states, found, simulations, prove=prove and root == "gumbel")
 
 
 @pytest.mark.parametrize("root", ["puct", "gumbel"])
@@ -151,7 +199,7 @@ def test_whatever_the_settings(
 def test_a_search_depends_on_its_own_game_only(root: str, key: str) -> None:
     """Alone, in company, in another slot, beside longer searches: always the same."""
     game = load_game(key)
-    config = SearchConfig(root=root, simulations=24, leaves=3, tree_reuse=True)  # type: ignore[arg-type]
+    config = SearchConfig(root=root, simulations=24, leaves=3, tree_reuse=True, c_scale=0.05)  # type: ignore[arg-type]
 
     def play(seeds: list[int], budgets: list[int]) -> dict[int, list[tuple[int, bytes]]]:
         search = BatchSearch(game, ScatteredEvaluator(game), config, slots=len(seeds))
@@ -213,7 +261,7 @@ def check_tree(search: BatchSearch) -> None:
     tree = search._tree
     for game in range(search.slots):
         for node in range(tree.used[game, 0]):
-            mover, first, edges, visits = tree.node[game, node, 2:]
+            mover, first, edges, visits = tree.node[game, node, 2:6]
             mine = tree.edge[game, first : first + edges]
             if edges > 0:
                 assert visits == 1 + mine[:, 2].sum()

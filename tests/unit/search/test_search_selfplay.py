@@ -15,7 +15,7 @@ from ringrift.games.contract import Game, LegalActions, States
 from ringrift.games.registry import load_game
 from ringrift.search.contract import Evaluation, Interrupted, SearchConfig
 from ringrift.search.records import FinishedGame, GameInProgress
-from ringrift.search.schedules import PlayoutCaps, Resignation, TemperatureSchedule
+from ringrift.search.schedules import Openings, PlayoutCaps, Resignation, TemperatureSchedule
 from ringrift.search.selfplay import Selfplay, SelfplayConfig, play_games
 
 CONFIG = SelfplayConfig(search=SearchConfig(simulations=8), slots=4)
@@ -70,6 +70,25 @@ def test_a_game_depends_on_its_seed_only() -> None:
     together = play(game, config, range(20, 40))
     assert play(game, alone, [33]) == {33: together[33]}
     assert len({tuple(one[1]) for one in together.values()}) > 10  # type: ignore[arg-type]
+
+
+def test_some_games_begin_with_random_moves_that_teach_nothing() -> None:
+    game = load_game("connect_four_2p")
+    openings = Openings(plies_max=6, share=0.5)
+    config = SelfplayConfig(search=CONFIG.search, slots=8, openings=openings)
+    games = list(play_games(game, ScatteredEvaluator(game), config, range(60)))
+    plies = dict(zip(range(60), openings.plies(np.arange(60)).tolist(), strict=True))
+    assert set(plies.values()) == set(range(7))
+    assert 15 < sum(each > 0 for each in plies.values()) < 45
+    for one in games:
+        drawn = np.arange(len(one.actions)) < plies[one.seed]
+        np.testing.assert_array_equal(one.full, ~drawn)
+        assert (one.simulations[drawn] == 1).all()
+    first = [int(one.actions[0]) for one in games if plies[one.seed]]
+    assert len(set(first)) >= 5  # as a network with an opinion would never play
+    assert play(game, SelfplayConfig(search=CONFIG.search, slots=1, openings=openings), [7]) == {
+        one.seed: summary(one) for one in games if one.seed == 7
+    }
 
 
 @pytest.mark.parametrize("after", [1, 7, 30])
@@ -209,7 +228,7 @@ def test_an_interrupted_search_loses_no_game_and_no_move(after: int) -> None:
 def test_playout_caps_give_some_moves_a_full_search() -> None:
     game = load_game("connect_four_2p")
     config = SelfplayConfig(
-        search=SearchConfig(simulations=20),
+        search=SearchConfig(simulations=20, prove=False),
         slots=8,
         playout_caps=PlayoutCaps(quick_simulations=5, full_share=0.25),
     )

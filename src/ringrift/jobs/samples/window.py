@@ -16,15 +16,20 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class PowerWindow:
-    """How many of the newest rows to keep after N: `c (1 + b ((N/c)^a - 1) / a)`, all of them up to c."""
+    """How many of the newest rows to keep after N: `c (1 + b ((N/c)^a - 1) / a)`, all of them up to c.
+
+    With b = 0 the newest c.
+    """
 
     a: float = 0.75
     b: float = 0.4
     c: float = 250_000.0
 
     def __post_init__(self) -> None:
-        if not (0 < self.a < 1 and 0 < self.b <= 1 and self.c >= 1):
-            raise ConfigError(f"window: need 0 < a < 1, 0 < b <= 1, c >= 1, not {self.a}, {self.b}, {self.c}")
+        if not (0 < self.a < 1 and 0 <= self.b <= 1 and self.c >= 1):
+            raise ConfigError(
+                f"window: need 0 < a < 1, 0 <= b <= 1, c >= 1, not {self.a}, {self.b}, {self.c}"
+            )
 
     def rows(self, generated: int) -> int:
         if generated <= self.c:

@@ -75,7 +75,7 @@ class LearningLoop:
         self.games = 0
         self.losses: dict[str, float] = {}
         self._owed = 0.0  # samples that new rows have earned
-        self._evaluator = CurrentEvaluator(NetEvaluator(self.learner.averaged(), game))
+        self._evaluator = CurrentEvaluator(self._new_evaluator())
         self._pause: Callable[[], bool] = lambda: False
         self._begun = 0
         self._selfplay = self._new_selfplay([])
@@ -116,7 +116,10 @@ class LearningLoop:
             total += self.learner.step(make_batch(self.game, rows, turns), self._rate()).numpy()
         self._owed -= config.batch * config.steps_at_once
         self.losses = dict(zip(LOSSES, (total / config.steps_at_once).round(4).tolist(), strict=True))
-        self._evaluator.current = NetEvaluator(self.learner.averaged(), self.game)
+        self._evaluator.current = self._new_evaluator()
+
+    def _new_evaluator(self) -> NetEvaluator:
+        return NetEvaluator(self.learner.averaged(), self.game)
 
     def _rate(self) -> float:
         steps, turning = self.learner.steps, self.config.lr_steps
@@ -156,7 +159,7 @@ class LearningLoop:
         if (folder / WINDOW_FILE).exists():
             with np.load(folder / WINDOW_FILE, allow_pickle=False) as arrays:
                 self.window.restore(_rows(dict(arrays)), arrays["firsts"])
-        self._evaluator.current = NetEvaluator(self.learner.averaged(), self.game)
+        self._evaluator.current = self._new_evaluator()
         resumed = [GameInProgress.from_json(self.game, each) for each in read_json(folder / GAMES_FILE)]
         self._selfplay = self._new_selfplay(resumed)
 

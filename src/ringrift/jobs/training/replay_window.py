@@ -3,81 +3,108 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game, LegalActions
-from ringrift.jobs.training.rows import Numbers, TrainingRows, joined, ragged_index, some_rows
+from ringrift.jobs.training.rows import Numbers, TrainingRows, ragged_index, some_rows
 from ringrift.search.records import FinishedGame
 
 
-@dataclass(frozen=True, slots=True)
-class _GameRows:
-    rows: TrainingRows
-    first: int  # number of its first row, counted over the whole run
-
-
 class ReplayWindow:
-    """Rows of finished games; *value_mix* is the search's share in the value target."""
+    """Rows of finished games; *value_mix* is the search's share in the value target.
+
+    All rows lie one after the other in a few arrays, so that a batch is a handful of lookups; what was
+    forgotten is moved out when the arrays are full.
+    """
 
     def __init__(self, game: Game, *, value_mix: float = 0.0) -> None:
         if not 0 <= value_mix <= 1:
             raise ConfigError(f"window: value_mix must lie between 0 and 1, not {value_mix}")
         self._game, self._value_mix = game, value_mix
-        self._games: deque[_GameRows] = deque()
-        self._firsts = np.zeros(0, dtype=np.int64)
+        self._games: deque[int] = deque()  # number of each game's first row, counted over the whole run
+        self._rows: TrainingRows | None = None
+        self._held, self._flat_held = 0, 0  # rows and their legal actions in the arrays
+        self._skipped = 0  # rows at the front that were forgotten
         self.added = 0
 
     def __len__(self) -> int:
-        return self.added - (self._games[0].first if self._games else self.added)
+        return self._held - self._skipped
 
     def add(self, finished: FinishedGame) -> int:
         """Add the fully searched moves of a game; returns how many."""
         rows = game_rows(self._game, finished, value_mix=self._value_mix)
         count = len(rows.states)
         if count:
-            self._games.append(_GameRows(rows, self.added))
+            self._games.append(self.added)
+            self._append(rows)
             self.added += count
-            self._firsts = np.append(self._firsts, self._games[-1].first)
         return count
 
     def contents(self) -> tuple[TrainingRows, Numbers]:
         """All rows, and the number of each game's first row."""
-        return self.take(np.arange(len(self))), self._firsts
+        return self.take(np.arange(len(self))), np.array(self._games, dtype=np.int64)
 
     def restore(self, rows: TrainingRows, firsts: Numbers) -> None:
         """Hold what `contents` gave."""
-        ends = np.append(firsts[1:], firsts[0] + len(rows.states)) - firsts[0]
-        spans = [np.arange(first - firsts[0], end) for first, end in zip(firsts, ends, strict=True)]
-        games = zip(spans, firsts.tolist(), strict=True)
-        self._games = deque(_GameRows(some_rows(rows, span), first) for span, first in games)
-        self._firsts = firsts
+        self._rows, self._held, self._flat_held, self._skipped = None, 0, 0, 0
+        self._append(rows)
+        self._games = deque(firsts.tolist())
         self.added = int(firsts[0]) + len(rows.states)
 
     def forget(self, rows_max: int) -> None:
         """Drop the oldest games until at most *rows_max* rows are left, but never the last game."""
-        dropped = 0
         while len(self) > rows_max and len(self._games) > 1:
-            self._games.popleft()
-            dropped += 1
-        self._firsts = self._firsts[dropped:]
+            first = self._games.popleft()
+            self._skipped += self._games[0] - first
 
     def take(self, rows: Numbers) -> TrainingRows:
         """Rows by their place in the window, 0 the oldest."""
-        numbers = rows + self._games[0].first
-        owners = np.searchsorted(self._firsts, numbers, side="right") - 1
-        parts = []
-        order = np.argsort(owners, kind="stable")
-        for owner, places in _runs(owners[order]):
-            held = self._games[owner]
-            parts.append(some_rows(held.rows, numbers[order[places]] - held.first))
-        return joined(parts)
+        assert self._rows is not None
+        return some_rows(self._rows, rows + self._skipped)
 
     def draw(self, rng: np.random.Generator, count: int) -> TrainingRows:
         """*count* rows, uniformly."""
         return self.take(rng.integers(0, len(self), count))
+
+    def _append(self, new: TrainingRows) -> None:
+        if self._rows is None:
+            self._rows = _room_for(new, rows=len(new.states), flat=len(new.policy))
+        held, flat = self._held + len(new.states), self._flat_held + len(new.policy)
+        if held > len(self._rows.states) or flat > len(self._rows.policy):
+            self._make_room(new)
+            held, flat = self._held + len(new.states), self._flat_held + len(new.policy)
+        rows, at, flat_at = self._rows, slice(self._held, held), slice(self._flat_held, flat)
+        rows.states[at], rows.seats[at] = new.states, new.seats
+        rows.values[at], rows.weights[at] = new.values, new.weights
+        rows.legal.offsets[self._held + 1 : held + 1] = new.legal.offsets[1:] + self._flat_held
+        rows.legal.actions[flat_at], rows.policy[flat_at] = new.legal.actions, new.policy
+        self._held, self._flat_held = held, flat
+
+    def _make_room(self, new: TrainingRows) -> None:
+        """Move what is left to arrays twice as large as it takes, so that this is rare."""
+        left = self.take(np.arange(len(self)))
+        rows, flat = len(left.states) + len(new.states), len(left.policy) + len(new.policy)
+        self._rows = _room_for(new, rows=2 * rows, flat=2 * flat)
+        self._held, self._flat_held, self._skipped = 0, 0, 0
+        self._append(left)
+
+
+def _room_for(like: TrainingRows, *, rows: int, flat: int) -> TrainingRows:
+    def empty(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+        return np.zeros((count, *array.shape[1:]), dtype=array.dtype)
+
+    return TrainingRows(
+        states=empty(like.states, rows),
+        legal=LegalActions(empty(like.legal.offsets, rows + 1), empty(like.legal.actions, flat)),
+        policy=empty(like.policy, flat),
+        seats=empty(like.seats, rows),
+        values=empty(like.values, rows),
+        weights=empty(like.weights, rows),
+    )
 
 
 def game_rows(game: Game, finished: FinishedGame, *, value_mix: float) -> TrainingRows:
@@ -101,10 +128,3 @@ def game_rows(game: Game, finished: FinishedGame, *, value_mix: float) -> Traini
         values=np.clip(values, -1, 1).astype(np.float32),
         weights=np.ones(len(full_moves), dtype=np.float32),
     )
-
-
-def _runs(owners: Numbers) -> list[tuple[int, slice]]:
-    """Spans of equal numbers in a sorted array."""
-    starts = np.flatnonzero(np.diff(owners, prepend=-1))
-    ends = np.append(starts[1:], len(owners))
-    return [(int(owners[start]), slice(start, end)) for start, end in zip(starts, ends, strict=True)]

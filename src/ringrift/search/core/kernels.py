@@ -15,6 +15,7 @@ from ringrift.search.core.rooting import (
     ORDER,
     Roots,
     begin_game,
+    deciding_node,
     finish_game,
     next_round,
     root_values,
@@ -35,6 +36,7 @@ from ringrift.search.core.tree import (
     PARENT,
     PARENT_EDGE,
     PRIOR,
+    PROVEN,
     RAW,
     ROOT,
     UNKNOWN,
@@ -48,6 +50,7 @@ from ringrift.search.core.tree import (
     keep_branch,
     reset_node,
     set_state,
+    spread_proof,
 )
 
 FINGERPRINT = source_fingerprint(Path(__file__).parent)
@@ -101,7 +104,7 @@ def begin_games(tree: Tree, roots: Roots, games: Longs, settings: Selection) -> 
 
 @compiled
 def _descend(tree: Tree, game: int, edge: int, settings: Selection, work: Floats64) -> tuple[int, int]:
-    """Follow *edge* of the root, or the best edge if it is NONE, to a new node or to a finished game.
+    """Follow *edge* of the root, or the best edge if it is NONE, to a new, a proven or a finished node.
 
     Returns the node and the edge that leads to it. The node is NONE where a simulation of the same wave
     stands at the new node already; then nothing was changed.
@@ -124,7 +127,7 @@ def _descend(tree: Tree, game: int, edge: int, settings: Selection, work: Floats
         if tree.node[game, child, EDGES] == UNKNOWN:
             _retreat(tree, game, child)
             return NONE, through
-        if tree.node[game, child, EDGES] == 0:
+        if tree.node[game, child, EDGES] == 0 or tree.node[game, child, PROVEN]:
             return child, through
         node, through = child, NONE
 
@@ -142,6 +145,9 @@ def _gather_of_game(
 ) -> int:
     """Start one game's simulations of this wave; returns the number of leaves so far."""
     first = tree.node[game, ROOT, FIRST_EDGE]
+    if settings.prove and deciding_node(tree, game) != NONE:
+        roots.numbers[game, BUDGET] = roots.numbers[game, DONE]
+        return found
     if settings.gumbel:
         tries = next_round(tree, roots, game, settings)
     else:
@@ -152,7 +158,7 @@ def _gather_of_game(
         if node == NONE:
             break
         roots.numbers[game, DONE] += 1
-        if tree.node[game, node, EDGES] == 0:
+        if tree.node[game, node, EDGES] == 0 or tree.node[game, node, PROVEN]:
             back_up(tree, game, node)
             continue
         leaves.games[found] = game
@@ -212,7 +218,7 @@ def _add_edges(tree: Tree, game: int, node: int, found: Judgement, leaf: int) ->
 
 
 @cached_kernel(FINGERPRINT)
-def add_nodes(tree: Tree, count: int, leaves: Leaves, found: Judgement) -> None:
+def add_nodes(tree: Tree, count: int, leaves: Leaves, found: Judgement, settings: Selection) -> None:
     """Fill in the nodes of the first *count* leaves and back them up; a finished game has no edges."""
     for leaf in range(count):
         game, node = leaves.games[leaf], leaves.nodes[leaf]
@@ -222,6 +228,9 @@ def add_nodes(tree: Tree, count: int, leaves: Leaves, found: Judgement) -> None:
             tree.worth[game, node, RAW, seat] = found.values[leaf, seat]
         _add_edges(tree, game, node, found, leaf)
         back_up(tree, game, node)
+        if settings.prove and tree.node[game, node, EDGES] == 0:
+            tree.node[game, node, PROVEN] = 1
+            spread_proof(tree, game, node)
 
 
 @cached_kernel(FINGERPRINT)

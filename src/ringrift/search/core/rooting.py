@@ -21,10 +21,16 @@ from ringrift.search.core.tree import (
     EDGES,
     FIRST_EDGE,
     LOGIT,
+    LOST,
+    MOVER,
+    NONE,
     PRIOR,
+    PROVEN,
+    RAW,
     ROOT,
     TOTAL,
     VISITS,
+    WON,
     Floats32,
     Floats64,
     Ints,
@@ -140,6 +146,23 @@ def next_round(tree: Tree, roots: Roots, game: int, settings: Selection) -> int:
 
 
 @compiled
+def deciding_node(tree: Tree, game: int) -> int:
+    """The node that more search cannot change: one below the root that wins, or the best if all are proven.
+
+    NONE while there is no such node.
+    """
+    first, mover = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, MOVER]
+    best, all_proven = NONE, True
+    for edge in range(first, first + tree.node[game, ROOT, EDGES]):
+        child = tree.edge[game, edge, CHILD]
+        if child == NONE or tree.node[game, child, PROVEN] == 0:
+            all_proven = False
+        elif best == NONE or tree.worth[game, child, RAW, mover] > tree.worth[game, best, RAW, mover]:
+            best = child
+    return best if best != NONE and (all_proven or tree.worth[game, best, RAW, mover] == WON) else NONE
+
+
+@compiled
 def finish_game(
     tree: Tree, roots: Roots, game: int, settings: Selection, policy: Floats32, visits: Ints
 ) -> int:
@@ -174,16 +197,23 @@ def finish_game(
 def _finish_gumbel(
     tree: Tree, roots: Roots, game: int, settings: Selection, policy: Floats32, scores: Floats64
 ) -> int:
-    """The improved policy is the target; of the actions tried most in this search the best is chosen."""
+    """The improved policy is the target; of the actions tried most in this search the best is chosen.
+
+    An action that is proven to win goes before the others, and one that is proven to lose behind them.
+    """
     first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
     add_values(tree, game, ROOT, settings, scores)
-    most = 0
+    top, most = LOST, 0
     for at in range(count):
-        most = max(most, tree.edge[game, first + at, EDGE_VISITS] - roots.places[game, at, BEFORE])
+        top = max(top, _proof(tree, game, first + at))
+    for at in range(count):
+        if _proof(tree, game, first + at) == top:
+            most = max(most, tree.edge[game, first + at, EDGE_VISITS] - roots.places[game, at, BEFORE])
     chosen, best = 0, -np.inf
     for at in range(count):
         tried = tree.edge[game, first + at, EDGE_VISITS] - roots.places[game, at, BEFORE]
-        if tried == most and scores[at] + roots.noise[game, at] > best:
+        fits = tried == most and _proof(tree, game, first + at) == top
+        if fits and scores[at] + roots.noise[game, at] > best:
             chosen, best = at, scores[at] + roots.noise[game, at]
     to_probabilities(scores, count)
     for at in range(count):
@@ -192,11 +222,22 @@ def _finish_gumbel(
 
 
 @compiled
+def _proof(tree: Tree, game: int, edge: int) -> float:
+    """WON or LOST if that is proven of an edge of the root, else 0."""
+    child, mover = tree.edge[game, edge, CHILD], tree.node[game, ROOT, MOVER]
+    if child == NONE or tree.node[game, child, PROVEN] == 0:
+        return 0.0
+    worth = tree.worth[game, child, RAW, mover]
+    return float(worth) if abs(worth) == WON else 0.0
+
+
+@compiled
 def root_values(tree: Tree, game: int, settings: Selection, policy: Floats32, values: Floats32) -> None:
     """Write what the root is worth to each seat.
 
     PUCT visits what it believes in, so the mean over all simulations serves. Halving tries bad actions as
-    often as good ones, so there it is the improved policy that weighs the tried actions.
+    often as good ones, so there it is the improved policy that weighs the tried actions, unless proofs say
+    what the position is worth.
     """
     first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
     weight = 0.0
@@ -207,14 +248,27 @@ def root_values(tree: Tree, game: int, settings: Selection, policy: Floats32, va
             weight += policy[at]
     if not settings.gumbel or weight < TINY:
         return
+    decided = deciding_node(tree, game)
     for seat in range(values.shape[0]):
-        value = 0.0
-        for at in range(count):
-            made = tree.edge[game, first + at, EDGE_VISITS]
-            if made > 0:
-                child = tree.edge[game, first + at, CHILD]
-                value += policy[at] / weight * tree.worth[game, child, TOTAL, seat] / made
-        values[seat] = value
+        if decided != NONE:
+            values[seat] = tree.worth[game, decided, RAW, seat]
+        else:
+            values[seat] = _weighed(tree, game, policy, weight, seat)
+
+
+@compiled
+def _weighed(tree: Tree, game: int, policy: Floats32, weight: float, seat: int) -> float:
+    """What the tried actions are worth to *seat* on average, by their share in the policy."""
+    first, value = tree.node[game, ROOT, FIRST_EDGE], 0.0
+    for at in range(tree.node[game, ROOT, EDGES]):
+        made = tree.edge[game, first + at, EDGE_VISITS]
+        if made > 0:
+            child = tree.edge[game, first + at, CHILD]
+            total = tree.worth[game, child, TOTAL, seat]
+            if tree.node[game, child, PROVEN]:
+                total = tree.worth[game, child, RAW, seat] * made
+            value += policy[at] / weight * total / made
+    return value
 
 
 @compiled

@@ -17,6 +17,7 @@ from ringrift.search.core.tree import (
     EDGES,
     FIRST_EDGE,
     LOGIT,
+    LOST,
     MOVER,
     PRIOR,
     RAW,
@@ -25,10 +26,10 @@ from ringrift.search.core.tree import (
     WAITING,
     Floats64,
     Tree,
+    edge_total,
 )
 
 TINY = 1e-12
-LOST = -1.0  # what a simulation on its way counts, so that the next one looks elsewhere
 
 
 class Selection(NamedTuple):
@@ -44,6 +45,7 @@ class Selection(NamedTuple):
     noise_weight: float
     noise_alpha: float  # 0: derived from the number of actions
     leaves: int
+    prove: bool
 
 
 @compiled
@@ -66,6 +68,7 @@ def best_by_puct(tree: Tree, game: int, node: int, settings: Selection) -> int:
         made = tree.edge[game, edge, EDGE_VISITS] + waiting
         worth = untried
         if made > 0:
+            # A simulation on its way counts as lost, so that the next one looks elsewhere.
             worth = (tree.edge_worth[game, edge, EDGE_TOTAL] + LOST * waiting) / made
         score = worth + reach * tree.edge_worth[game, edge, PRIOR] / (1 + made)
         if score > best_score:
@@ -83,7 +86,7 @@ def mixed_value(tree: Tree, game: int, node: int) -> float:
         if made > 0:
             visits += made
             prior += tree.edge_worth[game, edge, PRIOR]
-            weighted += tree.edge_worth[game, edge, PRIOR] * tree.edge_worth[game, edge, EDGE_TOTAL] / made
+            weighted += tree.edge_worth[game, edge, PRIOR] * edge_total(tree, game, node, edge) / made
     raw = tree.worth[game, node, RAW, tree.node[game, node, MOVER]]
     return (raw + visits * weighted / max(prior, TINY)) / (1 + visits) if visits else raw
 
@@ -96,7 +99,7 @@ def add_values(tree: Tree, game: int, node: int, settings: Selection, out: Float
     low, high, most = np.inf, -np.inf, 0
     for at in range(count):
         made = tree.edge[game, first + at, EDGE_VISITS]
-        out[at] = tree.edge_worth[game, first + at, EDGE_TOTAL] / made if made > 0 else unknown
+        out[at] = edge_total(tree, game, node, first + at) / made if made > 0 else unknown
         low, high, most = min(low, out[at]), max(high, out[at]), max(most, made)
     scale = (settings.c_visit + most) * settings.c_scale
     if not settings.rescale:

@@ -22,11 +22,12 @@ Floats64 = npt.NDArray[np.float64]
 NONE = -1
 UNKNOWN = -1  # number of edges of a node that has not been judged
 ROOT = 0
+WON, LOST = 1.0, -1.0  # the best and the worst a game can end with
 
 
 # Fields of a node.
-PARENT, PARENT_EDGE, MOVER, FIRST_EDGE, EDGES, VISITS = range(6)
-NODE_FIELDS = 6
+PARENT, PARENT_EDGE, MOVER, FIRST_EDGE, EDGES, VISITS, PROVEN = range(7)
+NODE_FIELDS = 7
 # Worth of a node: what the evaluator or the rules said of it, and the sum over all visits.
 RAW, TOTAL = range(2)
 # Fields of an edge; WAITING counts the simulations on their way through it.
@@ -43,7 +44,9 @@ class Tree(NamedTuple):
     """Few arrays with many fields each: compiled calls get expensive with the number of arrays."""
 
     states: Longs  # games x nodes x words
-    node: Ints  # games x nodes x fields; EDGES is 0 for a finished game, UNKNOWN until it is judged
+    # Games x nodes x fields; EDGES is 0 for a finished game, UNKNOWN until it is judged; PROVEN is 1 where
+    # the RAW worth is what best play leads to.
+    node: Ints
     worth: Floats64  # games x nodes x (RAW, TOTAL) x players
     edge: Ints  # games x edges x fields
     edge_worth: Floats64  # games x edges x (LOGIT, PRIOR, EDGE_TOTAL)
@@ -88,6 +91,7 @@ def reset_node(tree: Tree, game: int, node: int, parent: int, edge: int) -> None
     tree.node[game, node, PARENT_EDGE] = edge
     tree.node[game, node, EDGES] = UNKNOWN
     tree.node[game, node, VISITS] = 0
+    tree.node[game, node, PROVEN] = 0
     for seat in range(tree.worth.shape[3]):
         tree.worth[game, node, RAW, seat] = 0.0
         tree.worth[game, node, TOTAL, seat] = 0.0
@@ -110,6 +114,40 @@ def back_up(tree: Tree, game: int, leaf: int) -> None:
         tree.edge[game, edge, WAITING] -= 1
         tree.edge_worth[game, edge, EDGE_TOTAL] += tree.worth[game, leaf, RAW, tree.node[game, above, MOVER]]
         node = above
+
+
+@compiled
+def spread_proof(tree: Tree, game: int, node: int) -> None:
+    """*node* is proven: prove those above it as far as it decides them, without the root.
+
+    A node is decided by a reply that wins, or by the best of its replies once all are proven. The root is
+    left out because its edges are looked at one by one when the action is chosen.
+    """
+    while tree.node[game, node, PARENT] > ROOT:
+        above = tree.node[game, node, PARENT]
+        mover, best = tree.node[game, above, MOVER], node
+        if tree.worth[game, node, RAW, mover] < WON:
+            first = tree.node[game, above, FIRST_EDGE]
+            for edge in range(first, first + tree.node[game, above, EDGES]):
+                child = tree.edge[game, edge, CHILD]
+                if child == NONE or tree.node[game, child, PROVEN] == 0:
+                    return
+                if tree.worth[game, child, RAW, mover] > tree.worth[game, best, RAW, mover]:
+                    best = child
+        tree.node[game, above, PROVEN] = 1
+        for seat in range(tree.worth.shape[3]):
+            tree.worth[game, above, RAW, seat] = tree.worth[game, best, RAW, seat]
+        node = above
+
+
+@compiled
+def edge_total(tree: Tree, game: int, node: int, edge: int) -> float:
+    """The sum over the visits of an edge for the player on turn at *node*; if it is proven, of the truth."""
+    child = tree.edge[game, edge, CHILD]
+    if child != NONE and tree.node[game, child, PROVEN]:
+        worth = tree.worth[game, child, RAW, tree.node[game, node, MOVER]]
+        return float(worth * tree.edge[game, edge, EDGE_VISITS])
+    return float(tree.edge_worth[game, edge, EDGE_TOTAL])
 
 
 @compiled
