@@ -125,11 +125,10 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
     why = f"; the next training waits for {missing:,} more rows" if missing else ""
     is_timed = rules.selfplay_program == RINGRIFT_PROGRAM
     much = f"{rules.selfplay_job_s:g} s of games" if is_timed else f"{selfplay_games(state, rules)} games"
-    made.want(
-        "selfplay",
-        selfplay_order(state, rules, simulations=simulations, exploration=snapshot.feedback.exploration),
-        f"{much}, {simulations} simulations a move: {who_plays(state)}{why}",
-    )
+    order = selfplay_order(state, rules, simulations=simulations, exploration=snapshot.feedback.exploration)
+    resumed = sum(held.games for d in order.inputs.values() if (held := state.unfinished.get(d)) is not None)
+    first = f", first {resumed} that are unfinished" if resumed else ""
+    made.want("selfplay", order, f"{much}{first}, {simulations} simulations a move: {who_plays(state)}{why}")
 
 
 def selfplay_simulations(snapshot: Snapshot) -> int:

@@ -6,10 +6,12 @@ from learning_story import RULES, Story, artifact
 
 from ringrift.learning.facts import JobEnded, Recalled
 from ringrift.learning.orders import selfplay_order
+from ringrift.learning.plan import plan
 from ringrift.learning.recall import recall_effect
 from ringrift.learning.recomputation import recompute_order
 from ringrift.learning.records import ShardState
 from ringrift.learning.results import problem_with
+from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.state import fold
 from ringrift.work.job_orders import JobReport
 
@@ -55,6 +57,16 @@ def test_our_own_program_is_given_a_time_and_games_to_go_on_with():
     assert order.params["resume"] == ["{inputs}/unfinished-0.json"]
     story.issue("selfplay", order)
     assert resumed(story.order()) == []  # somebody has it
+
+
+def test_the_plan_says_that_unfinished_games_go_on():
+    story = Turns()
+    story.turn("one", left=5)
+    (wanted,) = [
+        each for each in plan(Snapshot(story.state, TIMED, story.now_s)).wanted if each.kind == "selfplay"
+    ]
+    assert "20 s of games, first 5 that are unfinished" in wanted.reason
+    assert resumed(wanted.order) == ["one"]
 
 
 @pytest.mark.parametrize("program", ["", "user"])
