@@ -10,7 +10,7 @@ import pytest
 
 from ringrift.engine.ports import WorkState
 from ringrift.jobs.shards.reader import open_shard
-from ringrift.work.orphans import end_processes_of
+from ringrift.work.orphans import end_processes_in
 from ringrift.work.worker_records import live_workers, running_jobs
 from worker_orders import is_alive, use_command, worker_bench
 
@@ -83,7 +83,7 @@ async def test_a_forked_job_has_what_a_started_one_has_and_no_more(tmp_path):
         assert os.readlink(f"/proc/{job.pid}/fd/0") == str(folder.params.resolve())
         assert os.readlink(f"/proc/{job.pid}/fd/2") == str(folder.log.resolve())
         # Found by its mark, also if all that knew its number are gone.
-        assert await asyncio.to_thread(end_processes_of, item_id) == 1
+        assert await asyncio.to_thread(end_processes_in, folder.out) == 1
         assert not is_alive(job.pid)
         assert hosts_of(worker) == [host]
 

@@ -41,7 +41,12 @@ SEED_STEP = 1_000_000  # between the seeds of two runs: no run orders as much of
 
 
 def selfplay_order(
-    state: ConfigState, rules: LearningRules, *, simulations: int, exploration: float = 1.0
+    state: ConfigState,
+    rules: LearningRules,
+    *,
+    simulations: int,
+    exploration: float = 1.0,
+    seconds: float | None = None,
 ) -> JobOrder:
     """Games by the generator, as many as fill the time of one job.
 
@@ -67,7 +72,7 @@ def selfplay_order(
         inputs |= resumed
         params |= {
             "games": GAMES_MAX if state.generator is not None else GAMES_WITHOUT_NETWORK,
-            "seconds": rules.selfplay_job_s,
+            "seconds": rules.selfplay_job_s if seconds is None else seconds,
             "hand_over": True,
             "prove": True,
             **msgspec.structs.asdict(play_rules(state.config)),

@@ -53,9 +53,12 @@ UNCHECKED_SHARDS_MAX = 64
 PRICE_S_MIN = 600.0  # between two changes of what a row earns
 SPEEDS_SEEN = 5
 SHARDS_SEEN = 20
+NEW_ROWS_SHARE = 0.08  # of all rows, that are worth a training
 DEEPER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # few steps, so that the number rests
+SELFPLAY_S_MIN = 4.0  # of a job: starting one costs about a tenth of it
+SPEED_ROWS_MIN = 500  # rows before their pace is believed
 PLAYED_SHARE = 0.8  # of the slots that do not train: judging and checking take the rest
-CHUNKS_AHEAD = 1.5  # pieces of training that may wait before games are held back
+CHUNKS_AHEAD = 2.0  # pieces that one training may take, and that may wait before games are held back
 
 
 def plan(snapshot: Snapshot) -> ConfigPlan:
@@ -124,8 +127,9 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
     missing = _missing(snapshot)
     why = f"; the next training waits for {missing:,} more rows" if missing else ""
     is_timed = rules.selfplay_program == RINGRIFT_PROGRAM
-    much = f"{rules.selfplay_job_s:g} s of games" if is_timed else f"{selfplay_games(state, rules)} games"
-    order = selfplay_order(state, rules, simulations=simulations, exploration=snapshot.feedback.exploration)
+    seconds, factor = _selfplay_s(snapshot), snapshot.feedback.exploration
+    much = f"{seconds:g} s of games" if is_timed else f"{selfplay_games(state, rules)} games"
+    order = selfplay_order(state, rules, simulations=simulations, exploration=factor, seconds=seconds)
     resumed = sum(held.games for d in order.inputs.values() if (held := state.unfinished.get(d)) is not None)
     first = f", first {resumed} that are unfinished" if resumed else ""
     made.want("selfplay", order, f"{much}{first}, {simulations} simulations a move: {who_plays(state)}{why}")
@@ -137,6 +141,20 @@ def selfplay_simulations(snapshot: Snapshot) -> int:
     if rules.search_budget == "fixed":
         return max(1, round(rules.simulations * factor * _deeper(snapshot)))
     return search_budget(state.config, games=state.games, rating=snapshot.rating, intensity=factor)
+
+
+def _selfplay_s(snapshot: Snapshot) -> float:
+    """How long a job plays: until all slots together made the rows of a piece of training, as measured."""
+    state, rules = snapshot.state, snapshot.rules
+    recent = [shard for shard in islice(fit_shards(state), SHARDS_SEEN) if shard.model and shard.cpu_s > 0]
+    if state.generator is None:
+        return rules.selfplay_job_s  # so many games end it
+    if not recent or _rows(recent) < SPEED_ROWS_MIN:
+        return min(rules.selfplay_job_s, SELFPLAY_S_MIN)
+    rows_per_s = _rows(recent) / sum(shard.cpu_s for shard in recent) * max(1.0, state.slots - 1.0)
+    wanted_s = _chunk_steps(snapshot) / rules.bucket.steps_per_row / rows_per_s
+    # In steps, so that the same is ordered until it matters.
+    return min(rules.selfplay_job_s, SELFPLAY_S_MIN * max(1, round(wanted_s / SELFPLAY_S_MIN)))
 
 
 def _deeper(snapshot: Snapshot) -> float:
@@ -293,7 +311,8 @@ def _steps(snapshot: Snapshot) -> int:
     has_model = bool(state.models)
     if not steps_to_train(state.bucket, rules, rows_total=state.rows, has_model=has_model):
         return 0
-    return int(state.bucket.available) if has_model else min(rules.chunk_steps, int(state.bucket.available))
+    pieces = CHUNKS_AHEAD if has_model else 1
+    return min(int(state.bucket.available), round(pieces * rules.chunk_steps))
 
 
 def _missing(snapshot: Snapshot) -> int:
@@ -308,16 +327,19 @@ def _bucket_rules(snapshot: Snapshot) -> BucketRules:
 
 
 def _chunk_steps(snapshot: Snapshot) -> int:
-    """What one piece of training spends at least: more on a machine that is fast, and with a large window.
+    """What one piece of training spends: what a share of all rows earns.
 
-    Half of the time that a piece may take, so that starting it is a small part of it; and with a window of
-    many files each new one is large enough that the order need not name hundreds.
+    A network that has seen few rows changes much with a few more, and should play soon after. Later a piece
+    grows, to half of the time that it may take at most, so that starting it is a small part of it; and with a
+    window of many files each new one is large enough that the order need not name hundreds.
     """
     state, rules = snapshot.state, snapshot.rules
-    by_speed = _training_speed(state) * rules.training_job_s / 2
-    by_window = 2 * rows_in_window(state, rules) * rules.bucket.steps_per_row / FILES_MAX
+    price = rules.bucket.steps_per_row
+    half = _training_speed(state) * rules.training_job_s / 2
+    grown = min(NEW_ROWS_SHARE * state.rows * price, half)
+    by_window = 2 * rows_in_window(state, rules) * price / FILES_MAX
     most = rules.bucket.cap_steps / (2 * CHUNKS_AHEAD)
-    return round(max(rules.bucket.chunk_steps, min(max(by_speed, by_window), most)))
+    return round(max(rules.bucket.chunk_steps, min(max(grown, by_window), most)))
 
 
 def _training_speed(state: ConfigState) -> float:

@@ -91,7 +91,7 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     hold_out: Annotated[float, Meta(ge=0, le=0.5)] = 0.05
     window_base: Annotated[int, Meta(ge=0)] = 0  # rows; 0: by the board
     window_share: Annotated[float, Meta(gt=0, le=1)] = 1.0  # of the window that is trained on, newest first
-    bucket: BucketRules = BucketRules(chunk_steps=32_000, cap_steps=1_600_000, rows_first_min=2_000)
+    bucket: BucketRules = BucketRules(chunk_steps=8_192, cap_steps=1_600_000, rows_first_min=2_000)
     # Of the processor time of a config, for candidates, second looks, ratings and tournaments.
     judging_share: Annotated[float, Meta(gt=0, le=1)] = 0.15
     evaluation_job_s: Seconds = 20.0  # after so long a judgement begins no more games; another job goes on

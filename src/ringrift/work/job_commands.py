@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ringrift.setting_kinds import JobSettings
-from ringrift.work.orphans import ITEM_VARIABLE
+from ringrift.work.orphans import OUT_VARIABLE
 
 PYTHON = "{python}"  # in a command: the interpreter that runs the worker
 KIND_VARIABLE = "RINGRIFT_JOB_KIND"
 CONFIG_VARIABLE = "RINGRIFT_JOB_CONFIG"
-OUT_VARIABLE = "RINGRIFT_JOB_OUT"
+ITEM_VARIABLE = "RINGRIFT_JOB_ITEM"
 TRACE_VARIABLE = "TRACEPARENT"
 OWN_VARIABLES = (ITEM_VARIABLE, KIND_VARIABLE, CONFIG_VARIABLE, OUT_VARIABLE, TRACE_VARIABLE)  # of one job
 # Jobs share the cores by processes; libraries that take all cores each would stand in each other's way.

@@ -26,7 +26,7 @@ from ringrift.work.job_limits import EndReason, JobLimits, limits_for
 from ringrift.work.job_orders import SEALED_JOB, JobArtifact, JobOrder, JobReport, SealedJob, read_order
 from ringrift.work.job_runner import JobTask, RunningJob
 from ringrift.work.job_verdicts import RETRY_S, UNAVAILABLE_S, Fate, JobEnd, JobVerdict, judge
-from ringrift.work.orphans import end_processes_of
+from ringrift.work.orphans import end_processes_in
 from ringrift.work.worker_config import may_compute_on_gpu
 from ringrift.work.worker_progress import forget_progress, tell_progress
 from ringrift.work.worker_shop import Workshop
@@ -156,7 +156,7 @@ class ClaimedJob:
             self._cpu_s += end.cpu_s
             self._gpu_s += _gpu_s(end, order)
             # What left the process group could still write to files that are about to be taken in.
-            await asyncio.to_thread(end_processes_of, claim.id)
+            await asyncio.to_thread(end_processes_in, self._folder.out)
             return end
         finally:
             telling.cancel()
@@ -164,10 +164,10 @@ class ClaimedJob:
 
     async def _take_folder(self, order: JobOrder) -> None:
         """Make the folder ours alone, with what the order says in it."""
-        claim, folder = self._claim, self._folder
+        folder = self._folder
         before = await asyncio.to_thread(folder.read_record)
         if before is not None:
-            await asyncio.to_thread(end_processes_of, claim.id)
+            await asyncio.to_thread(end_processes_in, self._folder.out)
             self._wall_s, self._cpu_s, self._gpu_s = before.wall_s, before.cpu_s, before.gpu_s
         await self._lay_out(order)
         record = self._record(self._shop.config.name, abandoned=0 if before is None else before.abandoned)

@@ -18,7 +18,7 @@ from ringrift.engine.work_rules import ENDED
 from ringrift.errors import Conflict, LeaseLost
 from ringrift.held_folder import make_folders
 from ringrift.work.job_folders import JobFolder, JobFolders, JobRecord
-from ringrift.work.orphans import end_processes_of
+from ringrift.work.orphans import end_processes_in
 from ringrift.work.worker_events import WorkerEvents
 
 log = structlog.get_logger()
@@ -109,7 +109,7 @@ class Recovery:
     async def _take_back(self, folder: JobFolder, record: JobRecord) -> None:
         if not await _is_unchanged(folder, record):
             return
-        ended = await asyncio.to_thread(end_processes_of, record.item_id)
+        ended = await asyncio.to_thread(end_processes_in, folder.out)
         if not await _is_unchanged(folder, record):
             return
         worker, record.worker, record.abandoned = record.worker, None, record.abandoned + 1

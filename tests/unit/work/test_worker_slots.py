@@ -145,7 +145,7 @@ async def test_a_sweep_with_an_old_record_leaves_a_fresh_attempt_alone(tmp_path,
             folder.write_record(fresh)
             return name == "dead"
 
-    monkeypatch.setattr(worker_recovery, "end_processes_of", ended.append)
+    monkeypatch.setattr(worker_recovery, "end_processes_in", ended.append)
     await engine.queue.add([NewWork(kind="selfplay", id="i")])
     events = WorkerEvents(lambda *_: None, node="node")
     await Recovery(engine, folders, Names(tmp_path), events).now_and_then()
