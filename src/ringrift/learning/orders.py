@@ -27,7 +27,7 @@ RECENT_SHARDS = 8
 GAMES_MIN, GAMES_MAX = 8, 5_000
 RESUMED_FILES_MAX = 4
 RECENT_MATCHES = 6
-# Games of a match at a time: with more than 128 nothing is gained, and more are in vain when it is decided.
+# Games of a match at a time, at most: those that go on when it is decided were played in vain.
 GAMES_AT_A_TIME_MAX = 128
 OPENINGS_AT_A_TIME_FIRST, OPENINGS_AT_A_TIME_FIRST_LARGE = 24, 2  # while nothing is measured
 LARGE_BOARD_ROWS = 100_000
