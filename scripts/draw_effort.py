@@ -78,6 +78,7 @@ def lived(slots: int, hours: float, seed: int) -> tuple[dict[str, Any], dict[str
         "promotions": {state.config: len(state.promotions) for state in states},
         "steps_share": {state.config: round(state.bucket.spent / 4 / state.rows, 3) for state in states},
         "idle_s_max": {config: round(world.truth.longest_idle_s[config], 1) for config in CONFIGS},
+        "busy": [busy_share(world, hours, number, each) for number, each in enumerate((1, TIMES, 1))],
         "shares": {name: round(each.final, 3) for name, each in settled.items()},
         "settled_s_max": max(each.settled_s for each in settled.values()),
         "crossings_max": max(each.crossings for each in settled.values()),
@@ -91,6 +92,13 @@ def lived(slots: int, hours: float, seed: int) -> tuple[dict[str, Any], dict[str
         and all(found["promotions"].values())
     )
     return shares, found
+
+
+def busy_share(world: EffortWorld, hours: float, number: int, times: int) -> float:
+    """How much of the time of all slots was worked between two changes."""
+    began_s, until_s = 3600 * hours * number, 3600 * hours * (number + 1)
+    worked_s = sum(max(0.0, min(each.end_s, until_s) - max(each.start_s, began_s)) for each in world.served)
+    return round(worked_s / (until_s - began_s) / (world.slots_first * times), 3)
 
 
 def drawn(slots: int, shares: dict[str, Any]) -> str:

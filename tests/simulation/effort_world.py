@@ -54,7 +54,7 @@ class EffortWorld(World):
 
     def __init__(self, seed, *, configs, slots, changes=(), fast=None, rules=None):
         super().__init__(seed, configs=configs, slots=slots, faults=False, rules={**RULES, **(rules or {})})
-        self.changes, self.fast = tuple(changes), fast or {}
+        self.changes, self.fast, self.slots_first = tuple(changes), fast or {}, slots
         self.served = []
         self._playing = {}  # worker: what ends its self-play early
         self._tasks = {}
@@ -121,6 +121,10 @@ class EffortWorld(World):
             rows = sum(self.truth.shard_rows.get(digest, 0) for digest in order.inputs.values())
             return 0.1 + PREPARING_SHARE * rows / ROWS_PER_GAME / GAMES_PER_S
         return float(order.params["seconds"] if kind == "selfplay" else JOB_S[kind])
+
+    def _train(self, order):
+        artifacts, fields = super()._train(order)
+        return artifacts, {**fields, "samples_per_s": SAMPLE_STEPS_PER_S * self.fast.get(self._who, 1.0)}
 
     async def _work(self, name, kind, wanted_s):
         if kind != "selfplay":
