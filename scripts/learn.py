@@ -275,7 +275,8 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def match(path: Path, game: Game, opponent: str, simulations: int, games: int) -> dict[str, Any]:
     net, card = load_model(path, config=game.key)
-    config = SearchConfig(simulations=simulations)
+    play = play_rules(game.key)  # a network plays best with the search that it learned from
+    config = SearchConfig(simulations=simulations, c_scale=play.c_scale, rescale=play.rescale)
     player = SearchPlayer("snapshot", game, NetEvaluator(net, game), config)
     if opponent == "solver":
         return moves_kept(game, player, read_positions())
