@@ -51,6 +51,9 @@ class Truth:
     resumed: Counter = field(default_factory=Counter)  # such a file: completed jobs that went on with it
     files_by: Counter = field(default_factory=Counter)  # worker: files of games that it brought
     faults: Counter = field(default_factory=Counter)
+    poisoned: set = field(
+        default_factory=set
+    )  # shards that pass every check and teach nonsense, and samples of them
 
 
 class World:
@@ -68,6 +71,7 @@ class World:
         broken=None,
         liars=(),
         defiant=(),
+        poison_at=None,
     ):
         self.runtime = SimulatedRuntime(seed=seed)
         self.rng = self.runtime.rng
@@ -77,6 +81,7 @@ class World:
         # Worker: share of games that it alters; chance of a wrong bit in a game; says that others are wrong.
         self.cheats, self.broken, self.liars = cheats or {}, broken or {}, liars
         self.defiant = defiant  # go on although they are set aside
+        self.poison_at = poison_at  # number of the file of games that teaches nonsense
         given = {
             "selfplay_games_first": GAMES_PER_JOB,
             "selfplay_job_s": 40.0,
@@ -247,6 +252,8 @@ class World:
             min(order.params["games"] - GAMES_LEFT, GAMES_PER_JOB) if hands_over else order.params["games"]
         )
         shard = self._artifact("shard", games=games, rows=games * ROWS_PER_GAME)
+        if self.poison_at is not None and len(self.truth.player) == self.poison_at:
+            self.truth.poisoned.add(shard.digest)
         left = [self._artifact("unfinished", games=GAMES_LEFT, moves=9 * GAMES_LEFT)] if hands_over else []
         wrong = max(self.cheats.get(self._who, 0.0), self.broken.get(self._who, 0.0))
         for made in (shard, *left):
@@ -280,7 +287,10 @@ class World:
         return reports, {}
 
     def _export(self, order):
-        return [self._artifact("samples", rows=order.params["rows_max"], games=1)], {}
+        samples = self._artifact("samples", rows=order.params["rows_max"], games=1)
+        if not self.truth.poisoned.isdisjoint(order.inputs.values()):
+            self.truth.poisoned.add(samples.digest)
+        return [samples], {}
 
     def _train(self, order):
         model, card, kept = (self._artifact(kind) for kind in ("model", "card", "checkpoint"))
@@ -288,6 +298,8 @@ class World:
         before = self.truth.strength.get(parent, -200.0)
         gain = 60.0 * order.params["steps"] / 156 * max(0.05, 1 - before / 1500)
         luck = self.rng.gauss(0.0, 25.0) - (200.0 if self.happens(0.03) else 0.0)
+        if not self.truth.poisoned.isdisjoint(order.inputs.values()):
+            gain = -150.0  # what it learns from such games makes it worse, as long as they are in the window
         self.truth.strength[model.digest] = before + gain + luck
         return [model, card, kept], {"steps": order.params["steps"]}
 

@@ -12,8 +12,8 @@ CONFIGS = ("square8_2p", "hex8_2p", "connect_four_2p")
 IDLE_S_MAX = 1800.0
 
 
-def lived(seed, hours, *, faults=True, configs=CONFIGS, rules=None):
-    world = World(seed, configs=configs, faults=faults, rules=rules)
+def lived(seed, hours, *, faults=True, configs=CONFIGS, rules=None, **more):
+    world = World(seed, configs=configs, faults=faults, rules=rules, **more)
 
     async def main():
         await world.run(hours)
@@ -141,3 +141,13 @@ def test_without_faults_no_worker_waits_for_the_controller():
     world = lived(4, hours=2, faults=False, configs=CONFIGS[:1])
     state = world.controller.state(CONFIGS[0])
     assert sum(state.served_s.values()) > 0.9 * 2 * 3600 * world.slots
+
+
+def test_games_that_teach_nonsense_set_training_back_and_learning_goes_on():
+    world = lived(3, hours=2, faults=False, configs=CONFIGS[:1], poison_at=40)
+    state = world.controller.state(CONFIGS[0])
+    assert state.reset is not None
+    assert "worse than the champion" in state.reset.reason
+    strengths = [world.truth.strength[each.model] for each in state.promotions]
+    before = [s for s, each in zip(strengths, state.promotions, strict=True) if each.at_s < state.reset.at_s]
+    assert strengths[-1] > before[-1] + 100, "it is stronger than before"

@@ -19,9 +19,9 @@ from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.state import ConfigState
 
 LOSSES_SEEN = 8
-LOSSES_NEEDED = 4
-# A loss drifts by a few percent from training to training, and more while a network is young.
-BAND_SHARE, BAND_DEVIATIONS = 0.5, 8.0
+LOSSES_NEEDED = 6
+# What a network has yet to learn changes by up to a half when games by a stronger one come.
+BAND_SHARE, BAND_DEVIATIONS = 0.75, 6.0
 DIVERGED = "the loss:"  # as a training says that could not go on
 
 
@@ -102,9 +102,12 @@ def _out_of_band(line: list[Model]) -> str:
 
 
 def _losses(line: list[Model]) -> list[float]:
-    """Policy and value together, newest first, of the models that have them."""
-    found = (model.losses.get("train") for model in line)
-    return [float(each["policy"]) + float(each["value"]) for each in found if isinstance(each, dict)]
+    """Policy and value together, newest first, of the models that have them.
+
+    Without the entropy of the targets, which nobody can learn away and which changes with who plays.
+    """
+    found = [told for model in line if isinstance(told := model.losses.get("train"), dict)]
+    return [each["policy"] - each.get("entropy", 0.0) + each["value"] for each in found]
 
 
 def _worse_in_a_row(state: ConfigState) -> int:
