@@ -170,10 +170,7 @@ def plan_judgement(snapshot: Snapshot, made: ConfigPlan) -> None:
     if state.champion is not None and (turned := _rolled_back(snapshot)) is not None:
         made.decided.append(turned)
         return
-    if (unchecked := unchecked_generator(snapshot)) is not None and not running:
-        model, found = unchecked
-        order = evaluate_order(state, snapshot.rules, model, found.plays, purpose=promotion.GENERATOR)
-        made.want("evaluate", order, f"model {model.number}: {found.reason}")
+    if not running and _check_generator(snapshot, made):
         return
     candidate = under_judgement(state)
     if candidate is None:
@@ -188,6 +185,20 @@ def plan_judgement(snapshot: Snapshot, made: ConfigPlan) -> None:
             _watch(snapshot, made)
         return
     _judge(snapshot, made, candidate, running=running)
+
+
+def _check_generator(snapshot: Snapshot, made: ConfigPlan) -> bool:
+    """Play a quick match of the newest network with what plays, if a setting asks for it; whether it does."""
+    unchecked = unchecked_generator(snapshot)
+    if unchecked is None:
+        return False
+    model, found = unchecked
+    if waits := why_judging_waits(snapshot):
+        made.say("evaluate", f"model {model.number} waits for its match with what plays: {waits}")
+        return True
+    order = evaluate_order(snapshot.state, snapshot.rules, model, found.plays, purpose=promotion.GENERATOR)
+    made.want("evaluate", order, f"model {model.number}: {found.reason}")
+    return True
 
 
 def _doubts_first(snapshot: Snapshot) -> bool:

@@ -54,7 +54,7 @@ PRICE_S_MIN = 600.0  # between two changes of what a row earns
 SPEEDS_SEEN = 5
 SHARDS_SEEN = 20
 NEW_ROWS_SHARE = 0.08  # of all rows, that are worth a training
-DEEPER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # few steps, so that the number rests
+DEEPER = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)  # few steps, so that the number rests
 SELFPLAY_S_MIN = 4.0  # of a job: starting one costs about a tenth of it
 SPEED_ROWS_MIN = 500  # rows before their pace is believed
 PLAYED_SHARE = 0.8  # of the slots that do not train: judging and checking take the rest
@@ -172,7 +172,7 @@ def _deeper(snapshot: Snapshot) -> float:
         sum(s.rows * s.simulations for s in recent) / sum(s.cpu_s for s in recent) / rules.simulations
     )
     surplus = playing * PLAYED_SHARE * rows_per_s * rules.bucket.steps_per_row / speed
-    return max((factor for factor in DEEPER if factor <= surplus), default=1.0)
+    return min(DEEPER, key=lambda factor: abs(factor - surplus))
 
 
 def _first_model_is_made(snapshot: Snapshot) -> bool:

@@ -39,7 +39,7 @@ from ringrift.jobs.host import (
 from ringrift.runtime import Child, Command, OutputPipe, Runtime
 from ringrift.setting_kinds import JobSettings
 from ringrift.work.job_commands import OWN_VARIABLES, base_environment, job_argv
-from ringrift.work.worker_config import may_compute_on_gpu
+from ringrift.work.worker_config import has_gpu_in_reach
 
 log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ class JobHost:
         self._runtime, self._jobs_max = runtime, jobs_max
         is_real = sys.platform == "linux" and runtime.pid == os.getpid()
         # What a library asks of a GPU before a fork is of no use after it.
-        self._may_fork = is_real and jobs_max > 0 and not may_compute_on_gpu()
+        self._may_fork = is_real and jobs_max > 0 and not has_gpu_in_reach()
         self._folder, self._log = folder, folder / f"{name}.log"
         self._kinds = tuple(kind for kind in LOADED if kinds is None or kind in kinds)
         self._current: _HostProcess | None = None

@@ -59,6 +59,11 @@ def visible_gpus() -> int:
     return len(list(NVIDIA.iterdir())) if NVIDIA.is_dir() else 0
 
 
+def has_gpu_in_reach() -> bool:
+    """Whether jobs could compute on a GPU: there is one, and the environment does not hide it from them."""
+    return may_compute_on_gpu() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+
+
 def may_compute_on_gpu() -> bool:
     """Whether there is a GPU at all, also one that is not counted or was hidden from jobs."""
     return any(glob.glob(pattern) for pattern in GPU_DEVICES)

@@ -96,3 +96,13 @@ def test_what_a_gpu_computed_that_the_worker_does_not_count_is_not_named_as_of_t
         assert report["machine"] == (machine_kind() if named else "")
 
     world(scenario, gpus=0)
+
+
+@pytest.mark.parametrize(("visible", "reach"), [(None, True), ("0", True), ("", False), ("-1", False)])
+def test_a_gpu_that_the_environment_hides_is_out_of_reach_of_jobs(tmp_path, monkeypatch, visible, reach):
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(worker_config, "GPU_DEVICES", (str(tmp_path / "nvidia*"),))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert worker_config.has_gpu_in_reach() is reach
