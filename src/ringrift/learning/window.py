@@ -18,12 +18,15 @@ EXPONENT, GROWTH = 0.75, 0.4
 # Small boards: what a run of minutes learns from must not still be the games of its first net.
 _BASE_ROWS = {"hex8": 10_000, "square8": 10_000, "square19": 100_000, "hexagonal": 150_000}
 _BASE_ROWS_OTHER = 10_000
+# Measured: with random openings and few full searches a window of 50,000 teaches more (docs/learning.md).
+_BASE_ROWS_MEASURED = {"connect_four": 50_000}
 RINGRIFT_BOARDS = frozenset(_BASE_ROWS)
 
 
 def base_rows(config: str) -> int:
     """Return the size from which the window grows more slowly than the data; by the board's rows per game."""
-    return _BASE_ROWS.get(config.rsplit("_", 1)[0], _BASE_ROWS_OTHER)
+    board = config.rsplit("_", 1)[0]
+    return _BASE_ROWS.get(board) or _BASE_ROWS_MEASURED.get(board, _BASE_ROWS_OTHER)
 
 
 def window_rows(rows_total: int, *, base: int, share: float = 1.0) -> int:
