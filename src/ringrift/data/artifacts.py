@@ -19,6 +19,7 @@ class ArtifactKind(StrEnum):
     UNFINISHED = "unfinished"  # games in progress, for a later job to go on with
     SAMPLES = "samples"
     MODEL = "model"
+    CHECKPOINT = "checkpoint"  # weights, averages and optimizer, to train on from
     CARD = "card"
     REPORT = "report"
     SNAPSHOT = "snapshot"  # a database, taken by its backup API

@@ -33,17 +33,21 @@ class RetentionRules:
     samples_kept: int = 2
     models_kept: int = 3
     unfinished_kept: int = 32  # files; what a job took over is in its own results by then
+    checkpoints_kept: int = 16  # beside the champion's
     unexported_s: float = 7 * 86_400.0  # games of a config that nobody exported for as long may go
 
     def __post_init__(self) -> None:
-        if min(self.samples_kept, self.models_kept, self.unfinished_kept) < 1:
-            raise ConfigError("samples_kept, models_kept and unfinished_kept must be at least 1")
+        if min(self.samples_kept, self.models_kept, self.unfinished_kept, self.checkpoints_kept) < 1:
+            raise ConfigError(
+                "what is kept of samples, models, unfinished games and checkpoints is at least 1"
+            )
 
 
 class _Champion(msgspec.Struct):
     config: str
     model: str | None = None
     card: str | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +64,19 @@ def copies_needed(artifact: Artifact, copies_min: int) -> int:
     """How many others must keep a file before a copy goes that nothing here needs.
 
     None of a file of unfinished games: those of the newest that were not played on are lost without harm, as
-    others are played in their place, and those of all the others are in what came of them.
+    others are played in their place, and those of all the others are in what came of them. Nor of an old
+    checkpoint: training went on from it long ago, and would begin again from the champion's.
     """
-    return 0 if artifact.kind is ArtifactKind.UNFINISHED else copies_min
+    return 0 if artifact.kind in (ArtifactKind.UNFINISHED, ArtifactKind.CHECKPOINT) else copies_min
 
 
 async def read_champions(kv: KeyValue) -> dict[str, str]:
-    """Return the models that play, and their cards, each with its config."""
+    """Return the models that are published, their cards and checkpoints, each with its config."""
     champions: dict[str, str] = {}
     for entry in await kv.entries(CHAMPIONS):
         champion = decode_entry(entry, _Champion)
-        champions |= {digest: champion.config for digest in (champion.model, champion.card) if digest}
+        files = (champion.model, champion.card, champion.checkpoint)
+        champions |= {digest: champion.config for digest in files if digest}
     return champions
 
 
@@ -159,6 +165,7 @@ async def unpin(kv: KeyValue, digest: str) -> bool:
 def _newest(artifacts: Iterable[Artifact], rules: RetentionRules) -> dict[str, str]:
     kept = {ArtifactKind.SAMPLES: rules.samples_kept, ArtifactKind.MODEL: rules.models_kept}
     kept |= {ArtifactKind.CARD: rules.models_kept, ArtifactKind.UNFINISHED: rules.unfinished_kept}
+    kept |= {ArtifactKind.CHECKPOINT: rules.checkpoints_kept}
     groups: dict[tuple[ArtifactKind, str], list[Artifact]] = {}
     for artifact in artifacts:
         if artifact.kind in kept:
@@ -175,18 +182,20 @@ def _window_reasons(
     known: Mapping[str, Artifact], windows: Mapping[str, frozenset[str]], *, young_s: float
 ) -> dict[str, str]:
     """Windows only move forward: what is newer than the oldest of the last one may be in the next."""
-    starts = {
-        config: min((known[digest].created_s for digest in window if digest in known), default=0.0)
-        for config, window in windows.items()
-    }
+    starts: dict[tuple[str, ArtifactKind], float] = {}
+    for config, window in windows.items():
+        for artifact in (known[digest] for digest in window if digest in known):
+            at = (config, artifact.kind)
+            starts[at] = min(starts.get(at, artifact.created_s), artifact.created_s)
     reasons: dict[str, str] = {}
     for digest, artifact in known.items():
-        if artifact.kind is not ArtifactKind.GAMES:
+        if artifact.kind not in (ArtifactKind.GAMES, ArtifactKind.SAMPLES):
             continue
-        start_s = starts.get(artifact.config)
-        if start_s is not None and artifact.created_s >= start_s:
-            reasons[digest] = f"in the training window of {artifact.config}"
-        elif start_s is None and artifact.created_s >= young_s:
+        if artifact.config in windows:
+            # Of a window none of whose files is known here nobody can say where it begins.
+            if artifact.created_s >= starts.get((artifact.config, artifact.kind), 0.0):
+                reasons[digest] = f"in the training window of {artifact.config}"
+        elif artifact.kind is ArtifactKind.GAMES and artifact.created_s >= young_s:
             reasons[digest] = f"nothing of {artifact.config or 'its config'} was exported yet"
     return reasons
 

@@ -24,6 +24,7 @@ class Champion(msgspec.Struct, frozen=True, kw_only=True):
     config: str
     model: str | None
     card: str | None
+    checkpoint: str | None = None  # to begin again from
     change: int  # promotions and roll-backs so far
 
 
@@ -39,8 +40,14 @@ class ChampionPointers:
         if not change:
             return
         key = key_of(state.config)
-        card = None if state.champion is None else state.models[state.champion].card
-        wanted = Champion(config=state.config, model=state.champion, card=card, change=change)
+        model = None if state.champion is None else state.models[state.champion]
+        wanted = Champion(
+            config=state.config,
+            model=state.champion,
+            card=None if model is None else model.card,
+            checkpoint=None if model is None else model.checkpoint or None,
+            change=change,
+        )
         entry = await self._kv.get(key)
         if entry is None:
             await self._kv.create(key, msgspec.json.encode(wanted))

@@ -152,11 +152,12 @@ async def test_a_late_receipt_of_a_deleted_copy_does_not_count():
     assert not (await Deleter(world.planes["b"]).examine(artifact)).allowed
 
 
-async def test_the_last_copy_of_unfinished_games_may_go_unless_it_is_needed_or_pinned():
+@pytest.mark.parametrize("kind", [ArtifactKind.UNFINISHED, ArtifactKind.CHECKPOINT])
+async def test_the_last_copy_of_what_work_went_on_from_may_go_unless_it_is_needed_or_pinned(kind):
     world = World(*nodes("a", "b"))
     deleter = Deleter(world.planes["a"])
-    spent = await world.make(b"spent", "a", kind=ArtifactKind.UNFINISHED)
-    pinned = await world.make(b"pinned", "a", kind=ArtifactKind.UNFINISHED)
+    spent = await world.make(b"spent", "a", kind=kind)
+    pinned = await world.make(b"pinned", "a", kind=kind)
     await pin(world.planes["b"].kv, pinned.digest, "look at it")
     kept = await deleter.delete(spent, why="the disk is full", by="disk", held_for="one of the newest")
     assert not kept.verdict.allowed

@@ -39,6 +39,25 @@ def test_the_training_window_and_all_that_came_after_it_stay():
     assert found[5] == "in the training window of c"
 
 
+def test_the_samples_of_the_last_training_and_all_that_came_after_them_stay():
+    samples = [card(n, ArtifactKind.SAMPLES, age_s=(20 - n) * DAY_S) for n in range(20)]
+    games = [card(100 + n, age_s=(20 - n) * DAY_S) for n in range(20)]
+    window = frozenset({samples[12].digest, samples[15].digest, games[18].digest})
+    found = held_of([*samples, *games], windows={"c": window})
+    assert set(found) == {*range(12, 20), 118, 119}
+
+
+def test_of_a_window_that_is_not_known_here_everything_stays():
+    games = [card(n, age_s=(10 - n) * DAY_S) for n in range(10)]
+    assert set(held_of(games, windows={"c": frozenset({"f" * 64})})) == set(range(10))
+
+
+def test_the_newest_checkpoints_and_the_champions_stay():
+    checkpoints = [card(n, ArtifactKind.CHECKPOINT, age_s=100.0 - n) for n in range(30)]
+    found = held_of(checkpoints, champions={checkpoints[3].digest: "c"})
+    assert set(found) == {3, *range(30 - RULES.checkpoints_kept, 30)}
+
+
 def test_games_of_a_config_that_nobody_exports_stay_for_a_week():
     found = held_of([card(1, age_s=6 * DAY_S), card(2, age_s=8 * DAY_S)])
     assert found == {1: "nothing of c was exported yet"}
