@@ -245,7 +245,8 @@ def _export(snapshot: Snapshot, made: ConfigPlan) -> None:
         )
         return
     rows, enough = _rows(shards), round(_chunk_steps(snapshot) / rules.bucket.steps_per_row / 2)
-    if rows < enough and not _steps(snapshot):
+    waits = not _steps(snapshot) or state.open_of("train")  # nobody would read a small file now
+    if rows < enough and waits:
         made.say("export", f"{rows:,} checked rows are not exported yet; {enough:,} are worth a file")
         return
     made.want("export", export_order(state, rules, shards), f"{rows:,} rows of {len(shards)} shards")
