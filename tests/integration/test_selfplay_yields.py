@@ -62,7 +62,7 @@ async def test_a_short_job_ends_while_two_orders_of_minutes_play_and_the_games_g
         assert (yielded.attempts, yielded.result["status"]) == (1, "done")
         finished = await finished_games(bench, yielded)
         digest, left = await unfinished_games(bench, yielded)
-        assert len(left) == LONG["slots"]
+        assert 0 < len(left) <= LONG["slots"], "but those that were not begun yet"
         assert not left.keys() & finished
         # They go on in another order, while the second still plays, and all of them end there.
         params = {**LONG, "seed": 3, "games": 2, "resume": ["{inputs}/unfinished-0.json"]}
