@@ -28,8 +28,16 @@ setup: $(VENV)/.dev-ready
 run: $(VENV)/.run-ready
 	$(BIN)/ringrift run
 
+# Two halves side by side: the first mostly waits for real processes. Its lines come after those of the second.
+PYTEST = $(BIN)/python -m pytest
+WAITING = tests/browser tests/integration tests/simulation
+WAITING_LOG = .pytest_cache/waiting.log
 test: $(VENV)/.dev-ready
-	$(BIN)/python -m pytest
+	@mkdir -p .pytest_cache
+	@$(PYTEST) -o cache_dir=.pytest_cache/waiting $(WAITING) > $(WAITING_LOG) 2>&1 & waiting=$$!; \
+	$(PYTEST) $(addprefix --ignore=,$(WAITING)); others=$$?; \
+	tail -n +1 -f --pid=$$waiting $(WAITING_LOG); wait $$waiting; waited=$$?; \
+	exit $$((others | waited))
 
 # A real worker that alters its games, among honest ones; the simulated form is part of `make test`.
 .PHONY: honest
