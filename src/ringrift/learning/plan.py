@@ -146,7 +146,7 @@ def selfplay_simulations(snapshot: Snapshot) -> int:
 def _selfplay_s(snapshot: Snapshot) -> float:
     """How long a job plays: until all slots together made the rows of a piece of training, as measured."""
     state, rules = snapshot.state, snapshot.rules
-    recent = [shard for shard in islice(fit_shards(state), SHARDS_SEEN) if shard.model and shard.cpu_s > 0]
+    recent = _recent_shards(state)
     if state.generator is None:
         return rules.selfplay_job_s  # so many games end it
     if not recent or _rows(recent) < SPEED_ROWS_MIN:
@@ -165,7 +165,7 @@ def _deeper(snapshot: Snapshot) -> float:
     """
     state, rules, speed = snapshot.state, snapshot.rules, _training_speed(snapshot.state)
     playing = state.slots - 1.0
-    recent = [shard for shard in islice(fit_shards(state), SHARDS_SEEN) if shard.model and shard.cpu_s > 0]
+    recent = _recent_shards(state)
     if playing <= 1.0 or not speed or not recent:
         return 1.0
     rows_per_s = (
@@ -208,12 +208,12 @@ def _why_no_games(snapshot: Snapshot) -> str:
 
 def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:
     """Check games by the rules as soon as they would pay for a training, or before they are many."""
-    state, rules = snapshot.state, snapshot.rules
+    state = snapshot.state
     if is_running(snapshot, made, "validate"):
         return
     shards = state.unchecked()
     rows, missing = state.totals[f"rows {ShardState.UNCHECKED}"], _missing(snapshot)
-    enough = round(_chunk_steps(snapshot) / rules.bucket.steps_per_row / 2)
+    enough = _rows_worth_a_job(snapshot)
     if not shards:
         made.say("validate", "all games are checked")
     elif rows >= min(missing or enough, enough) or len(shards) >= UNCHECKED_SHARDS_MAX:
@@ -244,7 +244,7 @@ def _export(snapshot: Snapshot, made: ConfigPlan) -> None:
             "export", "no checked game is fit to learn from" if nothing else "all checked games are exported"
         )
         return
-    rows, enough = _rows(shards), round(_chunk_steps(snapshot) / rules.bucket.steps_per_row / 2)
+    rows, enough = _rows(shards), _rows_worth_a_job(snapshot)
     waits = not _steps(snapshot) or state.open_of("train")  # nobody would read a small file now
     if rows < enough and waits:
         made.say("export", f"{rows:,} checked rows are not exported yet; {enough:,} are worth a file")
@@ -341,6 +341,17 @@ def _chunk_steps(snapshot: Snapshot) -> int:
     by_window = 2 * rows_in_window(state, rules) * price / FILES_MAX
     most = rules.bucket.cap_steps / (2 * CHUNKS_AHEAD)
     return round(max(rules.bucket.chunk_steps, min(max(grown, by_window), most)))
+
+
+def _rows_worth_a_job(snapshot: Snapshot) -> int:
+    """Rows that are worth a check or an export of their own while no training waits: half of a piece."""
+    return round(_chunk_steps(snapshot) / snapshot.rules.bucket.steps_per_row / 2)
+
+
+def _recent_shards(state: ConfigState) -> list[Shard]:
+    """The newest games with a network whose cost is known: by them the pace of playing is measured."""
+    newest = islice(fit_shards(state), SHARDS_SEEN)
+    return [shard for shard in newest if shard.model is not None and shard.cpu_s > 0]
 
 
 def _training_speed(state: ConfigState) -> float:
