@@ -22,7 +22,7 @@ from ringrift.cli.terminal import console
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
-from ringrift.learning.bottleneck import bottleneck
+from ringrift.learning.bottleneck import bottleneck, idle_slots
 from ringrift.learning.doctor import CONFIG_CHECKS, RUN_CHECKS, examine
 from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
 from ringrift.learning.doctor_rounds import disk_usage, largest_step_back_s, look_around
@@ -119,9 +119,12 @@ async def _examine_run(
     ward = await look_around(kv, wanted, rules, now_s=now_s, data_dir=settings.data_dir)
     alive = is_master_loop_running()
     ward = replace(ward, is_running=alive, started_s=await _started_s(engine), clock_jump_s=jump_s)
+    # With one config named the work of the others is not known, nor is what nobody used.
+    all_known = alive and config is None
+    idle = idle_slots(states, ward.workers, ward.running, now_s=now_s) if all_known else None
     held_back = {
         # Of a run that is stopped, what held it back when it was.
-        state.config: bottleneck(state, rules, now_s=now_s if alive else state.last_s).text
+        state.config: bottleneck(state, rules, now_s=now_s if alive else state.last_s, idle=idle).text
         for state in states
     }
     return _with_what_is_fine([*failed, *examine(states, ward)], ward), held_back

@@ -7,7 +7,7 @@ for, which no run can do without, are named when nothing else costs more than it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 import msgspec
@@ -17,11 +17,17 @@ from ringrift.learning.records import Model, ModelState, ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState, EndedJob
 from ringrift.work.shares import PREPARING
+from ringrift.work.supply_rules import slots_for
+from ringrift.work.worker_records import RunningRecord, WorkerRecord
 
 RECENT_S = 900.0
 JUDGING_SHARE_MAX = 0.15
 PREPARING_SHARE_MAX = 0.05
 STARTING_SHARE_MAX = 0.05
+IDLE_SHARE_MAX = 0.05
+# Less of it says nothing: a worker that has just come is not idle. Many slots are seen for a short time only,
+# because of the newest jobs of a config so many are kept.
+IDLE_SEEN_S_MIN, IDLE_SLOT_S_MIN = 15.0, 60.0
 EARNED_TIMES_MAX = 1.25
 UNSHOWN_MIN = 3  # candidates
 UNSHOWN_COST = 0.1  # of a candidate that was not shown to be stronger
@@ -33,14 +39,64 @@ _PASSED = (ModelState.PRODUCTION, ModelState.SUPERSEDED, ModelState.ROLLED_BACK)
 class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
     """The cause that costs most, in a sentence with its number."""
 
-    cause: str  # failures, workers, games, training, judging, preparing, starting, candidates, nothing
+    cause: str  # failures, workers, slots, games, training, judging, preparing, starting, candidates, nothing
     text: str
     cost: float  # share of the recent work; 1: nothing goes on
 
 
-def bottleneck(state: ConfigState, rules: LearningRules, *, now_s: float) -> Bottleneck:
-    """What to look at first when *state* should learn faster."""
-    return max(_causes(state, rules, now_s), key=lambda each: each.cost)
+class IdleSlots(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the slots that take games did nothing lately, on average."""
+
+    idle: float
+    slots: int
+    seconds: float  # how far back that looks
+
+
+def idle_slots(
+    states: Sequence[ConfigState],
+    workers: Sequence[WorkerRecord],
+    running: Sequence[RunningRecord],
+    *,
+    now_s: float,
+) -> IdleSlots | None:
+    """What the living workers could have done in the recent past, less what all configs did; None if unknown.
+
+    Work of workers that are gone counts, so too few slots are called idle after a loss, not too many.
+    """
+    kept_since_s = (
+        state.recent_jobs[0].at_s for state in states if len(state.recent_jobs) == state.recent_jobs.maxlen
+    )
+    since_s = max([now_s - RECENT_S, *kept_since_s])
+    able_s = sum(
+        slots_for([worker], "selfplay") * max(0.0, now_s - max(since_s, worker.started_s))
+        for worker in workers
+    )
+    seconds = now_s - since_s
+    if seconds < IDLE_SEEN_S_MIN or able_s < IDLE_SLOT_S_MIN:
+        return None
+    done_s = sum(
+        max(0.0, min(job.wall_s, job.at_s - since_s)) for state in states for job in state.recent_jobs
+    )
+    under_way_s = sum(max(0.0, now_s - max(since_s, job.started_s)) for job in running)
+    slots = slots_for(workers, "selfplay")
+    idle = slots * max(0.0, 1 - (done_s + under_way_s) / able_s)
+    return IdleSlots(idle=idle, slots=slots, seconds=seconds)
+
+
+def bottleneck(
+    state: ConfigState, rules: LearningRules, *, now_s: float, idle: IdleSlots | None = None
+) -> Bottleneck:
+    """What to look at first when *state* should learn faster; *idle* is what no config of the run used."""
+    return max((*_causes(state, rules, now_s), *_idle(idle)), key=lambda each: each.cost)
+
+
+def _idle(found: IdleSlots | None) -> Iterator[Bottleneck]:
+    if found is None or found.idle <= IDLE_SHARE_MAX * found.slots:
+        return
+    text = (
+        f"idle slots: {found.idle:.1f} of {found.slots} had no work in the last {found.seconds / 60:.1f} min"
+    )
+    yield Bottleneck(cause="slots", text=text, cost=found.idle / found.slots)
 
 
 def _causes(state: ConfigState, rules: LearningRules, now_s: float) -> Iterator[Bottleneck]:

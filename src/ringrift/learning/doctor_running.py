@@ -70,7 +70,7 @@ def _late(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
     if waiting := open_candidates(state):
         played = [match.at_s for match in state.matches[-1:]]
         since["evaluate"] = max([began_s, waiting[-1].made_s, *played])
-    if state.bucket.available > 2 * ward.rules.bucket.chunk_steps and "evaluate" not in since:
+    if state.bucket.available > 2 * ward.rules.bucket.chunk_steps:  # whatever is being judged
         since["train"] = max(began_s, began_s if newest is None else newest.made_s)
     for kind, last_s in since.items():
         late_s = ward.now_s - last_s

@@ -8,7 +8,7 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
-from ringrift.learning.bottleneck import bottleneck
+from ringrift.learning.bottleneck import IdleSlots, bottleneck
 from ringrift.learning.facts import (
     AnyFact,
     Archived,
@@ -64,6 +64,7 @@ class AroundConfig:
     prices: Mapping[str, float]
     now_s: float
     held: Mapping[str, Block] = field(default_factory=dict)  # kind: why the machine may not take more of it
+    idle: IdleSlots | None = None  # of the whole run
 
 
 def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
@@ -102,8 +103,12 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         next=_next(around.plan),
         generator=state.generator,
         who_plays=who_plays(state),
-        held_back=bottleneck(state, around.rules, now_s=around.now_s).text if paused is None else "",
+        held_back="" if paused is not None else _held_back(state, around),
     )
+
+
+def _held_back(state: ConfigState, around: AroundConfig) -> str:
+    return bottleneck(state, around.rules, now_s=around.now_s, idle=around.idle).text
 
 
 def _rating(state: ConfigState, curve: Sequence[Curve]) -> Curve | None:

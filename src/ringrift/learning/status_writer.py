@@ -12,6 +12,7 @@ import structlog
 from ringrift.daemons.foreign import call_async
 from ringrift.engine.ports import Engine
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.bottleneck import idle_slots
 from ringrift.learning.controller import Controller
 from ringrift.learning.doctor_findings import Finding, Level
 from ringrift.learning.doctor_rounds import DoctorRounds
@@ -81,7 +82,7 @@ class StatusWriter:
         controller, kv, now_s = self._controller, self._engine.kv, self._runtime.now_s()
         running, workers, wishes = await running_jobs(kv), await live_workers(kv), Wishes(kv)
         states = [controller.state(config) for config in controller.configs()]
-        shares = controller.shares()
+        shares, idle = controller.shares(), idle_slots(states, workers, running, now_s=now_s)
         pictures = {}
         for state in states:
             around = AroundConfig(
@@ -94,6 +95,7 @@ class StatusWriter:
                 prices=self._settings.prices or {},
                 now_s=now_s,
                 held=controller.held(state.config),
+                idle=idle,
             )
             pictures[state.config] = config_status(state, around)
         everything = await wishes.get(ALL)

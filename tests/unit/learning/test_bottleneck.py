@@ -5,9 +5,10 @@ import pytest
 from feedback_kit import promote, trained_model
 from learning_story import RULES, Story
 
-from ringrift.learning.bottleneck import RECENT_S, bottleneck
+from ringrift.learning.bottleneck import RECENT_S, bottleneck, idle_slots
 from ringrift.learning.facts import Rejected
 from ringrift.learning.state import EndedJob
+from ringrift.work.worker_records import RunningRecord, WorkerRecord
 
 
 def cause(story, rules=RULES, after_s=0.0):
@@ -120,6 +121,42 @@ def test_a_stage_that_failed_and_a_config_that_nobody_works_on():
         "workers",
         f"workers: no job of it has ended for {minutes:.0f} min",
     )
+
+
+def test_slots_without_work_are_counted_over_all_configs():
+    story = worked(learned(), selfplay=300, train=100)
+    other = worked(learned(), selfplay=200)
+    now_s = story.now_s + 1
+    workers = [a_worker("w1", slots=2), a_worker("w2", slots=1, stopping=True)]
+    running = [msgspec.convert({**RUNNING, "started_s": now_s - 30}, RunningRecord)]
+    idle = idle_slots([story.state, other.state], workers, running, now_s=now_s)
+    # 600 s of jobs that ended and 30 s of one under way, of two slots for 15 minutes.
+    assert (idle.slots, idle.seconds) == (2, RECENT_S)
+    assert idle.idle == pytest.approx(2 - 630 / RECENT_S)
+    found = bottleneck(story.state, RULES, now_s=now_s, idle=idle)
+    assert (found.cause, found.text) == ("slots", "idle slots: 1.3 of 2 had no work in the last 15.0 min")
+
+
+def test_slots_that_are_busy_or_have_just_come_are_not_idle():
+    story = worked(learned(), selfplay=RECENT_S - 10)
+    full = idle_slots([story.state], [a_worker("w1")], [], now_s=story.now_s)
+    assert bottleneck(story.state, RULES, now_s=story.now_s, idle=full).cause != "slots"
+    new = a_worker("w1", started_s=story.now_s - 20)
+    assert idle_slots([Story().state], [new], [], now_s=story.now_s) is None
+
+
+RUNNING = {
+    "job_id": "x", "kind": "train", "config": "c", "worker": "w1", "node": "n", "pid": 1, "attempt": 1,
+    "stage": "", "done": 0, "total": None, "rate": 0, "eta_s": None, "at_s": 0, "elapsed_s": 0, "cpu_s": 0,
+    "memory_mb": 0, "line": "",
+}  # fmt: skip
+
+
+def a_worker(name, *, slots=1, started_s=0.0, stopping=False):
+    return WorkerRecord(
+        name=name, node="n", pid=1, slots=slots, busy=0, kinds=None, capabilities=("cpu",), cpus=1, gpus=0,
+        memory_mb=1, memory_free_mb=1, load=0.0, started_s=started_s, at_s=0.0, stopping=stopping,
+    )  # fmt: skip
 
 
 def test_there_is_always_an_answer():

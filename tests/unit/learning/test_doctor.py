@@ -11,6 +11,7 @@ from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, k
 from ringrift.learning.doctor_rounds import ClockWatch, DoctorRounds, largest_step_back_s
 from ringrift.learning.doctor_storage import file_findings
 from ringrift.learning.facts import Noted
+from ringrift.learning.judging import open_candidates
 from ringrift.learning.orders import selfplay_order, validate_order
 from ringrift.learning.window import BucketRules
 from ringrift.runtime import SystemRuntime
@@ -57,6 +58,13 @@ def worker(name="w1", **changes):
         memory_mb=1, memory_free_mb=1, load=0.0, started_s=0.0, at_s=7200.0, done=9,
     )  # fmt: skip
     return msgspec.structs.replace(record, **changes)
+
+
+def running(job):
+    return RunningRecord(
+        job_id=job, kind="train", config=CONFIG, worker="w1", node="n", pid=1, attempt=1, stage="", done=0,
+        total=None, rate=0, eta_s=None, started_s=0, at_s=0, elapsed_s=0, cpu_s=0, memory_mb=0, line="",
+    )  # fmt: skip
 
 
 def found(story, **changes):
@@ -252,13 +260,9 @@ def test_ordered_work_that_nobody_takes_is_found_unless_it_is_under_way_or_pause
     assert ("starving", Level.WARNING) in found(story, **later)
     assert ("starving", Level.PROBLEM) in found(story, **{**later, "now_s": story.now_s + 4000})
     assert ("starving", Level.WARNING) not in found(story, **later, paused={CONFIG: "by a user"})
-    record = RunningRecord(
-        job_id=job, kind="train", config=CONFIG, worker="w1", node="n", pid=1, attempt=1, stage="", done=0,
-        total=None, rate=0, eta_s=None, started_s=0, at_s=0, elapsed_s=0, cpu_s=0, memory_mb=0, line="",
-    )  # fmt: skip
     starved = [
         each
-        for each in examine([story.state], ward(story, **later, running=(record,)))
+        for each in examine([story.state], ward(story, **later, running=(running(job),)))
         if each.evidence.get("stage") == "train"
     ]
     assert starved == []
@@ -267,6 +271,16 @@ def test_ordered_work_that_nobody_takes_is_found_unless_it_is_under_way_or_pause
 def test_a_run_that_brings_no_games_is_found():
     story = a_run()
     assert ("starving", Level.WARNING) in found(story, now_s=story.now_s + 1800, started_s=0.0)
+
+
+def test_a_training_that_does_not_come_is_found_although_a_candidate_is_to_be_judged():
+    story = a_run()
+    story.play(games=5000)
+    story.check()
+    assert open_candidates(story.state)
+    around = ward(story, now_s=story.now_s + 1800, started_s=0.0)
+    late = [each.evidence.get("stage") for each in examine([story.state], around)]
+    assert "train" in late
 
 
 def test_workers_that_are_gone_idle_or_broken_are_found():
