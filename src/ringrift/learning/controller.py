@@ -24,12 +24,12 @@ from ringrift.learning.diagnoses import STAGE as DIAGNOSE
 from ringrift.learning.diagnoses import keep_reported
 from ringrift.learning.effort import SELFPLAY, Effort
 from ringrift.learning.facts import SLOTS_TOPIC, AnyFact, Blocked, JobIssued, Noted, WorkerSetAside
-from ringrift.learning.feedback_rules import feedback, velocity_per_hour
+from ringrift.learning.feedback_rules import velocity_per_hour
 from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.job_ends import ended_fact, without_report
 from ringrift.learning.ledger import Ledger, known_configs, remember_config
 from ringrift.learning.outlook import outlook
-from ringrift.learning.plan import plan
+from ringrift.learning.plan import plan, plan_next_games
 from ringrift.learning.ratings_refits import RatingRefits
 from ringrift.learning.recall import has_recalled, shards_behind
 from ringrift.learning.recall_wishes import RecallWishes, is_news
@@ -136,17 +136,18 @@ class Controller:
             if noted is not None:
                 await self._write(config, noted)
         await self._settle()  # the last process may have died before it did
+        shares = self.shares()
         for config, ledger in self._ledgers.items():
             for job in list(ledger.state.open_jobs.values()):
                 self._jobs[job.job_id] = config
                 await self._put_into_queue(job)
-                self._effort.start(config, job, share=self.shares()[config])
+                self._effort.start(config, job, share=shares[config])
             await self._champions.follow(ledger.state)
         # Ends may be older than the number that was kept: those of a config that was out of the run.
         for job_id, config in list(self._jobs.items()):
             item = await self._engine.queue.get(job_id)
             if item is not None:
-                await self._note_end(config, item)
+                await self._note_end(config, item, share=shares[config])
         await self._settle()
 
     async def _end_work_of_others(self, configs: Sequence[str]) -> None:
@@ -194,16 +195,17 @@ class Controller:
         """Write down which of our jobs ended; return how many."""
         noted = 0
         while ends := await self._engine.queue.ended(after=self._seen_end, limit=ENDS_AT_ONCE):
+            shares = self.shares()  # once for all of them: they are made from all results of all configs
             for end in ends:
                 config = self._jobs.get(end.item.id)
                 if config is not None:
-                    await self._note_end(config, end.item)
+                    await self._note_end(config, end.item, share=shares[config])
                     noted += 1
                 self._seen_end = end.number
         await self._settle()
         return noted
 
-    async def _note_end(self, config: str, item: WorkItem) -> None:
+    async def _note_end(self, config: str, item: WorkItem, *, share: float) -> None:
         if item.state not in (WorkState.DONE, WorkState.DEAD, WorkState.CANCELLED):
             return
         ledger = self._ledgers[config]
@@ -221,7 +223,7 @@ class Controller:
         await self._write(config, fact)
         del self._jobs[job.job_id]
         cpu_s = None if fact.report is None else fact.report.cpu_s
-        self._effort.end(config, job, cpu_s, share=self.shares()[config])
+        self._effort.end(config, job, cpu_s, share=share)
 
     async def _take_in_recalls(self, config: str) -> None:
         """Make facts of the recalls that people asked for, and end jobs that would learn from such games."""
@@ -330,7 +332,11 @@ class Controller:
             if not await self._is_allowed(choice.wanted.kind):
                 continue
             await self._issue(choice, share=shares[choice.config])
-            self.plans[choice.config] = plan(await self._snapshot(self._ledgers[choice.config].state))
+            snapshot = await self._snapshot(self._ledgers[choice.config].state)
+            if choice.wanted.kind == SELFPLAY:
+                plan_next_games(snapshot, self.plans[choice.config])
+            else:
+                self.plans[choice.config] = plan(snapshot)
         log.warning("learning.orders_at_once", orders=ORDERS_AT_ONCE, slots=slots)
 
     async def _note_slots(self, slots: int) -> None:
@@ -470,7 +476,7 @@ class Controller:
             rate_per_hour=None if pace is None else pace[0],
             rate_error=0.0 if pace is None else pace[1],
             hours_served=sum(state.served_s.values()) / 3600,
-            weight=feedback(state, curve).weight,
+            weight=self.curves.feedback(state).weight,
         )
 
 

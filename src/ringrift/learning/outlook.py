@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import msgspec
 
-from ringrift.learning.feedback_rules import feedback
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.state import ConfigState
@@ -26,8 +25,7 @@ def outlook(
     """All that the plan of *state* depends on now."""
     curve = curves.of(state)
     rating = next((point.rating for point in reversed(curve) if point.model == state.champion), None)
-    found = feedback(state, curve)
-    return Snapshot(state, rules_in_force(state, rules), now_s, paused, found, rating)
+    return Snapshot(state, rules_in_force(state, rules), now_s, paused, curves.feedback(state), rating)
 
 
 def rules_in_force(state: ConfigState, rules: LearningRules) -> LearningRules:

@@ -94,6 +94,13 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
     return made
 
 
+def plan_next_games(snapshot: Snapshot, made: ConfigPlan) -> None:
+    """Change *made* to what it is after the order of games that it wanted, which nothing else depends on."""
+    made.wanted = [each for each in made.wanted if each.stage != "selfplay"]
+    made.explanations = [each for each in made.explanations if each.stage != "selfplay"]
+    _selfplay(snapshot, made)
+
+
 def _gate(snapshot: Snapshot, stage: str) -> Gate:
     return stage_gate(snapshot.state, stage, snapshot.rules, now_s=snapshot.now_s, paused=snapshot.paused)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ringrift.learning.facts import AnyFact, Noted
-from ringrift.learning.feedback_rules import Feedback, feedback
+from ringrift.learning.feedback_rules import Feedback
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import Curve
 from ringrift.learning.state import ConfigState
@@ -93,7 +93,7 @@ class Situations:
 def _situation(loop: RunningLoop, config: str, shares: Mapping[str, float]) -> Situation:
     state = loop.state(config)
     curve = loop.curves.of(state)
-    return Situation(state, curve, shares[config], feedback(state, curve))
+    return Situation(state, curve, shares[config], loop.curves.feedback(state))
 
 
 def get_situations() -> Situations:

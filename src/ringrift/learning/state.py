@@ -128,7 +128,10 @@ class ConfigState:
     first_s: float = 0.0
     last_s: float = 0.0
     shards: dict[str, Shard] = field(default_factory=dict)
+    # Kept apart from all that there ever were, which a plan must not look through.
+    unchecked_shards: dict[str, Shard] = field(default_factory=dict)
     unfinished: dict[str, Unfinished] = field(default_factory=dict)
+    untaken: dict[str, Unfinished] = field(default_factory=dict)  # of those, what no job has
     bucket: TrainBucket = TrainBucket()
     price: float = 1.0  # times what the rules say a row earns
     samples: dict[str, Samples] = field(default_factory=dict)
@@ -224,17 +227,15 @@ class ConfigState:
         return self.workers.setdefault(worker, WorkerStanding(worker))
 
     def unchecked(self) -> list[Shard]:
-        return [shard for shard in self.shards.values() if shard.state is ShardState.UNCHECKED]
+        return list(self.unchecked_shards.values())
 
     def available_unfinished(self) -> list[Unfinished]:
         """Games in progress that nobody has, and that are not recalled."""
         recalls = [each for each in self.recalls.values() if not each.withdrawn]
         return [
             each
-            for each in self.unfinished.values()
-            if not each.taken_by
-            and each.failures < RESUMES_MAX
-            and not are_games_recalled(recalls, each, self.unfinished)
+            for each in self.untaken.values()
+            if each.failures < RESUMES_MAX and not are_games_recalled(recalls, each, self.unfinished)
         ]
 
     def trusted_matches(self) -> list[Match]:
@@ -260,7 +261,7 @@ class ConfigState:
 
     def add_unfinished(self, held: Unfinished, order: JobOrder) -> None:
         if held.digest not in self.unfinished:
-            self.unfinished[held.digest] = held
+            self.unfinished[held.digest] = self.untaken[held.digest] = held
             self.standing(held.worker).handed_over(held, order)
 
     def set_shard(self, shard: Shard, **changes: Any) -> None:
@@ -285,6 +286,11 @@ class ConfigState:
         self.totals[f"games {shard.state}"] += sign * shard.games
         self.totals[f"rows {shard.state}"] += sign * shard.rows
         self.totals["refused"] += sign * shard.refused
+        if shard.state is ShardState.UNCHECKED:
+            if sign > 0:
+                self.unchecked_shards[shard.digest] = shard
+            else:
+                del self.unchecked_shards[shard.digest]
         if shard.state is ShardState.CHECKED:
             if shard.steps_per_row is None:
                 shard.steps_per_row = self.bucket_rules.steps_per_row * self.price
@@ -352,6 +358,7 @@ def _job_issued(state: ConfigState, fact: JobIssued) -> None:
     for digest in fact.order.inputs.values() if fact.kind == "selfplay" else ():
         if digest in state.unfinished:
             state.unfinished[digest].taken_by = fact.job_id
+            state.untaken.pop(digest, None)
     if fact.kind != "selfplay":
         state.decisions.append(fact)
     if fact.kind == "recompute" and (shard := results.compared_games(state, fact.order)) is not None:
@@ -397,6 +404,7 @@ def _give_back_unfinished(state: ConfigState, job: OpenJob, *, failed: bool) -> 
         if held is not None and held.taken_by == job.job_id:
             held.taken_by = ""
             held.failures += failed
+            state.untaken = {each.digest: each for each in state.unfinished.values() if not each.taken_by}
 
 
 def _staged(state: ConfigState, fact: Staged) -> None:
@@ -452,6 +460,8 @@ def _training_reset(state: ConfigState, fact: TrainingReset) -> None:
 def _recalled(state: ConfigState, fact: Recalled) -> None:
     state.recalls[fact.recall_id] = fact
     state._recheck_trust(state.shards.values())
+    of_shards = state.shards.values()  # in their order, also those that are trusted again
+    state.unchecked_shards = {each.digest: each for each in of_shards if each.state is ShardState.UNCHECKED}
     recalls = [each for each in state.recalls.values() if not each.withdrawn]
     for number, match in enumerate(state.matches):
         wanted = is_recalled(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ringrift.learning.feedback_rules import Feedback, feedback
 from ringrift.learning.ratings import rate
 from ringrift.learning.records import ModelState
 from ringrift.learning.run_status import Curve
@@ -33,10 +34,20 @@ def rating_curve(state: ConfigState) -> tuple[Curve, ...]:
 
 
 class RatingCurves:
-    """The curves of several configs. One is fitted again only when there is something new to fit."""
+    """The curves of several configs, and what they ask for: made again only when there is a new result."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[int, ...], tuple[Curve, ...]]] = {}
+        self._feedback: dict[str, tuple[int, Feedback]] = {}
+
+    def feedback(self, state: ConfigState) -> Feedback:
+        """What the results so far ask for; an order is no result."""
+        mark = state.facts - state.issued.total()
+        known = self._feedback.get(state.config)
+        if known is None or known[0] != mark:
+            known = (mark, feedback(state, self.of(state)))
+            self._feedback[state.config] = known
+        return known[1]
 
     def of(self, state: ConfigState) -> tuple[Curve, ...]:
         recalls = sum(not recall.withdrawn for recall in state.recalls.values())

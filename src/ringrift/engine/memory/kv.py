@@ -20,6 +20,7 @@ class KvState:
 
     revision: int = 0
     live: dict[str, Entry] = field(default_factory=dict)
+    folders: dict[str, dict[str, None]] = field(default_factory=dict)  # up to the last "/": live keys
     changes: dict[str, Change] = field(default_factory=dict)  # in order of revision
     expiring: dict[str, float] = field(default_factory=dict)  # live key: when
 
@@ -38,7 +39,12 @@ class MemoryKeyValue:
     async def entries(self, prefix: str = "") -> list[Entry]:
         check.check_prefix(prefix)
         await self._enter()
-        found = sorted(key for key in self._state.live if key.startswith(prefix))
+        folders = (
+            keys
+            for folder, keys in self._state.folders.items()
+            if folder.startswith(prefix) or prefix.startswith(folder)
+        )
+        found = sorted(key for keys in folders for key in keys if key.startswith(prefix))
         return [self._state.live[key] for key in found]
 
     async def create(
@@ -82,10 +88,9 @@ class MemoryKeyValue:
         self._handle.check_guard(guard, await self._enter())
         if revision is not None:
             self._check_revision(key, revision)
-        if self._state.live.pop(key, None) is None:
+        if key not in self._state.live:
             return False
-        self._state.expiring.pop(key, None)
-        self._record(key, None)
+        self._drop(key)
         return True
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[Change, None]:
@@ -130,8 +135,16 @@ class MemoryKeyValue:
     def _expire(self, now_s: float) -> None:
         due = sorted((at_s, key) for key, at_s in self._state.expiring.items() if at_s <= now_s)
         for _, key in due:
-            del self._state.live[key], self._state.expiring[key]
-            self._record(key, None)
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        del self._state.live[key]
+        self._state.expiring.pop(key, None)
+        keys = self._state.folders[_folder(key)]
+        del keys[key]
+        if not keys:
+            del self._state.folders[_folder(key)]
+        self._record(key, None)
 
     def _check_revision(self, key: str, revision: int) -> None:
         present = self._state.live.get(key)
@@ -143,6 +156,7 @@ class MemoryKeyValue:
         revision = self._record(key, value)
         expires_s = None if ttl_s is None else now_s + ttl_s
         self._state.live[key] = Entry(key=key, value=value, revision=revision, expires_s=expires_s)
+        self._state.folders.setdefault(_folder(key), {})[key] = None
         self._state.expiring.pop(key, None)
         if expires_s is not None:
             self._state.expiring[key] = expires_s
@@ -155,3 +169,7 @@ class MemoryKeyValue:
         state.changes[key] = Change(key=key, value=value, revision=state.revision)
         self._handle.changed(KV)
         return state.revision
+
+
+def _folder(key: str) -> str:
+    return key[: key.rfind("/") + 1]

@@ -1,9 +1,11 @@
-"""The work queue in memory: plain scans, so that the rules stand out."""
+"""The work queue in memory: plain scans of what has not ended, so that the rules stand out."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from ringrift.engine import arguments as check
 from ringrift.engine.encoding import decode_json, encode_json, encode_trace
@@ -89,11 +91,14 @@ class QueueState:
     """Items in order of arrival."""
 
     items: dict[str, _Item] = field(default_factory=dict)
+    unended: dict[str, _Item] = field(default_factory=dict)
+    ends: dict[int, _Item] = field(default_factory=dict)  # by the number of the end, which is their order
     id_by_key: dict[str, str] = field(default_factory=dict)
     last_seq: int = 0
     last_token: int = 0
     last_end: int = 0
     trim_at_s: float = 0.0
+    expire_at_s: float = 0.0  # no lease runs out before
 
 
 class MemoryWorkQueue:
@@ -118,11 +123,12 @@ class MemoryWorkQueue:
     def _check_batch(self, items: Sequence[NewWork]) -> list[str]:
         """Return the id of each item, existing or new; raise before anything is stored."""
         state, ids = self._state, list[str]()
-        fresh, keys = set[str](), dict(state.id_by_key)
+        fresh, keys = set[str](), dict[str, str]()
         for new in items:
             key = new.idempotency_key
-            if key is not None and key in keys:
-                ids.append(keys[key])
+            known = None if key is None else keys.get(key) or state.id_by_key.get(key)
+            if known is not None:
+                ids.append(known)
                 continue
             item_id = new.id or self._handle.runtime.new_id()
             if item_id in fresh or item_id in state.items:
@@ -150,7 +156,7 @@ class MemoryWorkQueue:
             changed_s=now_s,
             state=WorkState.READY,
         )
-        state.items[item_id] = item
+        state.items[item_id] = state.unended[item_id] = item
         if new.idempotency_key is not None:
             state.id_by_key[new.idempotency_key] = item_id
         item.state = self._state_by_needs(item)
@@ -182,7 +188,7 @@ class MemoryWorkQueue:
         return await self._handle.wait(look, topic=QUEUE, timeout_s=wait_s) or []
 
     def _claim(self, claimant: Claimant, lease_s: float, limit: int, now_s: float) -> list[Claim]:
-        fitting = [item for item in self._state.items.values() if item.fits(claimant, now_s)]
+        fitting = [item for item in self._state.unended.values() if item.fits(claimant, now_s)]
         fitting.sort(key=lambda item: (-item.new.priority, item.seq))
         if not fitting[:limit]:
             return []
@@ -192,6 +198,7 @@ class MemoryWorkQueue:
             item.attempts += 1
             item.holder, item.token = claimant.worker, self._state.last_token
             item.lease_until_s = now_s + lease_s
+            self._state.expire_at_s = min(self._state.expire_at_s, item.lease_until_s)
             self._move(item, WorkState.CLAIMED, now_s)
             claims.append(
                 Claim(
@@ -207,10 +214,10 @@ class MemoryWorkQueue:
         return claims
 
     def _next_due_s(self, now_s: float) -> float | None:
-        leases = [i.lease_until_s for i in self._state.items.values() if i.lease_until_s is not None]
+        leases = [i.lease_until_s for i in self._state.unended.values() if i.lease_until_s is not None]
         delays = [
             item.not_before_s
-            for item in self._state.items.values()
+            for item in self._state.unended.values()
             if item.state is WorkState.READY and item.not_before_s > now_s
         ]
         return min([*leases, *delays], default=None)
@@ -221,6 +228,7 @@ class MemoryWorkQueue:
         now_s = await self._enter()
         item = self._held(item_id, token)
         item.lease_until_s = now_s + lease_s
+        self._state.expire_at_s = min(self._state.expire_at_s, item.lease_until_s)
         return item.lease_until_s
 
     async def complete(self, item_id: str, *, token: int, result: Json | None = None) -> None:
@@ -300,7 +308,8 @@ class MemoryWorkQueue:
     async def dead(self, *, limit: int = 100) -> list[WorkItem]:
         check.check_limit(limit)
         await self._enter()
-        dead = sorted(self._in(WorkState.DEAD), key=lambda item: (-item.changed_s, -item.seq))
+        ended = (item for item in self._state.ends.values() if item.state is WorkState.DEAD)
+        dead = sorted(ended, key=lambda item: (-item.changed_s, -item.seq))
         return [item.view() for item in dead[:limit]]
 
     async def ready(self, *, limit: int = 100) -> list[WorkItem]:
@@ -326,15 +335,15 @@ class MemoryWorkQueue:
     async def unended(self, *, after: int, limit: int) -> list[tuple[int, WorkItem]]:
         check.check_page(after, limit)
         await self._enter()
-        unended = self._in(WorkState.BLOCKED, WorkState.READY, WorkState.CLAIMED)
+        unended = self._state.unended.values()
         rest = sorted((item for item in unended if item.seq > after), key=lambda item: item.seq)
         return [(item.seq, item.view()) for item in rest[:limit]]
 
     async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
         check.check_page(after, limit)
         await self._enter()
-        ends = [item for item in self._state.items.values() if item.end_number > after]
-        ends.sort(key=lambda item: item.end_number)
+        newest = takewhile(lambda number: number > after, reversed(self._state.ends))
+        ends = [self._state.ends[number] for number in reversed(list(newest))]
         return [EndedWork(number=item.end_number, item=item.view()) for item in ends[:limit]]
 
     async def revive(self, item_id: str, *, guard: WriteGuard | None = None) -> None:
@@ -363,11 +372,15 @@ class MemoryWorkQueue:
         return now_s
 
     def _expire(self, now_s: float) -> int:
-        due = [
-            item
-            for item in self._state.items.values()
-            if item.lease_until_s is not None and item.lease_until_s <= now_s
-        ]
+        if now_s < self._state.expire_at_s:
+            return 0
+        ends_s = {
+            item.id: item.lease_until_s
+            for item in self._state.unended.values()
+            if item.lease_until_s is not None
+        }
+        self._state.expire_at_s = min((at_s for at_s in ends_s.values() if at_s > now_s), default=math.inf)
+        due = [self._state.unended[item_id] for item_id, at_s in ends_s.items() if at_s <= now_s]
         for item in due:
             item.error = LEASE_RAN_OUT
             self._end_attempt(item, now_s)
@@ -381,11 +394,12 @@ class MemoryWorkQueue:
         for item in list(self._state.items.values()):
             keep_s = limits.dead_retention_s if item.state is WorkState.DEAD else limits.finished_retention_s
             if item.state in ENDED and item.changed_s < now_s - keep_s:
-                del self._state.items[item.id]
+                del self._state.items[item.id], self._state.ends[item.end_number]
                 self._state.id_by_key.pop(item.new.idempotency_key or "", None)
 
-    def _in(self, *states: WorkState) -> list[_Item]:
-        return [item for item in self._state.items.values() if item.state in states]
+    def _in(self, state: WorkState) -> list[_Item]:
+        """Those that have not ended and are in *state*."""
+        return [item for item in self._state.unended.values() if item.state is state]
 
     def _held(self, item_id: str, token: int) -> _Item:
         item = self._state.items.get(item_id)
@@ -406,6 +420,8 @@ class MemoryWorkQueue:
         self._move(item, state, now_s)
 
     def _move(self, item: _Item, state: WorkState, now_s: float) -> None:
+        self._state.ends.pop(item.end_number, None)  # of one that is revived
+        self._state.unended[item.id] = item
         item.state, item.changed_s, item.end_number = state, now_s, 0
         if state in ENDED:
             self._note_end(item)
@@ -413,6 +429,8 @@ class MemoryWorkQueue:
     def _note_end(self, item: _Item) -> None:
         self._state.last_end += 1
         item.end_number = self._state.last_end
+        self._state.ends[item.end_number] = item
+        del self._state.unended[item.id]
 
     def _dependents(self, item_id: str) -> Iterable[_Item]:
         return [other for other in self._in(WorkState.BLOCKED) if item_id in other.new.after]
