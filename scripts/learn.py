@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 import torch
+from prove_report import over_seeds
 from solver_positions import moves_kept, read_positions
 
 from ringrift.errors import ConfigError
@@ -314,21 +315,7 @@ def opponent_player(opponent: str, game: Game, preset: str, simulations: int) ->
 
 def summarise(results: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
     """Mean and spread over the seeds."""
-    groups: dict[tuple[str, int, int], list[float]] = {}
-    for each in results:
-        groups.setdefault((each["against"], each["simulations"], each["cpu_s"]), []).append(each["score"])
-    summary = [
-        {
-            "against": against,
-            "simulations": simulations,
-            "cpu_s": cpu_s,
-            "seeds": len(scores),
-            "mean": round(sum(scores) / len(scores), 4),
-            "low": min(scores),
-            "high": max(scores),
-        }
-        for (against, simulations, cpu_s), scores in sorted(groups.items())
-    ]
+    summary = over_seeds(results, by=("against", "simulations", "cpu_s"))
     seal_json(out / "summary.json", summary)
     return summary
 

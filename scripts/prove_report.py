@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +29,25 @@ def write_report(out: Path, runs: Sequence[dict[str, Any]]) -> None:
 
 
 def strengths(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean and range over the seeds, of each mark, opponent and role."""
-    groups: dict[tuple[str, str, str, int, float], list[float]] = {}
-    for run in runs:
-        for each in run["results"]:
-            key = (each["config"], each["role"], each["against"], each["simulations"], each["cpu_s"])
-            groups.setdefault(key, []).append(each["score"])
+    """Of each mark, opponent and role."""
+    results = (each for run in runs for each in run["results"])
+    return over_seeds(results, by=("config", "role", "against", "simulations", "cpu_s"))
+
+
+def over_seeds(results: Iterable[dict[str, Any]], *, by: Sequence[str]) -> list[dict[str, Any]]:
+    """Mean and range of the scores over the seeds, for each combination of the fields *by*."""
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for each in results:
+        groups.setdefault(tuple(each[name] for name in by), []).append(each["score"])
     return [
         {
-            "config": config,
-            "role": role,
-            "against": against,
-            "simulations": simulations,
-            "cpu_s": cpu_s,
+            **dict(zip(by, group, strict=True)),
             "seeds": len(scores),
             "mean": round(sum(scores) / len(scores), 4),
             "low": min(scores),
             "high": max(scores),
         }
-        for (config, role, against, simulations, cpu_s), scores in sorted(groups.items())
+        for group, scores in sorted(groups.items())
     ]
 
 

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,6 +259,17 @@ class LogStderr:
 
     def flush(self) -> None:
         """Every line is written at once."""
+
+
+async def first_of(*waits: Awaitable[object]) -> None:
+    """Wait until one of *waits* is over, and end the others."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 def system_runtime() -> Runtime:

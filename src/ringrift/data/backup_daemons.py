@@ -30,7 +30,7 @@ from ringrift.errors import Unavailable
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, first_of
 from ringrift.status import HealthCheckResult
 
 log = structlog.get_logger()
@@ -97,7 +97,7 @@ class ArchiveDaemon(WakingDaemon):
         """Wait for the next round over the files, and look meanwhile whether a state is due."""
         begun_s, look_s = self._runtime.monotonic_s(), self.rules.state_look_s
         while self.keeps_state and self._runtime.monotonic_s() - begun_s + look_s < self._cycle_interval:
-            await self._first_of(self._runtime.sleep(look_s), self._woken.wait())
+            await first_of(self._runtime.sleep(look_s), self._woken.wait())
             if self._woken.is_set():
                 break
             self._files_too = False

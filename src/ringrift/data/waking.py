@@ -7,14 +7,13 @@ one cycle.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, first_of
 
 GATHER_S = 0.2  # events that come together are answered together
 
@@ -46,17 +45,7 @@ class WakingDaemon(HandlerBase):
         return self._plane
 
     async def _rest(self) -> None:
-        await self._first_of(self._runtime.sleep(self._cycle_interval), self._woken.wait())
+        await first_of(self._runtime.sleep(self._cycle_interval), self._woken.wait())
         if self._woken.is_set():
             await self._runtime.sleep(GATHER_S)
             self._woken.clear()
-
-    @staticmethod
-    async def _first_of(*waits: Any) -> None:
-        tasks = [asyncio.ensure_future(wait) for wait in waits]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)

@@ -65,7 +65,7 @@ def not_worse(snapshot: Snapshot, model: Model) -> PromotionJudgement:
 def fit_models(snapshot: Snapshot) -> Iterator[Model]:
     """The networks that nothing speaks against, newest first."""
     state = snapshot.state
-    distrusted = distrusted_models(state, with_tainted=snapshot.rules.recalled_models == "take_back")
+    distrusted = distrusted_models(state, snapshot.rules)
     return (
         model
         for model in reversed(state.models.values())

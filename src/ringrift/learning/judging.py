@@ -217,7 +217,7 @@ def _doubts_first(snapshot: Snapshot) -> bool:
 
 def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: bool) -> None:
     state, rules = snapshot.state, snapshot.rules
-    if candidate.digest in distrusted_models(state, with_tainted=rules.recalled_models == "take_back"):
+    if candidate.digest in distrusted_models(state, rules):
         recalled = is_recalled_model(state, candidate.digest)
         reason = "recalled" if recalled else "it learned from recalled games"
         fact = Rejected(at_s=snapshot.now_s, model=candidate.digest, gate="recall", reason=reason)

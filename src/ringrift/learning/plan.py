@@ -65,8 +65,7 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
     """Decide for one config. The same snapshot gives the same plan."""
     made = ConfigPlan()
     # A recall changes the champion before anything else is thought of.
-    taken_back = snapshot.rules.recalled_models == "take_back"
-    turned = decided_by_recall(snapshot.state, snapshot.now_s, with_tainted=taken_back)
+    turned = decided_by_recall(snapshot.state, snapshot.rules, snapshot.now_s)
     if turned is not None:
         made.decided.append(turned)
         return made
@@ -300,7 +299,7 @@ def training_parent(state: ConfigState, rules: LearningRules) -> Model | None:
 
     A model of another size is no beginning: a line of its own size goes on from its newest.
     """
-    distrusted = distrusted_models(state, with_tainted=rules.recalled_models == "take_back")
+    distrusted = distrusted_models(state, rules)
     first = state.models[state.reset.model] if state.reset is not None and state.restarts else None
     for model in (first, *reversed(state.models.values())):
         if model is None or model.digest in distrusted or model.state is ModelState.ROLLED_BACK:

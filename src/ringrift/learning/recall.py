@@ -13,6 +13,7 @@ import msgspec
 
 from ringrift.learning.facts import AnyFact, Promoted, Recalled, RolledBack
 from ringrift.learning.records import Match, Model, ModelState, Shard, ShardState
+from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
 from ringrift.learning.trust import are_games_recalled, is_recalled
 from ringrift.work.job_orders import JobOrder
@@ -144,10 +145,10 @@ def shards_behind(state: ConfigState, order: JobOrder) -> tuple[str, ...]:
     return (*order.inputs.values(), *(shard for each in samples for shard in each.shards))
 
 
-def decided_by_recall(state: ConfigState, now_s: float, *, with_tainted: bool = False) -> AnyFact | None:
+def decided_by_recall(state: ConfigState, rules: LearningRules, now_s: float) -> AnyFact | None:
     """Take a recalled champion back, and give its place back to one whose recall was withdrawn.
 
-    *with_tainted*, a champion that learned from recalled games goes too, if there is one that did not.
+    A champion that learned from recalled games goes too, if the rules say so and there is one that did not.
     """
     active = active_recalls(state)
     if not state.recalls:
@@ -155,14 +156,14 @@ def decided_by_recall(state: ConfigState, now_s: float, *, with_tainted: bool = 
     if state.champion is not None:
         if is_recalled_model(state, state.champion):
             return _taken_back(state, now_s, previous_champion(state), RECALLED_REASON)
-        tainted = tainted_models(state) if with_tainted else ()
+        tainted = tainted_models(state) if _takes_back_tainted(rules) else ()
         if state.champion in tainted:
             clean = previous_champion(state, without=tainted)
             return None if clean is None else _taken_back(state, now_s, clean, TAINTED_REASON)
     returning = _rolled_back_by_recall(state)
     if returning is None or any(takes_back(recall, returning) for recall in active):
         return None
-    if with_tainted and returning in tainted_models(state):
+    if _takes_back_tainted(rules) and returning in tainted_models(state):
         return None
     return Promoted(
         at_s=now_s,
@@ -206,15 +207,20 @@ def tainted_models(state: ConfigState) -> frozenset[str]:
     return frozenset(found)
 
 
-def distrusted_models(state: ConfigState, *, with_tainted: bool) -> frozenset[str]:
+def distrusted_models(state: ConfigState, rules: LearningRules) -> frozenset[str]:
     """Models that nothing may build on.
 
     Tainted ones count as long as the champion is none of them: if it is, there is nobody better.
     """
     tainted = tainted_models(state)
-    if with_tainted and state.champion not in tainted:
+    if _takes_back_tainted(rules) and state.champion not in tainted:
         return tainted
     return frozenset(digest for digest in tainted if is_recalled_model(state, digest))
+
+
+def _takes_back_tainted(rules: LearningRules) -> bool:
+    """Whether models that learned from recalled games are given up; if not, they are only listed."""
+    return rules.recalled_models == "take_back"
 
 
 def lineage(state: ConfigState, digest: str) -> list[Model]:

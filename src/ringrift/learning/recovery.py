@@ -30,7 +30,7 @@ def decided_reset(snapshot: Snapshot) -> TrainingReset | None:
     state, newest = snapshot.state, snapshot.state.newest_model
     if newest is None or state.restarts:
         return None
-    distrusted = distrusted_models(state, with_tainted=snapshot.rules.recalled_models == "take_back")
+    distrusted = distrusted_models(state, snapshot.rules)
     if newest.digest in distrusted:
         reason, found = "the newest model learned from recalled games", _last_clean(state, distrusted)
     else:

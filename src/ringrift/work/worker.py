@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -22,6 +21,7 @@ import structlog
 from ringrift.engine.ports import Claim, Claimant
 from ringrift.errors import LeaseLost, RingRiftError, Unavailable
 from ringrift.events.tracing import continued, extract
+from ringrift.runtime import first_of
 from ringrift.work.job_verdicts import Fate
 from ringrift.work.worker_claim import SELFPLAY, ClaimedJob
 from ringrift.work.worker_records import (
@@ -182,7 +182,7 @@ class Worker:
         self._slots_changed.set()
 
     async def _pause(self, stop: asyncio.Event) -> None:
-        await _first_of(stop.wait(), self._shop.runtime.sleep(self._shop.config.pause_s))
+        await first_of(stop.wait(), self._shop.runtime.sleep(self._shop.config.pause_s))
 
     async def _stop_jobs(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -201,7 +201,7 @@ class Worker:
             self._slots_changed.clear()
             try:
                 if self._to_yield() is None or await self._is_set_aside():
-                    await _first_of(stop.wait(), self._slots_changed.wait())
+                    await first_of(stop.wait(), self._slots_changed.wait())
                 elif (claim := await self._next_claim(others, stop)) is not None:
                     await self._do_instead(claim, stop)
             except RingRiftError as error:
@@ -234,7 +234,7 @@ class Worker:
         config, claim = self._shop.config, waiting.claim
         while not (waiting.taken.is_set() or stop.is_set()):
             renewing = self._shop.runtime.sleep(config.renew_s)
-            await _first_of(waiting.taken.wait(), stop.wait(), renewing)
+            await first_of(waiting.taken.wait(), stop.wait(), renewing)
             if waiting.taken.is_set() or stop.is_set():
                 return
             try:
@@ -302,13 +302,3 @@ class Worker:
                 await self._recovery.now_and_then()
             except (RingRiftError, OSError) as error:
                 log.warning("worker.tidying_failed", error=str(error))
-
-
-async def _first_of(*waits: Awaitable[object]) -> None:
-    """Wait until one of *waits* is over, and leave the others."""
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from jobs_samples import artifacts_of, run
+from jobs_samples import Ticking, artifacts_of, run
 
 from ringrift.jobs.recompute import RECOMPUTE
 from ringrift.jobs.selfplay import SELFPLAY
@@ -134,20 +134,6 @@ def test_games_that_are_not_begun_are_handed_over_only_if_there_are_no_others(tm
     _, _, left = turn(tmp_path / "b", looks=6, games=1)
     _, more, rest = turn(tmp_path / "c", "--resume", left, looks=0, games=3, seed=1)
     assert (noted(rest).keys(), more) == (noted(left).keys(), {})
-
-
-class Ticking:
-    """A clock that moves when it is looked at, so that the speed of the machine does not matter."""
-
-    def __init__(self, runtime):
-        self._runtime, self._looks = runtime, 0
-
-    def __getattr__(self, name):
-        return getattr(self._runtime, name)
-
-    def monotonic_s(self):
-        self._looks += 1
-        return self._looks * 0.01
 
 
 def test_when_its_time_is_up_a_job_ends_well_with_what_it_has(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from jobs_samples import artifacts_of, run, stopping_after
+from jobs_samples import Ticking, artifacts_of, run, stopping_after
 
 from ringrift.jobs.selfplay import SELFPLAY, SelfplayParams, run_identity
 from ringrift.jobs.shards.reader import open_shard
@@ -79,20 +79,6 @@ def test_the_result_counts_what_is_in_the_shards(tmp_path):
     assert result["rows"] == sum(game.rows for game in games)
     assert sum(each["counts"]["games"] for each in result["artifacts"]) == 6
     assert result["generator_sha256"] is None
-
-
-class Ticking:
-    """A clock that moves when it is looked at, so that the speed of the machine does not matter."""
-
-    def __init__(self, runtime):
-        self._runtime, self._looks = runtime, 0
-
-    def __getattr__(self, name):
-        return getattr(self._runtime, name)
-
-    def monotonic_s(self):
-        self._looks += 1
-        return self._looks * 0.01
 
 
 def test_games_noted_before_a_kill_go_on_where_they_were(tmp_path):

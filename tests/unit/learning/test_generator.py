@@ -67,13 +67,19 @@ def test_training_goes_on_from_the_newest_while_its_candidates_are_judged():
     assert train.order.inputs["checkpoint.safetensors"] == f"checkpoint-{first}"
 
 
-def test_a_network_that_lost_clearly_does_not_play():
-    story = Story()
+def refused(story, *, wins, losses):
+    """A champion, and a newer network that played it so and was refused."""
     first = trained(story)
     promote(story, first)
     second = trained(story)
-    story.evaluate(second, first, wins=20, losses=60)
+    story.evaluate(second, first, wins=wins, losses=losses)
     story.write(Rejected(at_s=story.now_s, model=second, gate="head_to_head", reason="not stronger"))
+    return first, second
+
+
+def test_a_network_that_lost_clearly_does_not_play():
+    story = Story()
+    first, second = refused(story, wins=20, losses=60)
     assert moved(story) == first
     assert training_parent(story.state, RULES).digest == second, "one lost match is no reason to begin again"
     assert moved(story) == first
@@ -81,11 +87,7 @@ def test_a_network_that_lost_clearly_does_not_play():
 
 def test_one_that_was_refused_narrowly_goes_on_playing():
     story = Story()
-    first = trained(story)
-    promote(story, first)
-    second = trained(story)
-    story.evaluate(second, first, wins=39, losses=41)
-    story.write(Rejected(at_s=story.now_s, model=second, gate="head_to_head", reason="not stronger"))
+    _, second = refused(story, wins=39, losses=41)
     assert moved(story) == second
 
 

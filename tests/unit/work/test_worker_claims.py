@@ -4,31 +4,16 @@ import signal
 
 import msgspec
 import pytest
-from worker_world import WorkerWorld, end_well, say
+from worker_world import end_well, say
 
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import Unavailable
-from ringrift.testing.simulation import simulate
 from ringrift.work.job_folders import JobFolder
 from ringrift.work.job_inputs import damaged_inputs
 from ringrift.work.job_orders import SEALED_JOB, read_sealed_job
 from ringrift.work.worker_records import live_workers, running_jobs
 
 DONE, DEAD, READY, CLAIMED = WorkState.DONE, WorkState.DEAD, WorkState.READY, WorkState.CLAIMED
-
-
-@pytest.fixture
-def world(tmp_path):
-    """Run a scenario in a world of its own."""
-
-    def run(scenario, **config):
-        async def main():
-            async with WorkerWorld(tmp_path, **config) as here:
-                await scenario(here)
-
-        simulate(main(), limit_s=20_000)
-
-    return run
 
 
 def test_a_job_is_done_and_its_artifacts_are_in_the_blobs(world):

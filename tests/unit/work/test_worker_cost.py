@@ -1,24 +1,11 @@
 """What a job cost, as the worker hands it in."""
 
 import pytest
-from worker_world import WorkerWorld, end_well, say
+from worker_world import end_well, say
 
 from ringrift.engine.ports import WorkState
 from ringrift.machine_kind import machine_kind
-from ringrift.testing.simulation import simulate
 from ringrift.work import worker_config
-
-
-@pytest.fixture
-def world(tmp_path):
-    def run(scenario, **config):
-        async def main():
-            async with WorkerWorld(tmp_path, **config) as here:
-                await scenario(here)
-
-        simulate(main(), limit_s=20_000)
-
-    return run
 
 
 def test_the_gpu_counts_for_as_long_as_the_job_says_it_had_it(world):

@@ -6,28 +6,13 @@ import signal
 
 import msgspec
 import pytest
-from worker_world import WorkerWorld, end_well
+from worker_world import end_well
 
 from ringrift.engine.ports import NewWork, WorkState
-from ringrift.testing.simulation import simulate
 from ringrift.work.job_orders import JobOrder
 from ringrift.work.worker_records import SetAsideRecord, live_workers, set_aside_key
 
 DONE, READY, CLAIMED, CANCELLED = WorkState.DONE, WorkState.READY, WorkState.CLAIMED, WorkState.CANCELLED
-
-
-@pytest.fixture
-def world(tmp_path):
-    """Run a scenario in a world of its own."""
-
-    def run(scenario, **config):
-        async def main():
-            async with WorkerWorld(tmp_path, **config) as here:
-                await scenario(here)
-
-        simulate(main(), limit_s=50_000)
-
-    return run
 
 
 async def selfplay(here, *, hand_over=True):
