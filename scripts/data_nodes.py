@@ -68,9 +68,9 @@ FILES_MAX, FILES_FIRST = 60, 4
 FILES_MIXED = 2  # of each node; then several want to delete the same one
 EXCUSED_S = 60.0  # a promise given before a fault is used up, or forgotten, by then
 LOOKED_S = 5.0  # a file damaged so lately may have been looked at before
-SETTLED_S = 180.0
+SETTLED_S = 300.0
 STABLE_S = 2.0
-FIRST_S = 120.0  # until something was deleted, on a slow machine
+FIRST_S = 300.0  # until something was deleted: a node that answers late is not asked again for a minute
 FULL = 77.0  # percent: from 70 on what others have goes
 FAULTS = {
     "fill": 8,
@@ -313,6 +313,7 @@ class Node:
         """Wait until both processes are at work, however slow the machine is."""
         end_s = CLOCK.monotonic_s() + ALIVE_S
         while CLOCK.monotonic_s() < end_s:
+            self.check_processes()
             if self._ready.exists():
                 with suppress(OSError):
                     _, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -320,6 +321,13 @@ class Node:
                     return
             await CLOCK.sleep(0.1)
         raise AssertionError(f"node {self.name} does not start; see its logs in {self.root}")
+
+    def check_processes(self) -> None:
+        """Raise if one ended that nobody killed: such a node deletes nothing, so nothing would be shown."""
+        for what, process in (("node", self.process), ("server", self.server)):
+            if process is not None and (code := process.poll()) is not None:
+                log = (self.root / f"{self.name}.{what}.log").read_text(errors="replace")
+                raise AssertionError(f"the {what} process of {self.name} ended with {code}: {log[-2000:]}")
 
     def kill(self) -> None:
         for process in (self.process, self.server):
@@ -373,7 +381,7 @@ def ask(nodes: Iterable[Node]) -> dict[str, dict[str, Any]]:
         check=False,
     )
     if done.returncode:
-        raise AssertionError(done.stderr)
+        raise AssertionError(f"nobody said what the nodes have ({done.returncode}): {done.stderr}")
     found: dict[str, dict[str, Any]] = json.loads(done.stdout)
     return found
 
@@ -533,7 +541,12 @@ class Driver:
         """Wait for files, copies of them, and a node that deletes one."""
         end_s = CLOCK.monotonic_s() + FIRST_S
         while not self.observer.met["deleted"] and CLOCK.monotonic_s() < end_s:
+            self._check_processes()
             await CLOCK.sleep(0.1)
+
+    def _check_processes(self) -> None:
+        for node in self.nodes.values():
+            node.check_processes()
 
     async def _catch(self, seconds: float) -> None:
         """Without faults, until the observer sees a violation."""
@@ -658,6 +671,7 @@ class Driver:
 
     async def _compare(self) -> None:
         """Let the nodes rest on disks with room; then each must say what is on the disks."""
+        self._check_processes()
         for node in self.nodes.values():
             node.quiet.touch()
             node.fill(40)

@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.fencing import fenced
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_holder, lease_key
@@ -281,7 +282,7 @@ def check_folder_is_free(guard: MasterLoopGuard, *, to_begin_anew: bool) -> None
 def _holder(record: bytes | str) -> ControlHolder | None:
     """The holder in a record; None for one that this version cannot read."""
     try:
-        return msgspec.json.decode(record, type=ControlHolder)
+        return decode_as(record, ControlHolder)
     except UNREADABLE:
         return None
 

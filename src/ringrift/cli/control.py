@@ -13,6 +13,7 @@ import msgspec
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.options import as_json, check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
+from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.redaction import loaded_secret
 from ringrift.runtime import system_runtime
@@ -59,7 +60,7 @@ def _ask(address: Address, path: str, *, body: bytes | None = None) -> dict[str,
     request = urllib.request.Request(f"{address.url}{path}", data=body, headers=headers)
     try:
         with _opener(address).open(request, timeout=ANSWER_S_MAX) as answer:
-            found: dict[str, Any] = msgspec.json.decode(answer.read(), type=dict)
+            found: dict[str, Any] = decode_as(answer.read(), dict)
     except HTTPError as error:
         raise ConfigError(f"{address.url} refused {path} ({error.code} {error.reason})") from None
     except (URLError, TimeoutError, ConnectionError, msgspec.DecodeError) as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Blobs
 from ringrift.errors import Corrupt
@@ -102,13 +103,13 @@ def _run(folder: Path, params: dict[str, Any]) -> Diagnosis:
         raise Corrupt("diagnose", found="it took too long", advice="Run the job alone") from None
     if done.returncode:
         raise Corrupt("diagnose", found=_last_words(done), advice="Run the job alone")
-    return msgspec.json.decode((folder / "diagnosis.json").read_bytes(), type=Diagnosis)
+    return decode_as((folder / "diagnosis.json").read_bytes(), Diagnosis)
 
 
 def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
     lines = done.stdout.splitlines()
     try:
-        told = msgspec.json.decode(lines[-1], type=dict[str, Any]).get("error") if lines else None
+        told = decode_as(lines[-1], dict[str, Any]).get("error") if lines else None
     except UNREADABLE:
         told = None
     return str(told or done.stderr.decode(errors="replace")[-ERROR_CHARS:] or f"exit code {done.returncode}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import click
-import msgspec
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from ringrift.cli.known_configs import require_config
 from ringrift.cli.options import as_json, on_data_folder, some_config
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import duration, stage_title
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Engine
 from ringrift.errors import Corrupt
@@ -59,7 +59,7 @@ async def _read(engine: Engine, config: str) -> list[Explanation]:
     if entry is None:
         return []
     try:
-        return msgspec.json.decode(entry.value, type=list[Explanation])
+        return decode_as(entry.value, list[Explanation])
     except UNREADABLE as error:
         raise Corrupt(
             key, found=f"no explanation of this version: {error}", advice="`ringrift run` writes it anew"

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from ringrift.daemons.restarts import FORGIVEN_AFTER_S, RestartRecord
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.lock_files import LockFile
 from ringrift.held_folder import make_folders
@@ -73,7 +74,7 @@ class JsonLedger:
 
     def load(self, *, now_s: float) -> dict[str, RestartRecord]:
         try:
-            document = msgspec.json.decode(self._path.read_bytes(), type=_Document)
+            document = decode_as(self._path.read_bytes(), _Document)
         except FileNotFoundError:
             return {}
         except (OSError, *UNREADABLE) as error:

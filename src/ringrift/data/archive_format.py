@@ -19,6 +19,7 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact, Receipt, check_words
 from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.decoding import decode_as
 from ringrift.engine.digests import check_digest, record_hash
 from ringrift.errors import ConfigError, Corrupt, SchemaTooNew
 
@@ -141,7 +142,7 @@ def decode(key: str, content: bytes, kind: type[T]) -> T:
     if found is not None and record_hash(found[1] + found[3]) != found[2].decode():
         raise Corrupt(key, found="its bytes are not those that were stored", advice=_OBJECT_ADVICE)
     try:
-        return msgspec.json.decode(content, type=kind)
+        return decode_as(content, kind)
     except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
         raise Corrupt(
             key,

@@ -15,6 +15,7 @@ import structlog
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.manifest_index import games_in
 from ringrift.data.plane import DataPlane
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import EndedWork, WorkState
 from ringrift.errors import ConfigError, Corrupt
@@ -99,7 +100,7 @@ class Cataloguer:
         if entry is None:
             return 0
         try:
-            return msgspec.json.decode(entry.value, type=CatalogueCursor).number
+            return decode_as(entry.value, CatalogueCursor).number
         except UNREADABLE as error:
             raise Corrupt(
                 self._key,

@@ -24,6 +24,7 @@ from ringrift.data.quarantine import Quarantine
 from ringrift.data.replication_plan import holders
 from ringrift.data.retention import read_held
 from ringrift.data.waking import WakingDaemon
+from ringrift.decoding import convert_to
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import EndedWork, NewWork, WorkState
 from ringrift.errors import ConfigError
@@ -304,7 +305,7 @@ def _sources(order: JobOrder, fields: Mapping[str, Any]) -> list[str]:
     """What the job says it merged, as far as it was asked to; a foreign program may say anything."""
     given = set(order.inputs.values())
     try:
-        told = msgspec.convert(fields.get("sources", ()), tuple[str, ...])
+        told = convert_to(fields.get("sources", ()), tuple[str, ...])
     except msgspec.ValidationError:
         return []
     return [digest for digest in told if digest in given]

@@ -16,6 +16,7 @@ import msgspec
 
 from ringrift.data.artifacts import Receipt
 from ringrift.data.kv_mirror import KvMirror, RecordsPicture
+from ringrift.decoding import decode_as
 from ringrift.engine.digests import check_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RevisionMismatch
@@ -146,7 +147,7 @@ def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombsto
 
 def _read(key: str, value: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(value, type=kind)
+        return decode_as(value, kind)
     except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
         raise Corrupt(
             key,

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
 
@@ -77,7 +78,7 @@ class KvRecords(Generic[T]):
 
     def read(self, entry: Entry) -> T:
         try:
-            return msgspec.json.decode(entry.value, type=self._kind)
+            return decode_as(entry.value, self._kind)
         except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
             raise Corrupt(
                 entry.key,

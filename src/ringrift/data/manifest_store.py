@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.decoding import decode_as
 from ringrift.engine.digests import check_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch
@@ -84,7 +85,7 @@ def _location(digest: str, node: str) -> str:
 def read_entry(key: str, value: bytes, kind: type[T]) -> T:
     """Decode one entry of the manifest; `Corrupt` names the key of one that cannot be read."""
     try:
-        return msgspec.json.decode(value, type=kind)
+        return decode_as(value, kind)
     except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
         raise Corrupt(
             key,

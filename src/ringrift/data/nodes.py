@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
 
 DATA_PORT = 8766
@@ -110,7 +111,7 @@ def check_node_table(table: Mapping[str, Any]) -> list[DataNode]:
         if not isinstance(fields, Mapping):
             raise ConfigError(f"[nodes] has {name!r} = {fields!r}; each node is a table, [nodes.{name}]")
         try:
-            nodes.append(msgspec.convert({**fields, "name": name}, DataNode))
+            nodes.append(convert_to({**fields, "name": name}, DataNode))
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise ConfigError(f"[nodes.{name}]: {error}") from None
         for field in ("s3_url", "s3_endpoint"):

@@ -27,6 +27,7 @@ from ringrift.data.promises import KeepAnswer, KeepRequest, ReleaseRequest, open
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.landing import Landed, Landing, Piece
 from ringrift.data.transfer.receiving import CHUNK_INDEX, Intake
+from ringrift.decoding import decode_as
 from ringrift.engine.digests import check_digest
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.engine.sqlite.faults import from_os
@@ -170,7 +171,7 @@ def read_request(source: BinaryIO) -> ReceiveRequest:
     raw = source.read(REQUEST_BYTES_MAX + 1)
     if len(raw) > REQUEST_BYTES_MAX:
         raise msgspec.ValidationError(f"the request is larger than {REQUEST_BYTES_MAX} bytes")
-    return msgspec.json.decode(raw, type=ReceiveRequest)
+    return decode_as(raw, ReceiveRequest)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ringrift.decoding import decode_as, decoder_of
 from ringrift.engine.arguments import check_names_and_text, refuse, shown
 from ringrift.engine.limits import JSON_DEPTH_MAX, TRACE_BYTES_MAX, VALUE_BYTES_MAX
 from ringrift.engine.ports import Entry
@@ -21,7 +22,7 @@ T = TypeVar("T")
 _ERROR_CHARS_MAX = 200
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = decoder_of(dict[str, Any]).decode
 EMPTY_JSON = b"{}"
 # What a decoder raises for bytes that are not what it expects.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError)
@@ -72,7 +73,7 @@ def decode_json(what: str, text: bytes) -> dict[str, Any]:
 def decode_entry(entry: Entry, kind: type[T]) -> T:
     """Read a value of the key-value store as *kind*; `Corrupt` with the key for anything else."""
     try:
-        return msgspec.json.decode(entry.value, type=kind)
+        return decode_as(entry.value, kind)
     except UNREADABLE as error:
         found = f"its value is no {kind.__name__} ({storable_text(error, chars_max=_ERROR_CHARS_MAX)})"
         raise Corrupt(entry.key, found=found, advice="Delete the key if it is not needed") from None

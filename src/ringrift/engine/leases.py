@@ -17,6 +17,7 @@ from typing import assert_never
 import msgspec
 import structlog
 
+from ringrift.decoding import decode_as
 from ringrift.engine.arguments import check_key, check_lease, check_seconds, check_text, check_wait
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.limits import LEASE_S_MAX
@@ -327,7 +328,7 @@ def _what_ended(group: BaseExceptionGroup) -> BaseException:
 
 def _seen(entry: Entry) -> LeaseHolder:
     try:
-        record = msgspec.json.decode(entry.value, type=LeaseRecord)
+        record = decode_as(entry.value, LeaseRecord)
     except UNREADABLE as error:
         raise Corrupt(
             entry.key, found=f"this is no lease ({error})", advice="Delete the key if it is not needed"

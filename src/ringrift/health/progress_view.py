@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Corrupt
@@ -74,7 +75,7 @@ async def read_run(kv: KeyValue) -> RunSeen | None:
     if entry is None:
         return None
     try:
-        return msgspec.json.decode(entry.value, type=RunSeen)
+        return decode_as(entry.value, RunSeen)
     except UNREADABLE as error:
         raise Corrupt(
             RUN_STATUS_KEY, found=f"this is no status ({error})", advice="Restart the run"

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
+from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
@@ -266,7 +267,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 def _read_report(path: Path, wanted: type[R]) -> R:
     try:
-        return msgspec.convert(read_json(path), wanted)
+        return convert_to(read_json(path), wanted)
     except msgspec.ValidationError as error:
         raise Corrupt(path, found=f"no report: {error}", advice="Validate the shard again") from None
 

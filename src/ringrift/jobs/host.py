@@ -26,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError
 from ringrift.jobs.__main__ import EXIT_INTERRUPTED, leave, main, one_thread_per_process
 from ringrift.jobs.kinds import job_main
@@ -173,7 +174,7 @@ class _Host:
                 if not message:
                     self._end_jobs()
                     return None
-                order = msgspec.json.decode(message, type=HostOrder)
+                order = decode_as(message, HostOrder)
                 if self._start(order, streams):
                     return order
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.foreign_files.paths import read_regular
@@ -49,7 +50,7 @@ def convert_params(kind: str, params: type[P], fields: dict[str, Any]) -> P:
     if missing:
         raise ConfigError(f"{kind}: missing {', '.join('--' + name.replace('_', '-') for name in missing)}")
     try:
-        return msgspec.convert(fields, params, strict=False, dec_hook=_decode)
+        return convert_to(fields, params, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{kind}: {error}") from None
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, StorageReadOnly
 
 PART = ".part"
@@ -89,7 +90,7 @@ def seal_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file; raises `ConfigError` if it is not there and `Corrupt` if it is no JSON."""
     try:
-        return msgspec.json.decode(path.read_bytes())
+        return decode_as(path.read_bytes(), Any)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, Corrupt, ForeignFile
 from ringrift.foreign_files.paths import read_regular
 from ringrift.games.contract import Game
@@ -94,7 +95,7 @@ def read_unfinished(path: Path, game: Game) -> tuple[list[ResumedGame], str]:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     try:
-        found = msgspec.json.decode(content, type=UnfinishedGames)
+        found = decode_as(content, UnfinishedGames)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(path, found=f"no file of unfinished games: {error}", advice=_ADVICE) from None
     if found.config != game.key:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ringrift.decoding import convert_to
 from ringrift.learning.facts import AnyFact, Blocked, Noted
 from ringrift.learning.rules import CascadeRules
 from ringrift.learning.run_status import Curve
@@ -79,4 +80,4 @@ def decided_by_cascade(
 def warm_start(state: ConfigState) -> CascadeStart | None:
     """What the first network begins with; None: nothing."""
     note = state.newest_note(TOPIC)
-    return None if note is None else msgspec.convert(note.details, CascadeStart)
+    return None if note is None else convert_to(note.details, CascadeStart)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import convert_to
 from ringrift.engine.ports import KeyValue
 from ringrift.learning.doctor_findings import Diagnosis, keep_diagnosis
 from ringrift.learning.orders import model_files, shard_name
@@ -64,7 +65,7 @@ def diagnose_order(snapshot: Snapshot) -> JobOrder:
 async def keep_reported(kv: KeyValue, state: ConfigState, report: JobReport) -> str:
     """Keep what a job found; returns why its report is none, or nothing. Safe to repeat."""
     try:
-        found = msgspec.convert(report.fields, Diagnosis, strict=False)
+        found = convert_to(report.fields, Diagnosis, strict=False)
     except msgspec.ValidationError as error:
         return f"the diagnosis cannot be read: {error}"
     if found.config != state.config:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.engine.digests import record_hash
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.sqlite.faults import LOST_ADVICE, told_in_our_words
@@ -64,9 +65,9 @@ def read_mark(data_dir: Path) -> HighWaterMark | None:
     with told_in_our_words(path):
         content = read_regular(path, bytes_max=_BYTES_MAX)
     try:
-        stored = msgspec.json.decode(content, type=_Stored)
+        stored = decode_as(content, _Stored)
         if stored.hash == record_hash(bytes(stored.mark)):
-            return msgspec.json.decode(stored.mark, type=HighWaterMark)
+            return decode_as(stored.mark, HighWaterMark)
     except UNREADABLE:
         pass  # said below
     raise Corrupt(

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from ringrift.decoding import decoder_of
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import Entry, KeyValue
@@ -38,7 +39,7 @@ _HASH_CHARS = 32
 _SEAL_BYTES = len(_SEAL) + _HASH_CHARS + 2  # it takes the place of the last brace
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(AnyFact).decode
+_decode = decoder_of(AnyFact).decode
 
 
 class Chain(NamedTuple):

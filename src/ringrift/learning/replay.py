@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.learning.facts import (
     REBUILT_TOPIC,
     AnyFact,
@@ -181,7 +182,7 @@ def _brief(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """As it comes back from the store."""
-    return msgspec.json.decode(msgspec.json.encode(value))
+    return decode_as(msgspec.json.encode(value), Any)
 
 
 def in_short(fact: AnyFact) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
+from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
 from ringrift.learning.records import Match
 from ringrift.learning.trust import is_recalled
@@ -119,7 +120,7 @@ def _match(
         wins=found.wins,
         draws=found.draws,
         losses=found.losses,
-        pairs=None if not found.pairs else msgspec.convert(found.pairs, PairCounts),
+        pairs=None if not found.pairs else convert_to(found.pairs, PairCounts),
         places=found.places,
         score=found.score,
         at_s=at_s,
@@ -186,6 +187,6 @@ def player_text(file: str, simulations: int) -> str:
 def read_fields(told: dict[str, Any], kind: type[T], what: str) -> T:
     """Raises `ConfigError` that says which field of *what* is wrong."""
     try:
-        return msgspec.convert(told, kind, strict=False)
+        return convert_to(told, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{what} cannot be read: {error}") from None

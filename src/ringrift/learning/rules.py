@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
 from ringrift.learning.promotion import PromotionRules
 from ringrift.learning.window import RINGRIFT_BOARDS, BucketRules
@@ -153,7 +154,7 @@ def learning_rules(table: Mapping[str, Any]) -> LearningRules:
     """Read the table; raises `ConfigError` that names what is wrong."""
     _refuse_unknown(table, LearningRules, "learning")
     try:
-        return msgspec.convert(table, LearningRules)
+        return convert_to(table, LearningRules)
     except msgspec.ValidationError as error:
         raise ConfigError(f"[learning] in the config file: {error}") from None
 

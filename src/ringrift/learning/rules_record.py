@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import convert_to, decode_as
 from ringrift.errors import Corrupt
 from ringrift.learning.facts import RULES_TOPIC, AnyFact, Noted
 from ringrift.learning.rules import LearningRules
@@ -23,7 +24,7 @@ def rules_of(fact: AnyFact) -> LearningRules | None:
     if not isinstance(fact, Noted) or fact.topic != RULES_TOPIC:
         return None
     try:
-        return msgspec.convert(fact.details["rules"], LearningRules)
+        return convert_to(fact.details["rules"], LearningRules)
     except (KeyError, msgspec.ValidationError) as error:
         raise Corrupt(
             f"the rules noted at {fact.at_s:.0f}", found=str(error), advice="Use the version that wrote them"
@@ -52,7 +53,7 @@ def decided_by_other_plans(facts: Sequence[AnyFact]) -> int:
 def rules_note(state: ConfigState, rules: LearningRules, *, at_s: float) -> Noted | None:
     """What to note of *rules*; None if they are the ones noted last."""
     noted = state.newest_note(RULES_TOPIC)
-    now = msgspec.json.decode(msgspec.json.encode(rules))
+    now = decode_as(msgspec.json.encode(rules), dict[str, Any])
     before = None if noted is None else noted.details.get("rules")
     if before == now and noted is not None and plan_version_of(noted) == PLAN_VERSION:
         return None

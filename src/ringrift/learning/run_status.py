@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import decoder_of
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.errors import Corrupt
 
@@ -183,7 +184,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     worker_statistics: tuple[WorkerStatus, ...] = ()  # everybody who ever brought something, by name
 
 
-_decoder = msgspec.json.Decoder(RunStatus)
+_decoder = decoder_of(RunStatus)
 
 
 def decode_run_status(value: bytes) -> RunStatus:

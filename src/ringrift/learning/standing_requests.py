@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ringrift.decoding import decoder_of
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import Corrupt
@@ -21,7 +22,7 @@ from ringrift.work.worker_records import SET_ASIDE, SetAsideRecord, set_aside_ke
 PREFIX = "learning/worker_request/"
 
 Request = WorkerSetAside | WorkerResumed
-_decode = msgspec.json.Decoder(Request).decode
+_decode = decoder_of(Request).decode
 
 
 class StandingRequests:

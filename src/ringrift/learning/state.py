@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
+from ringrift.decoding import convert_to
 from ringrift.errors import Corrupt
 from ringrift.learning import results
 from ringrift.learning.facts import (
@@ -344,7 +345,7 @@ def bucket_rules_of(fact: AnyFact) -> BucketRules | None:
     if not isinstance(fact, Noted) or fact.topic != RULES_TOPIC:
         return None
     try:
-        return msgspec.convert(fact.details["rules"]["bucket"], BucketRules)
+        return convert_to(fact.details["rules"]["bucket"], BucketRules)
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise Corrupt(
             f"the rules noted at {fact.at_s:.0f}", found=str(error), advice="Use the version that wrote them"

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
 from ringrift.games.contract import ActionArray, Game, LegalActions, State
 from ringrift.search.contract import SIMULATIONS_MAX, Floats, Numbers
@@ -83,7 +84,7 @@ class GameInProgress:
     def from_json(cls, game: Game, record: Mapping[str, Any]) -> GameInProgress:
         """Play the moves again; raises `ConfigError` if they are none of *game*."""
         try:
-            noted = msgspec.convert(record, NotedGame)
+            noted = convert_to(record, NotedGame)
         except msgspec.ValidationError as error:
             raise ConfigError(f"{game.key}: this is no game in progress: {error}") from None
         return games_in_progress(game, [(noted.seed, noted.moves)])[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.errors import Corrupt
 from ringrift.foreign_files.paths import read_regular
 from ringrift.held_folder import make_folders, remove_file
@@ -43,7 +44,7 @@ def read_address(folder: Path) -> Address | None:
     """Return the address of a process that lives; None if there is none."""
     try:
         content = read_regular(folder / FILE, bytes_max=ADDRESS_BYTES_MAX)
-        address = msgspec.json.decode(content, type=Address)
+        address = decode_as(content, Address)
     except (FileNotFoundError, Corrupt, msgspec.DecodeError, UnicodeDecodeError):
         return None  # one that is damaged reaches nobody either
     return address if address.is_alive else None

@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.events.catalog import CATALOG
 from ringrift.events.normalization import delivered_as
@@ -271,7 +272,7 @@ async def _read(request: Request, kind: type[T]) -> T | Response:
     if _depth(body) > DEPTH_MAX:
         return _refusal(400, f"the body is nested more than {DEPTH_MAX} deep")
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decode_as(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return _refusal(400, f"the body is not what this takes: {error}")
 

@@ -7,6 +7,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Entry, KeyValue
@@ -116,7 +117,7 @@ def _read(entry: Entry) -> MeasuredSeries:
 
 def _tasks(entry: Entry) -> list[Measured]:
     try:
-        return msgspec.json.decode(entry.value, type=list[Measured])
+        return decode_as(entry.value, list[Measured])
     except UNREADABLE as error:
         advice = "Delete the key; the durations are measured anew."
         raise Corrupt(entry.key, found=f"no list of measurements: {error}", advice=advice) from None

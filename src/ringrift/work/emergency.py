@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from ringrift.decoding import decode_as
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.opening import get_engine
@@ -156,7 +157,7 @@ class EmergencyStop:
 
 def _read(content: bytes) -> EmergencyNotice | None:
     try:
-        return msgspec.json.decode(content, type=EmergencyNotice)
+        return decode_as(content, EmergencyNotice)
     except UNREADABLE:
         return None
 

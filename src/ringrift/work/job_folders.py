@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.foreign_files.paths import is_plain_file, read_regular
 from ringrift.held_folder import (
@@ -85,7 +86,7 @@ class JobFolder:
         """None if there is none, or none that can be read: then nobody can say whose the folder is."""
         try:
             content = read_regular(self._record, bytes_max=RECORD_BYTES_MAX, follow=False)
-            return msgspec.json.decode(content, type=JobRecord)
+            return decode_as(content, JobRecord)
         except (OSError, Corrupt, msgspec.DecodeError, RecursionError):
             return None
 

@@ -22,6 +22,7 @@ import structlog
 
 from ringrift.daemons.child_logs import keep_log_small, log_tail
 from ringrift.daemons.orphan_guard import process_guard
+from ringrift.decoding import decoder_of
 from ringrift.errors import Unavailable
 from ringrift.held_folder import make_folders, open_file
 from ringrift.jobs.host import (
@@ -52,7 +53,7 @@ FULL_S = 0.05  # before an order is sent again that had no room in the socket
 RETRY_S = 5.0
 LOST = -int(signal.SIGKILL)  # how a job ended whose host is gone: the kernel kills it then
 
-_decoder = msgspec.json.Decoder(HostReply)
+_decoder = decoder_of(HostReply)
 
 
 class JobHost:

@@ -10,6 +10,7 @@ import asyncio
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Blobs, Entry, KeyValue
 from ringrift.errors import Corrupt, DigestMismatch, Unavailable
@@ -95,7 +96,7 @@ def _key(digest: str, node: str) -> str:
 
 def _read(entry: Entry) -> DamagedInput:
     try:
-        return msgspec.json.decode(entry.value, type=DamagedInput)
+        return decode_as(entry.value, DamagedInput)
     except UNREADABLE as error:
         raise Corrupt(
             entry.key, found=f"no record of a damaged file ({error})", advice="Delete the key"

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import convert_to, decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Json
 from ringrift.errors import ConfigError
@@ -98,7 +99,7 @@ def read_sealed_job(content: bytes) -> SealedJob | None:
     if not content.startswith(_SEALED_JOB_BEGINS):
         return None
     try:
-        return msgspec.json.decode(content, type=SealedJob)
+        return decode_as(content, SealedJob)
     except UNREADABLE:
         return None
 
@@ -115,7 +116,7 @@ def read_job_record(path: Path) -> SealedJob | None:
 def read_order(payload: Json) -> JobOrder:
     """Raises `ConfigError` for a payload that is no order."""
     try:
-        return msgspec.convert(payload, JobOrder)
+        return convert_to(payload, JobOrder)
     except msgspec.ValidationError as error:
         raise ConfigError(f"the work item is no job order: {error}") from None
 
@@ -123,6 +124,6 @@ def read_order(payload: Json) -> JobOrder:
 def read_report(result: Json) -> JobReport:
     """Raises `ConfigError` for a result that is no report."""
     try:
-        return msgspec.convert(result, JobReport)
+        return convert_to(result, JobReport)
     except msgspec.ValidationError as error:
         raise ConfigError(f"the result is no job report: {error}") from None

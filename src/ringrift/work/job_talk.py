@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import convert_to, decode_as
+
 LINE_BYTES_MAX = 4 * 2**20
 ARTIFACTS_MAX = 10_000
 DEPTH_MAX = 32  # of lists and tables in one another
@@ -114,7 +116,7 @@ class JobTalk:
 
     def _take_artifact(self, said: Any) -> None:
         try:
-            artifact = msgspec.convert(said, SaidArtifact)
+            artifact = convert_to(said, SaidArtifact)
         except msgspec.ValidationError:
             self.lines_refused += 1
             return
@@ -138,7 +140,7 @@ def number(value: Any) -> float | None:
 
 def _decode(line: bytes) -> dict[str, Any] | None:
     try:
-        said = msgspec.json.decode(line)
+        said = decode_as(line, Any)
     except (msgspec.DecodeError, RecursionError):
         return None
     return said if isinstance(said, dict) and _is_plain(said) else None

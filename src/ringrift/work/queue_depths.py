@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Engine, WorkState
 from ringrift.errors import Corrupt
@@ -103,7 +104,7 @@ def _read_backlog(run_status: bytes | None) -> _RunBacklog:
     if run_status is None:
         return _RunBacklog()
     try:
-        return msgspec.json.decode(run_status, type=_RunBacklog)
+        return decode_as(run_status, _RunBacklog)
     except UNREADABLE as error:
         advice = "The control process writes it anew with its next step."
         raise Corrupt(RUN_STATUS_KEY, found=f"the status is not readable: {error}", advice=advice) from None

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem
@@ -156,7 +157,7 @@ def _of_claim(item: WorkItem, nodes: Mapping[str, str]) -> RunningTask:
 
 def _task(entry: Entry) -> RunningTask:
     try:
-        return msgspec.json.decode(entry.value, type=RunningTask)
+        return decode_as(entry.value, RunningTask)
     except UNREADABLE as error:
         advice = "Delete the key; the task registers again when it next begins."
         raise Corrupt(entry.key, found=f"no record of a task: {error}", advice=advice) from None

@@ -20,6 +20,7 @@ from ringrift.data.sync.constants import (
     SYNC_INTERVAL_S,
     SyncStrategy,
 )
+from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
 from ringrift.runtime import system_runtime
 
@@ -86,7 +87,7 @@ class AutoSyncConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 def read_sync_config(table: Mapping[str, Any] | None, **changes: Any) -> AutoSyncConfig:
     """Read the table; `ConfigError` names the field that is wrong."""
     try:
-        return msgspec.convert({**dict(table or {}), **changes}, AutoSyncConfig)
+        return convert_to({**dict(table or {}), **changes}, AutoSyncConfig)
     except (msgspec.ValidationError, TypeError) as error:
         raise ConfigError(f"[sync] of the config file: {error}") from None
 

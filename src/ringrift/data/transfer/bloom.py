@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.decoding import unpack_as
 from ringrift.errors import ConfigError, Corrupt
 
 BITS_MIN, HASHES_MAX = 64, 16
@@ -85,7 +86,7 @@ class BloomFilter:
     def from_bytes(cls, content: bytes) -> BloomFilter:
         """Read what `to_bytes` wrote; `Corrupt` for anything else."""
         try:
-            wire = msgspec.msgpack.decode(content, type=_Wire)
+            wire = unpack_as(content, _Wire)
             made = cls(wire.size, wire.hashes)
             bits = zlib.decompressobj().decompress(wire.packed, len(made._bits) + 1)
         except (msgspec.MsgspecError, zlib.error, ConfigError) as error:

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt, check_words
+from ringrift.decoding import decode_as
 from ringrift.engine.digests import record_hash
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.sqlite.blob_folder import BlobFolder
@@ -96,12 +97,12 @@ def _read_list(stored: bytes) -> list[ArrivedFile]:
     told, _, content = stored.rpartition(b"\n")
     if not stored.startswith(b"[") and told != record_hash(content).encode():
         raise msgspec.DecodeError("it is damaged: this is not what was kept")
-    return msgspec.json.decode(content, type=list[ArrivedFile])
+    return decode_as(content, list[ArrivedFile])
 
 
 def _read_card(packed: msgspec.Raw) -> Artifact | None:
     try:
-        card = msgspec.json.decode(packed, type=Artifact)
+        card = decode_as(packed, Artifact)
         check_words(card)
         return card
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:

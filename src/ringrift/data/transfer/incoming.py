@@ -28,6 +28,7 @@ from ringrift.data.transfer.chunks import (
     read_chunk,
 )
 from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.decoding import decode_as
 from ringrift.engine.digests import mismatch
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.engine.sqlite.faults import told_in_our_words
@@ -86,7 +87,7 @@ class Incoming:
     def _read_begun(self) -> dict[int, int]:
         """A hint like all that earlier attempts left: the hash of the chunk decides."""
         try:
-            found = msgspec.json.decode(self._begun_path.read_bytes(), type=dict[int, int])
+            found = decode_as(self._begun_path.read_bytes(), dict[int, int])
         except (FileNotFoundError, msgspec.MsgspecError, ValueError):
             return {}
         return {

@@ -13,6 +13,7 @@ import msgspec
 
 from ringrift.data.transfer.chunks import HASH_BYTES, chunk_length
 from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.decoding import decode_as
 from ringrift.engine.digests import check_digest
 from ringrift.errors import ConfigError
 
@@ -121,7 +122,7 @@ def encode(message: msgspec.Struct) -> bytes:
 def decode(head: bytes, kind: type[T]) -> T:
     """Read a head; `ConfigError` if it is not one, or breaks a bound."""
     try:
-        message = msgspec.json.decode(head, type=kind)
+        message = decode_as(head, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
         raise ConfigError(f"the head is no {kind.__name__}: {error}") from None
     return message

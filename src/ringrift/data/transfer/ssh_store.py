@@ -13,6 +13,7 @@ from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.data.transfer.programs import ProgramEnd, Scratch
 from ringrift.data.transfer.ssh import Ssh, SshLine
+from ringrift.decoding import decode_as
 from ringrift.errors import StorageFull
 
 READ_AT_ONCE = 256 << 20  # that a receiver hashes for one answer
@@ -81,7 +82,7 @@ def _answer(node: DataNode, outcome: ProgramEnd) -> ReceiveReply:
             retry_after_s=30.0,
         )
     try:
-        return msgspec.json.decode(outcome.output, type=ReceiveReply)
+        return decode_as(outcome.output, ReceiveReply)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TransferFailed(
             f"the answer of {node.name} cannot be read ({error})", retry_after_s=5.0

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from ringrift.decoding import decoder_of
 from ringrift.engine import arguments as check
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, LogRecord, Position
@@ -23,7 +24,7 @@ _TRIM_ROWS = 2_000  # one transaction removes no more, so that nobody waits long
 
 log = structlog.get_logger()
 _encode = msgspec.json.encode
-_decode_seqs = msgspec.json.Decoder(tuple[int, ...]).decode
+_decode_seqs = decoder_of(tuple[int, ...]).decode
 
 
 class Trimmed(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ringrift.decoding import decode_as
 from ringrift.games.contract import ActionArray
 from ringrift.jobs.shards.records import (
     Floats,
@@ -137,7 +138,7 @@ def _stored_game(game: Row, players: Sequence[Row], moves: Sequence[Row]) -> Sto
         engine_mode=game[12],
         generator_sha256=game[13],
         search_budget=game[14],
-        metadata=msgspec.json.decode(game[16], type=dict[str, Any]),
+        metadata=decode_as(game[16], dict[str, Any]),
         seats=tuple(
             SeatRecord(
                 ai_type=row[1],
