@@ -49,11 +49,15 @@ class DaemonReader:
 
     def get_status(self) -> reports.DaemonStatus:
         """Return all daemons, by type and as a plain document."""
+        return reports.DaemonStatus(reports.copies(self._units()), self.status_document())
+
+    def status_document(self) -> dict[str, Any]:
+        """Return all daemons as a plain document."""
         units = self._units()
         document = reports.status_document(units, running=self._running, uptimes=self._uptimes())
         document["circuit_breaker"] = self._supervisor.breaker_status()
         document["loop"] = self.watchdog.status()
-        return reports.DaemonStatus(reports.copies(units), document)
+        return document
 
     def get_all_daemon_health(self) -> dict[DaemonType, dict[str, Any]]:
         """Return the health of every daemon."""

@@ -27,10 +27,11 @@ from ringrift.runtime import Runtime
 from ringrift.web import metrics
 from ringrift.web.access import AccessKeys
 from ringrift.web.guard import Guard, has_key, may_read
-from ringrift.web.live_stream import LiveStream
-from ringrift.web.snapshot import ProbeAnswer, SnapshotBoard, liveness, readiness
+from ringrift.web.live_stream import LiveStream, set_within, waker
+from ringrift.web.snapshot import FRESH_S, ProbeAnswer, ProbeSnapshot, SnapshotBoard, liveness, readiness
 
 BODY_BYTES_MAX = 1_000_000
+PICTURE_S_MAX = 0.5  # a probe waits no longer for a new picture: it must answer while the loop is blocked
 _TEXT_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 PAGE = Path(__file__).parent / "page"
 # A browser asks each time whether a file changed, so that an upgrade shows at once.
@@ -157,27 +158,40 @@ class Probes:
         return FileResponse(PAGE / "index.html", headers=ASK_EACH_TIME)
 
     async def health(self, request: Request) -> Response:
-        return self._answer(
-            request, "alive", liveness(self._board.latest(), now_s=self._runtime.monotonic_s())
-        )
+        latest = await self._fresh()
+        return self._answer(request, "alive", liveness(latest, now_s=self._runtime.monotonic_s()))
 
     async def ready(self, request: Request) -> Response:
-        return self._answer(
-            request, "ready", readiness(self._board.latest(), now_s=self._runtime.monotonic_s())
-        )
+        latest = await self._fresh()
+        return self._answer(request, "ready", readiness(latest, now_s=self._runtime.monotonic_s()))
 
     async def status(self, _: Request) -> Response:
-        latest = self._board.latest()
+        latest = await self._fresh()
         body = {} if latest is None else dict(latest.status)
         return Response(msgspec.json.encode(body), media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
         text, content_type = metrics.render(
-            self._board.latest(),
+            await self._fresh(),
             now_s=self._runtime.monotonic_s(),
             accept=request.headers.get("accept", ""),
         )
         return Response(text, headers={"content-type": content_type})
+
+    async def _fresh(self) -> ProbeSnapshot | None:
+        """The latest picture; a new one if the control loop takes it in time."""
+        board, latest = self._board, self._board.latest()
+        if board.ask is None or (
+            latest is not None and self._runtime.monotonic_s() - latest.taken_s <= FRESH_S
+        ):
+            return latest
+        news = asyncio.Event()
+        leave = board.listen(waker(asyncio.get_running_loop(), news))
+        try:
+            await set_within(news, PICTURE_S_MAX)
+        finally:
+            leave()
+        return board.latest()
 
     async def rights(self, request: Request) -> Response:
         """What whoever asks may do."""

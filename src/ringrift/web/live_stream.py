@@ -62,7 +62,7 @@ class LiveStream:
     async def _watch(self, mark: str) -> AsyncIterator[bytes]:
         news = asyncio.Event()
         self._watchers += 1
-        leave = self._board.listen(_waker(asyncio.get_running_loop(), news))
+        leave = self._board.listen(waker(asyncio.get_running_loop(), news))
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             while not self._closing:
@@ -70,7 +70,7 @@ class LiveStream:
                 for message in self._messages(mark):
                     yield message
                 mark = self._sections.mark
-                await _set_within(news, BEAT_S)
+                await set_within(news, BEAT_S)
             yield _message("bye", {"now_s": self._runtime.now_s()})
         finally:
             leave()
@@ -107,7 +107,9 @@ class _EventStream(StreamingResponse):
             return
 
 
-def _waker(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], None]:
+def waker(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], None]:
+    """What a board calls to set *news* on *loop*."""
+
     def wake() -> None:
         # The watcher leaves the board before its loop ends, except when the whole thread is torn down.
         if not loop.is_closed():
@@ -116,7 +118,8 @@ def _waker(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[],
     return wake
 
 
-async def _set_within(news: asyncio.Event, seconds: float) -> None:
+async def set_within(news: asyncio.Event, seconds: float) -> None:
+    """Wait until *news* is set, for so long at most."""
     try:
         async with asyncio.timeout(seconds):
             await news.wait()

@@ -31,7 +31,7 @@ def take_picture(
     """Collect what the probes and the page show. Without its engine a process is dead, whatever runs."""
     alive, ready = manager.liveness_probe(), manager.readiness_probe()
     summary = manager.health_summary()
-    status = manager.get_status().to_dict()
+    status = manager.status_document()
     counts: dict[str, int] = {}
     for row in status["daemons"].values():
         state = "unavailable" if row["unavailable_reason"] else row["state"]

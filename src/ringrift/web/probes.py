@@ -17,6 +17,7 @@ import structlog
 from ringrift.daemons.reader import DaemonReader
 from ringrift.engine.opening import get_engine
 from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.waiting import Waiter
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.router import get_router
 from ringrift.events.tracing import continued, extract
@@ -34,11 +35,10 @@ from ringrift.web.live_stream import LiveStream
 from ringrift.web.picture import take_picture
 from ringrift.web.run_reader import RunReader
 from ringrift.web.server import ProbeServer
-from ringrift.web.snapshot import SnapshotBoard
+from ringrift.web.snapshot import FRESH_S, UNASKED_S, SnapshotBoard
 
 log = structlog.get_logger()
 
-PICTURE_EVERY_S = 1.0
 ACTION_S_MAX = 30.0
 REASON_CHARS_MAX = 500
 T = TypeVar("T")
@@ -115,14 +115,18 @@ class HealthServerDaemon:
             await asyncio.shield(asyncio.to_thread(_close, server, probes.stream, folder, address))
 
     async def _take_pictures(self) -> None:
-        run, engine = RunReader(), await get_engine()
+        """Once a second while somebody asks, else just often enough to tell that the loop lives."""
+        run, engine, asked = RunReader(), await get_engine(), Waiter()
+        self._board.ask = asked.wake
         while True:
             status = await run.read(engine.kv)
             picture = take_picture(
                 self._manager, self._router, self._runtime, run=status, engine_failure=engine.failure
             )
             self._board.show(picture)
-            await self._runtime.sleep(PICTURE_EVERY_S)
+            await self._runtime.sleep(FRESH_S)
+            if not self._board.is_watched:
+                await asked.wait(self._runtime, UNASKED_S - FRESH_S)
 
     def health_check(self) -> HealthCheckResult:
         server = self._server

@@ -1,7 +1,8 @@
 """What the probes show: a picture of the control process, taken by its own loop.
 
 The server runs in a thread of its own and only ever reads the latest picture, so it answers while the
-control loop is blocked, and the age of the picture tells that it is.
+control loop is blocked, and the age of the picture tells that it is. While nobody asks, pictures are rare:
+each takes the control loop some milliseconds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 from ringrift.learning.run_status import RunStatus
 
 STALE_S = 10.0
+FRESH_S = 1.0  # a picture of this age is as good as a new one
+UNASKED_S = 5.0  # between two pictures that nobody asked for; liveness is read off their age
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,11 @@ class SnapshotBoard:
         self._lock = threading.Lock()
         self._latest: ProbeSnapshot | None = None
         self._listeners: dict[object, Callable[[], None]] = {}
+        self.ask: Callable[[], None] | None = None  # has a picture taken soon; from any thread
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._listeners)
 
     def show(self, snapshot: ProbeSnapshot) -> None:
         with self._lock:
@@ -54,6 +62,8 @@ class SnapshotBoard:
         ticket = object()
         with self._lock:
             self._listeners[ticket] = on_news
+        if self.ask is not None:
+            self.ask()
 
         def leave() -> None:
             with self._lock:

@@ -12,8 +12,10 @@ from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import Unavailable
 from ringrift.events.router import get_router
 from ringrift.learning.run_status import STATUS_KEY
+from ringrift.runtime import SystemRuntime
 from ringrift.testing.sample_run import SampleRun
 from ringrift.web.probes import HealthServerDaemon
+from ringrift.web.snapshot import FRESH_S, UNASKED_S
 
 
 def first_message(url):
@@ -72,6 +74,41 @@ async def test_a_process_without_its_writer_is_neither_ready_nor_alive():
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+        await close_engine()
+
+
+class Hurrying(SystemRuntime):
+    """Every sleep is over at once, and counts."""
+
+    slept_s = 0.0
+
+    async def sleep(self, seconds):
+        self.slept_s += seconds
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("watched", "between_s"), [(False, UNASKED_S), (True, FRESH_S)])
+async def test_pictures_are_rare_while_nobody_looks(watched, between_s):
+    runtime, shown_s = Hurrying(), []
+    daemon = HealthServerDaemon(manager=get_daemon_manager(), runtime=runtime)
+    board = daemon._board
+    if watched:
+        board.listen(lambda: None)
+    show = board.show
+
+    def noted(snapshot):
+        shown_s.append(runtime.slept_s)
+        show(snapshot)
+        if len(shown_s) == 10:
+            serving.cancel()
+
+    board.show = noted
+    serving = asyncio.create_task(daemon.run(on_ready=lambda: None))
+    try:
+        async with asyncio.timeout(120):
+            await asyncio.gather(serving, return_exceptions=True)
+        assert shown_s == pytest.approx([number * between_s for number in range(10)])
+    finally:
         await close_engine()
 
 

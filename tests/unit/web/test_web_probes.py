@@ -13,7 +13,7 @@ from ringrift.web.access import CODE_S, SESSION_IDLE_S, AccessKeys
 from ringrift.web.endpoints import BODY_BYTES_MAX, Probes, events_by_http
 from ringrift.web.probes import is_loopback
 from ringrift.web.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, ProbeServer
-from ringrift.web.snapshot import STALE_S, ProbeSnapshot, SnapshotBoard
+from ringrift.web.snapshot import FRESH_S, STALE_S, ProbeSnapshot, SnapshotBoard
 
 TOKEN = "t" * 64
 AS_OWNER = {"authorization": f"Bearer {TOKEN}"}
@@ -107,6 +107,25 @@ def test_a_blocked_control_loop_is_not_alive_though_the_server_answers(client, b
     answer = client.get("/livez")
     assert answer.status_code == 503
     assert "has not reported for 15 s" in answer.json()["reason"]
+
+
+@pytest.mark.parametrize("path", ["/ready", "/status", "/metrics"])
+def test_who_asks_gets_a_new_picture_when_the_latest_is_old(client, board, runtime, path):
+    board.show(picture(runtime, ready=False, reason="starting", status={}, health_score=0.5))
+    runtime.advance(FRESH_S + 1)
+    board.ask = lambda: board.show(picture(runtime))
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert any(new in answer.text for new in ('"ready":true', '"running":true', "health_score 1.0"))
+
+
+def test_a_probe_answers_from_the_old_picture_while_the_loop_takes_no_new_one(client, board, runtime):
+    board.show(picture(runtime))
+    runtime.advance(STALE_S - 1)
+    board.ask = lambda: None
+    assert client.get("/livez").status_code == 200
+    runtime.advance(2)
+    assert "has not reported for 11 s" in client.get("/livez").json()["reason"]
 
 
 def test_a_dead_critical_daemon_is_named(client, board, runtime):
