@@ -51,6 +51,7 @@ class SqliteBench(MemoryBench):
             blob_dir=folder / "blobs",
             limits=LIMITS,
             poll_s=0.5,
+            lost_wakeup_s=0.5,
             upkeep_s=1e9,
         )
 

@@ -211,8 +211,8 @@ class FencedWorkQueue:
     async def unended(self, *, after: int, limit: int) -> list[tuple[int, WorkItem]]:
         return await self._inner.unended(after=after, limit=limit)
 
-    async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
-        return await self._inner.ended(after=after, limit=limit)
+    async def ended(self, *, after: int, limit: int, wait_s: float = 0.0) -> list[EndedWork]:
+        return await self._inner.ended(after=after, limit=limit, wait_s=wait_s)
 
     async def expire(self) -> int:
         return await self._inner.expire()

@@ -313,9 +313,10 @@ class WorkQueue(Protocol):
         Numbers grow as items are added and stay: whoever goes on from the last one misses no open item.
         """
 
-    async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
+    async def ended(self, *, after: int, limit: int, wait_s: float = 0.0) -> list[EndedWork]:
         """Return up to *limit* items that ended after number *after*, in the order of their ends.
 
+        With none, wait up to *wait_s* for one.
         Whoever goes on from the last number it saw meets every end once. A revived item has yet to end.
         """
 

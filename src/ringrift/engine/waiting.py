@@ -19,7 +19,8 @@ from ringrift.runtime import Runtime
 T = TypeVar("T")
 
 EVENTS = "events"
-QUEUE = "queue"
+QUEUE = "queue"  # work came, or came back
+ENDS = "ends"  # work ended
 KV = "kv"
 
 Look = Callable[[], Awaitable[tuple[T | None, float | None]]]

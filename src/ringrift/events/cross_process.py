@@ -9,7 +9,7 @@ was, also with what the process itself had published but not handled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -17,7 +17,7 @@ import structlog
 
 from ringrift.engine.ports import Appended, EventLog, LogRecord
 from ringrift.errors import Corrupt, RingRiftError
-from ringrift.events.cursor_book import CursorBook
+from ringrift.events.cursor_book import CursorBook, Reader
 from ringrift.events.cursors import Cursor
 from ringrift.events.dispatch import Dispatcher
 from ringrift.events.event_wire import decode_body, from_log, session_of, to_log
@@ -30,6 +30,7 @@ from ringrift.settings import Settings
 log = structlog.get_logger()
 
 _BATCH = 256
+_TYPES_MAX = 64  # who wants more types than that wants nearly everything
 _MAILBOX_FULL = 256  # a subscription this far behind is fed again when half is done
 _WAIT_S = 30.0
 _STOP_S = 5.0
@@ -67,7 +68,9 @@ class CrossProcess:
         self._stray_ids: set[str] = set()
         self._stray_seqs: set[int] = set()
         self._starved: set[Subscription] = set()
-        self._last_seen = 0
+        self._last_fed = 0  # of the log: how far it was read
+        self._last_own = 0  # from there up to here, if above it, this very process published everything
+        self._last_known = 0  # how long it was when last waited for
         self._arrived = self._failures = 0
         self._failed_s: float | None = None
         self._degraded = False
@@ -112,6 +115,8 @@ class CrossProcess:
         if appended.duplicate:
             return False
         event._seq = appended.seq
+        if appended.seq == max(self._last_own, self._last_fed) + 1:
+            self._last_own = appended.seq
         if self._book is not None:
             self._book.expect(targets, appended.seq)
         return True
@@ -240,6 +245,7 @@ class CrossProcess:
         self._appending.clear()
         if self._book is not None:
             self._stray_seqs |= self._book.rebind()
+        self._last_own = 0  # what this process published and could not dispatch is read
 
     def stats(self) -> dict[str, Any]:
         book = self._book
@@ -278,7 +284,11 @@ class CrossProcess:
                     last_at_start=(await event_log.bounds()).last,
                     is_ending=self._is_ending,
                 )
-            self._stray_seqs |= await self._book.join(self._table.crossing())
+                self._last_fed = self._last_own = self._last_known = 0
+            again = await self._book.join(self._table.crossing())
+            if again:
+                self._last_own = 0  # they are read, too
+            self._stray_seqs |= again
             return self._book
 
     async def _read_forever(self) -> None:
@@ -286,8 +296,9 @@ class CrossProcess:
             try:
                 self._wake.clear()
                 book = await self._ready(await self._open())
-                if not await self._feed(book):
-                    await self._wait(book)
+                hungry = self._hungry(book)
+                if not await self._feed(book, hungry):
+                    await self._wait(book, is_reading=bool(hungry))
                 self._degraded = False
             except Corrupt as error:
                 self._note_failure(error)
@@ -304,39 +315,51 @@ class CrossProcess:
         self._failed_s = self._runtime.now_s()
         self._degraded = True
 
-    async def _feed(self, book: CursorBook) -> bool:
+    def _hungry(self, book: CursorBook) -> list[Reader]:
+        """The subscriptions that can take more."""
+        readers = book.readers(self._table.crossing())
+        full = [item for item, _ in readers if len(item.mailbox) >= _MAILBOX_FULL]
+        if not full:
+            return readers
+        self._starved.update(full)
+        return [reader for reader in readers if reader[0] not in self._starved]
+
+    async def _feed(self, book: CursorBook, hungry: list[Reader]) -> bool:
         """Look at the next records; True if there may be more."""
         book.keep_recording()
-        hungry = [
-            (item, cursor)
-            for item in self._table.crossing()
-            if (cursor := book.cursor(item)) is not None and not self._is_full(item)
-        ]
         if not hungry:
             return False
-        first, last = await book.log.bounds()
-        self._last_seen = last
-        book.skip_gap(first, hungry)
         after = min(cursor.fed for _, cursor in hungry)
+        if after == self._last_fed < self._last_own and self._last_known <= self._last_own:
+            self._fed(hungry, self._last_own)  # dispatched when it was published
+            return False
+        first, last = await book.log.bounds()
+        if after < first - 1:
+            book.skip_gap(first, hungry)
+            after = min(cursor.fed for _, cursor in hungry)
         if after >= last:
+            self._last_fed = last
             return False
         records = await book.log.read(after=after, limit=_BATCH, types=_types(hungry))
         full = len(records) == _BATCH
         upto = records[-1].seq if full else max([last, *(record.seq for record in records[-1:])])
+        cursors = dict(hungry) if records else {}
         for record in records:
-            self._offer(record, hungry, book.last_at_start)
+            self._offer(record, cursors, book.last_at_start)
+        self._fed(hungry, upto)
+        return full
+
+    def _fed(self, hungry: list[Reader], upto: int) -> None:
         for _, cursor in hungry:
             cursor.feed(upto)
-        return True
+        self._last_fed = max(self._last_fed, upto)
 
-    def _offer(
-        self, record: LogRecord, hungry: Iterable[tuple[Subscription, Cursor]], last_at_start: int
-    ) -> None:
+    def _offer(self, record: LogRecord, cursors: Mapping[Subscription, Cursor], last_at_start: int) -> None:
         """Deliver one record to those who want it and have not handled it."""
         takers = [
             (item, cursor)
-            for item, cursor in hungry
-            if cursor.is_new(record.seq) and item.active and item.wants(record.type)
+            for item in self._table.targets(record.type)
+            if (cursor := cursors.get(item)) is not None and cursor.is_new(record.seq) and item.active
         ]
         if not takers:
             return
@@ -369,15 +392,12 @@ class CrossProcess:
         for subscription in targets:
             self._dispatcher.post_or_report(Delivery(event, subscription))
 
-    def _is_full(self, subscription: Subscription) -> bool:
-        if len(subscription.mailbox) < _MAILBOX_FULL:
-            return False
-        self._starved.add(subscription)
-        return True
-
-    async def _wait(self, book: CursorBook) -> None:
+    async def _wait(self, book: CursorBook, *, is_reading: bool) -> None:
         """Until the log grows, a subscription joins, or one that was full has room."""
-        grown = asyncio.ensure_future(book.log.wait(after=self._last_seen, timeout_s=_WAIT_S))
+        if not is_reading:  # what is in the log changes nothing
+            await self._wake.wait()
+            return
+        grown = asyncio.ensure_future(book.log.wait(after=self._last_fed, timeout_s=_WAIT_S))
         woken = asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait({grown, woken}, return_when=asyncio.FIRST_COMPLETED)
@@ -387,13 +407,16 @@ class CrossProcess:
                 grown.cancel()
             await asyncio.wait({grown, woken})
         if not grown.cancelled():
-            self._last_seen = max(self._last_seen, grown.result())
+            self._last_known = grown.result()
 
 
-def _types(hungry: Iterable[tuple[Subscription, Cursor]]) -> list[str] | None:
+def _types(hungry: Iterable[Reader]) -> list[str] | None:
+    """The types to read; None for all."""
     wanted: set[str] = set()
     for subscription, _ in hungry:
         if subscription.event_types is None:
             return None
         wanted.update(subscription.event_types)
+        if len(wanted) > _TYPES_MAX:
+            return None
     return sorted(wanted)

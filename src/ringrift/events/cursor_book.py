@@ -19,6 +19,8 @@ from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
 
+Reader = tuple[Subscription, Cursor]
+
 _GROUP_S = 0.02  # positions gathered before one commit; the notes bridge this time
 _LAZY_S = 30.0  # positions that moved only over foreign events, or did not: whose is live is seen by that
 _RETRY_S = 1.0
@@ -44,6 +46,7 @@ class CursorBook:
         self._notes, self._runtime, self._backlog_s = identity.notes, runtime, backlog_s
         self._cursors: dict[str, Cursor] = {}
         self._members: set[Subscription] = set()
+        self._readers: tuple[tuple[Subscription, ...], list[Reader]] | None = None
         self._left: dict[str, Subscription] = {}
         self._stored: dict[str, Position] | None = None
         self._moved = asyncio.Event()
@@ -53,7 +56,20 @@ class CursorBook:
         return self._cursors.get(subscription.name) if subscription in self._members else None
 
     def covers(self, subscriptions: Iterable[Subscription]) -> bool:
-        return self._members.issuperset(subscriptions)
+        known = self._readers is not None and self._readers[0] is subscriptions
+        return known or self._members.issuperset(subscriptions)
+
+    def readers(self, subscriptions: tuple[Subscription, ...]) -> list[Reader]:
+        """Those of *subscriptions* that have joined, with their cursors.
+
+        There are hundreds, and every event asks: the list is kept until one joins or leaves.
+        """
+        if self._readers is None or self._readers[0] is not subscriptions:
+            found = [(item, self._cursors[item.name]) for item in subscriptions if item in self._members]
+            if len(found) < len(subscriptions):
+                return found
+            self._readers = (subscriptions, found)
+        return self._readers[1]
 
     async def join(self, subscriptions: Iterable[Subscription]) -> set[int]:
         """Give each subscription its cursor; return what it must see though this run published it."""
@@ -73,6 +89,7 @@ class CursorBook:
         if any(self._cursors[item.name].dirty for item in absent):
             await self.record()  # where a new subscription began must not move with a crash
         self._members.update(item for item in absent if item.active)
+        self._readers = None
         return again
 
     def leave(self, subscription: Subscription) -> None:
@@ -80,6 +97,7 @@ class CursorBook:
 
         It is stored once more, and no longer says that somebody lives.
         """
+        self._readers = None
         if subscription in self._members:
             self._members.discard(subscription)
             self._cursors[subscription.name].dirty = True
@@ -112,7 +130,7 @@ class CursorBook:
             self.recorder = asyncio.get_running_loop().create_task(recording, context=Context())
             self.recorder.add_done_callback(_recorder_ended)
 
-    def skip_gap(self, first: int, hungry: Iterable[tuple[Subscription, Cursor]]) -> None:
+    def skip_gap(self, first: int, hungry: Iterable[Reader]) -> None:
         """Say so when retention removed events that a subscription had not seen."""
         for subscription, cursor in hungry:
             missed = first - 1 - cursor.fed

@@ -92,6 +92,7 @@ class SubscriptionTable:
     def __init__(self) -> None:
         self._all: list[Subscription] = []
         self._targets: dict[str, tuple[Subscription, ...]] = {}
+        self._crossing: tuple[Subscription, ...] | None = None
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(tuple(self._all))
@@ -99,9 +100,11 @@ class SubscriptionTable:
     def __len__(self) -> int:
         return len(self._all)
 
-    def crossing(self) -> list[Subscription]:
-        """Those who may hear of events of other processes."""
-        return [item for item in self._all if item.crosses]
+    def crossing(self) -> tuple[Subscription, ...]:
+        """Those who may hear of events of other processes; the same object until one joins or leaves."""
+        if self._crossing is None:
+            self._crossing = tuple(item for item in self._all if item.crosses)
+        return self._crossing
 
     @property
     def global_count(self) -> int:
@@ -122,6 +125,7 @@ class SubscriptionTable:
     def add(self, subscription: Subscription) -> None:
         self._all.append(subscription)
         self._targets.clear()
+        self._crossing = None
 
     def remove(self, subscription: Subscription) -> bool:
         if subscription not in self._all:
@@ -129,6 +133,7 @@ class SubscriptionTable:
         subscription.active = False
         self._all.remove(subscription)
         self._targets.clear()
+        self._crossing = None
         return True
 
     def find(self, event_types: tuple[str, ...] | None, callback: Callback) -> Subscription | None:

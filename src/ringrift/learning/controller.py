@@ -27,7 +27,7 @@ from ringrift.learning.facts import SLOTS_TOPIC, AnyFact, Blocked, JobIssued, No
 from ringrift.learning.feedback_rules import velocity_per_hour
 from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.job_ends import ended_fact, without_report
-from ringrift.learning.ledger import Ledger, known_configs, remember_config
+from ringrift.learning.ledger import Ledger, known_configs, quoted, remember_config
 from ringrift.learning.outlook import outlook
 from ringrift.learning.plan import plan, plan_next_games
 from ringrift.learning.ratings_refits import RatingRefits
@@ -41,7 +41,7 @@ from ringrift.learning.snapshot import ConfigPlan, Snapshot
 from ringrift.learning.standing_requests import StandingRequests, changes_standing, tell_set_aside
 from ringrift.learning.state import STUDENTS, Block, ConfigState, OpenJob
 from ringrift.learning.trends_curves import RatingCurves
-from ringrift.learning.wishes import Wishes
+from ringrift.learning.wishes import ReadWishes, Wishes
 from ringrift.learning.worker_standing import SetAside
 from ringrift.runtime import Runtime
 from ringrift.work.safeguards import Safeguards
@@ -80,7 +80,7 @@ class Controller:
         self._announcer, self._safeguards = announcer, safeguards
         self._keep_mark = keep_mark  # makes it durable how far the configs are
         self._held: dict[str, Block] = {}  # kind: why the machine may not take more of it, and until when
-        self._wishes = Wishes(engine.kv)
+        self._wishes, self._wishes_read = Wishes(engine.kv), ReadWishes()
         self._champions = ChampionPointers(engine.kv)
         self._recalls = RecallWishes(engine.kv)
         self._requests = StandingRequests(engine.kv)
@@ -184,18 +184,25 @@ class Controller:
         """Take in what ended, decide, order. Safe to repeat, and to break off at any point."""
         self.passes += 1
         await self.take_in_ends()
+        self._wishes_read = await self._wishes.read()
+        recalls, requests = await self._recalls.configs(), await self._requests.configs()
         for config in self._ledgers:
-            await self._take_in_recalls(config)
-            await self._take_in_requests(config)
+            if quoted(config) in recalls:
+                await self._take_in_recalls(config)
+            await self._end_jobs_of_recalled(config)
+            if quoted(config) in requests:
+                await self._take_in_requests(config)
             await self._decide(config)
         await self._follow_standing()
         await self._order()
 
     async def take_in_ends(self) -> int:
         """Write down which of our jobs ended; return how many."""
-        noted = 0
-        while ends := await self._engine.queue.ended(after=self._seen_end, limit=ENDS_AT_ONCE):
-            shares = self.shares()  # once for all of them: they are made from all results of all configs
+        noted, more = 0, True
+        while more:
+            ends = await self._engine.queue.ended(after=self._seen_end, limit=ENDS_AT_ONCE)
+            more = len(ends) == ENDS_AT_ONCE
+            shares = self.shares() if ends else {}  # once for all: they are made from all results
             for end in ends:
                 config = self._jobs.get(end.item.id)
                 if config is not None:
@@ -204,6 +211,10 @@ class Controller:
                 self._seen_end = end.number
         await self._settle()
         return noted
+
+    async def wait_for_end(self, wait_s: float) -> None:
+        """Return when work ends that is not taken in yet, or after *wait_s*."""
+        await self._engine.queue.ended(after=self._seen_end, limit=1, wait_s=wait_s)
 
     async def _note_end(self, config: str, item: WorkItem, *, share: float) -> None:
         if item.state not in (WorkState.DONE, WorkState.DEAD, WorkState.CANCELLED):
@@ -226,13 +237,17 @@ class Controller:
         self._effort.end(config, job, cpu_s, share=share)
 
     async def _take_in_recalls(self, config: str) -> None:
-        """Make facts of the recalls that people asked for, and end jobs that would learn from such games."""
+        """Make facts of the recalls that people asked for."""
         state = self._ledgers[config].state
         for recall in await self._recalls.waiting(config):
             if is_news(state, recall):
                 await self._write(config, msgspec.structs.replace(recall, at_s=self._runtime.now_s()))
                 await self._settle()
             await self._recalls.remove(config, recall)
+
+    async def _end_jobs_of_recalled(self, config: str) -> None:
+        """End jobs that would learn from recalled games."""
+        state = self._ledgers[config].state
         for job in state.open_of("export", "train", *STUDENTS) if state.trust_before_recall else ():
             if has_recalled(state, shards_behind(state, job.order)):
                 await self._engine.queue.cancel(job.job_id, reason="its games were recalled")
@@ -287,7 +302,7 @@ class Controller:
             await self._write(config, fact)
         for _ in range(DECISIONS_AT_ONCE):
             await self._settle()
-            made = plan(await self._snapshot(ledger.state))
+            made = plan(self._snapshot(ledger.state))
             self.plans[config] = made
             if not made.decided:
                 return
@@ -332,7 +347,7 @@ class Controller:
             if not await self._is_allowed(choice.wanted.kind):
                 continue
             await self._issue(choice, share=shares[choice.config])
-            snapshot = await self._snapshot(self._ledgers[choice.config].state)
+            snapshot = self._snapshot(self._ledgers[choice.config].state)
             if choice.wanted.kind == SELFPLAY:
                 plan_next_games(snapshot, self.plans[choice.config])
             else:
@@ -350,7 +365,7 @@ class Controller:
                 continue
             text = f"{slots} jobs at a time for {configs} config{'s' * (configs > 1)}"
             await self._write(config, Noted(at_s=now_s, topic=SLOTS_TOPIC, text=text, details=details))
-            self.plans[config] = plan(await self._snapshot(ledger.state))
+            self.plans[config] = plan(self._snapshot(ledger.state))
 
     async def _throttle(self) -> float:
         """The part of full speed that is left to games."""
@@ -463,8 +478,8 @@ class Controller:
             await self._keep_mark(self.marks())
         await self._announcer.publish()
 
-    async def _snapshot(self, state: ConfigState) -> Snapshot:
-        paused = await self._wishes.why_paused(state.config)
+    def _snapshot(self, state: ConfigState) -> Snapshot:
+        paused = self._wishes_read.why_paused(state.config)
         return outlook(state, self.rules, self.curves, now_s=self._runtime.now_s(), paused=paused)
 
     def _view(self, state: ConfigState) -> ConfigView:

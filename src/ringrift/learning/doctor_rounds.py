@@ -110,8 +110,8 @@ async def look_around(
     kv: KeyValue, configs: Sequence[str], rules: LearningRules, *, now_s: float, data_dir: Path
 ) -> Ward:
     """What surrounds the configs now; whether a run is alive is for the caller to say."""
-    wishes = Wishes(kv)
-    paused = {config: why for config in configs if (why := await wishes.why_paused(config)) is not None}
+    wishes = await Wishes(kv).read()
+    paused = {config: why for config in configs if (why := wishes.why_paused(config)) is not None}
     disk = await asyncio.to_thread(disk_usage, data_dir)
     return Ward(
         now_s=now_s,

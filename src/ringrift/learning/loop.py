@@ -1,7 +1,7 @@
 """The loop as it runs in the control process: wakes, reconciles, and keeps the picture of the run fresh.
 
-It looks for ended work a few times a second, which is cheap, and plans only when there is a reason: work
-ended, somebody rang the bell, or some seconds have passed, because a gate may have opened by time alone.
+It plans only when there is a reason: work ended, somebody rang the bell, or some seconds have passed, because
+a gate may have opened by time alone. Between them it waits, for the queue to say that work ended, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ringrift.settings import Settings
 from ringrift.work.safeguards import get_safeguards
 from ringrift.work.scheduling_bell import get_bell
 
-LOOK_S = 0.25
+END_WAIT_S = 600.0
 PLAN_AT_LEAST_EVERY_S = 2.0
 STATUS_EVERY_S = 1.0
 PICTURE_S_MAX = 60.0
@@ -77,18 +77,31 @@ class TrainingLoop:
 
     async def _turn_until_cancelled(self) -> None:
         planned_s = shown_s = float("-inf")
-        while True:
-            now_s = self._runtime.monotonic_s()
-            woken = self._woken.is_set()
-            self._woken.clear()
-            if await self.controller.take_in_ends() or woken or now_s - planned_s >= PLAN_AT_LEAST_EVERY_S:
-                await self.controller.reconcile()
-                planned_s = now_s
-            if now_s - shown_s >= STATUS_EVERY_S:
-                await self.controller.remember_seen_end()
-                await self._show("running")
-                shown_s = now_s
-            await self._wait()
+        ends = self._listen_for_ends()
+        try:
+            while True:
+                now_s = self._runtime.monotonic_s()
+                if self._woken.is_set() or now_s - planned_s >= PLAN_AT_LEAST_EVERY_S:
+                    self._woken.clear()
+                    await self.controller.reconcile()
+                    planned_s = now_s
+                if ends.done():
+                    ends.result()  # an engine that is away ends the loop
+                    ends = self._listen_for_ends()
+                if now_s - shown_s >= STATUS_EVERY_S:
+                    await self.controller.remember_seen_end()
+                    await self._show("running")
+                    shown_s = now_s
+                await self._wait(min(planned_s + PLAN_AT_LEAST_EVERY_S, shown_s + STATUS_EVERY_S))
+        finally:
+            ends.cancel()
+            await asyncio.wait({ends})
+
+    def _listen_for_ends(self) -> asyncio.Future[None]:
+        """Wake the loop when work ends that it has not taken in yet."""
+        ends = asyncio.ensure_future(self.controller.wait_for_end(END_WAIT_S))
+        ends.add_done_callback(lambda _: self._woken.set())
+        return ends
 
     async def _show(self, state: str) -> None:
         """Store the picture. Learning does not end because it cannot be drawn: that is counted and told."""
@@ -99,9 +112,9 @@ class TrainingLoop:
                 log.error("learning.picture_failed", problem=drawn.problem, exc_info=drawn.error)
         self.picture_problem = drawn.problem
 
-    async def _wait(self) -> None:
+    async def _wait(self, until_s: float) -> None:
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(max(0.0, until_s - self._runtime.monotonic_s())):
                 await self._woken.wait()
         except TimeoutError:
             return

@@ -33,6 +33,10 @@ class RecallWishes:
         found = [decode_entry(entry, Recalled) for entry in entries]
         return sorted(found, key=lambda recall: recall.at_s)
 
+    async def configs(self) -> set[str]:
+        """The configs for which a wish waits, as they stand in keys."""
+        return {entry.key.removeprefix(PREFIX).partition("/")[0] for entry in await self._kv.entries(PREFIX)}
+
     async def is_waiting(self, config: str, recall_id: str) -> bool:
         return await self._kv.get(_key(config, recall_id)) is not None
 

@@ -40,6 +40,10 @@ class StandingRequests:
         found = [read_request(entry) for entry in await self._kv.entries(f"{PREFIX}{quoted(config)}/")]
         return sorted(found, key=lambda request: request.at_s)
 
+    async def configs(self) -> set[str]:
+        """The configs for which a request waits, as they stand in keys."""
+        return {entry.key.removeprefix(PREFIX).partition("/")[0] for entry in await self._kv.entries(PREFIX)}
+
     async def is_waiting(self, config: str, worker: str) -> bool:
         return await self._kv.get(_key(config, worker)) is not None
 

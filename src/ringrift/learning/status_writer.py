@@ -80,7 +80,7 @@ class StatusWriter:
     async def picture(self, run_state: str) -> RunStatus:
         """The picture of the run now; *run_state* is running or stopped."""
         controller, kv, now_s = self._controller, self._engine.kv, self._runtime.now_s()
-        running, workers, wishes = await running_jobs(kv), await live_workers(kv), Wishes(kv)
+        running, workers, wishes = await running_jobs(kv), await live_workers(kv), await Wishes(kv).read()
         states = [controller.state(config) for config in controller.configs()]
         shares, idle = controller.shares(), idle_slots(states, workers, running, now_s=now_s)
         pictures = {}
@@ -91,14 +91,14 @@ class StatusWriter:
                 curve=controller.curves.of(state),
                 running=running,
                 share=shares[state.config],
-                paused=await wishes.why_paused(state.config),
+                paused=wishes.why_paused(state.config),
                 prices=self._settings.prices or {},
                 now_s=now_s,
                 held=controller.held(state.config),
                 idle=idle,
             )
             pictures[state.config] = config_status(state, around)
-        everything = await wishes.get(ALL)
+        everything = wishes.get(ALL)
         paused = everything is not None and everything.paused
         counts = await self._engine.queue.counts()
         return RunStatus(

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.ports import Entry, KeyValue
 
 PREFIX = "learning/wish/"
 ALL = "*"
@@ -43,10 +43,25 @@ class Wishes:
             if found is not None and found.paused:
                 await self.set(config, wish)
 
-    async def why_paused(self, config: str) -> str | None:
+    async def read(self) -> ReadWishes:
+        """All wishes as they are now."""
+        return ReadWishes(await self._kv.entries(PREFIX))
+
+
+class ReadWishes:
+    """The wishes as they were at one moment."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._entries = {entry.key: entry for entry in entries}
+
+    def get(self, config: str) -> Wish | None:
+        entry = self._entries.get(key_of(config))
+        return None if entry is None else decode_entry(entry, Wish)
+
+    def why_paused(self, config: str) -> str | None:
         """The reason, or None if the config may work."""
         for place in (ALL, config):
-            wish = await self.get(place)
+            wish = self.get(place)
             if wish is not None and wish.paused:
                 return wish.reason or f"by {wish.by or 'a user'}"
         return None

@@ -83,6 +83,24 @@ class EndsContract:
         assert found[0].item.result == {"n": 1}
         assert [end.number for end in found] == sorted({end.number for end in found})
 
+    async def test_an_end_is_waited_for(self, bench: EngineBench) -> None:
+        queue, reader = (await bench.open()).queue, (await bench.open()).queue
+        assert await reader.ended(after=0, limit=10, wait_s=0.01) == []
+        await queue.add([NewWork(kind="k", id=name, attempts_max=1) for name in ("done", "expired")])
+        claim, _ = await queue.claim(ANY, lease_s=LEASE_S, limit=2)
+        waiting = asyncio.ensure_future(reader.ended(after=0, limit=10, wait_s=100))
+        await bench.settle()
+        assert not waiting.done(), "a claim is no end"
+        await queue.complete("done", token=claim.token)
+        (done,) = await waiting
+        assert done.item.id == "done"
+        waiting = asyncio.ensure_future(reader.ended(after=done.number, limit=10, wait_s=100))
+        await bench.settle()
+        await bench.pass_time(LEASE_S + 1)
+        await queue.expire()
+        (expired,) = await waiting
+        assert (expired.item.id, expired.item.state) == ("expired", WorkState.DEAD)
+
     async def test_what_is_tried_again_has_not_ended(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         item_id = await add(queue)

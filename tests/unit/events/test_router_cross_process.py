@@ -96,6 +96,52 @@ def collector(seen):
     return collect
 
 
+class CountedLog:
+    """A log that counts what it is asked."""
+
+    def __init__(self, log):
+        self._log, self.asked = log, Counter()
+
+    def __getattr__(self, name):
+        def ask(*args, **kwargs):
+            self.asked[name] += 1
+            return getattr(self._log, name)(*args, **kwargs)
+
+        return ask
+
+
+async def test_a_process_does_not_read_what_it_published_itself(machine):
+    log = CountedLog(memory_engine(system_runtime(), machine.store).events)
+    a, seen = machine.process("a", log=log), []
+    a.subscribe(CROSSING, collector(seen))
+    await a.start()
+    await quiet()
+    log.asked.clear()
+    for n in range(20):
+        await a.publish(CROSSING, {"n": n})
+        await quiet(0.001)
+    await until(lambda: len(seen) == 20)
+    b = machine.process("b")
+    await b.publish(CROSSING, {"n": 20})
+    await until(lambda: len(seen) == 21)
+    assert seen == list(range(21))
+    assert log.asked["read"] <= 2, "only what another process published"
+
+
+async def test_a_process_without_subscriptions_does_not_follow_the_log(machine):
+    log = CountedLog(memory_engine(system_runtime(), machine.store).events)
+    a, b, seen = machine.process("a", log=log), machine.process("b"), []
+    await a.start()
+    for n in range(20):
+        await b.publish(CROSSING, {"n": n})
+    await quiet()
+    assert log.asked["wait"] == log.asked["read"] == 0
+    a.subscribe(CROSSING, collector(seen))
+    await until(lambda: log.asked["wait"])
+    await b.publish(CROSSING, {"n": 20})
+    await until(lambda: 20 in seen)
+
+
 async def test_a_crossing_event_is_seen_once_by_each_process(machine):
     here, there, also_there = [], [], []
     a, b = machine.process("a"), machine.process("b")

@@ -208,6 +208,62 @@ def test_the_mark_on_disk_covers_all_facts_after_every_pass(tmp_path):
     at_a_site(scenario)
 
 
+def test_ended_work_is_taken_in_at_once_and_nobody_looks_for_it(tmp_path):
+    async def scenario(site):
+        loop = TrainingLoop(site.engine, site.runtime, a_router(), settings_of(tmp_path))
+        loop._status._doctor.findings = healthy
+        loop.controller._safeguards = None  # those look at this machine
+        looks, ended = [], site.engine.queue.ended
+
+        async def counted(**page):
+            looks.append(page)
+            return await ended(**page)
+
+        site.engine.queue.ended = counted
+        await site.begin()
+        running = asyncio.create_task(some_seconds(loop, [FIRST]))
+        await asyncio.sleep(2.3)  # a pass is over, and the next one is not due
+        begun_s = site.runtime.now_s()
+        await site.work()
+        await asyncio.sleep(0.01)
+        (end,) = (fact for fact in await read_facts(site.engine.kv, FIRST) if isinstance(fact, JobEnded))
+        assert end.at_s - begun_s < 0.01
+        await running
+        assert len(looks) <= loop.controller.passes + 3
+
+    at_a_site(scenario)
+
+
+def test_what_people_ask_for_is_read_as_often_for_three_configs_as_for_one():
+    async def reads(site, *configs):
+        controller = await site.begin(*configs)
+        await controller.reconcile()
+        counted, kv = [], site.engine.kv
+        get, entries = kv.get, kv.entries
+
+        async def counted_get(key):
+            counted.append(key)
+            return await get(key)
+
+        async def counted_entries(prefix=""):
+            counted.append(prefix)
+            return await entries(prefix)
+
+        kv.get, kv.entries = counted_get, counted_entries
+        await controller.reconcile()
+        kv.get, kv.entries = get, entries
+        return len(counted)
+
+    found = []
+    for configs in ((FIRST,), (FIRST, SECOND, "connect_four_2p")):
+
+        async def scenario(site, configs=configs):
+            found.append(await reads(site, *configs))
+
+        at_a_site(scenario)
+    assert found[0] == found[1] <= 5
+
+
 # --- pictures --------------------------------------------------------------------------------------------
 
 

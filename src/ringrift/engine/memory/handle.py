@@ -11,7 +11,7 @@ from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.fencing import check_guard
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Entry, WriteGuard
-from ringrift.engine.waiting import EVENTS, KV, QUEUE, Look, Topics, wait_for_change
+from ringrift.engine.waiting import ENDS, EVENTS, KV, QUEUE, Look, Topics, wait_for_change
 from ringrift.errors import Unavailable
 from ringrift.runtime import Runtime
 
@@ -85,4 +85,4 @@ class Handle:
 
     async def close(self) -> None:
         self._open = False
-        self._topics.wake((EVENTS, KV, QUEUE))  # whoever waits here finds out
+        self._topics.wake((EVENTS, KV, QUEUE, ENDS))  # whoever waits here finds out

@@ -21,7 +21,7 @@ from ringrift.engine.ports import (
     WorkState,
     WriteGuard,
 )
-from ringrift.engine.waiting import QUEUE
+from ringrift.engine.waiting import ENDS, QUEUE
 from ringrift.engine.work_rules import (
     ENDED,
     LEASE_RAN_OUT,
@@ -339,12 +339,18 @@ class MemoryWorkQueue:
         rest = sorted((item for item in unended if item.seq > after), key=lambda item: item.seq)
         return [(item.seq, item.view()) for item in rest[:limit]]
 
-    async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
+    async def ended(self, *, after: int, limit: int, wait_s: float = 0.0) -> list[EndedWork]:
         check.check_page(after, limit)
-        await self._enter()
-        newest = takewhile(lambda number: number > after, reversed(self._state.ends))
-        ends = [self._state.ends[number] for number in reversed(list(newest))]
-        return [EndedWork(number=item.end_number, item=item.view()) for item in ends[:limit]]
+        check.check_wait("wait_s", wait_s)
+
+        async def look() -> tuple[list[EndedWork] | None, float | None]:
+            now_s = await self._enter()
+            newest = takewhile(lambda number: number > after, reversed(self._state.ends))
+            ends = [self._state.ends[number] for number in reversed(list(newest))]
+            found = [EndedWork(number=item.end_number, item=item.view()) for item in ends[:limit]]
+            return found or None, self._next_due_s(now_s)
+
+        return await self._handle.wait(look, topic=ENDS, timeout_s=wait_s) or []
 
     async def revive(self, item_id: str, *, guard: WriteGuard | None = None) -> None:
         check.check_text("item id", item_id)
@@ -431,6 +437,7 @@ class MemoryWorkQueue:
         item.end_number = self._state.last_end
         self._state.ends[item.end_number] = item
         del self._state.unended[item.id]
+        self._handle.changed(ENDS)
 
     def _dependents(self, item_id: str) -> Iterable[_Item]:
         return [other for other in self._in(WorkState.BLOCKED) if item_id in other.new.after]

@@ -19,14 +19,15 @@ class SqliteConfig:
     limits: EngineLimits = field(default_factory=EngineLimits)
     database_bytes_max: int = 64 * 2**30
     call_wait_s: float = 10.0  # a caller waits this long for its answer, then gets `Unavailable`
-    poll_s: float = 1.5  # longest time between two looks of a waiter whose wake-up got lost
+    poll_s: float = 1.5  # longest time between two looks of a waiter that no other process can wake
+    lost_wakeup_s: float = 5.0  # the same where they can: one of them may be killed before it does
     upkeep_s: float = 10.0  # mean time between two rounds of upkeep
     pending_max: int = 10_000  # calls waiting for the writer; more are refused
     batch_max: int = 1_000  # calls that share one commit
     may_begin_among_files: bool = False  # make a database where sealed files lie, which speaks for a lost one
 
     def __post_init__(self) -> None:
-        for name in ("call_wait_s", "poll_s", "upkeep_s", "pending_max", "batch_max"):
+        for name in ("call_wait_s", "poll_s", "lost_wakeup_s", "upkeep_s", "pending_max", "batch_max"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
         if self.database_bytes_max < 2**20:

@@ -8,13 +8,14 @@ import sqlite3
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 from ringrift.engine import arguments as check
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Change, ChangePage, Entry, WriteGuard
 from ringrift.engine.sqlite import kv_sql as sql
 from ringrift.engine.sqlite.checksums import EntryRow, check_entry, of_entry
-from ringrift.engine.sqlite.store import Store
+from ringrift.engine.sqlite.store import Query, Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import KV
 from ringrift.errors import AlreadyExists, RevisionMismatch
@@ -22,6 +23,7 @@ from ringrift.errors import AlreadyExists, RevisionMismatch
 _CHANGES_ROWS = 1_000
 _EXPIRE_ROWS = 500
 _LAST_CHARACTER = "\U0010ffff"
+T = TypeVar("T")
 
 
 class SqliteKeyValue:
@@ -106,8 +108,7 @@ class SqliteKeyValue:
         after = await asyncio.wrap_future(start)
 
         async def look() -> tuple[list[Change] | None, float | None]:
-            await self.expire()
-            return await self._store.read(lambda db: self._changes(db, prefix, after))
+            return await self._read(lambda db: self._changes(db, prefix, after))
 
         while True:
             changes = await self._store.wait(look, topic=KV, timeout_s=math.inf)
@@ -118,7 +119,6 @@ class SqliteKeyValue:
     async def changes(self, prefix: str = "", *, after: int, limit: int = _CHANGES_ROWS) -> ChangePage:
         check.check_prefix(prefix)
         check.check_page(after, limit)
-        await self.expire()
 
         def query(db: sqlite3.Connection) -> ChangePage:
             revision = _revision(db)  # before the rows: what is written meanwhile comes with the next page
@@ -130,13 +130,24 @@ class SqliteKeyValue:
             last = found[-1].revision if found else revision
             return ChangePage(found, max(revision, last), complete=True)
 
-        return await self._store.read(query)
+        return await self._read(query)
 
     async def expire(self) -> None:
         """Turn entries that ran out into deletions that watchers see."""
         now_s = self._store.clock.now_s()
         while await self._store.read(lambda db: _is_due(db, now_s)):
             await self._store.write(expire_some)
+
+    async def _read(self, query: Query[T]) -> T:
+        """Run *query* on a snapshot in which every entry that ran out is a deletion."""
+        now_s = self._store.clock.now_s()
+
+        def look(db: sqlite3.Connection) -> tuple[T] | None:
+            return None if _is_due(db, now_s) else (query(db),)
+
+        while (found := await self._store.read(look)) is None:
+            await self._store.write(expire_some)
+        return found[0]
 
     # --- reading: what is not as it was stored is an error, never a value ----------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ringrift.engine import arguments as check
 from ringrift.engine.encoding import EMPTY_JSON, decode_json
@@ -25,10 +25,12 @@ from ringrift.engine.sqlite.checksums import of_result, of_work
 from ringrift.engine.sqlite.lanes import LaneIndex
 from ringrift.engine.sqlite.queue_batches import ClaimedRows, group, prepare
 from ringrift.engine.sqlite.queue_sql import STATE_OF, Code
-from ringrift.engine.sqlite.store import Store
+from ringrift.engine.sqlite.store import Query, Store
 from ringrift.engine.sqlite.writer import Transaction
-from ringrift.engine.waiting import QUEUE
+from ringrift.engine.waiting import ENDS, QUEUE
 from ringrift.engine.work_rules import PAYLOAD_DAMAGED, RESULT_DAMAGED
+
+T = TypeVar("T")
 
 
 class SqliteWorkQueue:
@@ -96,62 +98,77 @@ class SqliteWorkQueue:
 
     async def get(self, item_id: str) -> WorkItem | None:
         check.check_text("item id", item_id)
-        await self.expire()
-        row = await self._store.read(lambda db: db.execute(sql.GET, (item_id,)).fetchone())
+        row = await self._read(lambda db: db.execute(sql.GET, (item_id,)).fetchone())
         return None if row is None else _view(row)
 
     async def counts(self) -> dict[str, dict[WorkState, int]]:
-        await self.expire()
-
         def query(db: sqlite3.Connection) -> list[tuple[str, int, int]]:
             return db.execute(sql.COUNTS).fetchall()
 
         counts: dict[str, dict[WorkState, int]] = {}
-        for kind, code, number in await self._store.read(query):
+        for kind, code, number in await self._read(query):
             by_state, state = counts.setdefault(kind, {}), STATE_OF[Code(code)]
             by_state[state] = by_state.get(state, 0) + number
         return counts
 
     async def dead(self, *, limit: int = 100) -> list[WorkItem]:
         check.check_limit(limit)
-        await self.expire()
-        rows = await self._store.read(lambda db: db.execute(sql.DEAD, (limit,)).fetchall())
+        rows = await self._read(lambda db: db.execute(sql.DEAD, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
     async def ready(self, *, limit: int = 100) -> list[WorkItem]:
         check.check_limit(limit)
-        await self.expire()
-        rows = await self._store.read(lambda db: db.execute(sql.READY, (limit,)).fetchall())
+        rows = await self._read(lambda db: db.execute(sql.READY, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
     async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
         check.check_limit(limit)
-        await self.expire()
-        rows = await self._store.read(lambda db: db.execute(sql.WAITING, (limit,)).fetchall())
+        rows = await self._read(lambda db: db.execute(sql.WAITING, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         check.check_limit(limit)
-        await self.expire()
-        rows = await self._store.read(lambda db: db.execute(sql.CLAIMED, (limit,)).fetchall())
+        rows = await self._read(lambda db: db.execute(sql.CLAIMED, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
     async def unended(self, *, after: int, limit: int) -> list[tuple[int, WorkItem]]:
         check.check_page(after, limit)
-        await self.expire()
-        rows = await self._store.read(lambda db: db.execute(sql.UNENDED, (after, limit)).fetchall())
+        rows = await self._read(lambda db: db.execute(sql.UNENDED, (after, limit)).fetchall())
         return [(number, _view(row)) for number, *row in rows]
 
-    async def ended(self, *, after: int, limit: int) -> list[EndedWork]:
+    async def ended(self, *, after: int, limit: int, wait_s: float = 0.0) -> list[EndedWork]:
         check.check_page(after, limit)
-        await self.expire()
-        rows = await self._store.read(lambda db: db.execute(sql.ENDED, (after, limit)).fetchall())
-        return [EndedWork(number=number, item=_view(row)) for number, *row in rows]
+        check.check_wait("wait_s", wait_s)
+
+        def query(db: sqlite3.Connection) -> tuple[list[Any], float | None]:
+            rows = db.execute(sql.ENDED, (after, limit)).fetchall()
+            return rows, None if rows else db.execute(sql.NEXT_DUE).fetchone()[0]
+
+        async def look() -> tuple[list[Any] | None, float | None]:
+            rows, next_due_s = await self._read(query)
+            return rows or None, next_due_s
+
+        if wait_s <= 0:
+            rows = (await look())[0]
+        else:
+            rows = await self._store.wait(look, topic=ENDS, timeout_s=wait_s)
+        return [EndedWork(number=number, item=_view(row)) for number, *row in rows or ()]
 
     async def revive(self, item_id: str, *, guard: WriteGuard | None = None) -> None:
         check.check_text("item id", item_id)
         await self.expire()
         await self._store.write(lambda tx: ops.revive(tx, item_id), guard=guard)
+
+    async def _read(self, query: Query[T]) -> T:
+        """Run *query* on a snapshot in which nothing is held beyond its lease or delayed beyond its time."""
+        now_s = self._store.clock.now_s()
+
+        def look(db: sqlite3.Connection) -> tuple[T] | None:
+            return None if ops.is_due(db, now_s) else (query(db),)
+
+        while (found := await self._store.read(look)) is None:
+            await self._store.write(ops.end_due)
+        return found[0]
 
     async def expire(self) -> int:
         ended, now_s = 0, self._store.clock.now_s()

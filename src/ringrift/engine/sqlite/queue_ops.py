@@ -21,7 +21,7 @@ from ringrift.engine.sqlite.queue_batches import (
 )
 from ringrift.engine.sqlite.queue_sql import STATE_OF, Code
 from ringrift.engine.sqlite.writer import Transaction
-from ringrift.engine.waiting import QUEUE
+from ringrift.engine.waiting import ENDS, QUEUE
 from ringrift.engine.work_rules import (
     LEASE_RAN_OUT,
     PAYLOAD_DAMAGED,
@@ -284,3 +284,4 @@ def _note_ends(tx: Transaction, seqs: Collection[int]) -> None:
     """Give each item that ended its place among the ends."""
     if seqs:
         tx.db.execute(sql.NOTE_ENDS, (as_parameter(seqs),))
+        tx.changed.add(ENDS)

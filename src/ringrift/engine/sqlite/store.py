@@ -91,6 +91,7 @@ class Store:
             raise Unavailable(self._unread) from error
 
     async def wait(self, look: Look[T], *, topic: str, timeout_s: float) -> T | None:
+        config = self.config
         return await wait_for_change(
             look,
             topic=topic,
@@ -98,7 +99,7 @@ class Store:
             runtime=self.runtime,
             clock=self.clock,
             timeout_s=timeout_s,
-            poll_s=self.config.poll_s,
+            poll_s=max(config.poll_s, config.lost_wakeup_s) if self._wakeups.works else config.poll_s,
         )
 
     def close_readers(self) -> bool:

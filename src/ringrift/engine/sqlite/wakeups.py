@@ -1,7 +1,8 @@
-"""Wake-ups between processes: a datagram socket per waiting process, in a private folder.
+"""Wake-ups between processes: a datagram socket per waiting process and topic, in a private folder.
 
-After a commit the writer sends the changed topics to every socket there. A lost wake-up costs a waiter at
-most its poll time, so every failure here is harmless; where sockets do not work, polling remains.
+After a commit the writer sends each changed topic to the sockets that are named after it, so that nobody is
+woken for what nobody there waits for. A lost wake-up costs a waiter at most its poll time, so every failure
+here is harmless; where sockets do not work, polling remains.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import secrets
 import socket
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,6 +26,7 @@ log = structlog.get_logger()
 _DATAGRAM_BYTES = 256
 _THROUGH_DESCRIPTOR = Path("/proc/self/fd")
 _STOP = b"\x00"
+_TOPIC = "."  # stands before it in a name
 
 
 class Wakeups:
@@ -38,27 +40,35 @@ class Wakeups:
         self._sender.setblocking(False)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._lock = threading.Lock()
-        self._receiver: socket.socket | None = None
-        self._thread: threading.Thread | None = None
+        self._receivers: dict[str, tuple[socket.socket, threading.Thread]] = {}  # by topic
         self._closed = False
+
+    @property
+    def works(self) -> bool:
+        """Whether other processes can wake those who wait here."""
+        return self._folder_fd is not None
 
     @contextmanager
     def listening(self, topic: str) -> Iterator[Waiter]:
         """Listen here and to other processes."""
-        self._ensure_receiver()
+        self._ensure_receiver(topic)
         with self._topics.listening(topic) as waiter:
             yield waiter
 
-    def announce(self, changed: Iterable[str]) -> None:
+    def announce(self, changed: Collection[str]) -> None:
         """Wake the waiters of this and all other processes; never blocks."""
         self._topics.wake(changed)
         folder_fd = self._folder_fd
         if folder_fd is None:
             return
-        message = ",".join(sorted(changed)).encode()
         for name in os.listdir(folder_fd):
-            if name != self._name:
-                self._send(name, message)
+            owner, _, topic = name.partition(_TOPIC)
+            if owner == self._name:
+                continue
+            if topic in changed:
+                self._send(name, topic.encode())
+            elif not topic:  # of an earlier version: one socket for all topics
+                self._send(name, ",".join(sorted(changed)).encode())
 
     def _send(self, name: str, message: bytes) -> None:
         try:
@@ -68,25 +78,25 @@ class Wakeups:
         except OSError:
             return  # its buffer is full of wake-ups already, or it went away just now
 
-    def _ensure_receiver(self) -> None:
-        if self._receiver is not None or self._folder_fd is None:
+    def _ensure_receiver(self, topic: str) -> None:
+        if topic in self._receivers or self._folder_fd is None:
             return
         with self._lock:
-            if self._receiver is not None or self._closed:
+            if topic in self._receivers or self._closed:
                 return
             receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
-                receiver.bind(self._address(self._name))
+                receiver.bind(self._address(f"{self._name}{_TOPIC}{topic}"))
             except OSError as error:
                 receiver.close()
                 self._folder_fd = None  # stays open: the writer may be using it
                 log.warning("engine.wakeups.polling", folder=str(self._folder), reason=str(error))
                 return
-            self._receiver = receiver
-            self._thread = threading.Thread(
-                target=self._receive, args=(receiver,), name="ringrift-wakeups", daemon=True
+            thread = threading.Thread(
+                target=self._receive, args=(receiver,), name=f"ringrift-wakeups-{topic}", daemon=True
             )
-            self._thread.start()
+            self._receivers[topic] = (receiver, thread)
+            thread.start()
 
     def _receive(self, receiver: socket.socket) -> None:
         while True:
@@ -98,11 +108,12 @@ class Wakeups:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-        if self._receiver is not None and self._thread is not None:
-            self._send(self._name, _STOP)
-            self._thread.join(1.0)
-            self._remove(self._name)
-            self._receiver.close()
+        for topic, (receiver, thread) in self._receivers.items():
+            name = f"{self._name}{_TOPIC}{topic}"
+            self._send(name, _STOP)
+            thread.join(1.0)
+            self._remove(name)
+            receiver.close()
         self._sender.close()
         if self._folder_fd is not None:
             os.close(self._folder_fd)

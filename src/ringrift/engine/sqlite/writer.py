@@ -12,7 +12,7 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -26,7 +26,7 @@ from ringrift.engine.sqlite.faults import from_sqlite
 from ringrift.engine.sqlite.schema import schema_too_new, schema_version
 from ringrift.engine.sqlite.time_anchor import TimeNote
 from ringrift.engine.sqlite.turnstile import Turnstile
-from ringrift.engine.waiting import EVENTS, KV, QUEUE
+from ringrift.engine.waiting import ENDS, EVENTS, KV, QUEUE
 from ringrift.errors import RingRiftError, Unavailable, storable_text
 from ringrift.file_identity import HeldPath
 from ringrift.full_disk import full_disk
@@ -88,7 +88,7 @@ class Writer:
         config: SqliteConfig,
         clock: EngineClock,
         upkeep: Upkeep,
-        announce: Callable[[Iterable[str]], None],
+        announce: Callable[[Collection[str]], None],
     ) -> None:
         self._db, self._turnstile, self._config, self._clock = db, turnstile, config, clock
         self._upkeep, self._announce = upkeep, announce
@@ -313,7 +313,7 @@ class Writer:
                 # Others take over; and who waits here for a change finds out that there is none to come.
                 self._turnstile.close()
                 self._upkeep.close()
-                self._tell(frozenset({EVENTS, KV, QUEUE}))
+                self._tell(frozenset({EVENTS, KV, QUEUE, ENDS}))
 
 
 def _answer(batch: Sequence[Call[Any]]) -> None:
