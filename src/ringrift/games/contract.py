@@ -157,6 +157,16 @@ class Game(Protocol):
         ...
 
 
+def ragged_index(
+    offsets: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Places of all entries of *rows* in a flat array, and the offsets of the entries taken out."""
+    starts, counts = offsets[rows], offsets[rows + 1] - offsets[rows]
+    taken = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    flat = np.arange(taken[-1]) + np.repeat(starts - taken[:-1], counts)
+    return flat, taken
+
+
 def check_batch(game: Game, states: States) -> None:
     """Raise `ConfigError` unless *states* is a batch of this game; compiled code trusts shapes blindly."""
     if states.ndim != 2 or states.shape[1] != game.words or states.dtype != np.int64:

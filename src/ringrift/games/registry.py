@@ -7,8 +7,11 @@ object takes the whole key and returns the game.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoints, entry_points
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
@@ -19,14 +22,32 @@ GROUP = "ringrift.games"
 
 def game_names() -> list[str]:
     """Boards and families that are installed."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return sorted({point.name for point in _installed(_places())})
+
+
+def _places() -> tuple[tuple[str, int], ...]:
+    """Where packages lie, each with the time of its last change."""
+    places = []
+    for place in sys.path:
+        try:
+            places.append((place, os.stat(place or ".").st_mtime_ns))
+        except OSError:
+            places.append((place, 0))
+    return tuple(places)
+
+
+@lru_cache(maxsize=1)
+def _installed(places: tuple[tuple[str, int], ...]) -> EntryPoints:
+    """What is installed in *places*. Looking for it takes longer than loading a game."""
+    del places
+    return entry_points(group=GROUP)
 
 
 def load_game(key: str) -> Game:
     """Return the game that *key* names; raises `ConfigError` that says what there is instead."""
     family, colon, _ = key.partition(":")
     name = family if colon else parse_config_key(key).board
-    found = tuple(entry_points(group=GROUP, name=name))
+    found = tuple(_installed(_places()).select(name=name))
     if not found:
         raise ConfigError(f"{key!r}: no game {name!r} is installed; there are {', '.join(game_names())}")
     if len({point.value for point in found}) > 1:

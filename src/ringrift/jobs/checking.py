@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ringrift.games.contract import ActionArray, Game
-from ringrift.jobs.replaying import BatchReplay, Fault, ReplayStep
+from ringrift.jobs.replaying import BatchReplay, Fault, RecordedMoves, ReplayStep
 from ringrift.jobs.scratch import scratch_database
-from ringrift.jobs.shards.reader import BrokenGame, GameSummary
-from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
+from ringrift.jobs.shards.reader import MOVE_BYTES, BrokenGame, GameSummary
+from ringrift.jobs.shards.records import RESIGNATION, Floats, SoftPolicies, StoredGame
 
-GAMES_AT_ONCE = 64
+GAMES_AT_ONCE = 256
 BYTES_AT_ONCE = 32 << 20
 RESULT_TOLERANCE = 1e-6
 POLICY_SUM_TOLERANCE = 1e-3
@@ -74,7 +74,7 @@ def checked_games(
     game: Game, games: Iterable[StoredGame | BrokenGame], *, seen: SeenGames, moves_min: int
 ) -> Iterator[CheckedGame]:
     """Check every game, in order; holds a bounded number of them at a time."""
-    for some in _held_together(games):
+    for some in held_together(games, lambda each: each):
         faults = [_record_fault(game, each, moves_min=moves_min) for each in some]
         replayed = [at for at, fault in enumerate(faults) if fault is None or fault.reason == ALTERED]
         stored = [each for each in (some[at] for at in replayed) if isinstance(each, StoredGame)]
@@ -93,13 +93,15 @@ def in_groups(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield group
 
 
-def _held_together(games: Iterable[StoredGame | BrokenGame]) -> Iterator[list[StoredGame | BrokenGame]]:
+def held_together(games: Iterable[T], of: Callable[[T], StoredGame | BrokenGame]) -> Iterator[list[T]]:
     """Some games at a time, fewer where they are large."""
-    group: list[StoredGame | BrokenGame] = []
+    group: list[T] = []
     size = 0
     for each in games:
         group.append(each)
-        size += each.game.policies.actions.nbytes if isinstance(each, StoredGame) else 0
+        stored = of(each)
+        if isinstance(stored, StoredGame):
+            size += stored.game.policies.actions.nbytes + MOVE_BYTES * len(stored.game.actions)
         if len(group) >= GAMES_AT_ONCE or size >= BYTES_AT_ONCE:
             yield group
             group, size = [], 0
@@ -134,16 +136,24 @@ def _joined(altered: Fault | None, by_rules: Fault | None) -> Fault | None:
 
 def replay_faults(game: Game, stored: Sequence[StoredGame]) -> list[Fault | None]:
     """Replay games of *game* and compare everything that was recorded."""
+    if not stored:
+        return []
     replay = BatchReplay(game, [each.game.actions for each in stored])
+    recorded = RecordedMoves(stored)
+    odd = _odd_probabilities(recorded.policies)
     for step in replay.steps():
-        _check_step(game, replay, step, stored)
+        _check_step(game, replay, step, recorded, odd)
     faults: list[Fault | None] = []
     results, rankings = game.results(replay.finals), game.rankings(replay.finals)
+    wrong = ~np.isclose(results, [each.game.results for each in stored], atol=RESULT_TOLERANCE).all(axis=1)
+    wrong |= (rankings != [[seat.ranking for seat in each.game.seats] for each in stored]).any(axis=1)
     for row, each in enumerate(stored):
         if each.game.termination == RESIGNATION:
             fault = _resignation_fault(replay, row, each)
         else:
-            fault = replay.faults.get(row) or _end_fault(each, results[row], rankings[row])
+            fault = replay.faults.get(row)
+            if fault is None and wrong[row]:
+                fault = _end_fault(each, results[row], rankings[row])
         if fault is None and each.winner != each.game.winner:
             fault = Fault("wrong_result", f"winner {each.winner}, by the ranks {each.game.winner}")
         faults.append(fault)
@@ -172,24 +182,46 @@ def _resignation_fault(replay: BatchReplay, row: int, each: StoredGame) -> Fault
     return None
 
 
-def _check_step(game: Game, replay: BatchReplay, step: ReplayStep, stored: Sequence[StoredGame]) -> None:
+def _odd_probabilities(policies: SoftPolicies) -> npt.NDArray[np.bool_]:
+    """Which moves have a policy that is no distribution, whatever the actions are."""
+    odd = np.zeros(len(policies.offsets) - 1, dtype=bool)
+    searched = policies.searched
+    starts = policies.offsets[:-1][searched]
+    if starts.size:
+        with np.errstate(invalid="ignore"):
+            totals = np.add.reduceat(policies.probabilities.astype(np.float64), starts)
+        least = np.minimum.reduceat(policies.probabilities, starts)
+        odd[searched] = ~(np.abs(totals - 1) <= POLICY_SUM_TOLERANCE) | ~(least >= 0)
+    return odd
+
+
+def _check_step(
+    game: Game,
+    replay: BatchReplay,
+    step: ReplayStep,
+    recorded: RecordedMoves,
+    odd: npt.NDArray[np.bool_],
+) -> None:
+    """Refuse the games whose record of this move is not what the rules say."""
+    places = recorded.places(step.rows, step.move)
     movers = game.to_move(step.states) + 1
-    phases_of = getattr(game, "phases", None)  # an ability that a game may have
-    phases = phases_of(step.states) if phases_of is not None else [None] * len(step.rows)
-    for at, row in enumerate(step.rows):
-        each = stored[row]
-        if each.moves.players[step.move] != movers[at]:
-            told = f"player {each.moves.players[step.move]} is recorded, player {movers[at]} is on turn"
-            replay.refuse(row, Fault("wrong_player", told, step.move))
-            continue
-        if (recorded := each.moves.phases[step.move]) is not None and recorded != phases[at]:
-            told = f"{recorded} is recorded, {phases[at]} by the rules"
-            replay.refuse(row, Fault("wrong_phase", told, step.move))
-            continue
-        actions, probabilities = each.game.policies.of(step.move)
-        wrong = policy_problem(actions, probabilities, step.legal.of(at)) if len(actions) else ""
-        if wrong:
-            replay.refuse(row, Fault("bad_policy", wrong, step.move))
+    players = recorded.players[places]
+    for at in np.flatnonzero(players != movers).tolist():
+        told = f"player {players[at]} is recorded, player {movers[at]} is on turn"
+        replay.refuse(step.rows[at], Fault("wrong_player", told, step.move))
+    said = [recorded.phases[place] for place in places.tolist()]
+    if any(phase is not None for phase in said):
+        phases_of = getattr(game, "phases", None)  # an ability that a game may have
+        phases = phases_of(step.states) if phases_of is not None else [None] * len(said)
+        for at, (claimed, phase) in enumerate(zip(said, phases, strict=True)):
+            if claimed is not None and claimed != phase:
+                told = f"{claimed} is recorded, {phase} by the rules"
+                replay.refuse(step.rows[at], Fault("wrong_phase", told, step.move))
+    policies = recorded.policies
+    doubtful = (recorded.named[places] > 0) & ~recorded.names_all(places, step.legal)
+    for at in np.flatnonzero(doubtful | odd[places]).tolist():
+        if wrong := policy_problem(*policies.of(int(places[at])), step.legal.of(at)):
+            replay.refuse(step.rows[at], Fault("bad_policy", wrong, step.move))
 
 
 def policy_problem(actions: ActionArray, probabilities: Floats, legal: ActionArray) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -28,7 +29,7 @@ from ringrift.jobs.samples.hold_out import HOLD_OUT, game_hash, is_held_out
 from ringrift.jobs.samples.layout import Codes, scalars
 from ringrift.jobs.samples.npz_check import check_samples
 from ringrift.jobs.samples.npz_writer import SampleWriter
-from ringrift.jobs.samples.plan import PlannedGame, PlanTotals, SamplePlan
+from ringrift.jobs.samples.plan import Marks, PlannedGame, PlanTotals, SamplePlan
 from ringrift.jobs.samples.window import DAY_S, PowerWindow
 from ringrift.jobs.sealing import alone, describe, file_sha256, read_json, sealing
 from ringrift.jobs.shards.reader import GameSummary, open_shard
@@ -89,10 +90,10 @@ def run_export(job: Job, params: ExportParams) -> Outcome:
 
 
 def _export(job: Job, params: ExportParams) -> Outcome:
-    game = load_game(_config_of(params.shards))
     now_s = job.runtime.now_s() if params.now_s is None else params.now_s
     with SamplePlan() as plan:
-        refused = offer_games(job, params, plan)
+        offered = offer_games(job, params, plan)
+        game, refused = load_game(offered.config), offered.refused
         totals = choose_games(params, plan, now_s=now_s)
         if outside := totals.games_offered - totals.games:
             refused["outside_window"] = outside
@@ -100,7 +101,7 @@ def _export(job: Job, params: ExportParams) -> Outcome:
             told = f"no game to learn from ({dict(refused)})"
             raise Corrupt(params.out, found=told, advice="Nothing was written")
         with sealing(params.out) as part:
-            _write(job, params, game, plan, part, now_s=now_s)
+            _write(job, params, game, plan, part, offered=offered, now_s=now_s)
             job.stage("checking")
             check = check_samples(part, game=game)
             if not check.valid:
@@ -124,17 +125,32 @@ def _export(job: Job, params: ExportParams) -> Outcome:
     return Outcome(ExitCode.DONE, told_of)
 
 
-def offer_games(job: Job, params: ExportParams, plan: SamplePlan) -> Counter[str]:
-    """Offer the games that agree with the rules and the limits, once each; returns why others do not."""
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The shards that games were offered of."""
+
+    config: str
+    digests: tuple[str, ...]
+    refused: Counter[str]  # why other games were not
+
+
+def offer_games(job: Job, params: ExportParams, plan: SamplePlan) -> Offered:
+    """Offer the games that agree with the rules and the limits, once each."""
     reports = {_read_report(path, ReportName).sha256: path for path in params.reports}
     checks = ValidateParams(shards=params.shards, moves_min=params.moves_min)
     refused: Counter[str] = Counter()
+    configs: dict[str, Path] = {}
+    digests = tuple(file_sha256(path) for path in params.shards)
     job.stage("validating", total=len(params.shards))
     with SeenGames() as seen:
         for number, path in enumerate(params.shards):
             job.stop_point()
-            refused.update(_note_accepted(path, reports.get(file_sha256(path)), plan, checks))
             with open_shard(path) as shard:
+                configs.setdefault(shard.metadata.get("config_key", "unknown"), path)
+                if len(configs) > 1:
+                    told = ", ".join(f"{config} ({where.name})" for config, where in configs.items())
+                    raise ConfigError(f"shards of several configs cannot go into one file: {told}")
+                refused.update(_note_accepted(path, reports.get(digests[number]), plan, checks))
                 for summary in shard.summaries():
                     quality = plan.quality_of(summary.game_id)
                     if quality is None:
@@ -145,7 +161,7 @@ def offer_games(job: Job, params: ExportParams, plan: SamplePlan) -> Counter[str
                     else:
                         plan.offer(_planned(number, summary, quality, hold_out=params.hold_out))
             job.progress(number + 1)
-    return refused
+    return Offered(next(iter(configs)), digests, refused)
 
 
 def _note_accepted(
@@ -203,7 +219,16 @@ def _held_out(params: ExportParams, totals: PlanTotals) -> dict[str, Any]:
     return {"share": params.hold_out, "games": totals.held_games, "rows": totals.held_rows}
 
 
-def _write(job: Job, params: ExportParams, game: Game, plan: SamplePlan, part: Path, *, now_s: float) -> None:
+def _write(
+    job: Job,
+    params: ExportParams,
+    game: Game,
+    plan: SamplePlan,
+    part: Path,
+    *,
+    offered: Offered,
+    now_s: float,
+) -> None:
     totals = plan.totals()
     symmetries = tuple(range(game.symmetries)) if params.symmetries else (0,)
     teaching = Teaching(symmetries, params.value_mix, params.features)
@@ -221,6 +246,8 @@ def _write(job: Job, params: ExportParams, game: Game, plan: SamplePlan, part: P
                 written += len(columns["values"])
                 index_max = max(index_max, int(columns["policy_indices"].max()))
                 job.progress(written)
+            if file_sha256(path) != offered.digests[number]:
+                raise Corrupt(path, found="it changed while it was read", advice="Export again")
         metadata = {
             "export_time": now_s,
             "newest_game_time": totals.newest_s,
@@ -230,30 +257,25 @@ def _write(job: Job, params: ExportParams, game: Game, plan: SamplePlan, part: P
             "window": params.window,
             "value_mix": params.value_mix,
             "hold_out": _held_out(params, totals),
-            "shards": [file_sha256(path) for path in params.shards],
+            "shards": offered.digests,
         }
         texts = {"metadata": json.dumps(metadata), "codes": json.dumps(codes.as_json())}
         writer.finish({**scalars(game, rows=rows, policy_index_max=index_max), **texts})
 
 
 def _marked_games(plan: SamplePlan, number: int, path: Path) -> Iterator[MarkedGame]:
-    with open_shard(path) as shard:
-        for stored in shard.games(lambda game_id: plan.marks_of(number, game_id) is not None):
-            marks = plan.marks_of(number, stored.game.game_id) if isinstance(stored, StoredGame) else None
-            if isinstance(stored, StoredGame) and marks is not None:
-                yield stored, marks
+    marks: dict[str, Marks] = {}
 
+    def is_in(game_id: str) -> bool:
+        if (found := plan.marks_of(number, game_id)) is not None:
+            marks[game_id] = found
+        return found is not None
 
-def _config_of(shards: Sequence[Path]) -> str:
-    """The one config that all shards are of."""
-    configs: dict[str, Path] = {}
-    for path in shards:
-        with open_shard(path) as shard:
-            configs.setdefault(shard.metadata.get("config_key", "unknown"), path)
-    if len(configs) > 1:
-        told = ", ".join(f"{config} ({path.name})" for config, path in configs.items())
-        raise ConfigError(f"shards of several configs cannot go into one file: {told}")
-    return next(iter(configs))
+    # Every value was checked when its games were offered, and it is compared with what it was then.
+    with open_shard(path, every_value=False) as shard:
+        for stored in shard.games(is_in):
+            if isinstance(stored, StoredGame):
+                yield stored, marks.pop(stored.game.game_id)
 
 
 class ReportName(msgspec.Struct, frozen=True):

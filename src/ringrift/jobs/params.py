@@ -37,7 +37,10 @@ P = TypeVar("P", bound=Params)
 
 def parse_params(kind: str, summary: str, params: type[P], argv: Sequence[str]) -> P:
     """Read options and JSON; raises `ConfigError` for values that cannot be, and exits for `--help`."""
-    options = vars(_parser(kind, summary, params).parse_args(argv))
+    # As a worker starts it; making a parser takes longer than all the rest.
+    is_all_json = len(argv) == 2 and argv[0] == "--params"
+    options: dict[str, Any] = {"params_json": argv[1]} if is_all_json else {}
+    options = options or vars(_parser(kind, summary, params).parse_args(argv))
     source = options.pop("params_json", None)
     fields = {} if source is None else _read_json(source)
     fields.update({name: value for name, value in options.items() if value is not None})

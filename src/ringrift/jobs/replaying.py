@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringrift.games.contract import ActionArray, Game, LegalActions, States
+from ringrift.games.contract import ActionArray, Game, LegalActions, States, ragged_index
+from ringrift.jobs.shards.records import SoftPolicies, StoredGame
+
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +28,58 @@ class ReplayStep:
     """The positions before one move of every game that has such a move."""
 
     move: int
-    rows: npt.NDArray[np.int64]  # which of the replayed games
+    rows: Numbers  # which of the replayed games
     states: States
     legal: LegalActions
     actions: ActionArray  # the recorded move of each
+
+
+class RecordedMoves:
+    """What was recorded of the moves of some games, as columns: one game after the other."""
+
+    def __init__(self, games: Sequence[StoredGame]) -> None:
+        lengths = np.array([0, *(len(each.game.actions) for each in games)], dtype=np.int64)
+        self._starts = np.cumsum(lengths)[:-1]
+        self.players = np.concatenate([each.moves.players for each in games])
+        self.phases = [phase for each in games for phase in each.moves.phases]
+        self.types = [kind for each in games for kind in each.moves.types]
+        self.root_values = np.concatenate([each.game.root_values for each in games])
+        self.policies = SoftPolicies.joined([each.game.policies for each in games])
+        self.named = np.diff(self.policies.offsets)  # actions in each policy
+
+    def places(self, rows: Numbers, moves: Numbers | int) -> Numbers:
+        """Where *moves* of the games *rows* lie in the columns."""
+        places: Numbers = self._starts[rows] + moves
+        return places
+
+    def names_all(self, places: Numbers, legal: LegalActions) -> npt.NDArray[np.bool_]:
+        """Which of the policies at *places* name exactly the *legal* actions, in the same order."""
+        counts = self.named[places]
+        alike: npt.NDArray[np.bool_] = counts == legal.counts
+        rows = np.flatnonzero(alike)
+        named, _ = ragged_index(self.policies.offsets, places[rows])
+        allowed, _ = ragged_index(legal.offsets, rows)
+        differ = self.policies.actions[named] != legal.actions[allowed]
+        alike[np.repeat(rows, counts[rows])[differ]] = False
+        return alike
 
 
 class BatchReplay:
     """Walks some games move by move; a game with a fault leaves the walk."""
 
     def __init__(self, game: Game, recorded: Sequence[ActionArray]) -> None:
-        self._game, self._recorded = game, recorded
+        self._game = game
         self._lengths = np.array([len(actions) for actions in recorded], dtype=np.int64)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._actions = np.concatenate([np.empty(0, np.int32), *recorded])
+        self._going_on = np.ones(len(recorded), dtype=bool)
         self.finals: States = game.new_states(len(recorded))
         self.faults: dict[int, Fault] = {}
 
     def steps(self) -> Iterator[ReplayStep]:
         """Each step in turn; afterwards `faults` is complete and `finals` holds the last positions."""
         for move in range(int(self._lengths.max(initial=0))):
-            rows = np.array([row for row in np.flatnonzero(self._lengths > move) if row not in self.faults])
+            rows = np.flatnonzero(self._going_on & (self._lengths > move))
             if not rows.size:
                 break
             step = self._step(move, rows)
@@ -55,11 +91,12 @@ class BatchReplay:
     def refuse(self, row: int, fault: Fault) -> None:
         """Take a game out of the walk; its first fault stays."""
         self.faults.setdefault(int(row), fault)
+        self._going_on[row] = False
 
-    def _step(self, move: int, rows: npt.NDArray[np.int64]) -> ReplayStep | None:
+    def _step(self, move: int, rows: Numbers) -> ReplayStep | None:
         """The step without the games whose move is against the rules."""
         states = self.finals[rows]
-        actions = np.array([self._recorded[row][move] for row in rows], dtype=np.int32)
+        actions = self._actions[self._starts[rows] + move]
         legal = self._game.legal(states)
         fine = is_legal(legal, actions)
         if not fine.all():
@@ -80,7 +117,7 @@ class BatchReplay:
         self.finals[step.rows] = after
 
     def _find_unfinished(self) -> None:
-        if not len(self._recorded):
+        if not len(self._lengths):
             return
         for row in np.flatnonzero(~self._game.terminal(self.finals)):
             told = f"the game is not over after its {self._lengths[row]} moves"

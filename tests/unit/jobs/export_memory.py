@@ -15,6 +15,7 @@ from ringrift.jobs import checking, sealing
 from ringrift.jobs.export import EXPORT
 from ringrift.jobs.frame import run_job
 from ringrift.jobs.samples import from_games, npz_check, npz_writer
+from ringrift.jobs.shards import reader
 
 PIECES = (
     (npz_check, "_PIECE_BYTES"),
@@ -37,8 +38,9 @@ def peak(folder: Path, count: int) -> int:
 def main() -> None:
     for module, piece in PIECES:
         setattr(module, piece, 2**12)
-    for module in (checking, from_games):
+    for module in (checking, reader):
         module.GAMES_AT_ONCE = 4
+    from_games.BYTES_GATHERED = 2**12
     npz_check._ROWS_AT_ONCE = 2**6
     folder = Path(sys.argv[1])
     peak(folder, 4)  # what is loaded once

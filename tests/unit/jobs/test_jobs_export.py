@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from jobs_samples import random_game, write_shard
 
 from ringrift.games.registry import load_game
-from ringrift.jobs.export import EXPORT
+from ringrift.jobs.export import EXPORT, choose_games
 from ringrift.jobs.frame import run_job
 from ringrift.jobs.samples.hold_out import is_held_out
 from ringrift.jobs.samples.npz_check import check_samples, quick_check
 from ringrift.jobs.samples.plan import PlannedGame, SamplePlan
 from ringrift.jobs.samples.window import SOURCE_WEIGHTS, PowerWindow, freshness, unscaled_weight
+from ringrift.jobs.shards.records import SoftPolicies
 from ringrift.jobs.validate import VALIDATE
 
 NOW = 2_000_000.0
@@ -144,6 +145,29 @@ def test_a_report_spares_the_replay_and_is_bound_to_its_shard(tmp_path, shard):
         db.execute("INSERT INTO schema_metadata VALUES ('touched', 'yes')")
     db.close()
     assert export([shard], tmp_path / "y.npz", "--reports", report)[1]["games"] == 8
+
+
+def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path, shard, monkeypatch):
+    def exchanged(*args, **named):
+        shard.write_bytes(write_shard(tmp_path / "other", [random_game(seed=0)]).path.read_bytes())
+        return choose_games(*args, **named)
+
+    monkeypatch.setattr("ringrift.jobs.export.choose_games", exchanged)
+    code, result = export([shard], tmp_path / "x.npz")
+    assert (code, "changed" in result["error"]) == (4, True)
+    assert not (tmp_path / "x.npz").exists()
+
+
+def test_a_policy_that_names_some_actions_gives_the_others_nothing(tmp_path):
+    played = random_game(seed=5)
+    first = np.array([[6, 2]], dtype=np.int32).ravel()
+    rest = played.policies.between(1, len(played.actions))
+    some = SoftPolicies(np.array([0, 2]), first, np.array([0.25, 0.75], dtype=np.float32))
+    shard = write_shard(tmp_path, [replace(played, policies=SoftPolicies.joined([some, rest]))]).path
+    assert export([shard], tmp_path / "x.npz")[0] == 0
+    arrays = load(tmp_path / "x.npz")
+    at = arrays["move_numbers"].tolist().index(0)
+    assert policy_of(arrays, at) == {0: 0, 1: 0, 2: 0.75, 3: 0, 4: 0, 5: 0, 6: 0.25}
 
 
 def test_the_newest_games_make_the_window(tmp_path):

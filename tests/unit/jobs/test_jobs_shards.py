@@ -14,7 +14,7 @@ from jobs_samples import CONFIG, random_game, write_shard
 
 from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew, StorageFull
 from ringrift.games.registry import load_game
-from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.shards.reader import BrokenGame, open_shard
 from ringrift.jobs.shards.writer import ShardWriter
 
 
@@ -212,3 +212,16 @@ def test_one_that_is_killed_while_it_makes_its_file_can_be_started_again(tmp_pat
     again = ShardWriter(tmp_path, "run", load_game(CONFIG), games_per_shard=10, facts={})
     assert again.done_ids() == set()
     again.close()
+
+
+def test_a_game_that_cannot_be_read_leaves_those_beside_it_whole(tmp_path):
+    played = [random_game(seed=seed) for seed in range(4)]
+    path = write_shard(tmp_path, played).path
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE game_moves SET move_probs = x'00' WHERE game_id = ?", (played[2].game_id,))
+    db.close()
+    found = games_of(path)
+    assert isinstance(found[2], BrokenGame)
+    assert "1 bytes" in found[2].why
+    for at in (0, 1, 3):
+        assert found[at].game.fingerprint() == played[at].fingerprint() == found[at].fingerprint

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ringrift.errors import Corrupt
-from ringrift.games.contract import Game, LegalActions, States
-from ringrift.jobs.checking import GAMES_AT_ONCE, in_groups
-from ringrift.jobs.replaying import BatchReplay, ReplayStep
+from ringrift.games.contract import Game, LegalActions, States, ragged_index
+from ringrift.jobs.checking import held_together
+from ringrift.jobs.replaying import BatchReplay, Numbers, RecordedMoves, ReplayStep
 from ringrift.jobs.samples.hold_out import game_hash
 from ringrift.jobs.samples.layout import FEATURES, SEATS_MAX, Codes, Columns
 from ringrift.jobs.samples.plan import Marks
+from ringrift.jobs.shards.reader import MOVE_BYTES
 from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
+
+BYTES_GATHERED = 1 << 20  # of samples, before they are handed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +43,21 @@ def game_samples(
     codes: Codes,
 ) -> Iterator[Columns]:
     """Samples of validated games, a bounded number at a time."""
-    for group in in_groups(marked, GAMES_AT_ONCE):
+    for group in held_together(marked, lambda each: each[0]):
         some = [stored for stored, _ in group]
         replay = BatchReplay(game, [each.game.actions for each in some])
-        full = [each.game.policies.searched for each in some]
+        lessons = _Lessons(game, group, teaching, codes)
+        gathered: list[ReplayStep] = []
+        size = 0
         for step in replay.steps():
-            searched = np.array([full[row][step.move] for row in step.rows])
-            if searched.any():
-                taught = _Step(game, _only(game, step, searched), group, teaching, codes)
-                for symmetry in teaching.symmetries:
-                    yield taught.columns(symmetry)
+            if (searched := lessons.searched(step)) is not None:
+                gathered.append(searched)
+                size += lessons.size(searched)
+            if size >= BYTES_GATHERED:
+                yield from lessons.of(gathered)
+                gathered, size = [], 0
+        if gathered:
+            yield from lessons.of(gathered)
         for row, fault in replay.faults.items():
             name = some[row].game.game_id
             if fault.reason == "unfinished" and some[row].game.termination == RESIGNATION:
@@ -56,107 +65,116 @@ def game_samples(
             raise Corrupt(name, found=f"{fault.reason}: {fault.detail}", advice="Validate the shard again")
 
 
-def _only(game: Game, step: ReplayStep, mask: npt.NDArray[np.bool_]) -> ReplayStep:
-    if mask.all():
-        return step
-    states = step.states[mask]
-    return ReplayStep(step.move, step.rows[mask], states, game.legal(states), step.actions[mask])
+class _Lessons:
+    """The samples of some games: what is the same for all moves of a game is looked up once."""
 
-
-class _Step:
-    """The samples of one move of several games."""
-
-    def __init__(
-        self,
-        game: Game,
-        step: ReplayStep,
-        group: Sequence[MarkedGame],
-        teaching: Teaching,
-        codes: Codes,
-    ) -> None:
-        self._game, self._step = game, step
-        self._stored = [group[row][0] for row in step.rows]
-        self._marks = [group[row][1] for row in step.rows]
-        self._seats = game.to_move(step.states)
-        self._policy = np.concatenate(
-            [
-                policy_on(step.legal.of(at), *each.game.policies.of(step.move))
-                for at, each in enumerate(self._stored)
-            ]
-        )
-        self._with_features = teaching.with_features
-        self._fixed = self._same_for_all_symmetries(teaching, codes)
-
-    def columns(self, symmetry: int) -> Columns:
-        """All columns of these samples, turned."""
-        states: States = self._step.states
-        legal: LegalActions = self._step.legal
-        actions = legal.actions
-        if symmetry:
-            actions = self._game.turned_actions(states, legal, symmetry)
-            states = self._game.turned(states, symmetry)
-        seen = {FEATURES: self._game.observe(states)} if self._with_features else {}
-        return {
-            **self._fixed,
-            **seen,
-            "states": states,
-            "policy_counts": legal.counts,
-            "policy_indices": actions,
-            "policy_values": self._policy,
-            "symmetries": np.full(len(states), symmetry),
-        }
-
-    def _same_for_all_symmetries(self, teaching: Teaching, codes: Codes) -> dict[str, npt.NDArray[Any]]:
-        move, stored = self._step.move, self._stored
-        values = np.stack([_value_target(each, move, teaching.value_mix) for each in stored])
-        rows = np.arange(len(stored))
-        padded = np.zeros((len(stored), SEATS_MAX), dtype=np.float32)
-        padded[:, : values.shape[1]] = values
+    def __init__(self, game: Game, group: Sequence[MarkedGame], teaching: Teaching, codes: Codes) -> None:
+        self._game, self._teaching = game, teaching
+        stored, marks = [each for each, _ in group], [mark for _, mark in group]
         games = [each.game for each in stored]
-        elos = [each.metadata.get("generator_elo", np.nan) for each in games]
-        rivals = [_opponent(each, seat) for each, seat in zip(stored, self._seats, strict=True)]
-        return {
-            "globals": np.stack([self._seats, np.full(len(stored), self._game.players)], axis=1),
-            "values": values[rows, self._seats],
-            "values_mp": padded,
-            "num_players": np.full(len(stored), self._game.players),
-            "seats": self._seats,
-            "move_numbers": np.full(len(stored), move),
+        self._recorded = RecordedMoves(stored)
+        self._results = np.array([each.results for each in games])
+        self._phases = codes.of_all("phases", self._recorded.phases)
+        self._types = codes.of_all("move_types", self._recorded.types)
+        elos = np.array([each.metadata.get("generator_elo", np.nan) for each in games], dtype=np.float32)
+        seats = [seat.ai_type for each in games for seat in each.seats]
+        self._players = codes.of_all("opponent_types", seats).reshape(len(games), game.players)
+        self._of_game: dict[str, npt.NDArray[Any]] = {
             "total_game_moves": np.array([each.total_moves for each in stored]),
-            "phases": np.array([codes.of("phases", each.moves.phases[move]) for each in stored]),
-            "move_types": np.array([codes.of("move_types", each.moves.types[move]) for each in stored]),
-            "victory_types": np.array([codes.of("victory_types", each.termination) for each in games]),
-            "engine_modes": np.array([codes.of("engine_modes", each.engine_mode) for each in games]),
-            "opponent_types": np.array([codes.of("opponent_types", rival) for rival in rivals]),
-            "generator_elo": np.array(elos, dtype=np.float32),
-            "opponent_elo": np.array(elos, dtype=np.float32),
-            "quality_score": np.array([mark.quality for mark in self._marks]),
-            "sample_weights": np.array([mark.weight for mark in self._marks]),
+            "victory_types": codes.of_all("victory_types", [each.termination for each in games]),
+            "engine_modes": codes.of_all("engine_modes", [each.engine_mode for each in games]),
+            "generator_elo": elos,
+            "opponent_elo": elos,
+            "quality_score": np.array([mark.quality for mark in marks]),
+            "sample_weights": np.array([mark.weight for mark in marks]),
             "timestamps": np.array([each.completed_s for each in games]),
             "game_hashes": np.array([game_hash(each.fingerprint) for each in stored], dtype=np.uint64),
         }
 
+    def searched(self, step: ReplayStep) -> ReplayStep | None:
+        """The part of *step* that teaches something."""
+        rows = np.flatnonzero(self._recorded.named[self._recorded.places(step.rows, step.move)])
+        if len(rows) == len(step.rows):
+            return step
+        flat, offsets = ragged_index(step.legal.offsets, rows)
+        legal = LegalActions(offsets, step.legal.actions[flat])
+        kept = ReplayStep(step.move, step.rows[rows], step.states[rows], legal, step.actions[rows])
+        return kept if len(rows) else None
+
+    def size(self, step: ReplayStep) -> int:
+        """Bytes of its samples, about."""
+        seen = 4 * prod(self._game.observation_shape) if self._teaching.with_features else 0
+        each = step.states.nbytes + 8 * len(step.legal.actions) + (seen + MOVE_BYTES) * len(step.rows)
+        return each * len(self._teaching.symmetries)
+
+    def of(self, steps: Sequence[ReplayStep]) -> Iterator[Columns]:
+        """All columns of *steps*, in each symmetry."""
+        moves = np.repeat([step.move for step in steps], [len(step.rows) for step in steps])
+        rows = np.concatenate([step.rows for step in steps])
+        states: States = np.concatenate([step.states for step in steps])
+        counts = np.concatenate([np.zeros(1, np.int64), *(step.legal.counts for step in steps)])
+        legal = LegalActions(np.cumsum(counts), np.concatenate([step.legal.actions for step in steps]))
+        fixed = self._same_for_all_symmetries(rows, moves, states, legal)
+        for symmetry in self._teaching.symmetries:
+            turned, actions = states, legal.actions
+            if symmetry:
+                turned = self._game.turned(states, symmetry)
+                actions = self._game.turned_actions(states, legal, symmetry)
+            seen = {FEATURES: self._game.observe(turned)} if self._teaching.with_features else {}
+            which = np.full(len(rows), symmetry)
+            yield {**fixed, **seen, "states": turned, "policy_indices": actions, "symmetries": which}
+
+    def _same_for_all_symmetries(
+        self, rows: Numbers, moves: Numbers, states: States, legal: LegalActions
+    ) -> dict[str, npt.NDArray[Any]]:
+        game, places = self._game, self._recorded.places(rows, moves)
+        seats, values = game.to_move(states), self._value_targets(rows, places)
+        padded = np.zeros((len(rows), SEATS_MAX), dtype=np.float32)
+        padded[:, : values.shape[1]] = values
+        players = np.full(len(rows), game.players)
+        return {
+            **{name: column[rows] for name, column in self._of_game.items()},
+            "globals": np.stack([seats, players], axis=1),
+            "values": values[np.arange(len(rows)), seats],
+            "values_mp": padded,
+            "num_players": players,
+            "seats": seats,
+            "move_numbers": moves,
+            "phases": self._phases[places],
+            "move_types": self._types[places],
+            "opponent_types": self._players[rows, (seats + 1) % game.players],  # who sat next
+            "policy_counts": legal.counts,
+            "policy_values": self._policies(places, legal),
+        }
+
+    def _policies(self, places: Numbers, legal: LegalActions) -> Floats:
+        """Over all legal actions, each summing to 1 exactly enough for training."""
+        policies = self._recorded.policies
+        if (alike := self._recorded.names_all(places, legal)).all():
+            flat = policies.probabilities[ragged_index(policies.offsets, places)[0]]
+        else:
+            flat = np.zeros(len(legal.actions), dtype=np.float32)
+            named, _ = ragged_index(policies.offsets, places[alike])
+            flat[ragged_index(legal.offsets, np.flatnonzero(alike))[0]] = policies.probabilities[named]
+            for at in np.flatnonzero(~alike).tolist():
+                span = slice(legal.offsets[at], legal.offsets[at + 1])
+                flat[span] = policy_on(legal.of(at), *policies.of(int(places[at])))
+        totals = np.add.reduceat(flat, legal.offsets[:-1])
+        summing_to_one: Floats = np.divide(flat, np.repeat(totals, legal.counts), dtype=np.float32)
+        return summing_to_one
+
+    def _value_targets(self, rows: Numbers, places: Numbers) -> Floats:
+        results, mix = self._results[rows], self._teaching.value_mix
+        if not mix:
+            return results
+        found = self._recorded.root_values[places]
+        mixed = np.clip((1 - mix) * results + mix * found, -1, 1).astype(np.float32)
+        return np.where(np.isnan(found).any(axis=1)[:, None], results, mixed)
+
 
 def policy_on(legal: npt.NDArray[np.int32], actions: npt.NDArray[np.int32], probabilities: Floats) -> Floats:
-    """The distribution over all *legal* actions, summing to 1 exactly enough for training."""
-    if not np.array_equal(legal, actions):
-        spread = np.zeros(len(legal), dtype=np.float32)
-        order = np.argsort(legal)
-        spread[order[np.searchsorted(legal[order], actions)]] = probabilities
-        probabilities = spread
-    summing_to_one: Floats = np.divide(probabilities, probabilities.sum(), dtype=np.float32)
-    return summing_to_one
-
-
-def _value_target(stored: StoredGame, move: int, mix: float) -> Floats:
-    results, found = stored.game.results, stored.game.root_values[move]
-    if not mix or np.isnan(found).any():
-        return results
-    mixed: Floats = np.clip((1 - mix) * results + mix * found, -1, 1).astype(np.float32)
-    return mixed
-
-
-def _opponent(stored: StoredGame, seat: int) -> str:
-    """Who sat at the next seat."""
-    seats = stored.game.seats
-    return seats[(seat + 1) % len(seats)].ai_type
+    """The distribution over all *legal* actions, of which it names some, in any order."""
+    spread = np.zeros(len(legal), dtype=np.float32)
+    order = np.argsort(legal)
+    spread[order[np.searchsorted(legal[order], actions)]] = probabilities
+    return spread

@@ -7,7 +7,7 @@ span of `policy_values`. They name every legal action of the position. Words are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,11 @@ class Codes:
             return NO_WORD
         known = self.words[column]
         return known.setdefault(word, len(known))
+
+    def of_all(self, column: str, words: Sequence[str | None]) -> npt.NDArray[np.int16]:
+        """The number of each word; a word that no sample needs may be among them."""
+        numbers = {word: self.of(column, word) for word in dict.fromkeys(words)}
+        return np.array([numbers[word] for word in words], dtype=np.int16)
 
     def as_json(self) -> dict[str, list[str]]:
         return {column: list(known) for column, known in self.words.items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -24,6 +26,17 @@ Row = tuple[Any, ...]
 
 MOVE_COLUMNS = 9  # that are read of each move
 VALUE_MAX = 1.001
+_ENTRY_BYTES = 8  # of an action and its probability
+
+
+@dataclass(frozen=True, slots=True)
+class GameRows:
+    """The rows of one game, as they lie in the tables."""
+
+    game: Row
+    players: Sequence[Row]
+    moves: Sequence[Row]
+    size: int  # bytes, about
 
 
 class Undecodable(ValueError):
@@ -98,34 +111,56 @@ def encode_policy(actions: ActionArray, probabilities: Floats) -> bytes | None:
     return actions.astype("<i4").tobytes() + probabilities.astype("<f4").tobytes()
 
 
-def decode_policy(blob: bytes | None) -> tuple[ActionArray, Floats]:
-    if blob is None:
-        return np.empty(0, np.int32), np.empty(0, np.float32)
-    if len(blob) % 8 or not blob:
-        raise Undecodable(f"a policy of {len(blob)} bytes")
-    half = len(blob) // 2
-    return np.frombuffer(blob[:half], "<i4"), np.frombuffer(blob[half:], "<f4")
+def stored_games(rows: Sequence[GameRows]) -> list[StoredGame]:
+    """Put the rows of some games of as many players together; raises `Undecodable` if one is no game.
 
-
-def stored_game(game: Row, players: Sequence[Row], moves: Sequence[Row]) -> StoredGame:
-    """Put the rows of one game together; raises `Undecodable`."""
+    All moves are decoded at once: of short games there are many, and each by itself would take far longer.
+    """
     try:
-        return _stored_game(game, players, moves)
+        return _stored_games(rows)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.DecodeError) as fault:
         raise Undecodable(str(fault)) from fault
 
 
-def _stored_game(game: Row, players: Sequence[Row], moves: Sequence[Row]) -> StoredGame:
-    if not 1 <= game[2] <= PLAYERS_MAX:
-        raise Undecodable(f"a game of {game[2]} players")
-    _check_words(game, players)
-    if [row[0] for row in moves] != list(range(len(moves))):
+def _stored_games(rows: Sequence[GameRows]) -> list[StoredGame]:
+    players = rows[0].game[2]
+    for each in rows:
+        if each.game[2] != players or not 1 <= players <= PLAYERS_MAX:
+            raise Undecodable(f"a game of {each.game[2]} players")
+        _check_words(each.game, each.players)
+        if [row[0] for row in each.players] != list(range(1, players + 1)):
+            raise Undecodable(f"{len(each.players)} players are recorded for a game of {players}")
+    ends = list(accumulate(len(each.moves) for each in rows))
+    starts = [0, *ends[:-1]]
+    numbers, turns, movers, phases, types, actions, texts, blobs, values = _columns(
+        [move for each in rows for move in each.moves]
+    )
+    firsts = np.repeat(starts, [len(each.moves) for each in rows])
+    if not np.array_equal(np.array(numbers, dtype=np.int64), np.arange(ends[-1]) - firsts):
         raise Undecodable("move numbers have gaps")
-    if [row[0] for row in players] != list(range(1, game[2] + 1)):
-        raise Undecodable(f"{len(players)} players are recorded for a game of {game[2]}")
-    _, turns, movers, phases, types, actions, texts, probabilities, values = _columns(moves)
-    policies = [decode_policy(blob) for blob in probabilities]
-    played = PlayedGame(
+    columns = MoveColumns(
+        players=np.array(movers, dtype=np.int64),
+        turns=np.array(turns, dtype=np.int64),
+        phases=phases,
+        types=types,
+        texts=texts,
+    )
+    made = np.array(actions, dtype=np.int32)
+    policies, root_values = decode_policies(blobs), _root_values(values, players=players)
+    games = []
+    for each, start, end in zip(rows, starts, ends, strict=True):
+        span = slice(start, end)
+        played = _played(each, made[span], policies.between(start, end), root_values[span])
+        game = each.game
+        games.append(
+            StoredGame(played, columns.part(span), total_moves=game[10], winner=game[8], fingerprint=game[15])
+        )
+    return games
+
+
+def _played(rows: GameRows, actions: ActionArray, policies: SoftPolicies, root_values: Floats) -> PlayedGame:
+    game = rows.game
+    return PlayedGame(
         game_id=game[0],
         config_key=game[1],
         seed=game[3],
@@ -148,43 +183,41 @@ def _stored_game(game: Row, players: Sequence[Row], moves: Sequence[Row]) -> Sto
                 result=float(row[5]),
                 ranking=int(row[6]),
             )
-            for row in players
+            for row in rows.players
         ),
-        actions=np.array(actions, dtype=np.int32),
-        policies=SoftPolicies(
-            offsets=np.cumsum([0] + [len(named) for named, _ in policies], dtype=np.int64),
-            actions=_joined([named for named, _ in policies], np.dtype(np.int32)),
-            probabilities=_joined([shares for _, shares in policies], np.dtype(np.float32)),
-        ),
-        root_values=_root_values(values, players=game[2]),
+        actions=actions,
+        policies=policies,
+        root_values=root_values,
     )
-    columns = MoveColumns(
-        players=np.array(movers, dtype=np.int64),
-        turns=np.array(turns, dtype=np.int64),
-        phases=phases,
-        types=types,
-        texts=texts,
-    )
-    return StoredGame(played, columns, total_moves=game[10], winner=game[8], fingerprint=game[15])
+
+
+def decode_policies(blobs: Sequence[bytes | None]) -> SoftPolicies:
+    """The policies of some moves; each is all actions as 32-bit integers, then all probabilities."""
+    sizes = np.array([0 if blob is None else len(blob) or -1 for blob in blobs], dtype=np.int64)
+    if (odd := np.flatnonzero((sizes < 0) | (sizes % _ENTRY_BYTES != 0))).size:
+        raise Undecodable(f"a policy of {max(0, sizes[odd[0]])} bytes")
+    counts = sizes // _ENTRY_BYTES
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    words = np.frombuffer(b"".join(blob for blob in blobs if blob is not None), "<i4")
+    # Behind the actions and probabilities of all moves before come the move's own actions.
+    places = np.arange(offsets[-1]) + np.repeat(offsets[:-1], counts)
+    return SoftPolicies(offsets, words[places], words.view("<f4")[places + np.repeat(counts, counts)])
 
 
 def _columns(moves: Sequence[Row]) -> Sequence[tuple[Any, ...]]:
     return list(zip(*moves, strict=True)) or [()] * MOVE_COLUMNS
 
 
-def _joined(parts: Sequence[Any], dtype: np.dtype[Any]) -> Any:
-    return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype, copy=False)
-
-
 def _root_values(blobs: Sequence[bytes | None], *, players: int) -> Floats:
     values = np.full((len(blobs), players), np.nan, dtype=np.float32)
-    for number, blob in enumerate(blobs):
-        if blob is not None:
-            if len(blob) != 4 * players:
-                raise Undecodable(f"values of {len(blob)} bytes for {players} players")
-            values[number] = np.frombuffer(blob, "<f4")
-            if not (np.abs(values[number]) <= VALUE_MAX).all():
-                raise Undecodable(f"the values of move {number} are not from -1 to 1")
+    there = np.array([blob is not None for blob in blobs], dtype=bool)
+    sizes = {len(blob) for blob in blobs if blob is not None}
+    if odd := sizes - {4 * players}:
+        raise Undecodable(f"values of {min(odd)} bytes for {players} players")
+    joined = b"".join(blob for blob in blobs if blob is not None)
+    values[there] = np.frombuffer(joined, "<f4").reshape(-1, players)
+    if (outside := np.flatnonzero(there & ~(np.abs(values) <= VALUE_MAX).all(axis=1))).size:
+        raise Undecodable(f"the values of move {outside[0]} are not from -1 to 1")
     return values
 
 

@@ -1,16 +1,16 @@
-"""Reading shards: one game at a time, never more than one in memory."""
+"""Reading shards: a few games at a time, never more than that in memory."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringrift.errors import Corrupt
 from ringrift.foreign_files.databases import open_foreign_database
-from ringrift.jobs.shards.encoding import Row, Undecodable, stored_game
+from ringrift.jobs.shards.encoding import GameRows, Row, Undecodable, stored_games
 from ringrift.jobs.shards.records import StoredGame
 from ringrift.jobs.shards.schema import COPY_ADVICE, PLAYERS_MAX, TABLE_RULES, check_header
 
@@ -38,6 +38,9 @@ FROM games ORDER BY run_id, run_index, game_id
 FACTS_MAX = 100
 MOVES_MAX = 50_000  # of one game; the longest that a game may be is 32,768
 GAME_BYTES_MAX = 64 << 20  # policies and values of one game
+GAMES_AT_ONCE, BYTES_AT_ONCE = 64, 1 << 20  # that are put together
+MOVES_AT_ONCE = 64
+MOVE_BYTES = 256  # that a move takes beside its policy, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +93,55 @@ class ShardReader:
 
     def games(self, wanted: Callable[[str], bool] | None = None) -> Iterator[StoredGame | BrokenGame]:
         """Every game, or those whose id is wanted, in the order in which the run numbered them."""
+        group: list[GameRows] = []
+        size = 0
         for row in self._db.execute(_GAMES):
-            if wanted is None or wanted(row[0]):
-                yield self._assemble(row)
+            if wanted is not None and not wanted(row[0]):
+                continue
+            try:
+                group.append(self._rows(row))
+            except Undecodable as fault:
+                yield from _assembled(group)
+                group, size = [], 0
+                yield BrokenGame(str(row[0]), str(fault))
+                continue
+            size += group[-1].size
+            if len(group) >= GAMES_AT_ONCE or size >= BYTES_AT_ONCE:
+                yield from _assembled(group)
+                group, size = [], 0
+        yield from _assembled(group)
 
-    def _assemble(self, row: Row) -> StoredGame | BrokenGame:
+    def _rows(self, row: Row) -> GameRows:
         players = self._db.execute(_PLAYERS, row[:1]).fetchmany(PLAYERS_MAX + 1)
-        try:
-            return stored_game(row, players, self._moves(row))
-        except Undecodable as fault:
-            return BrokenGame(str(row[0]), str(fault))
-
-    def _moves(self, row: Row) -> list[Row]:
-        moves, size = [], 0
-        for move in self._db.execute(_MOVES, row[:1]):
-            moves.append(move)
-            size += sum(len(blob) for blob in move[-2:] if blob is not None)
+        found, moves, size = self._db.execute(_MOVES, row[:1]), [], 0
+        while some := found.fetchmany(MOVES_AT_ONCE):
+            moves += some
+            size += sum(len(blob) for move in some for blob in move[-2:] if blob is not None)
             if len(moves) > MOVES_MAX or size > GAME_BYTES_MAX:
                 raise Undecodable(f"more than {MOVES_MAX} moves, or policies of {GAME_BYTES_MAX} bytes")
-        return moves
+        return GameRows(row, players, moves, size + MOVE_BYTES * len(moves))
+
+
+def _assembled(group: Sequence[GameRows]) -> Iterator[StoredGame | BrokenGame]:
+    """The games of *group*; each by itself if they cannot be put together at once."""
+    if not group:
+        return
+    try:
+        yield from stored_games(group)
+    except Undecodable as fault:
+        if len(group) == 1:
+            yield BrokenGame(str(group[0].game[0]), str(fault))
+            return
+        for each in group:
+            yield from _assembled([each])
 
 
 @contextmanager
-def open_shard(path: Path) -> Iterator[ShardReader]:
-    """Open a sealed shard; raises `Corrupt` or a kind of it if the file is damaged or not ours."""
+def open_shard(path: Path, *, every_value: bool = True) -> Iterator[ShardReader]:
+    """Open a sealed shard; raises `Corrupt` or a kind of it if the file is damaged or not ours.
+
+    Without *every_value* only SQLite's own check is made: for whoever opens it for the second time.
+    """
     check_header(path)
-    with open_foreign_database(path, TABLE_RULES, advice=COPY_ADVICE) as db:
+    with open_foreign_database(path, TABLE_RULES, advice=COPY_ADVICE, every_value=every_value) as db:
         yield ShardReader(db, path)

@@ -7,7 +7,7 @@ stored for readers and checked against a replay before anybody learns from it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,22 @@ class SoftPolicies:
     @property
     def searched(self) -> npt.NDArray[np.bool_]:
         return np.diff(self.offsets) > 0
+
+    def between(self, start: int, end: int) -> SoftPolicies:
+        """Those of the moves from *start* to *end*."""
+        offsets = self.offsets[start : end + 1]
+        span = slice(offsets[0], offsets[-1])
+        return SoftPolicies(offsets - offsets[0], self.actions[span], self.probabilities[span])
+
+    @classmethod
+    def joined(cls, parts: Sequence[SoftPolicies]) -> SoftPolicies:
+        """Those of several games, one game after the other."""
+        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.offsets) for part in parts)])
+        return cls(
+            np.cumsum(counts),
+            np.concatenate([np.empty(0, np.int32), *(part.actions for part in parts)]),
+            np.concatenate([np.empty(0, np.float32), *(part.probabilities for part in parts)]),
+        )
 
     @classmethod
     def none(cls, moves: int) -> SoftPolicies:
@@ -112,6 +128,11 @@ class MoveColumns:
     phases: tuple[str | None, ...]
     types: tuple[str, ...]
     texts: tuple[str, ...]
+
+    def part(self, span: slice) -> MoveColumns:
+        """Those of some of the moves."""
+        words = (self.phases[span], self.types[span], self.texts[span])
+        return MoveColumns(self.players[span], self.turns[span], *words)
 
 
 @dataclass(frozen=True, slots=True)

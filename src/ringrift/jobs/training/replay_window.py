@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ringrift.errors import ConfigError
-from ringrift.games.contract import Game, LegalActions
-from ringrift.jobs.training.rows import Numbers, TrainingRows, ragged_index, some_rows
+from ringrift.games.contract import Game, LegalActions, ragged_index
+from ringrift.jobs.training.rows import Numbers, TrainingRows, some_rows
 from ringrift.search.records import FinishedGame
 
 

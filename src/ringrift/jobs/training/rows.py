@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ringrift.games.contract import ActionArray, Game, LegalActions, Planes, States
+from ringrift.games.contract import ActionArray, Game, LegalActions, Planes, States, ragged_index
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
@@ -82,14 +82,6 @@ def _turned(game: Game, rows: TrainingRows, symmetries: Numbers) -> tuple[Planes
             states = game.turned(states, int(symmetry))
         planes[here] = game.observe(states)
     return planes, actions
-
-
-def ragged_index(offsets: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Places of all entries of *rows* in a flat array, and the offsets of the entries taken out."""
-    starts, counts = offsets[rows], offsets[rows + 1] - offsets[rows]
-    taken = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-    flat = np.arange(taken[-1]) + np.repeat(starts - taken[:-1], counts)
-    return flat, taken
 
 
 def some_rows(rows: TrainingRows, places: Numbers) -> TrainingRows:

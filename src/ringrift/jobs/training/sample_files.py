@@ -14,10 +14,10 @@ import numpy as np
 
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.foreign_files.sample_archives import UNREADABLE, open_samples
-from ringrift.games.contract import Game, LegalActions
+from ringrift.games.contract import Game, LegalActions, ragged_index
 from ringrift.jobs.samples.hold_out import is_held_out
 from ringrift.jobs.samples.npz_check import check_samples
-from ringrift.jobs.training.rows import Numbers, TrainingRows, joined, ragged_index
+from ringrift.jobs.training.rows import Numbers, TrainingRows, joined
 
 WANTED = (
     *("states", "policy_offsets", "policy_indices", "policy_values"),
