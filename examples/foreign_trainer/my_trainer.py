@@ -52,17 +52,20 @@ class MyTraining:
         signal.signal(signal.SIGTERM, lambda number, _frame: self.stop.append(number))
 
     def read_samples(self) -> None:
-        """The arrays are described in docs/formats.md."""
-        with np.load(self.params["samples"][0], allow_pickle=False) as file:
-            self.planes = torch.from_numpy(file["features"])
-            self.values = torch.from_numpy(file["values"])
+        """Several files, the newest last: each game is in one of them. Their arrays: docs/formats.md."""
+        read = [self._read(path) for path in self.params["samples"]]
+        self.planes, self.values, self.policies = (torch.cat(parts) for parts in zip(*read, strict=True))
+
+    def _read(self, path: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        with np.load(path, allow_pickle=False) as file:
+            planes, values = torch.from_numpy(file["features"]), torch.from_numpy(file["values"])
             offsets, actions, shares = (
                 file[name] for name in ("policy_offsets", "policy_indices", "policy_values")
             )
-        width = self.net(self.planes[:1]).logits().shape[1]
-        self.policies = torch.zeros(len(self.values), width)
-        rows = np.repeat(np.arange(len(self.values)), np.diff(offsets))
-        self.policies[rows, self.game.action_layout.slots[actions]] = torch.from_numpy(shares)
+        policies = torch.zeros(len(values), self.net(planes[:1]).logits().shape[1])
+        rows = np.repeat(np.arange(len(values)), np.diff(offsets))
+        policies[rows, self.game.action_layout.slots[actions]] = torch.from_numpy(shares)
+        return planes, values, policies
 
     def resume(self) -> None:
         if self.checkpoint.exists():

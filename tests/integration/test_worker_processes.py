@@ -257,9 +257,10 @@ async def test_a_foreign_trainer_takes_the_place_of_ours(tmp_path):
             inputs={"a.shard.db": shard},
         )
         samples = (await bench.until_state(exporting, DONE)).result["artifacts"][0]["digest"]
-        params = {"config": CONFIG, "samples": ["{inputs}/samples.npz"], "out": "{out}/model.safetensors"}
+        files = {"samples-000.npz": samples, "samples-001.npz": samples}
+        params = {"config": CONFIG, "samples": [f"{{inputs}}/{name}" for name in files]}
         item_id = await bench.order(
-            "train", {**params, "steps": 300, "batch": 16}, inputs={"samples.npz": samples}
+            "train", {**params, "out": "{out}/model.safetensors", "steps": 300, "batch": 16}, inputs=files
         )
 
         async def learning():

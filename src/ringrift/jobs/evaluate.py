@@ -139,7 +139,7 @@ class EvaluateParams(Params, frozen=True, kw_only=True):
     def matches(self, game: Game) -> tuple[GateParams, ...]:
         """The gates, or the same test against each of the opponents."""
         if self.gates:
-            if self.opponents:
+            if self.opponents and list(self.opponents) != [gate.opponent for gate in self.gates]:
                 raise ConfigError("evaluate: gates name their opponents; give either gates or opponents")
             return self.gates
         return tuple(

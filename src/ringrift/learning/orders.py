@@ -12,8 +12,8 @@ import msgspec
 from ringrift.learning.cascade import CascadeStart
 from ringrift.learning.promotion import Pairing
 from ringrift.learning.records import Model, Samples, Shard, ShardState, Unfinished
-from ringrift.learning.results import WEIGHTS_SUFFIX
-from ringrift.learning.results_matches import player_text
+from ringrift.learning.results import CHECKPOINT_FILE, WEIGHTS_SUFFIX
+from ringrift.learning.results_matches import ordered_games, player_text
 from ringrift.learning.rules import LearningRules, play_rules
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, rows_missing
@@ -130,7 +130,8 @@ def export_order(state: ConfigState, rules: LearningRules, shards: Sequence[Shar
         # A search without a network has no opinion of its own that could be worth learning.
         "value_mix": rules.value_mix if all(shard.model is not None for shard in shards) else 0.0,
         "half_life_days": 0.0,
-        "features": False,  # training makes them from the positions; they would be nine tenths of the work
+        # Our training makes them from the positions: they would be nine tenths of the work.
+        "features": "train" in rules.own_programs,
     }
     return JobOrder(config=state.config, params=params, inputs={**inputs, **reports})
 
@@ -150,18 +151,21 @@ def train_order(
     rate = rules.learning_rate * slowed * rate_factor
     steps = max(1, sample_steps // rules.batch)
     params, inputs = _training(state, rules, files, parent, steps=steps)
+    checkpoint = "" if parent is None else parent.checkpoint
+    if checkpoint in state.bad_checkpoints:
+        checkpoint = ""  # the weights of the parent are there all the same
     params |= {
         "seconds": rules.training_job_s,
         "lr": rate,
         "lr_end": rate,
-        "warmup_steps": WARMUP_STEPS if parent is None or not parent.checkpoint else 0,
+        "warmup_steps": 0 if checkpoint else WARMUP_STEPS,
         "average_decay": rules.average_decay,
         "check_every": steps,  # one look, at the end: the newest weights are what is wanted
         "held_rows": HELD_ROWS,
     }
-    if parent is not None and parent.checkpoint:
-        inputs[f"checkpoint{WEIGHTS_SUFFIX}"] = parent.checkpoint
-        params["checkpoint"] = f"{INPUTS}/checkpoint{WEIGHTS_SUFFIX}"
+    if checkpoint:
+        inputs[CHECKPOINT_FILE] = checkpoint
+        params["checkpoint"] = f"{INPUTS}/{CHECKPOINT_FILE}"
     return JobOrder(config=state.config, params=params, inputs=inputs)
 
 
@@ -243,7 +247,7 @@ def evaluate_order(
             inputs |= model_files(f"opponent-{number}", model)
             text = player_text(f"opponent-{number}{WEIGHTS_SUFFIX}", rules.evaluation_simulations)
         gates.append({"opponent": text, **_gate(pairing)})
-    params = {
+    params: dict[str, Any] = {
         "config": state.config,
         "candidate": player_text(f"candidate{WEIGHTS_SUFFIX}", rules.evaluation_simulations),
         "gates": gates,
@@ -252,6 +256,10 @@ def evaluate_order(
         "batch": match_batch(state, rules),
         "seed": order_seed(state, rules, "evaluate"),
     }
+    if "evaluate" in rules.own_programs:
+        # A program that knows no gates plays so many games against each opponent.
+        games = ordered_games(params)
+        params |= {"opponents": list(games), "games": min(games.values()), "test": "none"}
     return JobOrder(config=state.config, params=params, inputs=inputs, purpose=purpose)
 
 

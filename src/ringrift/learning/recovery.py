@@ -16,13 +16,12 @@ from ringrift.learning.facts import TrainingReset
 from ringrift.learning.recall import ancestors, distrusted_models
 from ringrift.learning.records import Model, ModelState
 from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.state import ConfigState
+from ringrift.learning.state import DIVERGED, ConfigState
 
 LOSSES_SEEN = 8
 LOSSES_NEEDED = 6
 # What a network has yet to learn changes by up to a half when games by a stronger one come.
 BAND_SHARE, BAND_DEVIATIONS = 0.75, 6.0
-DIVERGED = "the loss:"  # as a training says that could not go on
 
 
 def decided_reset(snapshot: Snapshot) -> TrainingReset | None:
@@ -106,7 +105,7 @@ def _losses(line: list[Model]) -> list[float]:
 
     Without the entropy of the targets, which nobody can learn away and which changes with who plays.
     """
-    found = [told for model in line if isinstance(told := model.losses.get("train"), dict)]
+    found = [told for model in line if (told := model.losses.get("train"))]
     return [each["policy"] - each.get("entropy", 0.0) + each["value"] for each in found]
 
 

@@ -7,11 +7,13 @@ program, and a fact that cannot be taken in would stop every later start.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
 from ringrift.learning.records import Match, Model, ModelState, Samples, Shard, ShardState, Unfinished
 from ringrift.learning.results_matches import (
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from ringrift.learning.state import ConfigState, OpenJob
 
 WEIGHTS_SUFFIX = ".safetensors"
-LOSS_FIELDS = ("train", "held", "best_held", "calibration", "samples_per_s")
+CHECKPOINT_FILE = f"checkpoint{WEIGHTS_SUFFIX}"
 DATA_REFUSED = "data_refused"
 MACHINE_CHARS_MAX = 1000
 MOVES_MAX = 50_000  # of one game
@@ -95,6 +97,32 @@ class _RecomputeFields(msgspec.Struct, frozen=True, kw_only=True):
 class _TrainFields(msgspec.Struct, frozen=True, kw_only=True):
     steps: Count = 0
     best_step: Count = 0
+
+
+class _Losses(msgspec.Struct, frozen=True, kw_only=True):
+    policy: float
+    value: float
+    entropy: float = 0.0
+
+
+class _CalibrationBin(msgspec.Struct, frozen=True, kw_only=True):
+    rows: Count
+
+
+class _Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    error: float
+    bias: float
+    bins: tuple[_CalibrationBin, ...]
+
+
+# What is kept of a training's result beside its files, where it is said as docs/jobs.md has it.
+_LEARNED: dict[str, Any] = {
+    "train": _Losses,
+    "held": float | dict[str, float],
+    "best_held": float | dict[str, float],
+    "calibration": _Calibration,
+    "samples_per_s": float,
+}
 
 
 @dataclass(slots=True)
@@ -374,7 +402,7 @@ def _train(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> 
         rows_seen=steps + (0 if before is None else before.rows_seen),
         # A network that begins anew sees the window as often as it takes; new rows pay for one chunk of that.
         steps_spent=steps if parent is not None else min(steps, state.bucket_rules.chunk_steps),
-        losses={name: fields[name] for name in LOSS_FIELDS if name in fields},
+        losses=_learned(fields),
         made_s=at_s,
         state=ended,
         history=[
@@ -386,6 +414,17 @@ def _train(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> 
         checkpoint=checkpoints[-1].digest if checkpoints else "",
     )
     return _Brought(students=[model]) if is_student else _Brought(models=[model])
+
+
+def _learned(fields: dict[str, Any]) -> dict[str, Any]:
+    """Losses and the like; another's trainer may say nothing of them, or something else by the same name."""
+    found: dict[str, Any] = {}
+    for name, kind in _LEARNED.items():
+        if name in fields:
+            with suppress(msgspec.ValidationError):
+                convert_to(fields[name], kind | None)
+                found[name] = fields[name]
+    return found
 
 
 def _artifacts(report: JobReport, kind: str) -> list[JobArtifact]:

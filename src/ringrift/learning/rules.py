@@ -116,6 +116,9 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     # Whose program plays: what RingRift's own brings is searched again whatever its result says. Empty in the
     # rules that older versions noted; in the settings it stands for what `[jobs.selfplay]` says.
     selfplay_program: Literal["", "ringrift", "user"] = ""
+    # Kinds that programs of the user's do, here or elsewhere: their orders also hold what earlier versions
+    # ordered. In the settings those with a command in `[jobs.KIND]` are added.
+    own_programs: tuple[str, ...] = ()
     set_aside_s: Seconds = 24 * 3600.0  # for how long a worker whose games fail gets no work
     set_aside_games: Literal["recall", "propose"] = "recall"  # those since its last good comparison
     diagnose_every_s: SecondsOrZero = 1800.0  # between two examinations, each of a new champion; 0: none
@@ -144,10 +147,13 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def configured_rules(settings: Settings) -> LearningRules:
     """The rules of a run with *settings*; raises `ConfigError` that names what is wrong."""
     rules = learning_rules(settings.learning or {})
-    if rules.selfplay_program:
-        return rules
-    program = USER_PROGRAM if settings.job("selfplay").command else RINGRIFT_PROGRAM
-    return msgspec.structs.replace(rules, selfplay_program=program)
+    commands = {job.kind for job in settings.jobs if job.command}
+    program = USER_PROGRAM if "selfplay" in commands else RINGRIFT_PROGRAM
+    return msgspec.structs.replace(
+        rules,
+        selfplay_program=rules.selfplay_program or program,
+        own_programs=tuple(sorted(commands.union(rules.own_programs))),
+    )
 
 
 def learning_rules(table: Mapping[str, Any]) -> LearningRules:

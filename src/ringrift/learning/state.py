@@ -44,6 +44,7 @@ NOTES_MAX = 200
 DECISIONS_MAX = 200
 RECENT_JOBS_MAX = 1000
 BLOCK_S_MAX = 24 * 3600.0
+DIVERGED = "the loss:"  # as a training says that could not go on
 RESUMES_MAX = 2  # of a file of unfinished games that fail: it may be the reason
 CLOCK_TOLERANCE_S = 5.0  # a stamp later than that after now was made by a clock that has been put back since
 
@@ -133,6 +134,7 @@ class ConfigState:
     unchecked_shards: dict[str, Shard] = field(default_factory=dict)
     unfinished: dict[str, Unfinished] = field(default_factory=dict)
     untaken: dict[str, Unfinished] = field(default_factory=dict)  # of those, what no job has
+    bad_checkpoints: set[str] = field(default_factory=set)  # from which no training could go on
     bucket: TrainBucket = TrainBucket()
     price: float = 1.0  # times what the rules say a row earns
     samples: dict[str, Samples] = field(default_factory=dict)
@@ -380,6 +382,7 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
         failures.in_a_row += 1
         failures.last_s, failures.error = fact.at_s, fact.error
         state.decisions.append(fact)
+        _note_bad_checkpoint(state, job, fact.error)
         if job.kind == "recompute" and (shard := results.compared_games(state, job.order)) is not None:
             state.comparisons.pop(shard.digest, None)  # its files may be gone; other games are asked about
         return
@@ -396,6 +399,13 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
     state.gpu_s += report.gpu_s
     state.standing(report.worker).jobs += 1
     results.take_in(state, job, report, fact.at_s)
+
+
+def _note_bad_checkpoint(state: ConfigState, job: OpenJob, error: str) -> None:
+    """One that is gone, is no checkpoint of the parent, or holds no numbers would fail every training."""
+    checkpoint = job.order.inputs.get(results.CHECKPOINT_FILE)
+    if checkpoint and any(sign in error for sign in (results.CHECKPOINT_FILE, checkpoint, DIVERGED)):
+        state.bad_checkpoints.add(checkpoint)
 
 
 def _give_back_unfinished(state: ConfigState, job: OpenJob, *, failed: bool) -> None:

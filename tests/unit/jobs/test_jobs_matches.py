@@ -121,7 +121,8 @@ RATING = {"opponent": "mcts:3", "test": "none", "games": 6}
 
 
 def test_a_judgement_is_one_job_and_goes_on_to_the_next_gate_only_if_one_is_passed(tmp_path):
-    code, won = evaluate(tmp_path / "a", "--candidate", "mcts:60", *gates(CLEAR, FLOOR, RATING))
+    named = ("--opponents", "mcts:2", "random", "mcts:3")  # for programs that know no gates; here the same
+    code, won = evaluate(tmp_path / "a", "--candidate", "mcts:60", *gates(CLEAR, FLOOR, RATING), *named)
     assert code == 0
     assert [each["opponent"] for each in won["matches"]] == ["mcts:2", "random", "mcts:3"]
     assert [each.get("verdict") for each in won["matches"]] == ["stronger", "passed", None]

@@ -3,10 +3,22 @@
 import pytest
 from learning_story import RULES, Story, artifact
 
-from ringrift.learning.orders import evaluate_order, selfplay_order, train_order, validate_order
+from ringrift.learning.facts import JobEnded
+from ringrift.learning.judging import judgement_of
+from ringrift.learning.orders import (
+    RATING,
+    evaluate_order,
+    export_order,
+    selfplay_order,
+    train_order,
+    validate_order,
+)
 from ringrift.learning.promotion import Pairing
 from ringrift.learning.records import ShardState
 from ringrift.learning.results import problem_with
+from ringrift.learning.rules import configured_rules
+from ringrift.learning.snapshot import Snapshot
+from ringrift.settings import load_settings
 from ringrift.work.job_orders import JobReport
 
 GOOD_MATCH = {"opponent": "random", "games": 10, "wins": 9, "draws": 0, "losses": 1, "score": 0.9}
@@ -25,6 +37,37 @@ def a_story_with_a_model():
     story.check()
     story.export()
     return story, story.train()
+
+
+def test_a_judge_that_knows_no_gates_is_ordered_games_against_each_opponent_and_believed():
+    """As earlier versions ordered them; what the games are for is known all the same."""
+    story, model = a_story_with_a_model()
+    rules = configured_rules(load_settings({"RINGRIFT_JOBS": '{"evaluate": {"command": ["mine"]}}'}).settings)
+    found = judgement_of(Snapshot(story.state, rules, story.now_s), story.state.models[model])
+    plays = (*found.plays, Pairing("mcts:32", 40, RATING))
+    order = evaluate_order(story.state, rules, story.state.models[model], plays, purpose="promotion")
+    games, opponents = order.params["games"], order.params["opponents"]
+    assert (order.params["test"], len(opponents), 0 < games <= 40) == ("none", 3, True)
+    matches = [
+        {"opponent": each, "games": games, "wins": games, "draws": 0, "losses": 0, "score": 1.0}
+        for each in opponents
+    ]
+    job, said = opened(story, "evaluate", order), report(matches=matches)
+    assert problem_with(story.state, job, said) == ""
+    story.write(JobEnded(at_s=story.now_s, job_id=job.job_id, report=said))
+    assert [match.purpose for match in story.state.matches] == ["promotion", "promotion", RATING]
+
+
+def test_samples_for_a_trainer_of_ones_own_hold_what_a_network_sees():
+    story = Story()
+    story.play()
+    shards = list(story.state.shards.values())
+    mine = configured_rules(load_settings({"RINGRIFT_JOBS": '{"train": {"command": ["mine"]}}'}).settings)
+    ours = configured_rules(load_settings({}).settings)
+    assert [export_order(story.state, each, shards).params["features"] for each in (mine, ours)] == [
+        True,
+        False,
+    ]
 
 
 def opened(story, kind, order):

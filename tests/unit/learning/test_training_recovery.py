@@ -7,7 +7,10 @@ from learning_story import RULES, Story
 from ringrift.games.registry import load_game
 from ringrift.jobs.training.learner import LOSSES, Learner, LearnerConfig
 from ringrift.jobs.training.rows import TrainingRows, make_batch
+from ringrift.learning.doctor import examine
+from ringrift.learning.doctor_findings import Ward
 from ringrift.learning.facts import Promoted, Rejected
+from ringrift.learning.plan import plan
 from ringrift.learning.recovery import decided_reset
 from ringrift.learning.snapshot import Snapshot
 from ringrift.network.model import build
@@ -126,3 +129,56 @@ def test_a_failure_of_the_machine_sets_nothing_back():
     story.grow()
     story.fail(story.issue("train", story.state.last_done["train"].order), "out of memory")
     assert story.reset() is None
+
+
+@pytest.mark.parametrize(
+    "said", [{"loss": 0.3}, {"policy": "low", "value": 1.0}, {"policy": None}, [1.0], "low"]
+)
+def test_losses_that_another_trainer_tells_in_its_own_way_stop_nothing(said):
+    story = Trained()
+    for _ in range(8):
+        story.play()
+        story.check()
+        story.export()
+        story.train(train=said, held=said, best_held=said, calibration={"bins": [said]})
+    assert story.reset() is None
+    assert not any(
+        "loss" in each.text for each in examine([story.state], Ward(now_s=story.now_s, rules=RULES))
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "inputs/checkpoint.safetensors: found another network's (size mismatch). Train on without it",
+        "no copy of checkpoint-model0008 is here",
+        "the loss: step 1 gave [nan, nan, 1.2]. Lower the learning rate",
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_is_left_out_of_the_next_training(error):
+    story = Trained()
+    newest = story.grow()
+    story.write(Promoted(at_s=story.now_s, model=newest, previous=story.first, reason="stronger"))
+    story.play(rows=9000)
+    story.check()
+    story.export()
+    assert wanted_training(story).inputs["checkpoint.safetensors"] == f"checkpoint-{newest}"
+    story.fail(story.issue("train", wanted_training(story)), error.replace("model0008", newest))
+    story.now_s += 3600
+    without = wanted_training(story)
+    assert without.inputs["parent.safetensors"] == newest
+    assert not {"checkpoint", "checkpoint.safetensors"} & {*without.params, *without.inputs}
+    assert without.params["warmup_steps"] > 0
+    story.fail(story.issue("train", without), "out of memory")
+    story.now_s += 3600
+    assert "checkpoint" not in wanted_training(story).params, "what failed since has nothing to do with it"
+    after = story.grow()
+    story.play(rows=9000)
+    story.check()
+    story.export()
+    assert wanted_training(story).inputs["checkpoint.safetensors"] == f"checkpoint-{after}"
+
+
+def wanted_training(story):
+    made = plan(Snapshot(story.state, RULES, story.now_s))
+    return next(each.order for each in made.wanted if each.kind == "train")
