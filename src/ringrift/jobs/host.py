@@ -73,6 +73,7 @@ class HostRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
     number: int
     reason: str
+    errno: int = 0
     outdated: bool = False  # another host would start it
 
 
@@ -170,13 +171,21 @@ class _Host:
             if self._wake in ready:
                 self._reap()
             if self._channel.fileno() in ready:
-                message, streams, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES_MAX + 1, STREAMS)
+                message, streams = self._hear()
                 if not message:
                     self._end_jobs()
                     return None
                 order = decode_as(message, HostOrder)
                 if self._start(order, streams):
                     return order
+
+    def _hear(self) -> tuple[bytes, Sequence[int]]:
+        """The next message, with the streams beside it; nothing if the worker is gone."""
+        try:
+            message, streams, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES_MAX + 1, STREAMS)
+        except ConnectionResetError:  # it had not read everything
+            return b"", ()
+        return message, streams
 
     def _start(self, order: HostOrder, streams: Sequence[int]) -> bool:
         """Fork; whether this is the child."""
@@ -194,7 +203,8 @@ class _Host:
         except OSError as error:
             for each in (told, tell):
                 os.close(each)
-            return self._refuse(HostRefused(number=order.number, reason=error.strerror or "fork"), streams)
+            why = HostRefused(number=order.number, reason=error.strerror or "fork", errno=error.errno or 0)
+            return self._refuse(why, streams)
         if pid == 0:
             self._become(order, streams, tell)
             return True

@@ -82,12 +82,18 @@ def selfplay_order(
 
 
 def _to_resume(state: ConfigState, rules: LearningRules) -> list[Unfinished]:
-    """Files of unfinished games, the furthest played first; no more games than a job plays at a time."""
+    """Files of unfinished games, the furthest played first; no more games than a job plays at a time.
+
+    Alone go a file with more games than that, and one whose job failed: if it is the reason, no other file is
+    given up because of it.
+    """
     chosen: list[Unfinished] = []
     room = rules.selfplay_slots
     newest = reversed(state.available_unfinished())
-    for each in sorted(newest, key=lambda held: -held.moves / held.games):
-        if each.games <= room and len(chosen) < RESUMED_FILES_MAX:
+    for each in sorted(newest, key=lambda held: (held.failures, -held.moves / held.games)):
+        if not chosen and (each.failures or each.games > room):
+            return [each]
+        if each.games <= room and not each.failures and len(chosen) < RESUMED_FILES_MAX:
             chosen.append(each)
             room -= each.games
     return chosen

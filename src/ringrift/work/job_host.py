@@ -206,7 +206,7 @@ class _HostProcess:
         if said.outdated:
             log.info("worker.host_outdated", reason=said.reason)
             return None
-        raise OSError(0, said.reason)
+        raise OSError(said.errno, said.reason)
 
     def retire(self) -> None:
         """Start nothing more; end with the last job."""

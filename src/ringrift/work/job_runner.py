@@ -8,6 +8,7 @@ has, then SIGKILL for the whole group. A guard process does the same when this p
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Sequence
@@ -19,12 +20,12 @@ import structlog
 
 from ringrift.daemons.child_logs import keep_log_small, log_tail
 from ringrift.daemons.orphan_guard import OrphanGuard, process_guard
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.runtime import Child, Command, Runtime
 from ringrift.work.job_host import HostedChild, JobHost
 from ringrift.work.job_limits import EndReason, JobLimits, Usage, measure, what_is_wrong
 from ringrift.work.job_talk import JobTalk
-from ringrift.work.job_verdicts import JobEnd
+from ringrift.work.job_verdicts import UNAVAILABLE_S, JobEnd
 
 log = structlog.get_logger()
 
@@ -33,6 +34,8 @@ MEASURE_EVERY = 3  # looks
 CHUNK_BYTES = 2**16
 REAP_S = 5.0
 LOG_BYTES_MAX = 2_000_000
+# Of processes, memory or descriptors: no fault of the program, and over when others have ended.
+SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,10 @@ class RunningJob:
         self._asked.set()
 
     async def run(self) -> JobEnd:
-        """Run it to its end; raises `ConfigError` if there is no such program."""
+        """Run it to its end.
+
+        Raises `ConfigError` if there is no such program, and `Unavailable` if the machine has no room for it.
+        """
         child = await self._start()
         guard = process_guard() if self._is_real else None
         if guard is not None:
@@ -111,7 +117,10 @@ class RunningJob:
         try:
             child = await (self._runtime if self._host is None else self._host).spawn(command)
         except OSError as error:
-            raise ConfigError(f"{task.argv[0]!r} cannot be started: {error.strerror}") from None
+            what = f"{task.argv[0]!r} cannot be started: {error.strerror}"
+            if error.errno in SHORTAGES:
+                raise Unavailable(what, retry_after_s=UNAVAILABLE_S) from None
+            raise ConfigError(what) from None
         self.pid = child.pid
         if self._is_real:
             self._give_way(child.pid)

@@ -214,3 +214,32 @@ def test_games_that_were_handed_over_are_searched_again_by_another():
         job, story.worker = story.issue("recompute", order), worker
         story.end(job, agrees=False, games=3, moves=9, first_difference=told)
     assert story.state.standing("w1").faults == 1
+
+
+def test_a_file_that_may_be_the_reason_of_a_failure_goes_alone_so_that_no_other_is_given_up():
+    story = Turns()
+    none_taken = story.order()
+    for name in ("bad", "good", "fine"):
+        story.turn(name, left=2, order=none_taken)
+    tried = []
+    while order := resumed(story.order()):
+        tried.append(order)
+        job = story.issue("selfplay", story.order())
+        if "bad" in order:
+            story.fail(job)
+        else:
+            story.end(job, artifact("shard", f"shard-{job}", games=2, rows=40))
+    assert sorted(tried[0]) == ["bad", "fine", "good"]
+    assert sorted(tried[1:]) == [["bad"], ["fine"], ["good"]]
+
+
+def test_a_file_with_more_games_than_are_played_at_a_time_now_goes_alone():
+    story = Turns()
+    none_taken = story.order()
+    story.turn("many", left=TIMED.selfplay_slots + 1, order=none_taken)
+    story.turn("few", left=2, order=none_taken)
+    orders = []
+    for _ in range(2):
+        orders.append(resumed(story.order()))
+        story.issue("selfplay", story.order())
+    assert sorted(orders) == [["few"], ["many"]]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -156,3 +157,12 @@ async def test_an_order_that_is_given_up_leaves_nothing_and_a_dead_host_is_repla
     finally:
         await host.close()
     assert hosts() == []
+
+
+def test_a_worker_that_is_gone_before_it_heard_everything_ends_the_host_and_its_jobs(host):
+    started = host.ask("play", "--help", number=1)
+    job = psutil.Process(started["pid"])
+    select.select([host.channel], [], [], LIMIT_S)  # the end of the job is said, and nobody reads it
+    host.channel.close()
+    assert host.process.wait(LIMIT_S) == 0, host.said("host.log")
+    assert not job.is_running()

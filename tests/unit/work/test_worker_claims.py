@@ -1,5 +1,7 @@
 """A worker's promises in simulated time: leases, fencing, limits, stopping, and what it tells."""
 
+import errno
+import os
 import signal
 
 import msgspec
@@ -452,5 +454,27 @@ def test_a_job_that_brought_files_leaves_a_sealed_record_of_what_it_was_asked_an
         assert (found.item_id, found.kind) == (item_id, "selfplay")
         assert found.order.as_payload() == done.payload
         assert found.report.as_result() == {**done.result, "artifacts": [shard]}
+
+    world(scenario)
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+def test_a_machine_that_has_no_process_left_now_costs_an_attempt_and_not_the_item(world, number):
+    async def scenario(here):
+        spawn, refused = here.runtime.spawn, []
+
+        async def short_of_processes(command):
+            if not refused:
+                refused.append(command)
+                raise OSError(number, os.strerror(number))
+            return await spawn(command)
+
+        here.runtime.spawn = short_of_processes
+        item_id = await here.add()
+        while not refused:
+            await here.wait_a_little()
+        assert (await here.item(item_id)).state is not DEAD
+        end_well(await here.child())
+        assert (await here.until(item_id, DONE, DEAD)).state is DONE
 
     world(scenario)
