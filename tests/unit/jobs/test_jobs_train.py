@@ -116,7 +116,7 @@ def test_a_training_ends_when_its_time_is_up(tmp_path, samples):
     assert "time" in result["ended"]
 
 
-@pytest.mark.parametrize("damage", ["steps", "shape", "parent"])
+@pytest.mark.parametrize("damage", ["steps", "shape", "average", "no average", "facts", "empty", "parent"])
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, samples, damage):
     first = tmp_path / "a.safetensors"
     assert train(samples, first, "--steps", 2)[0] == 0
@@ -127,6 +127,16 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, samples, damage):
     elif damage == "shape":
         name = next(name for name in tensors if name.endswith(".exp_avg"))
         write_checkpoint(kept, {**tensors, name: torch.zeros(3)}, facts)
+    elif damage == "average":
+        name = next(name for name in tensors if name.startswith("average."))
+        write_checkpoint(kept, {**tensors, name: torch.zeros(1)}, facts)
+    elif damage == "no average":
+        rest = {name: each for name, each in tensors.items() if not name.startswith("average.")}
+        write_checkpoint(kept, rest, facts)
+    elif damage == "facts":
+        write_checkpoint(kept, tensors, [1])
+    elif damage == "empty":
+        kept.write_bytes(b"")
     else:
         parent = ()
     code, result = train(samples, tmp_path / "b.safetensors", *parent, "--checkpoint", kept, "--steps", 2)

@@ -19,6 +19,7 @@ from ringrift.jobs.training.learner import Learner
 
 FACTS = "facts"
 _OPTIMISER = ("step", "exp_avg", "exp_avg_sq")
+_ADVICE = "Remove it to start this training anew"
 
 
 def learner_tensors(learner: Learner) -> dict[str, Tensor]:
@@ -32,10 +33,16 @@ def learner_tensors(learner: Learner) -> dict[str, Tensor]:
 
 
 def restore_learner(learner: Learner, tensors: Mapping[str, Tensor], *, steps: int) -> None:
-    """Put a learner of the same architecture where the tensors were taken."""
+    """Put a learner of the same architecture where the tensors were taken.
+
+    Raises `RuntimeError`, `KeyError` or `ValueError` if they are another's.
+    """
     learner.net.load_state_dict(_under("net.", tensors))
-    for name, value in _under("average.", tensors).items():
-        learner.average[name].copy_(value)
+    average = _under("average.", tensors)
+    for name, mean in learner.average.items():
+        if average[name].shape != mean.shape:  # copying would repeat what is too short
+            raise ValueError(f"the average of {name} has the shape {tuple(average[name].shape)}")
+        mean.copy_(average[name])
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in _under("optimiser.", tensors).items():
         number, _, which = name.partition(".")
@@ -65,11 +72,12 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             facts = parse_json(file.metadata()[FACTS])
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118  not a mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
     except (SafetensorError, KeyError, TypeError, ValueError) as fault:
-        raise Corrupt(
-            path, found=f"no checkpoint ({fault})", advice="Remove it to start this training anew"
-        ) from fault
+        raise Corrupt(path, found=f"no checkpoint ({fault})", advice=_ADVICE) from fault
+    if not isinstance(facts, dict):
+        raise Corrupt(path, found="no checkpoint (its facts are no object)", advice=_ADVICE)
+    return tensors, facts
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
