@@ -48,6 +48,10 @@ _LOADED_LATE = {
 }
 
 
+# A library that is broken breaks only the jobs that need it, and not the host of all others.
+_NOT_LOADED = (ImportError, OSError, RuntimeError, AttributeError, TypeError, ValueError)
+
+
 class HostOrder(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Start a job. Its three streams travel with this message."""
 
@@ -97,14 +101,17 @@ class _Loaded:
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def load(self, kind: str) -> None:
-        """Load what jobs of *kind* need first. A kind that is not installed says so itself, in its job."""
+        """Load what jobs of *kind* need first. What cannot be loaded fails again in its jobs, in words."""
         if kind in self.kinds:
             return
         self.kinds.add(kind)
-        with suppress(ConfigError):
-            job_main(kind)
-            if late := _LOADED_LATE.get(kind):
-                importlib.import_module(late)
+        try:
+            with suppress(ConfigError):  # there is no such kind, or it is not installed
+                job_main(kind)
+                if late := _LOADED_LATE.get(kind):
+                    importlib.import_module(late)
+        except _NOT_LOADED as error:
+            sys.stderr.write(f"what jobs of the kind {kind} need is not loaded: {error!r}\n")
         if "numba" in sys.modules:
             # What numba loads with the first compiled function, however small.
             target = importlib.import_module("numba.core.registry").cpu_target

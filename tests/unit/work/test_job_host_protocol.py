@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -27,13 +28,13 @@ OWN = {"RINGRIFT_JOB_ITEM": "an item", "RINGRIFT_JOB_KIND": "a kind"}
 class Host:
     """A host at one end of a socket."""
 
-    def __init__(self, folder, **environ):
+    def __init__(self, folder, *, later="", **environ):
         self.folder, self.base = folder, {"PATH": os.environ["PATH"], **environ}
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.settimeout(LIMIT_S)
         with theirs, (folder / "host.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ringrift.jobs.host", str(theirs.fileno()), "", ""],
+                [sys.executable, "-m", "ringrift.jobs.host", str(theirs.fileno()), "", later],
                 env={**self.base, ROOM_VARIABLE: " " * ROOM_BYTES},
                 pass_fds=(theirs.fileno(),),
                 stderr=log,
@@ -166,3 +167,18 @@ def test_a_worker_that_is_gone_before_it_heard_everything_ends_the_host_and_its_
     host.channel.close()
     assert host.process.wait(LIMIT_S) == 0, host.said("host.log")
     assert not job.is_running()
+
+
+def test_a_library_that_cannot_be_loaded_is_the_trouble_of_the_jobs_that_need_it(tmp_path):
+    broken = tmp_path / "broken"
+    (broken / "torch").mkdir(parents=True)
+    (broken / "torch" / "__init__.py").write_text('raise OSError("libcudart.so.12: cannot open it")\n')
+    host = Host(tmp_path, later="train", PYTHONPATH=str(broken))
+    end_s = time.monotonic() + LIMIT_S
+    while "libcudart" not in host.said("host.log") and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert host.run("--help")["code"] == 0
+    assert host.run("train", "--help", number=2)["code"] == 1
+    assert "libcudart" in host.said("stderr")
+    host.channel.close()
+    assert host.process.wait(LIMIT_S) == 0, host.said("host.log")
