@@ -1,7 +1,8 @@
 """Notices from outside when the event loop stands still, and who holds it.
 
-A thread of its own asks the loop for a sign of life. While none comes it reads the stack of the loop's
-thread, so the culprit is named in the act and not guessed afterwards.
+A thread of its own looks what the loop's thread does. Unless that waits for something to do, it asks the loop
+for a sign of life; while none comes it reads the stack of the loop's thread, so the culprit is named in the
+act and not guessed afterwards.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ class LoopWatchdog:
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread_id: int, stop: threading.Event) -> None:
         while not stop.wait(self._asked_every_s):
+            if _is_waiting(sys._current_frames().get(thread_id)) and not loop.is_closed():
+                continue
             answered = threading.Event()
             asked_s = self._runtime.monotonic_s()
             try:
@@ -156,7 +159,7 @@ class LoopWatchdog:
 def _catch(loop: asyncio.AbstractEventLoop, thread_id: int, *, at_s: float) -> Incident:
     """Read off the loop's thread what it is doing."""
     frame = sys._current_frames().get(thread_id)
-    if frame is None or frame.f_code.co_filename == selectors.__file__:
+    if frame is None or _is_waiting(frame):
         return Incident(at_s, 0.0, NOBODY, "", "", "")
     task = asyncio.current_task(loop)
     name = "" if task is None else task.get_name()
@@ -165,6 +168,11 @@ def _catch(loop: asyncio.AbstractEventLoop, thread_id: int, *, at_s: float) -> I
     stack = "".join(traceback.format_stack(frame)[-STACK_LINES_MAX:])
     has_name = name and not name.startswith("Task-")  # the names that asyncio itself gives say nothing
     return Incident(at_s, 0.0, daemon or (name if has_name else where), daemon, where, stack)
+
+
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Whether a loop's thread waits for something to do."""
+    return frame is not None and frame.f_code.co_filename == selectors.__file__
 
 
 def _where(innermost: FrameType) -> str:

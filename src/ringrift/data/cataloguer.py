@@ -7,6 +7,7 @@ time and nothing else. A card is written once, a receipt says the same each time
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -65,8 +66,7 @@ class Cataloguer:
             ended = await self._plane.queue.ended(after=number, limit=BATCH)
             if not ended:
                 break
-            for end in ended:
-                total = _sum(total, await self._take(end))
+            total = _sum(total, await self._take(ended))
             number = ended[-1].number
             await self._plane.kv.put(self._key, msgspec.json.encode(CatalogueCursor(number)))
         return total
@@ -108,46 +108,62 @@ class Cataloguer:
                 advice="Delete the key: all ends are read anew",
             ) from None
 
-    async def _take(self, end: EndedWork) -> Catalogued:
-        item = end.item
-        if item.state is not WorkState.DONE or item.result is None:
-            return Catalogued()
-        try:
-            report = read_report(item.result)
-        except ConfigError:
-            return Catalogued()  # work of another sort than jobs leaves no files
-        config = str(item.payload.get("config", ""))
-        return await self._register(config, report, ended_s=item.changed_s)
+    async def _take(self, ended: Sequence[EndedWork]) -> Catalogued:
+        made = [
+            (artifact, str(end.item.payload.get("config", "")), report, end.item.changed_s)
+            for end in ended
+            if (report := _report_of(end)) is not None
+            for artifact in report.artifacts
+        ]
+        return await self._register(made)
 
-    async def _register(self, config: str, report: JobReport, *, ended_s: float) -> Catalogued:
-        plane, total = self._plane, Catalogued()
+    async def _register(self, made: Iterable[tuple[JobArtifact, str, JobReport, float]]) -> Catalogued:
+        """Note what jobs *made*, of which config, by their reports and when; all with few writes."""
+        plane, cards, receipts = self._plane, dict[str, Artifact](), dict[str, Receipt]()
         here = {plane.this.name, plane.runtime.hostname}
-        maker = plane.this.name if report.node in here else report.node
-        for made in report.artifacts:
-            held = await plane.blobs.has(made.digest)
+        for artifact, config, report, ended_s in made:
+            maker = plane.this.name if report.node in here else report.node
+            held = await plane.blobs.has(artifact.digest)
             if not held and maker == plane.this.name:
-                log.warning("cataloguer.file_missing", digest=made.digest, name=made.name)
+                log.warning("cataloguer.file_missing", digest=artifact.digest, name=artifact.name)
                 continue
-            card = card_of(made, config=config, node=maker, created_s=ended_s)
-            new = await plane.manifest.register([card])
-            receipts = []
-            if held and not any(
-                copy.node == plane.this.name for copy in await plane.manifest.copies(card.digest)
-            ):
+            digest = artifact.digest
+            cards.setdefault(digest, card_of(artifact, config=config, node=maker, created_s=ended_s))
+            if held:
                 # Taking a file into the store read all of it and named it by what was read.
-                receipts.append(
+                receipts.setdefault(
+                    digest,
                     Receipt(
-                        digest=card.digest,
+                        digest=digest,
                         node=plane.this.name,
-                        size=card.size,
+                        size=artifact.size_bytes,
                         verified_s=ended_s,
                         verifier=report.worker,
-                    )
+                    ),
                 )
-                await plane.manifest.add_receipts(receipts)
-            found = Catalogued(registered=new, copies=len(receipts), games=games_in([card]) if new else 0)
-            total = _sum(total, found)
-        return total
+        new = await plane.manifest.register_new(cards.values())
+        missing = [
+            receipt
+            for digest, receipt in receipts.items()
+            if digest in new or not await self._has_copy(digest)
+        ]
+        await plane.manifest.add_receipts(missing)
+        games = games_in(cards[digest] for digest in new)
+        return Catalogued(registered=len(new), copies=len(missing), games=games)
+
+    async def _has_copy(self, digest: str) -> bool:
+        copies = await self._plane.manifest.copies(digest)
+        return any(copy.node == self._plane.this.name for copy in copies)
+
+
+def _report_of(end: EndedWork) -> JobReport | None:
+    item = end.item
+    if item.state is not WorkState.DONE or item.result is None:
+        return None
+    try:
+        return read_report(item.result)
+    except ConfigError:
+        return None  # work of another sort than jobs leaves no files
 
 
 def _sum(first: Catalogued, second: Catalogued) -> Catalogued:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.kv_records import each
 from ringrift.decoding import decode_as
 from ringrift.engine.digests import check_digest
 from ringrift.engine.ports import KeyValue
@@ -26,13 +28,18 @@ class ManifestStore:
 
     async def register(self, artifacts: Iterable[Artifact]) -> int:
         """Note artifacts; return how many were new. The bytes go first, this comes last."""
-        new = 0
-        for artifact in artifacts:
-            try:
+        return len(await self.register_new(artifacts))
+
+    async def register_new(self, artifacts: Iterable[Artifact]) -> set[str]:
+        """The same; return the digests of those that were new."""
+        new: set[str] = set()
+
+        async def create(artifact: Artifact) -> None:
+            with suppress(AlreadyExists):
                 await self._kv.create(_card(artifact.digest), msgspec.json.encode(artifact))
-            except AlreadyExists:
-                continue
-            new += 1
+                new.add(artifact.digest)
+
+        await each(artifacts, create)
         return new
 
     async def artifact(self, digest: str) -> Artifact | None:
@@ -47,8 +54,10 @@ class ManifestStore:
         return await self._kv.delete(_card(digest))
 
     async def add_receipts(self, receipts: Sequence[Receipt]) -> None:
-        for receipt in receipts:
+        async def put(receipt: Receipt) -> None:
             await self._kv.put(_location(receipt.digest, receipt.node), msgspec.json.encode(receipt))
+
+        await each(receipts, put)
 
     async def drop_copy(self, digest: str, node: str) -> bool:
         """A node no longer has the file, or it was found bad there."""

@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 Reader = tuple[Subscription, Cursor]
 
-_GROUP_S = 0.02  # positions gathered before one commit; the notes bridge this time
+_GROUP_S = 0.5  # positions gathered before one commit; the notes bridge this time
 _LAZY_S = 30.0  # positions that moved only over foreign events, or did not: whose is live is seen by that
 _RETRY_S = 1.0
 _DONE_MAX = 10_000  # events handled behind one that could be neither handled nor stored as a dead letter

@@ -165,31 +165,36 @@ class MarkKeeper:
                 self._written, self._written_s = dict(configs), now_s
 
     async def _write(self, configs: Mapping[str, ConfigMark]) -> None:
-        if not await asyncio.to_thread(self._data_dir.is_dir):
-            return  # an engine in memory leaves nothing behind that could be lost
         if not self._identity:
+            if not await asyncio.to_thread(self._data_dir.is_dir):
+                return
             await self._begin()
-        await asyncio.to_thread(self._check_own)
+        beside = await asyncio.to_thread(self._look_around)
+        if beside is None:
+            return  # an engine in memory leaves nothing behind that could be lost
         revision = await self._kv.put(MARKED_KEY, b"")
         mark = HighWaterMark(
             identity=self._identity,
             revision=revision,
             written_s=self._runtime.now_s(),
             configs={**self._before, **configs},
-            beside=await asyncio.to_thread(self._there),
+            beside=beside,
         )
         await asyncio.to_thread(write_mark, self._data_dir, mark)
 
-    def _check_own(self) -> None:
-        """Raise `Conflict` where another database's mark stands: overwritten, its run would be refused."""
+    def _look_around(self) -> tuple[str, ...] | None:
+        """Which of the files *beside* are there; None where there is no folder.
+
+        Raises `Conflict` where another database's mark stands: overwritten, its run would be refused.
+        """
+        if not self._data_dir.is_dir():
+            return None
         try:
             found = read_mark(self._data_dir)
         except Corrupt:
-            return  # it is written anew
+            found = None  # it is written anew
         if found is not None and found.identity != self._identity:
             raise Conflict(f"{mark_path(self._data_dir)} speaks of another database than that of this run")
-
-    def _there(self) -> tuple[str, ...]:
         return tuple(os.path.relpath(path, self._data_dir) for path in self._beside if path.exists())
 
     async def _begin(self) -> None:

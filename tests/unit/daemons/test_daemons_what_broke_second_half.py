@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from daemons_kit import HOUR_S, Crasher, Election, Steady, in_simulation, make_manager, own_type
 
+from ringrift.daemons import loop_watchdog
 from ringrift.daemons.ledger_store import JsonLedger, MemoryLedger
 from ringrift.daemons.loop_watchdog import LoopWatchdog
 from ringrift.daemons.manager import DaemonManager
@@ -84,6 +85,29 @@ async def test_12_the_loop_watchdog_names_the_daemon_that_blocks_the_loop() -> N
     assert "time.sleep(0.25)" in caught()[0].stack
     assert caught()[0].blocked_s < 60.0
     assert watchdog.status()["incidents"] >= 1
+
+
+async def test_a_loop_that_waits_for_something_to_do_is_not_woken(monkeypatch) -> None:
+    looks: list[bool] = []
+    asked: list[Any] = []
+    loop, is_waiting = asyncio.get_running_loop(), loop_watchdog._is_waiting
+
+    def looked(frame: Any) -> bool:
+        looks.append(is_waiting(frame))
+        return looks[-1]
+
+    monkeypatch.setattr(loop_watchdog, "_is_waiting", looked)
+    ask = loop.call_soon_threadsafe
+    monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (asked.append(args), ask(*args)))
+    watchdog = LoopWatchdog(SystemRuntime(), noted_s=60.0, dumped_s=60.0, asked_every_s=0.01)
+    watchdog.start()
+    try:
+        async with asyncio.timeout(60):
+            while looks.count(True) < 20:
+                await asyncio.sleep(0.1)
+    finally:
+        watchdog.stop()
+    assert len(asked) == looks.count(False)
 
 
 def test_13_forty_six_hung_starts_take_one_time_limit_and_a_stop_of_all_takes_one_too() -> None:

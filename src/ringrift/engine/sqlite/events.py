@@ -39,10 +39,13 @@ class SqliteEventLog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._last_own = 0  # of what was appended here
 
     async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
         check.check_events(events)
-        return await self._store.write(lambda tx: _append(tx, events, self._store.config.limits))
+        appended = await self._store.write(lambda tx: _append(tx, events, self._store.config.limits))
+        self._last_own = max([self._last_own, *(each.seq for each in appended)])
+        return appended
 
     async def read(self, *, after: int, limit: int, types: Sequence[str] | None = None) -> list[LogRecord]:
         check.check_read(after, limit, types)
@@ -68,7 +71,8 @@ class SqliteEventLog:
         check.check_log_wait(after, timeout_s)
 
         async def look() -> tuple[int | None, float | None]:
-            last = await self._store.read(_last_seq)
+            # What was appended here need not be read to be known.
+            last = self._last_own if self._last_own > after else await self._store.read(_last_seq)
             return (last if last > after else None), None
 
         found = await self._store.wait(look, topic=EVENTS, timeout_s=timeout_s)
