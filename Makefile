@@ -62,11 +62,12 @@ $(VENV)/.fuzz-ready: $(VENV)/.dev-ready
 fuzz: $(VENV)/.fuzz-ready
 	nice $(BIN)/python -m tests.fuzz $(FUZZ_TARGETS) --seconds $(FUZZ_S) --parallel $(FUZZ_PARALLEL)
 
-# How machines of EFFORT_SLOTS divide their time while workers come and go, in simulated time; see docs/effort.md.
-EFFORT_SLOTS ?= 1 2 16 64 1000
+# How machines of EFFORT_SLOTS divide their time while slots and GPUs come and go, in simulated time; see docs/effort.md.
+EFFORT_SLOTS ?= 1 2 16 64 256 1000
+EFFORT_CONFIGS ?= 1 3 12
 .PHONY: effort
 effort: $(VENV)/.dev-ready
-	nice $(BIN)/python scripts/draw_effort.py --slots $(EFFORT_SLOTS) --out docs/learning
+	nice $(BIN)/python scripts/draw_effort.py --slots $(EFFORT_SLOTS) --configs $(EFFORT_CONFIGS) --out docs/learning
 
 # Wall clocks that are set by a day, in each process of a run; see docs/survival.md.
 CLOCK_MINUTES ?= 10

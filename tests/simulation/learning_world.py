@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import msgspec
 
@@ -314,7 +315,7 @@ class World:
                 played = self._played(order, candidate, gate.opponent, games=players)
                 for each in (found, results):
                     each.add(played)
-            matches.append({"opponent": gate.opponent, **_told(results)})
+            matches.append({"opponent": gate.opponent, **match_fields(results)})
             if test.result(found).verdict is not MatchVerdict.PASSED:
                 break
         return [], {"matches": matches}
@@ -322,9 +323,8 @@ class World:
     def _tournament(self, order):
         players = order.params["players"]
         pairs = [
-            {**_told(self._played(order, one, other, games=order.params["games"])), "players": [one, other]}
-            for at, one in enumerate(players)
-            for other in players[at + 1 :]
+            {**match_fields(self._played(order, *pair, games=order.params["games"])), "players": pair}
+            for pair in map(list, combinations(players, 2))
         ]
         return [], {"pairs": pairs}
 
@@ -347,7 +347,7 @@ class World:
         return [], {"config": order.config, "model": model, "at_s": self.runtime.now_s(), "findings": []}
 
 
-def _told(found):
+def match_fields(found):
     """The games of a match as a job reports them."""
     results = {"games": found.games, "wins": found.wins, "draws": 0, "losses": found.losses}
     if found.players == 2:

@@ -333,10 +333,11 @@ class Controller:
             self._unqueued.popleft()
 
     async def _choose_orders(self) -> None:
-        slots = slots_for(await live_workers(self._engine.kv), SELFPLAY)
+        workers = await live_workers(self._engine.kv)
+        slots = slots_for(workers, SELFPLAY)
         now_s = self._runtime.now_s()
         self._held = {kind: block for kind, block in self._held.items() if block.holds(now_s)}
-        await self._note_slots(slots)
+        await self._note_slots(slots, gpus=sum(worker.gpus for worker in workers))
         shares, throttle = self.shares(), await self._throttle()
         for _ in range(ORDERS_AT_ONCE):
             capacity = self._capacity(slots, throttle)
@@ -354,16 +355,17 @@ class Controller:
                 self.plans[choice.config] = plan(snapshot)
         log.warning("learning.orders_at_once", orders=ORDERS_AT_ONCE, slots=slots)
 
-    async def _note_slots(self, slots: int) -> None:
+    async def _note_slots(self, slots: int, *, gpus: int) -> None:
         """Write down how much the workers take, for the plans that depend on it; now and then at most."""
         now_s, configs = self._runtime.now_s(), len(self._ledgers)
         for config, ledger in self._ledgers.items():
             before = ledger.state.newest_note(SLOTS_TOPIC)
-            details = {"slots": slots, "configs": configs}
+            details = {"slots": slots, "configs": configs, **({"gpus": gpus} if gpus else {})}
             recent = before is not None and 0 <= now_s - before.at_s < SLOTS_NOTED_S
             if not slots or recent or (before is not None and before.details == details):
                 continue
-            text = f"{slots} jobs at a time for {configs} config{'s' * (configs > 1)}"
+            on_gpus = f" with {gpus} GPU{'s' * (gpus > 1)}" if gpus else ""
+            text = f"{slots} jobs at a time{on_gpus} for {configs} config{'s' * (configs > 1)}"
             await self._write(config, Noted(at_s=now_s, topic=SLOTS_TOPIC, text=text, details=details))
             self.plans[config] = plan(self._snapshot(ledger.state))
 

@@ -30,7 +30,9 @@ from ringrift.work.scheduling_budget import board_and_players
 OPEN = (ModelState.EVALUATING, ModelState.STAGING)
 JUDGING = ("evaluate", "tournament")  # kinds of jobs whose time counts
 WAY_TO_GO_ON = 1 / 3  # to the upper bound: benchmarks/candidates_given_up.py shows why
-RECENT_CPU_S = 1200.0  # what counts as the recent past: so much processor time
+# What counts as the recent past: so many seconds of all slots, at most so much processor time. Within it the
+# share holds, so that other work goes on evenly; and a judgement that has begun soon comes to its end.
+RECENT_S, RECENT_CPU_S_MAX = 300.0, 1200.0
 # Until there is a first champion its share would make the first judgement wait for an hour on a large board.
 FIRST_CPU_S = 120.0
 
@@ -123,12 +125,14 @@ def why_judging_waits(snapshot: Snapshot) -> str:
     Only the recent past counts, so that a long run without candidates does not pay for a burst of judging.
     """
     state, rules = snapshot.state, snapshot.rules
-    judged_s, total_s = recent_judging(state)
+    next_s = _expected_s(state)
+    recent_s = min(RECENT_S * state.run_slots, RECENT_CPU_S_MAX)
+    judged_s, total_s = recent_judging(state, max(recent_s, next_s / rules.judging_share))
     if state.champion is None and judged_s < FIRST_CPU_S:
         return ""
     budget_s = rules.judging_share * total_s
-    # A job that is longer than that would never come.
-    expected_s = min(_expected_s(state), budget_s / 2)
+    # While little is done at all, a job that is longer than that would never come.
+    expected_s = min(next_s, budget_s / 2)
     if judged_s + expected_s <= budget_s:
         return ""
     return (
@@ -138,11 +142,11 @@ def why_judging_waits(snapshot: Snapshot) -> str:
     )
 
 
-def recent_judging(state: ConfigState) -> tuple[float, float]:
-    """Processor seconds of judging and of everything, in the recent past."""
+def recent_judging(state: ConfigState, recent_s: float) -> tuple[float, float]:
+    """Processor seconds of judging and of everything, of the last *recent_s*."""
     judged_s = total_s = 0.0
     for job in reversed(state.recent_jobs):
-        if total_s >= RECENT_CPU_S:
+        if total_s >= recent_s:
             break
         total_s += job.cpu_s
         judged_s += job.cpu_s if job.kind in JUDGING else 0.0

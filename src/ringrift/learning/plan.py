@@ -54,6 +54,7 @@ PRICE_S_MIN = 600.0  # between two changes of what a row earns
 SPEEDS_SEEN = 5
 SHARDS_SEEN = 20
 NEW_ROWS_SHARE = 0.08  # of all rows, that are worth a training
+STAYS_SHARE = 0.8  # of the depth that there is: down to it nothing changes
 DEEPER = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)  # few steps, so that the number rests
 SELFPLAY_S_MIN = 4.0  # of a job: starting one costs about a tenth of it
 SPEED_ROWS_MIN = 500  # rows before their pace is believed
@@ -169,7 +170,8 @@ def _deeper(snapshot: Snapshot) -> float:
     One training at a time learns from so many rows a second. Slots beyond those that play as many would only
     make rows that nobody learns from, or wait; a deeper search makes better rows of their time.
     """
-    state, rules, speed = snapshot.state, snapshot.rules, _training_speed(snapshot.state)
+    state, rules = snapshot.state, snapshot.rules
+    speed = _training_speed(state, state.gpus_since_s) or _training_speed(state)
     playing = state.slots - 1.0
     recent = _recent_shards(state)
     if playing <= 1.0 or not speed or not recent:
@@ -178,7 +180,10 @@ def _deeper(snapshot: Snapshot) -> float:
         sum(s.rows * s.simulations for s in recent) / sum(s.cpu_s for s in recent) / rules.simulations
     )
     surplus = playing * PLAYED_SHARE * rows_per_s * rules.bucket.steps_per_row / speed
-    return min(DEEPER, key=lambda factor: abs(factor - surplus))
+    before = recent[0].simulations / rules.simulations / snapshot.feedback.simulations
+    nearest, now = (min(DEEPER, key=lambda factor: abs(factor - wanted)) for wanted in (surplus, before))
+    # Between two steps it stays with the deeper one: it would else go to and fro, and leave slots idle.
+    return now if nearest < now and surplus > STAYS_SHARE * now else nearest
 
 
 def _first_model_is_made(snapshot: Snapshot) -> bool:
@@ -342,7 +347,8 @@ def _chunk_steps(snapshot: Snapshot) -> int:
     """
     state, rules = snapshot.state, snapshot.rules
     price = rules.bucket.steps_per_row
-    half = _training_speed(state) * rules.training_job_s / 2
+    # What a GPU earned in a second, nobody would train for minutes after it went: the first piece is small.
+    half = _training_speed(state, state.gpus_since_s) * rules.training_job_s / 2
     grown = min(NEW_ROWS_SHARE * state.rows * price, half)
     by_window = 2 * rows_in_window(state, rules) * price / FILES_MAX
     most = rules.bucket.cap_steps / (2 * CHUNKS_AHEAD)
@@ -355,17 +361,22 @@ def _rows_worth_a_job(snapshot: Snapshot) -> int:
 
 
 def _recent_shards(state: ConfigState) -> list[Shard]:
-    """The newest games with a network whose cost is known: by them the pace of playing is measured."""
+    """The newest games with a network whose cost is known: by them the pace of playing is measured.
+
+    Games from before GPUs came or went count only until there are others.
+    """
     newest = islice(fit_shards(state), SHARDS_SEEN)
-    return [shard for shard in newest if shard.model is not None and shard.cpu_s > 0]
+    known = [shard for shard in newest if shard.model is not None and shard.cpu_s > 0]
+    return [shard for shard in known if shard.made_s >= state.gpus_since_s] or known
 
 
-def _training_speed(state: ConfigState) -> float:
-    """Sample-steps a second of the last trainings; 0 before the first."""
+def _training_speed(state: ConfigState, since_s: float = 0.0) -> float:
+    """Sample-steps a second of the last trainings; 0 before the first that was ordered after *since_s*."""
     speeds = [
         float(speed)
         for model in islice(reversed(state.models.values()), SPEEDS_SEEN)
         if isinstance(speed := model.losses.get("samples_per_s"), int | float)
+        and model.history[0][0] >= since_s
     ]
     return median(speeds) if speeds else 0.0
 

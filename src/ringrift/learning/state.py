@@ -172,6 +172,7 @@ class ConfigState:
     notes: deque[Noted] = field(default_factory=lambda: deque(maxlen=NOTES_MAX))
     newest_notes: dict[tuple[str, str], Noted] = field(default_factory=dict)  # by topic and kind, newest last
     decisions: deque[AnyFact] = field(default_factory=lambda: deque(maxlen=DECISIONS_MAX))
+    gpus_since_s: float = 0.0  # since when the workers have as many GPUs as now; 0: always
     trust_before_recall: dict[str, ShardState] = field(default_factory=dict)
     workers: dict[str, WorkerStanding] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)  # shard: undecided
@@ -207,6 +208,12 @@ class ConfigState:
         """This config's part of the jobs that the workers take at a time, as was noted last."""
         note = self.newest_note(SLOTS_TOPIC)
         return 1.0 if note is None else int(note.details["slots"]) / int(note.details["configs"])
+
+    @property
+    def run_slots(self) -> int:
+        """The jobs of all configs that the workers take at a time, as was noted last."""
+        note = self.newest_note(SLOTS_TOPIC)
+        return 1 if note is None else int(note.details["slots"])
 
     def add_samples(self, samples: Samples) -> None:
         self.samples.pop(samples.digest, None)  # made again, it is the newest
@@ -491,9 +498,12 @@ def _blocked(state: ConfigState, fact: Blocked) -> None:
 def _noted(state: ConfigState, fact: Noted) -> None:
     state.notes.append(fact)
     about = (fact.topic, str(fact.details.get("kind", "")))
-    state.newest_notes.pop(about, None)
+    before = state.newest_notes.pop(about, None)
     state.newest_notes[about] = fact
     state.bucket_rules = bucket_rules_of(fact) or state.bucket_rules
+    gpus = [0 if note is None else note.details.get("gpus", 0) for note in (before, fact)]
+    if fact.topic == SLOTS_TOPIC and before is not None and gpus[0] != gpus[1]:
+        state.gpus_since_s = fact.at_s
     if fact.topic == PRICE_TOPIC:
         state.price = float(fact.details["factor"])
     state.decisions.append(fact)

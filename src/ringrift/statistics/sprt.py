@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from math import log, sqrt
 
 from ringrift.errors import ConfigError
@@ -122,6 +123,11 @@ def ratio_of_means(counts: Sequence[int], *, mean0: float, mean1: float) -> floa
 
     Nothing is assumed of the distribution but its bounds: of all with the right mean, the likeliest counts.
     """
+    return _ratio_of_means(tuple(counts), mean0, mean1)
+
+
+@lru_cache(maxsize=1024)  # the plan asks for the same match at every look, until it has more games
+def _ratio_of_means(counts: tuple[int, ...], mean0: float, mean1: float) -> float:
     if sum(counts) == 0:
         return 0.0
     shares, scores, total = _shares(counts)

@@ -1,6 +1,7 @@
 """Champions are looked at again when there is reason to, and no clock that was put back holds a stage up."""
 
 import random
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -8,9 +9,18 @@ from learning_story import RULES, Story
 
 from ringrift.jobs.evaluate import EvaluateParams
 from ringrift.jobs.params import convert_params
-from ringrift.learning.facts import Archived, Blocked, JobEnded, Noted, Promoted, Recalled, RolledBack
+from ringrift.learning.facts import (
+    SLOTS_TOPIC,
+    Archived,
+    Blocked,
+    JobEnded,
+    Noted,
+    Promoted,
+    Recalled,
+    RolledBack,
+)
 from ringrift.learning.gates import stage_gate
-from ringrift.learning.judging import open_candidates, recent_judging, under_judgement
+from ringrift.learning.judging import RECENT_S, open_candidates, recent_judging, under_judgement
 from ringrift.learning.orders import evaluate_order, match_batch, selfplay_order
 from ringrift.learning.plan import plan
 from ringrift.learning.promotion import PROMOTION, ROLLBACK, Mode, Pairing
@@ -290,7 +300,7 @@ def test_judging_waits_for_its_share_of_processor_time_and_says_so():
     while not evaluations(planned(story, rules)):
         story.play()
         waited += 1
-    judged_s, total_s = recent_judging(story.state)
+    judged_s, total_s = recent_judging(story.state, RECENT_S)
     assert waited > 5
     assert (judged_s + 9.0) / total_s <= 0.15
 
@@ -303,9 +313,13 @@ def test_the_first_judgement_does_not_wait():
     assert judged(planned(story, rules)) == (candidate, [UNTRAINED, *FLOOR])
 
 
-def test_a_long_past_without_judging_does_not_pay_for_a_burst():
+@pytest.mark.parametrize(("slots", "jobs_max"), [(1, 5), (4, 20), (64, 20)])
+def test_a_long_past_without_judging_does_not_pay_for_a_burst(slots, jobs_max):
+    """15 % of the last five minutes of all slots, or of the last twenty of one, not of the five hours."""
     rules = msgspec.structs.replace(RULES, judging_share=0.15)
     story, champion = a_champion()
+    noted = {"slots": slots, "configs": 1}
+    story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="", details=noted))
     for _ in range(2000):
         story.play()
     candidate = new_model(story)
@@ -313,7 +327,25 @@ def test_a_long_past_without_judging_does_not_pay_for_a_burst():
     while evaluations(planned(story, rules)):
         story.evaluate(candidate, champion, wins=2, losses=2)
         jobs += 1
-    assert 5 < jobs < 40  # 15 % of the twenty minutes that count, not of the five hours there were
+    assert jobs_max / 2 < jobs <= jobs_max  # of 9 s each
+
+
+def test_a_judgement_that_takes_long_keeps_to_its_share():
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story, champion = a_champion()
+    for _ in range(20):
+        candidate = new_model(story)
+        while not evaluations(made := planned(story, rules)):
+            if made.decided:
+                carry_out(story, made)
+            else:
+                story.play()
+        story.evaluate(candidate, champion, wins=2, losses=2)
+        last = story.state.matches[-1]
+        story.state.matches[-1] = msgspec.structs.replace(last, cpu_s=120.0)
+        story.state.recent_jobs[-1] = replace(story.state.recent_jobs[-1], cpu_s=120.0)
+    judged_s = sum(job.cpu_s for job in story.state.recent_jobs if job.kind == "evaluate")
+    assert judged_s <= 0.17 * sum(job.cpu_s for job in story.state.recent_jobs)
 
 
 # --- one judgement, one job ------------------------------------------------------------------------------

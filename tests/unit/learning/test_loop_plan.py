@@ -5,7 +5,7 @@ import pytest
 from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import MemoryStore, memory_engine
-from ringrift.learning.facts import JobIssued
+from ringrift.learning.facts import SLOTS_TOPIC, JobIssued, Noted
 from ringrift.learning.ledger import Ledger
 from ringrift.learning.orders import validate_order
 from ringrift.learning.plan import plan
@@ -92,3 +92,23 @@ def test_games_go_on_when_all_there_are_are_unfit():
     made = planned(story)
     assert wanted(made) == {"selfplay"}
     assert "fit" in said(made, "export")
+
+
+def test_a_piece_of_training_follows_the_gpus_there_are():
+    """What a GPU earned in seconds is not waited for when it has gone."""
+    rules = with_bucket(chunk_steps=1_000, cap_steps=10_000_000)
+    story = Story()
+    noted(story, gpus=1)
+    story.play(rows=1_000_000)
+    story.check()
+    story.export()
+    story.train(samples_per_s=50_000.0)
+    assert "train" not in wanted(planned(story, rules))
+    noted(story, gpus=0)
+    assert "train" in wanted(planned(story, rules))
+
+
+def noted(story, *, gpus):
+    details = {"slots": 1, "configs": 1, "gpus": gpus}
+    story.now_s += 1
+    story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="", details=details))
