@@ -101,9 +101,9 @@ def lived(
 
 def drawn(name: str, machines: Sequence[Machine], shares: dict[str, Any]) -> str:
     series = {group: [(at_s / 60, 100 * share) for at_s, share in points] for group, points in shares.items()}
-    after = "; ".join(f"{each.from_s / 60:.0f} min: {each.what}" for each in machines[1:])
-    title = f"{name}: how the time is divided ({after})"
-    return line_plot(title, series, x_label="minutes", y_label="% of 5 minutes")
+    title = f"{name}: % of the work of the last five minutes"
+    after = "; ".join(f"{each.from_s / 60:.0f}: {each.what}" for each in machines[1:])
+    return line_plot(title, series, x_label=f"minutes ({after})", y_label="%")
 
 
 if __name__ == "__main__":

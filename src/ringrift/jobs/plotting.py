@@ -64,7 +64,7 @@ def line_plot(
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         parts += [
             f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="2.4" fill="{colour}"/>'
-            for x, y in points[:DOTS_MAX]
+            for x, y in (points if len(points) <= DOTS_MAX else ())
         ]
         parts.append(_text(WIDTH - RIGHT + 14, TOP + 14 + 18 * number, name, colour=colour))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">'

@@ -13,6 +13,7 @@ Judging takes at most a share of the processor time of its config.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice, takewhile
 
 from ringrift.learning import promotion
 from ringrift.learning.facts import Archived, Promoted, Rejected, RolledBack, Staged
@@ -30,9 +31,11 @@ from ringrift.work.scheduling_budget import board_and_players
 OPEN = (ModelState.EVALUATING, ModelState.STAGING)
 JUDGING = ("evaluate", "tournament")  # kinds of jobs whose time counts
 WAY_TO_GO_ON = 1 / 3  # to the upper bound: benchmarks/candidates_given_up.py shows why
-# What counts as the recent past: so many seconds of all slots, at most so much processor time. Within it the
-# share holds, so that other work goes on evenly; and a judgement that has begun soon comes to its end.
-RECENT_S, RECENT_CPU_S_MAX = 300.0, 1200.0
+# What counts as the recent past: so many seconds of the slots of a config, at most so much processor time,
+# never less than what two jobs need, and nothing from before GPUs came or went. Within it the share holds, so
+# that other work goes on evenly.
+RECENT_S, RECENT_CPU_S_MAX, RECENT_JOBS_MIN = 300.0, 1200.0, 2
+JOBS_SEEN = 4  # by which it is known what the next takes
 # Until there is a first champion its share would make the first judgement wait for an hour on a large board.
 FIRST_CPU_S = 120.0
 
@@ -126,9 +129,10 @@ def why_judging_waits(snapshot: Snapshot) -> str:
     """
     state, rules = snapshot.state, snapshot.rules
     next_s = _expected_s(state)
-    recent_s = min(RECENT_S * state.run_slots, RECENT_CPU_S_MAX)
-    judged_s, total_s = recent_judging(state, max(recent_s, next_s / rules.judging_share))
-    if state.champion is None and judged_s < FIRST_CPU_S:
+    recent_s = min(RECENT_S * max(1.0, state.slots), RECENT_CPU_S_MAX)
+    recent_s = max(recent_s, RECENT_JOBS_MIN * next_s / rules.judging_share)
+    judged_s, total_s = recent_judging(state, recent_s)
+    if state.champion is None and sum(state.cpu_of.get(kind, 0.0) for kind in JUDGING) < FIRST_CPU_S:
         return ""
     budget_s = rules.judging_share * total_s
     # While little is done at all, a job that is longer than that would never come.
@@ -146,7 +150,7 @@ def recent_judging(state: ConfigState, recent_s: float) -> tuple[float, float]:
     """Processor seconds of judging and of everything, of the last *recent_s*."""
     judged_s = total_s = 0.0
     for job in reversed(state.recent_jobs):
-        if total_s >= recent_s:
+        if total_s >= recent_s or job.at_s < state.gpus_since_s:
             break
         total_s += job.cpu_s
         judged_s += job.cpu_s if job.kind in JUDGING else 0.0
@@ -154,11 +158,10 @@ def recent_judging(state: ConfigState, recent_s: float) -> tuple[float, float]:
 
 
 def _expected_s(state: ConfigState) -> float:
-    """What the next job of judging takes: as much as the last."""
-    if not state.matches:
-        return 0.0
-    last = state.matches[-1].job_id
-    return sum(match.cpu_s for match in state.matches if match.job_id == last)
+    """What the next job of judging takes: as much as the longest of the last few; a rating is short."""
+    judged = (job for job in reversed(state.recent_jobs) if job.kind in JUDGING)
+    known = takewhile(lambda job: job.at_s >= state.gpus_since_s, islice(judged, JOBS_SEEN))
+    return max((job.cpu_s for job in known), default=0.0)
 
 
 # --- the plan ---------------------------------------------------------------------------------------------

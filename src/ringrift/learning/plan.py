@@ -151,7 +151,10 @@ def selfplay_simulations(snapshot: Snapshot) -> int:
 
 
 def _selfplay_s(snapshot: Snapshot) -> float:
-    """How long a job plays: until all slots together made the rows of a piece of training, as measured."""
+    """How long a job plays: until all slots together made the rows of a piece of training, as measured.
+
+    They make no more of them than training takes: on many slots games would else be ordered every moment.
+    """
     state, rules = snapshot.state, snapshot.rules
     recent = _recent_shards(state)
     if state.generator is None:
@@ -159,6 +162,8 @@ def _selfplay_s(snapshot: Snapshot) -> float:
     if not recent or _rows(recent) < SPEED_ROWS_MIN:
         return min(rules.selfplay_job_s, SELFPLAY_S_MIN)
     rows_per_s = _rows(recent) / sum(shard.cpu_s for shard in recent) * max(1.0, state.slots - 1.0)
+    taken_per_s = _training_speed(state) / rules.bucket.steps_per_row
+    rows_per_s = min(rows_per_s, taken_per_s) if taken_per_s else rows_per_s
     wanted_s = _chunk_steps(snapshot) / rules.bucket.steps_per_row / rows_per_s
     # In steps, so that the same is ordered until it matters.
     return min(rules.selfplay_job_s, SELFPLAY_S_MIN * max(1, round(wanted_s / SELFPLAY_S_MIN)))

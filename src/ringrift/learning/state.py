@@ -209,12 +209,6 @@ class ConfigState:
         note = self.newest_note(SLOTS_TOPIC)
         return 1.0 if note is None else int(note.details["slots"]) / int(note.details["configs"])
 
-    @property
-    def run_slots(self) -> int:
-        """The jobs of all configs that the workers take at a time, as was noted last."""
-        note = self.newest_note(SLOTS_TOPIC)
-        return 1 if note is None else int(note.details["slots"])
-
     def add_samples(self, samples: Samples) -> None:
         self.samples.pop(samples.digest, None)  # made again, it is the newest
         self.samples[samples.digest] = samples

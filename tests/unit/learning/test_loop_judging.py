@@ -313,14 +313,27 @@ def test_the_first_judgement_does_not_wait():
     assert judged(planned(story, rules)) == (candidate, [UNTRAINED, *FLOOR])
 
 
+def test_without_a_champion_judging_goes_first_for_two_minutes_in_all():
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story = Story()
+    candidate = new_model(story)
+    jobs = 0
+    while evaluations(planned(story, rules)):
+        story.evaluate(candidate, UNTRAINED, wins=2, losses=2)
+        for _ in range(3):
+            story.play()
+        jobs += 1
+    assert jobs == 14  # of 9 s, beside three times as much other work
+
+
 @pytest.mark.parametrize(("slots", "jobs_max"), [(1, 5), (4, 20), (64, 20)])
 def test_a_long_past_without_judging_does_not_pay_for_a_burst(slots, jobs_max):
-    """15 % of the last five minutes of all slots, or of the last twenty of one, not of the five hours."""
+    """15 % of the last five minutes of all slots, or of the last twenty of one, not of the hour there was."""
     rules = msgspec.structs.replace(RULES, judging_share=0.15)
     story, champion = a_champion()
     noted = {"slots": slots, "configs": 1}
     story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="", details=noted))
-    for _ in range(2000):
+    for _ in range(400):
         story.play()
     candidate = new_model(story)
     jobs = 0
@@ -330,10 +343,24 @@ def test_a_long_past_without_judging_does_not_pay_for_a_burst(slots, jobs_max):
     assert jobs_max / 2 < jobs <= jobs_max  # of 9 s each
 
 
+def test_what_judging_took_before_a_gpu_came_does_not_hold_it_up():
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story, champion = a_champion()
+    candidate = new_model(story)
+    details = {"slots": 1, "configs": 1}
+    story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="", details=details))
+    while evaluations(planned(story, rules)):
+        story.evaluate(candidate, champion, wins=2, losses=2)
+    story.write(Noted(at_s=story.now_s + 1, topic=SLOTS_TOPIC, text="", details={**details, "gpus": 1}))
+    story.now_s += 2
+    story.play()
+    assert evaluations(planned(story, rules))
+
+
 def test_a_judgement_that_takes_long_keeps_to_its_share():
     rules = msgspec.structs.replace(RULES, judging_share=0.15)
     story, champion = a_champion()
-    for _ in range(20):
+    for _ in range(8):
         candidate = new_model(story)
         while not evaluations(made := planned(story, rules)):
             if made.decided:
@@ -341,8 +368,6 @@ def test_a_judgement_that_takes_long_keeps_to_its_share():
             else:
                 story.play()
         story.evaluate(candidate, champion, wins=2, losses=2)
-        last = story.state.matches[-1]
-        story.state.matches[-1] = msgspec.structs.replace(last, cpu_s=120.0)
         story.state.recent_jobs[-1] = replace(story.state.recent_jobs[-1], cpu_s=120.0)
     judged_s = sum(job.cpu_s for job in story.state.recent_jobs if job.kind == "evaluate")
     assert judged_s <= 0.17 * sum(job.cpu_s for job in story.state.recent_jobs)
