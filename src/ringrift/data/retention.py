@@ -33,7 +33,7 @@ class RetentionRules:
     samples_kept: int = 2
     models_kept: int = 3
     unfinished_kept: int = 32  # files; what a job took over is in its own results by then
-    checkpoints_kept: int = 16  # beside the champion's
+    checkpoints_kept: int = 16  # beside those of the champion and of the last ones before it
     unexported_s: float = 7 * 86_400.0  # games of a config that nobody exported for as long may go
 
     def __post_init__(self) -> None:
@@ -48,6 +48,7 @@ class _Champion(msgspec.Struct):
     model: str | None = None
     card: str | None = None
     checkpoint: str | None = None
+    former_checkpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class Needs:
 
     pins: Mapping[str, str]
     champions: Mapping[str, str]  # digest: config
+    former: Mapping[str, str]  # the same of checkpoints that a rollback could lead to
     open_inputs: Mapping[str, str]  # digest: what kind of work
     windows: Mapping[str, frozenset[str]]  # config: inputs of its last export
 
@@ -65,7 +67,7 @@ def copies_needed(artifact: Artifact, copies_min: int) -> int:
 
     None of a file of unfinished games: those of the newest that were not played on are lost without harm, as
     others are played in their place, and those of all the others are in what came of them. Nor of an old
-    checkpoint: training went on from it long ago, and would begin again from the champion's.
+    checkpoint: training went on from it long ago, and would begin again from the champion's, or from weights.
     """
     return 0 if artifact.kind in (ArtifactKind.UNFINISHED, ArtifactKind.CHECKPOINT) else copies_min
 
@@ -80,6 +82,12 @@ async def read_champions(kv: KeyValue) -> dict[str, str]:
     return champions
 
 
+async def read_former(kv: KeyValue) -> dict[str, str]:
+    """Return the checkpoints of the champions before, each with its config."""
+    champions = [decode_entry(entry, _Champion) for entry in await kv.entries(CHAMPIONS)]
+    return {digest: each.config for each in champions for digest in each.former_checkpoints}
+
+
 async def read_needs(plane: DataPlane) -> Needs:
     """Look at pins, champions and work."""
     kv = plane.kv
@@ -87,6 +95,7 @@ async def read_needs(plane: DataPlane) -> Needs:
     return Needs(
         pins=pins,
         champions=await read_champions(kv),
+        former=await read_former(kv),
         open_inputs=await OpenInputs(plane.queue).refresh(),
         windows=await plane.windows.refresh(),
     )
@@ -128,6 +137,7 @@ def held(
     reasons = _newest(known.values(), rules)
     reasons |= _window_reasons(known, needs.windows, young_s=now_s - rules.unexported_s)
     reasons |= {digest: f"input of {kind} work" for digest, kind in needs.open_inputs.items()}
+    reasons |= {digest: f"a champion before of {config}" for digest, config in needs.former.items()}
     reasons |= {digest: f"the champion of {config}" for digest, config in needs.champions.items()}
     return reasons | {digest: f"pinned: {why}" for digest, why in needs.pins.items()}
 
@@ -148,6 +158,8 @@ async def needed_for(plane: DataPlane, digest: str, inputs: OpenInputs) -> str:
         return f"pinned: {pinned.value.decode()}"
     if (config := (await read_champions(plane.kv)).get(digest)) is not None:
         return f"the champion of {config}"
+    if (config := (await read_former(plane.kv)).get(digest)) is not None:
+        return f"a champion before of {config}"
     kind = (await inputs.refresh()).get(digest)
     return "" if kind is None else f"input of {kind} work"
 

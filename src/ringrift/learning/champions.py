@@ -13,6 +13,7 @@ import msgspec
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Conflict
+from ringrift.learning.models_archive import last_champions
 from ringrift.learning.state import ConfigState
 
 PREFIX = "learning/champion/"
@@ -25,6 +26,7 @@ class Champion(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     card: str | None
     checkpoint: str | None = None  # to begin again from
+    former_checkpoints: tuple[str, ...] = ()  # of the champions that a rollback may lead to
     change: int  # promotions and roll-backs so far
 
 
@@ -46,6 +48,11 @@ class ChampionPointers:
             model=state.champion,
             card=None if model is None else model.card,
             checkpoint=None if model is None else model.checkpoint or None,
+            former_checkpoints=tuple(
+                kept
+                for digest in last_champions(state)
+                if digest != state.champion and (kept := state.models[digest].checkpoint)
+            ),
             change=change,
         )
         entry = await self._kv.get(key)
@@ -55,7 +62,8 @@ class ChampionPointers:
         present = decode_entry(entry, Champion)
         if present == wanted:
             return
-        if present.change >= change:
+        # An earlier version wrote less of the same change.
+        if present.change > change or (present.change == change and present.model != wanted.model):
             raise Conflict(f"the champion of {state.config} was changed by another process")
         await self._kv.update(key, msgspec.json.encode(wanted), revision=entry.revision)
 

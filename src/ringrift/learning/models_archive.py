@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 
 from ringrift.learning.ratings import Rating, rate
 from ringrift.learning.records import Model, ModelState
@@ -12,6 +13,7 @@ from ringrift.learning.state import ConfigState
 UNUSED_S_MAX = 7 * 24 * 3600.0
 WEAK_RATING, WEAK_GAMES_MIN = 1400.0, 100
 FORMER_CHAMPIONS_KEPT = 5  # a rollback may need them
+CHECKPOINTS_COUNTED_ON = 12  # of the newest models; nodes keep 16, and those of champions
 
 _LOST = frozenset({ModelState.REJECTED, ModelState.ROLLED_BACK})
 
@@ -49,17 +51,30 @@ def too_weak(state: ConfigState, *, ratings: Mapping[str, Rating] | None = None)
     return list(_weak(weak, state.champion, known, kept).items())
 
 
+def kept_checkpoint(state: ConfigState, model: Model) -> str:
+    """The checkpoint to train on from *model* with; empty if there is none any more, or it was not found."""
+    if not model.checkpoint or model.checkpoint in state.bad_checkpoints:
+        return ""
+    newest = islice(reversed(state.models.values()), CHECKPOINTS_COUNTED_ON)
+    is_kept = any(each is model for each in newest) or model.digest in last_champions(state)
+    return model.checkpoint if is_kept else ""
+
+
 def last_change_s(model: Model) -> float:
     return model.history[-1][0] if model.history else model.made_s
 
 
 def _still_needed(state: ConfigState) -> set[str]:
     """The newest model is the parent of the next; the last champions are where a rollback leads."""
-    needed = {state.champion} if state.champion is not None else set()
-    if state.newest_model is not None:
-        needed.add(state.newest_model.digest)
-    former = [change.model for change in state.promotions if change.model != state.champion]
-    return needed | set(list(dict.fromkeys(reversed(former)))[:FORMER_CHAMPIONS_KEPT])
+    newest = state.newest_model
+    return {*last_champions(state), *(() if newest is None else (newest.digest,))}
+
+
+def last_champions(state: ConfigState) -> list[str]:
+    """The champion, then those before it, as many as a rollback may need."""
+    former = [change.model for change in reversed(state.promotions) if change.model != state.champion]
+    champion = [] if state.champion is None else [state.champion]
+    return champion + list(dict.fromkeys(former))[:FORMER_CHAMPIONS_KEPT]
 
 
 def _games(state: ConfigState) -> Counter[str]:

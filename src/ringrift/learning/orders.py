@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ringrift.learning.cascade import CascadeStart
+from ringrift.learning.models_archive import kept_checkpoint
 from ringrift.learning.promotion import Pairing
 from ringrift.learning.records import Model, Samples, Shard, ShardState, Unfinished
 from ringrift.learning.results import CHECKPOINT_FILE, WEIGHTS_SUFFIX
@@ -151,15 +152,16 @@ def train_order(
     sample_steps: int,
     rate_factor: float = 1.0,
 ) -> JobOrder:
-    """Train on from *parent*, or a new network if there is none, for as long as one piece of training may."""
+    """Train on from *parent*, or a new network if there is none, for as long as one piece of training may.
+
+    Without its checkpoint, from the parent's weights with a fresh optimizer.
+    """
+    checkpoint = "" if parent is None else kept_checkpoint(state, parent)
     taken = 0 if parent is None else parent.rows_seen // rules.batch
     slowed = 1.0 if taken < rules.learning_rate_steps else sqrt(rules.learning_rate_steps / taken)
     rate = rules.learning_rate * slowed * rate_factor
     steps = max(1, sample_steps // rules.batch)
     params, inputs = _training(state, rules, files, parent, steps=steps)
-    checkpoint = "" if parent is None else parent.checkpoint
-    if checkpoint in state.bad_checkpoints:
-        checkpoint = ""  # the weights of the parent are there all the same
     params |= {
         "seconds": rules.training_job_s,
         "lr": rate,

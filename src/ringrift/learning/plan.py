@@ -19,7 +19,7 @@ from ringrift.learning.facts import PRICE_TOPIC, Archived, Noted
 from ringrift.learning.gates import Gate, stage_gate
 from ringrift.learning.generator import decided_generator, who_plays
 from ringrift.learning.judging import plan_judgement
-from ringrift.learning.models_archive import not_needed
+from ringrift.learning.models_archive import kept_checkpoint, not_needed
 from ringrift.learning.orders import (
     begun_with,
     export_order,
@@ -285,9 +285,8 @@ def _train(snapshot: Snapshot, made: ConfigPlan) -> None:
     parent = training_parent(state, rules)
     warm = warm_start(state) if parent is None and not state.models else None
     rows = sum(samples.rows for samples in files)
-    reason = (
-        f"new rows have earned {steps:,} sample-steps; {_beginning(parent, warm, rules)} on {rows:,} rows"
-    )
+    begun = _beginning(state, parent, warm, rules)
+    reason = f"new rows have earned {steps:,} sample-steps; {begun} on {rows:,} rows"
     if parent is None and state.models:
         # It competes with a champion that saw every row of the run, so one piece would never do.
         steps = max(steps, round(rules.bucket.steps_per_row * rows))
@@ -296,9 +295,14 @@ def _train(snapshot: Snapshot, made: ConfigPlan) -> None:
     made.want("train", order if warm is None else begun_with(order, warm), reason)
 
 
-def _beginning(parent: Model | None, warm: CascadeStart | None, rules: LearningRules) -> str:
+def _beginning(
+    state: ConfigState, parent: Model | None, warm: CascadeStart | None, rules: LearningRules
+) -> str:
     if parent is not None:
-        return f"from model {parent.number} ({parent.digest[:12]})"
+        begun = f"from model {parent.number} ({parent.digest[:12]})"
+        if parent.checkpoint and not kept_checkpoint(state, parent):
+            return f"{begun}, by its weights with a fresh optimizer as its checkpoint is gone or unusable,"
+        return begun
     if warm is not None:
         return f"a new {rules.preset} network with what fits of {warm.config}'s ({warm.model[:12]})"
     return f"a new {rules.preset} network"

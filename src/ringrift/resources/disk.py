@@ -1,8 +1,9 @@
 """DISK_SPACE_MANAGER and COORDINATOR_DISK_MANAGER: room before the disk is full.
 
-First go files that hold nothing, then local copies of artifacts that enough other nodes have verified; those
-go through `data.deletion` and nothing else. On a coordinator, copies are made elsewhere first where there are
-too few. From the critical level on this node takes no new files. MAINTENANCE is `resources.maintenance`.
+Old checkpoints that nothing needs go while there is room, too. When there is little, first go files that hold
+nothing, then local copies of artifacts that enough other nodes have verified. Artifacts go through
+`data.deletion` and nothing else. On a coordinator, copies are made elsewhere first where there are too few.
+From the critical level on this node takes no new files. MAINTENANCE is `resources.maintenance`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, ClassVar
 
 import structlog
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.capacity import DiskState, DiskStates
 from ringrift.data.copies import CopyView
 from ringrift.data.deletion import Deleter, DeletionRules
@@ -50,6 +51,7 @@ __all__ = [
 log = structlog.get_logger()
 
 INTERVAL_S = 300.0
+CHECKPOINT_S = 3_600.0  # before one goes that nothing needs
 COPIES_OUT_MAX = 50  # files a cycle
 NAME, COORDINATOR_NAME = "disk_space_manager", "coordinator_disk_manager"
 
@@ -103,6 +105,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         plane = await self._opened()
         usage = await self._look(plane)
         if self.level is DiskLevel.FINE:
+            await self._remove_checkpoints(plane)
             return
         begun_s = self._runtime.monotonic_s()
         await self._tell_low(plane, usage)
@@ -143,6 +146,19 @@ class DiskSpaceManagerDaemon(WakingDaemon):
             "threshold": self.rules.proactive,
         }
         await self.router.publish("DISK_SPACE_LOW", payload, self.name)
+
+    async def _remove_checkpoints(self, plane: DataPlane) -> None:
+        """Remove old ones that nothing needs: each training leaves one."""
+        cards = (await plane.view()).cards
+        old_s = plane.runtime.now_s() - CHECKPOINT_S
+        old = [each for each in cards if each.kind is ArtifactKind.CHECKPOINT and each.created_s < old_s]
+        if not old:
+            return
+        deleter = Deleter(plane, rules=replace(DeletionRules(), age_s_min=CHECKPOINT_S))
+        held = await read_held(plane, cards)
+        for artifact in await self._in_order(plane, old):
+            if artifact.digest not in held and (await deleter.examine(artifact)).allowed:
+                await deleter.delete(artifact, why="nothing needs it any more", by=self.name)
 
     # --- freeing --------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ def card(number, kind=ArtifactKind.GAMES, *, age_s=0.0, config="c"):
 
 
 def held_of(artifacts, **given):
-    needs = {"pins": {}, "champions": {}, "open_inputs": {}, "windows": {}, **given}
+    needs = {"pins": {}, "champions": {}, "former": {}, "open_inputs": {}, "windows": {}, **given}
     reasons = held(artifacts, Needs(**needs), RULES, now_s=NOW_S)
     return {int(digest, 16): why for digest, why in reasons.items()}
 
@@ -52,10 +52,11 @@ def test_of_a_window_that_is_not_known_here_everything_stays():
     assert set(held_of(games, windows={"c": frozenset({"f" * 64})})) == set(range(10))
 
 
-def test_the_newest_checkpoints_and_the_champions_stay():
+def test_the_newest_checkpoints_and_those_of_champions_stay():
     checkpoints = [card(n, ArtifactKind.CHECKPOINT, age_s=100.0 - n) for n in range(30)]
-    found = held_of(checkpoints, champions={checkpoints[3].digest: "c"})
-    assert set(found) == {3, *range(30 - RULES.checkpoints_kept, 30)}
+    former = {checkpoints[5].digest: "c"}
+    found = held_of(checkpoints, champions={checkpoints[3].digest: "c"}, former=former)
+    assert set(found) == {3, 5, *range(30 - RULES.checkpoints_kept, 30)}
 
 
 def test_games_of_a_config_that_nobody_exports_stay_for_a_week():

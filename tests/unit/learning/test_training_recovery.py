@@ -10,6 +10,7 @@ from ringrift.jobs.training.rows import TrainingRows, make_batch
 from ringrift.learning.doctor import examine
 from ringrift.learning.doctor_findings import Ward
 from ringrift.learning.facts import Promoted, Rejected
+from ringrift.learning.models_archive import CHECKPOINTS_COUNTED_ON, kept_checkpoint
 from ringrift.learning.plan import plan
 from ringrift.learning.recovery import decided_reset
 from ringrift.learning.snapshot import Snapshot
@@ -55,6 +56,40 @@ def test_candidates_that_lose_in_a_row_set_training_back_to_the_champion():
     again = story.grow()
     assert story.state.models[again].parent == story.first
     assert story.reset() is None, "what was lost before does not count again"
+
+
+def next_training(story):
+    story.play()
+    story.check()
+    story.export()
+    made = plan(Snapshot(story.state, RULES, story.now_s))
+    return next(each for each in made.wanted if each.kind == "train")
+
+
+def test_a_checkpoint_that_is_gone_costs_the_optimizer_and_no_training():
+    story = Trained()
+    newest = story.grow()
+    before = next_training(story)
+    assert before.order.inputs["checkpoint.safetensors"] == f"checkpoint-{newest}"
+    assert "fresh optimizer" not in before.reason
+    lost = f"the input checkpoint.safetensors (checkpoint-{newest}) is not here"
+    story.fail(story.issue("train", before.order), lost)
+    story.now_s += 3600.0
+    again = next_training(story)
+    assert again.order.inputs["parent.safetensors"] == newest
+    assert "checkpoint.safetensors" not in again.order.inputs
+    assert "checkpoint" not in again.order.params
+    assert again.order.params["warmup_steps"] > 0
+    assert "by its weights with a fresh optimizer as its checkpoint is gone" in again.reason
+
+
+def test_checkpoints_of_long_ago_are_not_counted_on_unless_they_are_of_champions():
+    story = Trained()
+    models = [story.grow() for _ in range(CHECKPOINTS_COUNTED_ON + 1)]
+    kept = [
+        model for model in (story.first, *models) if kept_checkpoint(story.state, story.state.models[model])
+    ]
+    assert kept == [story.first, *models[1:]]
 
 
 def test_candidates_that_lose_narrowly_set_nothing_back():

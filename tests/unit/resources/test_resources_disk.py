@@ -18,6 +18,7 @@ from ringrift.data.capacity import DiskStates
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
+from ringrift.data.retention import pin
 from ringrift.data.transfer.contract import Moved
 from ringrift.engine.opening import open_engine
 from ringrift.errors import ConfigError
@@ -157,6 +158,19 @@ async def test_copies_that_others_have_go_until_the_target_and_the_rest_stays(pl
     stones = await plane.tombstones()
     assert {next(iter(each.nodes.values())).by for each in stones.values()} == {"disk_space_manager"}
     assert all("80 % full" in each.nodes["a"].reason for each in stones.values())
+
+
+async def test_old_checkpoints_go_although_there_is_room(plane):
+    kind = ArtifactKind.CHECKPOINT
+    made_of = [await made(plane, f"checkpoint {n}", "a", kind=kind, age_s=DAY_S - n) for n in range(20)]
+    young = await made(plane, "young", "a", kind=kind, age_s=60.0)
+    await pin(plane.kv, made_of[1].digest, "for a look")
+    games = await made(plane, "games", "a")
+    daemon, _ = daemon_of(plane, Disk(plane, total=1_000_000))
+    await daemon._run_cycle()
+    assert daemon.level is DiskLevel.FINE
+    there = [each for each in (*made_of, young, games) if await plane.blobs.has(each.digest)]
+    assert there == [made_of[1], *made_of[5:], young, games]
 
 
 async def test_two_managers_of_one_machine_do_not_wake_each_other(plane):
