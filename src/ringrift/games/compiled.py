@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -17,6 +18,8 @@ from numba.core.caching import IndexDataCacheFile
 
 # Nobody calls these through C; the entry for it took a tenth of the time to compile.
 INNER: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
+
+_KERNELS: list[Any] = []  # every entry point of the modules that are loaded
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,6 +52,21 @@ def cached_kernel(fingerprint: str) -> Callable[[F], F]:
             filename_base=f"{store._impl.filename_base}-{fingerprint[:16]}",
             source_stamp=store._impl.locator.get_source_stamp(),
         )
+        _KERNELS.append(dispatcher)
         return cast(F, dispatcher)
 
     return decorate
+
+
+def load_stored_kernels() -> None:
+    """Load the machine code that is on disk of all entry points here, so that children need not.
+
+    Nothing is compiled, and nothing is run. A file that cannot be read is left to whoever needs it.
+    """
+    for dispatcher in _KERNELS:
+        store, codegen = dispatcher._cache, dispatcher.targetctx.codegen()
+        with suppress(OSError, EOFError, ValueError):
+            for key in store._cache_file._load_index():
+                signature = key[0]
+                if key == store._index_key(signature, codegen) and signature not in dispatcher.overloads:
+                    dispatcher.compile(signature)

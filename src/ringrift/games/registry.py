@@ -11,13 +11,14 @@ import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.games.keys import parse_config_key
 
 GROUP = "ringrift.games"
+COMPILED = ("ringrift.games.ringrift.game", "ringrift.games.connect_four.game")
 
 
 def game_names() -> list[str]:
@@ -43,15 +44,30 @@ def _installed(places: tuple[tuple[str, int], ...]) -> EntryPoints:
     return entry_points(group=GROUP)
 
 
+def _name(key: str) -> str:
+    family, colon, _ = key.partition(":")
+    return family if colon else parse_config_key(key).board
+
+
+def _points(key: str) -> tuple[EntryPoint, ...]:
+    return tuple(_installed(_places()).select(name=_name(key)))
+
+
+def is_compiled(key: str) -> bool:
+    """Whether *key* names a game of ours that is loaded without running code of other packages."""
+    found = _points(key)
+    return bool(found) and all(point.module in COMPILED for point in found)
+
+
 def load_game(key: str) -> Game:
     """Return the game that *key* names; raises `ConfigError` that says what there is instead."""
-    family, colon, _ = key.partition(":")
-    name = family if colon else parse_config_key(key).board
-    found = tuple(_installed(_places()).select(name=name))
+    found = _points(key)
     if not found:
-        raise ConfigError(f"{key!r}: no game {name!r} is installed; there are {', '.join(game_names())}")
+        raise ConfigError(
+            f"{key!r}: no game {_name(key)!r} is installed; there are {', '.join(game_names())}"
+        )
     if len({point.value for point in found}) > 1:
         places = ", ".join(sorted(point.value for point in found))
-        raise ConfigError(f"{key!r}: several packages bring a game {name!r}: {places}")
+        raise ConfigError(f"{key!r}: several packages bring a game {_name(key)!r}: {places}")
     make: Callable[[str], Game] = found[0].load()
     return make(key)

@@ -4,7 +4,8 @@ It has loaded what jobs load first, which takes a job longer than many jobs take
 order that comes over the socket FD, with the job's stdin, stdout and stderr beside it, it forks a child that
 is what `python -m ringrift.jobs KIND …` would be: a session, an environment, a folder, descriptors and exit
 code of its own. What jobs of the first KINDS need is loaded before the first order is taken, what the second
-ones need when no order comes for a while. It never computes, starts no thread and touches no GPU, so that a
+ones need when no order comes for a while, and so are the compiled rules of each config of which a job ended
+well. It never computes, starts no thread and touches no GPU, so that a
 child may do all of that. When the worker is gone it kills what it forked and ends; when it is killed, the
 kernel kills its children.
 """
@@ -59,6 +60,7 @@ class HostOrder(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     argv: tuple[str, ...]  # after `python -m ringrift.jobs`
     env: dict[str, str]
     folder: str
+    config: str = ""  # of the job; its rules are loaded for the next
 
 
 class HostReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -98,6 +100,8 @@ class _Loaded:
 
     waiting: list[str]  # kinds whose modules are loaded when nothing else is to do
     kinds: set[str] = field(default_factory=set)
+    games: set[tuple[str, str]] = field(default_factory=set)  # kinds of jobs and configs that ended well
+    played: set[str] = field(default_factory=set)  # configs whose rules are to be loaded as well
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def load(self, kind: str) -> None:
@@ -117,16 +121,40 @@ class _Loaded:
             target = importlib.import_module("numba.core.registry").cpu_target
             target.typing_context.refresh()
             target.target_context.refresh()
-        self._note_files()
-        # Children copy the pages that they write to, and a collector writes to whatever it looks at.
-        gc.collect()
-        gc.freeze()
+        self._settle()
 
     def load_next(self) -> None:
         while self.waiting and self.waiting[0] in self.kinds:
             self.waiting.pop(0)
         if self.waiting:
             self.load(self.waiting.pop(0))
+        elif self.played:
+            self._load_game(self.played.pop())
+
+    def note_played(self, kind: str, config: str) -> None:
+        """A job ended well: what it compiled is on disk by now, and can be loaded."""
+        if config and (kind, config) not in self.games:
+            self.games.add((kind, config))
+            self.played.add(config)
+
+    def _load_game(self, config: str) -> None:
+        """Load the rules of a game of ours, and all machine code that jobs found or left on disk."""
+        try:
+            registry = importlib.import_module("ringrift.games.registry")
+            compiled = importlib.import_module("ringrift.games.compiled")
+            with suppress(ConfigError):  # such as no game any more; its job says so itself
+                if registry.is_compiled(config):
+                    registry.load_game(config)
+                    compiled.load_stored_kernels()
+        except _NOT_LOADED as error:
+            sys.stderr.write(f"the rules of {config} are not loaded: {error!r}\n")
+        self._settle()
+
+    def _settle(self) -> None:
+        self._note_files()
+        # Children copy the pages that they write to, and a collector writes to whatever it looks at.
+        gc.collect()
+        gc.freeze()
 
     def _note_files(self) -> None:
         own = str(Path(__file__).parents[1]) + os.sep
@@ -156,7 +184,7 @@ class _Host:
             self._loaded.load(kind)
         self._room = _Room()
         self._pid = os.getpid()
-        self._jobs: dict[int, int] = {}  # pid: number of its order
+        self._jobs: dict[int, HostOrder] = {}  # pid: what it does
         self._wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler that is ours writes to the wake-up pipe
         signal.set_wakeup_fd(wake_in)
@@ -171,7 +199,7 @@ class _Host:
         poll.register(self._channel, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while True:
-            wait_s = IDLE_S if self._loaded.waiting else None
+            wait_s = IDLE_S if self._loaded.waiting or self._loaded.played else None
             ready = {fd for fd, _ in poll.poll(None if wait_s is None else 1000 * wait_s)}
             if not ready:
                 self._loaded.load_next()
@@ -222,7 +250,7 @@ class _Host:
         if problem:
             os.waitpid(pid, 0)
             return self._refuse(HostRefused(number=order.number, reason=problem), ())
-        self._jobs[pid] = order.number
+        self._jobs[pid] = order
         self._say(HostStarted(number=order.number, pid=pid))
         return False
 
@@ -262,12 +290,14 @@ class _Host:
     def _reap(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._wake, 4096)
-        for pid, number in tuple(self._jobs.items()):
+        for pid, order in tuple(self._jobs.items()):
             ended, status, usage = os.wait4(pid, os.WNOHANG)
             if ended:
                 del self._jobs[pid]
                 code, cpu_s = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
-                self._say(HostEnded(number=number, code=code, cpu_s=round(cpu_s, 3)))
+                self._say(HostEnded(number=order.number, code=code, cpu_s=round(cpu_s, 3)))
+                if code == 0:
+                    self._loaded.note_played(order.argv[0], order.config)
 
     def _say(self, reply: HostReply) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # its end is read next

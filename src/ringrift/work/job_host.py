@@ -39,7 +39,7 @@ from ringrift.jobs.host import (
 )
 from ringrift.runtime import Child, Command, OutputPipe, Runtime
 from ringrift.setting_kinds import JobSettings
-from ringrift.work.job_commands import OWN_VARIABLES, base_environment, job_argv
+from ringrift.work.job_commands import CONFIG_VARIABLE, OWN_VARIABLES, base_environment, job_argv
 from ringrift.work.worker_config import has_gpu_in_reach
 
 log = structlog.get_logger()
@@ -179,6 +179,7 @@ class _HostProcess:
             argv=tuple(command.argv[3:]),
             env=dict(command.env or {}),
             folder=str((command.cwd or Path()).absolute()),
+            config=(command.env or {}).get(CONFIG_VARIABLE, ""),
         )
         answer = self._answers[number] = loop.create_future()
         ended = self._running[number] = loop.create_future()

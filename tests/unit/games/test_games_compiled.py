@@ -45,6 +45,26 @@ def test_a_second_start_compiles_nothing():
     assert run(START) == ["0"]
 
 
+LOAD = """
+import os
+from ringrift.games.compiled import load_stored_kernels
+from ringrift.games.registry import is_compiled, load_game
+from ringrift.games.ringrift.core import kernels
+load_game("square8_2p")
+load_stored_kernels()
+used = (kernels.start_batch, kernels.legal_batch, kernels.apply_batch)
+print(all(kernel.signatures for kernel in used), sum(sum(k.stats.cache_misses.values()) for k in used))
+print(len(os.listdir("/proc/self/task")))
+print(is_compiled("square8_2p"), is_compiled("open_spiel:tic_tac_toe"))
+"""
+
+
+def test_what_is_on_disk_is_loaded_without_being_compiled_or_run():
+    run(START)
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # as in the host of jobs
+    assert run(LOAD, env=one_thread) == ["True", "0", "1", "True", "False"]
+
+
 @pytest.fixture
 def small_game(tmp_path):
     (tmp_path / "entry_rules.py").write_text(ENTRY)

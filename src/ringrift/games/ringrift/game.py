@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,9 @@ DECISIONS_MAX = 1_000_000
 LEGAL_ROOM_PER_GAME = 64
 
 
+@lru_cache(maxsize=16)
 def make_game(key: str) -> RingRiftGame:
-    """The game that a config key names."""
+    """The game that a config key names; the same one again, since making the tables takes a while."""
     config = parse_config_key(key)
     return RingRiftGame(board_for(config.board, config.players))
 

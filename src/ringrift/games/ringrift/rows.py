@@ -190,21 +190,19 @@ def possible_rows(board: Board, states: States) -> npt.NDArray[np.bool_]:
     fine: npt.NDArray[np.bool_] = np.logical_and.reduce((words >= low) & (words <= high), axis=1)
     fine &= _possible_cells(board, states[:, at.CELLS :]).all(axis=1)
     fine &= (states[:, at.PHASE] == at.OVER) == (states[:, at.WINNER] != 0)
-    for row in np.flatnonzero(fine & _acting(states)):
+    phase, debt = states[:, at.PHASE], states[:, at.DEBT]
+    for row in np.flatnonzero(fine & (debt == at.RECOVERY_LINE)):
         try:
             _check_turn(board, states[row])
         except ConfigError:
             fine[row] = False
+    must_move = (phase == at.MOVEMENT) & (debt == at.NO_DEBT) & (states[:, at.MUST] != at.NO_CELL)
+    for word, acting in ((at.ACTIVE, (phase == at.CAPTURE) | (phase == at.CHAIN)), (at.MUST, must_move)):
+        rows = np.flatnonzero(fine & acting)
+        acts, cell = states[rows], states[rows, word]
+        piece = acts[np.arange(len(rows)), at.CELLS + cell.clip(0)] & at.CODE_MASK
+        fine[rows] = (cell != at.NO_CELL) & (piece == at.STACK + acts[:, at.CUR])
     return fine
-
-
-def _acting(states: States) -> npt.NDArray[np.bool_]:
-    """Rows in which one cell must act."""
-    phase, debt = states[:, at.PHASE], states[:, at.DEBT]
-    moving = (phase == at.MOVEMENT) & (debt == at.NO_DEBT) & (states[:, at.MUST] != at.NO_CELL)
-    acting: npt.NDArray[np.bool_] = moving | (debt == at.RECOVERY_LINE)
-    acting |= (phase == at.CAPTURE) | (phase == at.CHAIN)
-    return acting
 
 
 def _possible_cells(board: Board, words: States) -> npt.NDArray[np.bool_]:

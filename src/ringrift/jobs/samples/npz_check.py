@@ -9,7 +9,8 @@ compiled code trusts what it is given.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,35 @@ class SampleCheck:
     array_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     array_dtypes: dict[str, str] = field(default_factory=dict)
     file_size: int = 0
+    config: str | None = None  # that it says it is of; asked for with a game only
 
     @property
     def valid(self) -> bool:
         return not self.errors
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacking:
+    """Arrays that are kept unpacked, each as a file of its name, while they are checked."""
+
+    folder: Path
+    names: Sequence[str]
+
+
+class _Unpacked:
+    """The same arrays as those of an archive, read from where they were unpacked to."""
+
+    def __init__(self, archive: SampleArchive, unpack: Unpacking) -> None:
+        self._folder = unpack.folder
+        self.arrays = {name: archive.arrays[name] for name in unpack.names if name in archive.arrays}
+
+    def pieces(self, name: str, bytes_max: int = _PIECE_BYTES) -> Iterator[bytes]:
+        with (self._folder / name).open("rb") as file:
+            while piece := file.read(bytes_max):
+                yield piece
+
+
+_Source = SampleArchive | _Unpacked
 
 
 def quick_check(path: Path) -> tuple[bool, str]:
@@ -53,7 +79,9 @@ def quick_check(path: Path) -> tuple[bool, str]:
     return found.valid, "; ".join(found.errors) or f"{found.sample_count} samples"
 
 
-def check_samples(path: Path, *, game: Game | None = None, deep: bool = True) -> SampleCheck:
+def check_samples(
+    path: Path, *, game: Game | None = None, deep: bool = True, unpack: Unpacking | None = None
+) -> SampleCheck:
     """Check a file, also against *game* if given; never raises for what is wrong with the file."""
     found = SampleCheck()
     try:
@@ -65,10 +93,13 @@ def check_samples(path: Path, *, game: Game | None = None, deep: bool = True) ->
             _check_headers(archive, found)
             if game is not None:
                 _check_game(archive, game, found)
+                found.config = archive.text("config_key")
+            source = archive if unpack is None else _Unpacked(archive, unpack)
             if deep and found.valid:
-                _check_contents(archive, found)
+                _check_contents(archive, found, unpack)
+                _check_policies(source, found)
             if deep and found.valid and game is not None:
-                _check_rows(archive, game, found)
+                _check_rows(source, game, found)
     except UNREADABLE as fault:
         found.errors.append(f"unreadable: {fault}")
     return found
@@ -132,7 +163,7 @@ def _check_game(archive: SampleArchive, game: Game, found: SampleCheck) -> None:
             found.errors.append(f"{name}: {archive.arrays[name].dtype}, expected {wanted}")
 
 
-def _check_contents(archive: SampleArchive, found: SampleCheck) -> None:
+def _check_contents(archive: SampleArchive, found: SampleCheck, unpack: Unpacking | None) -> None:
     checksums = archive.checksums()
     listed = {name for name, shape in found.array_shapes.items() if shape}
     if unsummed := sorted(listed - checksums.keys()):
@@ -140,14 +171,20 @@ def _check_contents(archive: SampleArchive, found: SampleCheck) -> None:
     for name in found.array_shapes:
         digest = hashlib.sha256()
         low, high = np.inf, -np.inf
-        for piece in _pieces(archive, name):
-            digest.update(piece.tobytes())
-            if piece.dtype.kind in "fiu" and piece.size:
-                low, high = min(low, float(piece.min())), max(high, float(piece.max()))
+        with ExitStack() as files:
+            kept = None
+            if unpack is not None and name in unpack.names:
+                kept = files.enter_context((unpack.folder / name).open("wb"))
+            for content in archive.pieces(name, _PIECE_BYTES):
+                digest.update(content)
+                if kept is not None:
+                    kept.write(content)
+                piece: Array = np.frombuffer(content, dtype=np.dtype(archive.arrays[name].dtype))
+                if piece.dtype.kind in "fiu" and piece.size:
+                    low, high = min(low, float(piece.min())), max(high, float(piece.max()))
         if name in checksums and digest.hexdigest() != checksums[name]:
             found.errors.append(f"{name}: the content is not what was written (checksum)")
         _check_range(name, archive.arrays[name].kind, low, high, found)
-    _check_policies(archive, found)
 
 
 def _check_range(name: str, kind: str, low: float, high: float, found: SampleCheck) -> None:
@@ -161,12 +198,12 @@ def _check_range(name: str, kind: str, low: float, high: float, found: SampleChe
         found.errors.append(f"{name}: {low:g} is negative")
 
 
-def _check_policies(archive: SampleArchive, found: SampleCheck) -> None:
+def _check_policies(archive: _Source, found: SampleCheck) -> None:
     if found.array_shapes.keys() >= FLAT and (wrong := _policy_fault(archive)):
         found.errors.append(wrong)
 
 
-def _policy_fault(archive: SampleArchive) -> str:
+def _policy_fault(archive: _Source) -> str:
     """The first thing that is wrong with offsets and sums, read side by side."""
     values, total = _Stream(archive, "policy_values"), archive.arrays["policy_values"].shape[0]
     sample, start = 0, None
@@ -187,7 +224,7 @@ def _policy_fault(archive: SampleArchive) -> str:
     return MISDIVIDED if start != total else ""
 
 
-def _check_rows(archive: SampleArchive, game: Game, found: SampleCheck) -> None:
+def _check_rows(archive: _Source, game: Game, found: SampleCheck) -> None:
     """Hold positions, players on turn and legal actions against the rules; needs sound offsets."""
     if not found.array_shapes.keys() >= set(PLAYED):
         return
@@ -200,16 +237,19 @@ def _check_rows(archive: SampleArchive, game: Game, found: SampleCheck) -> None:
         ends = offsets.take(rows)
         counts = np.diff(ends, prepend=start)
         named, start = indices.take(int(ends[-1]) - start), int(ends[-1])
-        if possible is not None and not (fine := possible(some)).all():
-            found.errors.append(f"states: sample {first + int(np.argmin(fine))} is no position of {game.key}")
+        if possible is not None and not (can_be := possible(some)).all():
+            found.errors.append(
+                f"states: sample {first + int(np.argmin(can_be))} is no position of {game.key}"
+            )
             return
         if (wrong := np.flatnonzero(game.to_move(some) != seats.take(rows))).size:
             found.errors.append(f"seats: another player is on turn in sample {first + int(wrong[0])}")
             return
         legal = game.legal(some)
-        if not np.array_equal(legal.counts, counts) or not np.array_equal(
-            _sorted_by_row(legal.actions, counts), _sorted_by_row(named, counts)
-        ):
+        fine = np.array_equal(legal.counts, counts)
+        if fine and not np.array_equal(legal.actions, named):  # a turned position has them in another order
+            fine = np.array_equal(_sorted_by_row(legal.actions, counts), _sorted_by_row(named, counts))
+        if not fine:
             found.errors.append(
                 f"policy_indices: not the legal actions of samples {first} to {first + rows - 1}"
             )
@@ -224,7 +264,7 @@ def _sorted_by_row(actions: Array, counts: Array) -> Array:
 class _Stream:
     """A flat array, read on and on in parts of any size."""
 
-    def __init__(self, archive: SampleArchive, name: str) -> None:
+    def __init__(self, archive: _Source, name: str) -> None:
         self._pieces = _pieces(archive, name)
         self._left: Array = np.empty(0, archive.arrays[name].dtype)
 
@@ -239,7 +279,7 @@ class _Stream:
         return joined[:count]
 
 
-def _pieces(archive: SampleArchive, name: str) -> Iterator[Array]:
+def _pieces(archive: _Source, name: str) -> Iterator[Array]:
     dtype = np.dtype(archive.arrays[name].dtype)
     for piece in archive.pieces(name, _PIECE_BYTES):
         yield np.frombuffer(piece, dtype=dtype)

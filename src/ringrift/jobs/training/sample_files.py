@@ -1,7 +1,8 @@
 """Sample files as something to learn from: checked, of one config, split by game, and never whole in memory.
 
-The arrays that training needs are unpacked into a scratch folder and mapped from there. Whether a game is
-held out follows from the game itself, so that it stays held out in every later file and window.
+The arrays that training needs are unpacked into a scratch folder while they are checked, and mapped from
+there. Whether a game is held out follows from the game itself, so that it stays held out in every later file
+and window.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.foreign_files.sample_archives import UNREADABLE, open_samples
 from ringrift.games.contract import Game, LegalActions, ragged_index
 from ringrift.jobs.samples.hold_out import is_held_out
-from ringrift.jobs.samples.npz_check import check_samples
+from ringrift.jobs.samples.npz_check import Unpacking, check_samples
 from ringrift.jobs.training.rows import Numbers, TrainingRows, joined
 
 WANTED = (
@@ -29,18 +29,26 @@ class SampleFile:
     """One opened file."""
 
     def __init__(self, path: Path, game: Game, scratch: Path) -> None:
-        check_config(path, game)
-        found = check_samples(path, game=game)
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file")
+        scratch.mkdir(parents=True)
+        found = check_samples(path, game=game, unpack=Unpacking(scratch, WANTED))
+        if found.config not in (None, game.key):
+            raise ConfigError(f"{path}: the samples are of {found.config}, not of {game.key}")
         if not found.valid:
             raise Corrupt(path, found="; ".join(found.errors), advice="Export the samples again")
         missing = [name for name in WANTED if name not in found.array_shapes]
         if missing:
             raise Corrupt(path, found=f"no {', '.join(missing)}", advice="Export the samples again")
-        scratch.mkdir(parents=True)
-        try:
-            arrays = _unpacked(path, scratch)
-        except UNREADABLE as fault:  # it was changed since
-            raise Corrupt(path, found=f"unreadable: {fault}", advice="Export the samples again") from fault
+        arrays: dict[str, np.ndarray[Any, Any]] = {
+            name: np.memmap(
+                scratch / name,
+                dtype=np.dtype(found.array_dtypes[name]),
+                mode="r",
+                shape=found.array_shapes[name],
+            )
+            for name in WANTED
+        }
         self._players = game.players
         self._states, self._values = arrays["states"], arrays["values_mp"]
         self._indices, self._policy = arrays["policy_indices"], arrays["policy_values"]
@@ -64,36 +72,6 @@ class SampleFile:
             values=np.asarray(self._values[rows, : self._players]),
             weights=self._weights[rows],
         )
-
-
-def check_config(path: Path, game: Game) -> None:
-    """Raise `ConfigError` if the file says that it is of another game."""
-    try:
-        config = _recorded_config(path)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except UNREADABLE as fault:
-        raise Corrupt(path, found=f"unreadable: {fault}", advice="Export the samples again") from fault
-    if config not in (None, game.key):
-        raise ConfigError(f"{path}: the samples are of {config}, not of {game.key}")
-
-
-def _recorded_config(path: Path) -> str | None:
-    with open_samples(path) as archive:
-        return archive.text("config_key")
-
-
-def _unpacked(path: Path, scratch: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Unpack what training needs into *scratch*, and map it from there."""
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    with open_samples(path) as archive:
-        for name in WANTED:
-            array, place = archive.arrays[name], scratch / name
-            with place.open("wb") as file:
-                for piece in archive.pieces(name):
-                    file.write(piece)
-            arrays[name] = np.memmap(place, dtype=np.dtype(array.dtype), mode="r", shape=array.shape)
-    return arrays
 
 
 class SampleSet:
