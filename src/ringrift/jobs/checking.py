@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ringrift.games.contract import ActionArray, Game
-from ringrift.jobs.replaying import BatchReplay, Fault, RecordedMoves, ReplayStep
+from ringrift.jobs.replaying import BatchReplay, Fault, RecordedMoves, ReplayStep, joined_steps
 from ringrift.jobs.scratch import scratch_database
 from ringrift.jobs.shards.reader import MOVE_BYTES, BrokenGame, GameSummary
 from ringrift.jobs.shards.records import RESIGNATION, Floats, SoftPolicies, StoredGame
 
 GAMES_AT_ONCE = 256
 BYTES_AT_ONCE = 32 << 20
+STATES_AT_ONCE = 8 << 20  # bytes of positions that are compared with the record together
 RESULT_TOLERANCE = 1e-6
 POLICY_SUM_TOLERANCE = 1e-3
 ALTERED = "altered"
@@ -141,8 +142,16 @@ def replay_faults(game: Game, stored: Sequence[StoredGame]) -> list[Fault | None
     replay = BatchReplay(game, [each.game.actions for each in stored])
     recorded = RecordedMoves(stored)
     odd = _odd_probabilities(recorded.policies)
+    gathered: list[ReplayStep] = []
+    size = 0
     for step in replay.steps():
-        _check_step(game, replay, step, recorded, odd)
+        gathered.append(step)
+        size += step.states.nbytes
+        if size >= STATES_AT_ONCE:
+            _check_steps(game, replay, gathered, recorded, odd)
+            gathered, size = [], 0
+    if gathered:
+        _check_steps(game, replay, gathered, recorded, odd)
     faults: list[Fault | None] = []
     results, rankings = game.results(replay.finals), game.rankings(replay.finals)
     wrong = ~np.isclose(results, [each.game.results for each in stored], atol=RESULT_TOLERANCE).all(axis=1)
@@ -195,33 +204,33 @@ def _odd_probabilities(policies: SoftPolicies) -> npt.NDArray[np.bool_]:
     return odd
 
 
-def _check_step(
+def _check_steps(
     game: Game,
     replay: BatchReplay,
-    step: ReplayStep,
+    steps: Sequence[ReplayStep],
     recorded: RecordedMoves,
     odd: npt.NDArray[np.bool_],
 ) -> None:
-    """Refuse the games whose record of this move is not what the rules say."""
-    places = recorded.places(step.rows, step.move)
-    movers = game.to_move(step.states) + 1
-    players = recorded.players[places]
+    """Refuse the games whose record of these moves is not what the rules say."""
+    rows, moves, states, legal = joined_steps(steps)
+    places = recorded.places(rows, moves)
+    policies = recorded.policies
+    doubtful = (recorded.named[places] > 0) & ~recorded.names_all(places, legal)
+    movers, players = game.to_move(states) + 1, recorded.players[places]
     for at in np.flatnonzero(players != movers).tolist():
         told = f"player {players[at]} is recorded, player {movers[at]} is on turn"
-        replay.refuse(step.rows[at], Fault("wrong_player", told, step.move))
+        replay.refuse(rows[at], Fault("wrong_player", told, int(moves[at])))
     said = [recorded.phases[place] for place in places.tolist()]
     if any(phase is not None for phase in said):
         phases_of = getattr(game, "phases", None)  # an ability that a game may have
-        phases = phases_of(step.states) if phases_of is not None else [None] * len(said)
+        phases = phases_of(states) if phases_of is not None else [None] * len(said)
         for at, (claimed, phase) in enumerate(zip(said, phases, strict=True)):
             if claimed is not None and claimed != phase:
                 told = f"{claimed} is recorded, {phase} by the rules"
-                replay.refuse(step.rows[at], Fault("wrong_phase", told, step.move))
-    policies = recorded.policies
-    doubtful = (recorded.named[places] > 0) & ~recorded.names_all(places, step.legal)
+                replay.refuse(rows[at], Fault("wrong_phase", told, int(moves[at])))
     for at in np.flatnonzero(doubtful | odd[places]).tolist():
-        if wrong := policy_problem(*policies.of(int(places[at])), step.legal.of(at)):
-            replay.refuse(step.rows[at], Fault("bad_policy", wrong, step.move))
+        if wrong := policy_problem(*policies.of(int(places[at])), legal.of(at)):
+            replay.refuse(rows[at], Fault("bad_policy", wrong, int(moves[at])))
 
 
 def policy_problem(actions: ActionArray, probabilities: Floats, legal: ActionArray) -> str:

@@ -238,16 +238,13 @@ def _write(
     with SampleWriter(
         part, game, rows=rows, compress=params.compress, with_features=params.features
     ) as writer:
-        for number, path in enumerate(params.shards):
-            marked = _marked_games(plan, number, path)
-            for columns in game_samples(game, marked, teaching=teaching, codes=codes):
-                job.stop_point()
-                writer.add(columns)
-                written += len(columns["values"])
-                index_max = max(index_max, int(columns["policy_indices"].max()))
-                job.progress(written)
-            if file_sha256(path) != offered.digests[number]:
-                raise Corrupt(path, found="it changed while it was read", advice="Export again")
+        marked = _all_marked(plan, params.shards, offered)
+        for columns in game_samples(game, marked, teaching=teaching, codes=codes):
+            job.stop_point()
+            writer.add(columns)
+            written += len(columns["values"])
+            index_max = max(index_max, int(columns["policy_indices"].max()))
+            job.progress(written)
         metadata = {
             "export_time": now_s,
             "newest_game_time": totals.newest_s,
@@ -261,6 +258,14 @@ def _write(
         }
         texts = {"metadata": json.dumps(metadata), "codes": json.dumps(codes.as_json())}
         writer.finish({**scalars(game, rows=rows, policy_index_max=index_max), **texts})
+
+
+def _all_marked(plan: SamplePlan, shards: Sequence[Path], offered: Offered) -> Iterator[MarkedGame]:
+    """The games that are in, shard after shard: those of small ones are made into samples together."""
+    for number, path in enumerate(shards):
+        yield from _marked_games(plan, number, path)
+        if file_sha256(path) != offered.digests[number]:
+            raise Corrupt(path, found="it changed while it was read", advice="Export again")
 
 
 def _marked_games(plan: SamplePlan, number: int, path: Path) -> Iterator[MarkedGame]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -89,8 +90,10 @@ class BatchReplay:
         self._find_unfinished()
 
     def refuse(self, row: int, fault: Fault) -> None:
-        """Take a game out of the walk; its first fault stays."""
-        self.faults.setdefault(int(row), fault)
+        """Take a game out of the walk; of several faults that of the earliest move stays."""
+        before = self.faults.get(int(row))
+        if before is None or _move_of(fault) < _move_of(before):
+            self.faults[int(row)] = fault
         self._going_on[row] = False
 
     def _step(self, move: int, rows: Numbers) -> ReplayStep | None:
@@ -122,6 +125,22 @@ class BatchReplay:
         for row in np.flatnonzero(~self._game.terminal(self.finals)):
             told = f"the game is not over after its {self._lengths[row]} moves"
             self.refuse(int(row), Fault("unfinished", told))
+
+
+def _move_of(fault: Fault) -> float:
+    """When it is found; what is wrong with a game as a whole comes after all of its moves."""
+    return inf if fault.move is None else fault.move
+
+
+def joined_steps(steps: Sequence[ReplayStep]) -> tuple[Numbers, Numbers, States, LegalActions]:
+    """The rows, moves, positions and legal actions of several steps, one after the other."""
+    counts = np.concatenate([np.zeros(1, np.int64), *(step.legal.counts for step in steps)])
+    return (
+        np.concatenate([step.rows for step in steps]),
+        np.repeat([step.move for step in steps], [len(step.rows) for step in steps]),
+        np.concatenate([step.states for step in steps]),
+        LegalActions(np.cumsum(counts), np.concatenate([step.legal.actions for step in steps])),
+    )
 
 
 def is_legal(legal: LegalActions, actions: ActionArray) -> npt.NDArray[np.bool_]:

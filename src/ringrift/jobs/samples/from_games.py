@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ringrift.errors import Corrupt
 from ringrift.games.contract import Game, LegalActions, States, ragged_index
 from ringrift.jobs.checking import held_together
-from ringrift.jobs.replaying import BatchReplay, Numbers, RecordedMoves, ReplayStep
+from ringrift.jobs.replaying import BatchReplay, Numbers, RecordedMoves, ReplayStep, joined_steps
 from ringrift.jobs.samples.hold_out import game_hash
 from ringrift.jobs.samples.layout import FEATURES, SEATS_MAX, Codes, Columns
 from ringrift.jobs.samples.plan import Marks
@@ -109,11 +109,7 @@ class _Lessons:
 
     def of(self, steps: Sequence[ReplayStep]) -> Iterator[Columns]:
         """All columns of *steps*, in each symmetry."""
-        moves = np.repeat([step.move for step in steps], [len(step.rows) for step in steps])
-        rows = np.concatenate([step.rows for step in steps])
-        states: States = np.concatenate([step.states for step in steps])
-        counts = np.concatenate([np.zeros(1, np.int64), *(step.legal.counts for step in steps)])
-        legal = LegalActions(np.cumsum(counts), np.concatenate([step.legal.actions for step in steps]))
+        rows, moves, states, legal = joined_steps(steps)
         fixed = self._same_for_all_symmetries(rows, moves, states, legal)
         for symmetry in self._teaching.symmetries:
             turned, actions = states, legal.actions
