@@ -35,11 +35,12 @@ from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
 from ringrift.jobs.frame import log_to_stderr
 from ringrift.jobs.plotting import line_plot
+from ringrift.jobs.samples.targets import Targets
 from ringrift.jobs.samples.window import PowerWindow
 from ringrift.jobs.sealing import read_json, seal_json
 from ringrift.jobs.training.learner import LearnerConfig
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
-from ringrift.learning.rules import play_rules
+from ringrift.learning.rules import play_rules, target_rules
 from ringrift.network.card import ModelCard
 from ringrift.network.evaluator import NetEvaluator, has_bfloat16
 from ringrift.network.model import build
@@ -57,7 +58,7 @@ DEFAULT_SNAPSHOTS = (60, 120, 240, 480, 705, 1200, 1800, 2400, 3000, 3600, 5400,
 DRAWS_LOTS = ("random", "mcts")
 # Rows, and how much more of those beyond them. Where it was not measured, as it was.
 WINDOW, WINDOWS = (10_000.0, 0.4), {"connect_four_2p": (50_000.0, 0.0)}
-BY_GAME = "if not given, as `ringrift run` plays this game"
+BY_GAME = "if not given, as `ringrift run` plays and learns this game"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -98,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
     learning.add_argument("--window-rows", type=float, help="50,000 for connect four, else 10,000")
     learning.add_argument("--window-growth", type=float, help="beyond that: 0 for connect four, else 0.4")
     learning.add_argument("--value-mix", type=float, default=0.8)
+    learning.add_argument("--value-decay", type=float, help=f"of later searches in values; {BY_GAME}")
     learning.add_argument("--average-decay", type=float, default=0.995)
     judging = commands.add_parser("evaluate", help="play the snapshots against fixed opponents")
     judging.add_argument("--against", nargs="+", default=["random", "untrained", "mcts", "heuristic"])
@@ -144,7 +146,7 @@ def learning_config(options: argparse.Namespace) -> LearningConfig:
         batch=options.batch,
         lr=options.lr,
         lr_steps=options.lr_steps,
-        value_mix=options.value_mix,
+        targets=Targets(value_mix=options.value_mix, value_decay=options.value_decay),
     )
 
 
@@ -152,6 +154,7 @@ def train(options: argparse.Namespace) -> int:
     folder = options.out / f"seed{options.seed}"
     game = load_game(options.config)
     by_game = msgspec.structs.asdict(play_rules(options.config))
+    by_game |= msgspec.structs.asdict(target_rules(options.config))
     by_game |= dict(zip(("window_rows", "window_growth"), WINDOWS.get(options.config, WINDOW), strict=True))
     for name, value in by_game.items():
         if getattr(options, name) is None:

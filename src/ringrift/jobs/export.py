@@ -30,6 +30,7 @@ from ringrift.jobs.samples.layout import Codes, scalars
 from ringrift.jobs.samples.npz_check import check_samples
 from ringrift.jobs.samples.npz_writer import SampleWriter
 from ringrift.jobs.samples.plan import Marks, PlannedGame, PlanTotals, SamplePlan
+from ringrift.jobs.samples.targets import Targets
 from ringrift.jobs.samples.window import DAY_S, PowerWindow
 from ringrift.jobs.sealing import alone, describe, file_sha256, read_json, sealing
 from ringrift.jobs.shards.reader import GameSummary, open_shard
@@ -67,6 +68,10 @@ class ExportParams(Params, frozen=True, kw_only=True):
     ] = 3.0
     value_mix: Annotated[
         float, msgspec.Meta(ge=0, le=1, description="Share of the search's value in the value target.")
+    ] = 0.0
+    value_decay: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=1, description="Share of later moves' searches in the search's value."),
     ] = 0.0
     symmetries: Annotated[bool, msgspec.Meta(description="Write every sample in all symmetries.")] = False
     moves_min: Annotated[int, msgspec.Meta(ge=0, description="Refuse games with fewer moves.")] = 5
@@ -231,7 +236,8 @@ def _write(
 ) -> None:
     totals = plan.totals()
     symmetries = tuple(range(game.symmetries)) if params.symmetries else (0,)
-    teaching = Teaching(symmetries, params.value_mix, params.features)
+    targets = Targets(value_mix=params.value_mix, value_decay=params.value_decay)
+    teaching = Teaching(symmetries, targets, params.features)
     rows, codes = totals.rows * len(symmetries), Codes()
     written = index_max = 0
     job.stage("writing", total=rows)
@@ -253,6 +259,7 @@ def _write(
             "rows_offered": totals.rows_offered,
             "window": params.window,
             "value_mix": params.value_mix,
+            "value_decay": params.value_decay,
             "hold_out": _held_out(params, totals),
             "shards": offered.digests,
         }

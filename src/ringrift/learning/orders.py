@@ -15,7 +15,7 @@ from ringrift.learning.promotion import Pairing
 from ringrift.learning.records import Model, Samples, Shard, ShardState, Unfinished
 from ringrift.learning.results import CHECKPOINT_FILE, WEIGHTS_SUFFIX
 from ringrift.learning.results_matches import ordered_games, player_text
-from ringrift.learning.rules import LearningRules, play_rules
+from ringrift.learning.rules import LearningRules, play_rules, target_rules
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, rows_missing
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
@@ -136,6 +136,7 @@ def export_order(state: ConfigState, rules: LearningRules, shards: Sequence[Shar
         "rows_generated": state.rows,
         # A search without a network has no opinion of its own that could be worth learning.
         "value_mix": rules.value_mix if all(shard.model is not None for shard in shards) else 0.0,
+        **msgspec.structs.asdict(target_rules(state.config)),
         "half_life_days": 0.0,
         # Our training makes them from the positions: they would be nine tenths of the work.
         "features": "train" in rules.own_programs,

@@ -36,16 +36,28 @@ class PlayRules(msgspec.Struct, frozen=True, kw_only=True):
     opening_plies: int = 0  # the most random moves at the beginning of half of the games
 
 
+class TargetRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What is learned from the games, as parameters of `export`."""
+
+    value_decay: float = 0.0  # share of the searches of later moves in what searches say of a position
+
+
 # What learned fastest where it was measured, as `docs/learning.md` shows; other boards do as before.
 PLAY_BY_BOARD = {
     "connect_four": PlayRules(
         c_scale=0.3, rescale=False, quick_simulations=8, full_share=0.4, opening_plies=12
     ),
+    "square8": PlayRules(opening_plies=10),
 }
+TARGETS_BY_BOARD = {"square8": TargetRules(value_decay=0.8)}
 
 
 def play_rules(config: str) -> PlayRules:
     return PLAY_BY_BOARD.get(config.rsplit("_", 1)[0], PlayRules())
+
+
+def target_rules(config: str) -> TargetRules:
+    return TARGETS_BY_BOARD.get(config.rsplit("_", 1)[0], TargetRules())
 
 
 class StudentRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from ringrift.learning.records import ShardState
 from ringrift.learning.results import problem_with
 from ringrift.learning.rules import configured_rules
 from ringrift.learning.snapshot import Snapshot
+from ringrift.learning.state import ConfigState
 from ringrift.settings import load_settings
 from ringrift.work.job_orders import JobReport
 
@@ -68,6 +69,16 @@ def test_samples_for_a_trainer_of_ones_own_hold_what_a_network_sees():
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("config", "opening_plies", "value_decay"),
+    [("square8_2p", 10, 0.8), ("square8_4p", 10, 0.8), ("hex8_2p", 0, 0.0), ("connect_four_2p", 12, 0.0)],
+)
+def test_games_are_played_and_taught_as_was_found_best_for_their_board(config, opening_plies, value_decay):
+    state, rules = ConfigState(config), configured_rules(load_settings({}).settings)
+    assert selfplay_order(state, rules, simulations=32).params["opening_plies"] == opening_plies
+    assert export_order(state, rules, []).params["value_decay"] == value_decay
 
 
 def opened(story, kind, order):

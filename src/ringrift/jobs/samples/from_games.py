@@ -17,6 +17,7 @@ from ringrift.jobs.replaying import BatchReplay, Numbers, RecordedMoves, ReplayS
 from ringrift.jobs.samples.hold_out import game_hash
 from ringrift.jobs.samples.layout import FEATURES, SEATS_MAX, Codes, Columns
 from ringrift.jobs.samples.plan import Marks
+from ringrift.jobs.samples.targets import Targets, later_values
 from ringrift.jobs.shards.reader import MOVE_BYTES
 from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
 
@@ -28,7 +29,7 @@ class Teaching:
     """How games are turned into samples."""
 
     symmetries: Sequence[int]  # 0 alone leaves the board as it was played
-    value_mix: float  # share of the search's value in the target; the rest is the game's result
+    targets: Targets
     with_features: bool = True
 
 
@@ -74,6 +75,9 @@ class _Lessons:
         games = [each.game for each in stored]
         self._recorded = RecordedMoves(stored)
         self._results = np.array([each.results for each in games])
+        lengths = np.array([len(each.actions) for each in games], dtype=np.int64)
+        decay = teaching.targets.value_decay
+        self._root_values = later_values(self._recorded.root_values, lengths, decay)
         self._phases = codes.of_all("phases", self._recorded.phases)
         self._types = codes.of_all("move_types", self._recorded.types)
         elos = np.array([each.metadata.get("generator_elo", np.nan) for each in games], dtype=np.float32)
@@ -124,7 +128,8 @@ class _Lessons:
         self, rows: Numbers, moves: Numbers, states: States, legal: LegalActions
     ) -> dict[str, npt.NDArray[Any]]:
         game, places = self._game, self._recorded.places(rows, moves)
-        seats, values = game.to_move(states), self._value_targets(rows, places)
+        seats = game.to_move(states)
+        values = self._teaching.targets.values(self._results[rows], self._root_values[places])
         padded = np.zeros((len(rows), SEATS_MAX), dtype=np.float32)
         padded[:, : values.shape[1]] = values
         players = np.full(len(rows), game.players)
@@ -158,14 +163,6 @@ class _Lessons:
         totals = np.add.reduceat(flat, legal.offsets[:-1])
         summing_to_one: Floats = np.divide(flat, np.repeat(totals, legal.counts), dtype=np.float32)
         return summing_to_one
-
-    def _value_targets(self, rows: Numbers, places: Numbers) -> Floats:
-        results, mix = self._results[rows], self._teaching.value_mix
-        if not mix:
-            return results
-        found = self._recorded.root_values[places]
-        mixed = np.clip((1 - mix) * results + mix * found, -1, 1).astype(np.float32)
-        return np.where(np.isnan(found).any(axis=1)[:, None], results, mixed)
 
 
 def policy_on(legal: npt.NDArray[np.int32], actions: npt.NDArray[np.int32], probabilities: Floats) -> Floats:

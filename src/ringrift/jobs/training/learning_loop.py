@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ringrift.games.contract import Game, LegalActions, States
+from ringrift.jobs.samples.targets import Targets
 from ringrift.jobs.samples.window import PowerWindow
 from ringrift.jobs.sealing import read_json, seal_json, sealing
 from ringrift.jobs.training.checkpoints import (
@@ -52,7 +53,7 @@ class LearningConfig:
     rows_first: int = 2_000  # before the first step
     lr: float = 2e-3
     lr_steps: int = 1_000  # after so many steps the rate falls with the root of the steps
-    value_mix: float = 0.8
+    targets: Targets = field(default_factory=lambda: Targets(value_mix=0.8))
 
 
 class CurrentEvaluator:
@@ -71,7 +72,7 @@ class LearningLoop:
     def __init__(self, game: Game, config: LearningConfig, *, seed: int) -> None:
         self.game, self.config, self.seed = game, config, seed
         self.learner = Learner(build(game, config.preset, seed=seed), config.learner)
-        self.window = ReplayWindow(game, value_mix=config.value_mix)
+        self.window = ReplayWindow(game, config.targets)
         self.games = 0
         self.losses: dict[str, float] = {}
         self._owed = 0.0  # samples that new rows have earned

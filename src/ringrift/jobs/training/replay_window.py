@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringrift.errors import ConfigError
 from ringrift.games.contract import Game, LegalActions, ragged_index
+from ringrift.jobs.samples.targets import Targets, later_values
 from ringrift.jobs.training.rows import Numbers, TrainingRows, some_rows
 from ringrift.search.records import FinishedGame
 
+RESULTS_ALONE = Targets()
+
 
 class ReplayWindow:
-    """Rows of finished games; *value_mix* is the search's share in the value target.
+    """Rows of finished games, with *targets*.
 
     All rows lie one after the other in a few arrays, so that a batch is a handful of lookups; what was
     forgotten is moved out when the arrays are full.
     """
 
-    def __init__(self, game: Game, *, value_mix: float = 0.0) -> None:
-        if not 0 <= value_mix <= 1:
-            raise ConfigError(f"window: value_mix must lie between 0 and 1, not {value_mix}")
-        self._game, self._value_mix = game, value_mix
+    def __init__(self, game: Game, targets: Targets = RESULTS_ALONE) -> None:
+        self._game, self._targets = game, targets
         self._games: deque[int] = deque()  # number of each game's first row, counted over the whole run
         self._rows: TrainingRows | None = None
         self._held, self._flat_held = 0, 0  # rows and their legal actions in the arrays
@@ -36,7 +36,7 @@ class ReplayWindow:
 
     def add(self, finished: FinishedGame) -> int:
         """Add the fully searched moves of a game; returns how many."""
-        rows = game_rows(self._game, finished, value_mix=self._value_mix)
+        rows = game_rows(self._game, finished, self._targets)
         count = len(rows.states)
         if count:
             self._games.append(self.added)
@@ -107,7 +107,7 @@ def _room_for(like: TrainingRows, *, rows: int, flat: int) -> TrainingRows:
     )
 
 
-def game_rows(game: Game, finished: FinishedGame, *, value_mix: float) -> TrainingRows:
+def game_rows(game: Game, finished: FinishedGame, targets: Targets) -> TrainingRows:
     """The fully searched moves of a game as rows."""
     states = game.new_states(1)
     kept = []
@@ -117,14 +117,13 @@ def game_rows(game: Game, finished: FinishedGame, *, value_mix: float) -> Traini
         game.apply(states, np.array([action], dtype=np.int32), trusted=True)
     full_moves = np.flatnonzero(finished.full)
     flat, offsets = ragged_index(finished.legal.offsets, full_moves)
-    values = np.repeat(finished.results[None, :], len(full_moves), axis=0)
-    if value_mix:
-        values = (1 - value_mix) * values + value_mix * finished.root_values[full_moves]
+    results = np.repeat(finished.results[None, :], len(full_moves), axis=0)
+    root_values = later_values(finished.root_values, np.array([len(finished.actions)]), targets.value_decay)
     return TrainingRows(
         states=np.array(kept, dtype=np.int64).reshape(len(kept), game.words),
         legal=LegalActions(offsets, finished.legal.actions[flat]),
         policy=finished.policy[flat],
         seats=finished.seats[full_moves].astype(np.int64),
-        values=np.clip(values, -1, 1).astype(np.float32),
+        values=targets.values(results, root_values[full_moves]),
         weights=np.ones(len(full_moves), dtype=np.float32),
     )
