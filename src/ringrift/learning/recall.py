@@ -136,7 +136,7 @@ def learned_shards(state: ConfigState, model: Model) -> list[str]:
 
 def has_recalled(state: ConfigState, shards: Iterable[str]) -> bool:
     """Whether any of *shards* is recalled now."""
-    return any(shard in state.trust_before_recall for shard in shards)
+    return not state.trust_before_recall.keys().isdisjoint(shards)
 
 
 def shards_behind(state: ConfigState, order: JobOrder) -> tuple[str, ...]:
