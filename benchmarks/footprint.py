@@ -1,7 +1,8 @@
-"""What the package costs by itself: import time, and the control process of a run.
+"""What the package costs by itself: import time, and the processes of a run that neither play nor train.
 
 Limits: `import ringrift` under 150 ms; the control process under 80 MB. Beside them stands a bare Python
-process, measured in the same run, as the floor.
+process, measured in the same run, as the floor. Of workers and their hosts only the time after their start
+counts, as of the control process.
 """
 
 from __future__ import annotations
@@ -58,15 +59,27 @@ def control_process_of_a_run(*, settle_s: float, watch_s: float) -> dict[str, fl
             up_s = time.perf_counter() - started_s
             time.sleep(settle_s)
             watched = psutil.Process(process.pid)
-            before = watched.cpu_times()
+            before = cpu_s_by_part(watched)
             time.sleep(watch_s)
-            after = watched.cpu_times()
-            used_s = after.user + after.system - before.user - before.system
+            after = cpu_s_by_part(watched)
             resident_mb = watched.memory_info().rss / 1e6
         finally:
             process.terminate()
             process.wait(30)
-    return {"up_s": up_s, "resident_mb": resident_mb, "cpu_percent": 100 * used_s / watch_s}
+    used = {f"{part}_cpu_percent": 100 * (after[part] - before[part]) / watch_s for part in before}
+    return {"up_s": up_s, "resident_mb": resident_mb, **used}
+
+
+def cpu_s_by_part(control: psutil.Process) -> dict[str, float]:
+    """Processor seconds of the control process, its workers, and the hosts from which jobs are forked."""
+    workers = [each for each in control.children() if "ringrift.work.worker_main" in each.cmdline()]
+    hosts = [
+        each for worker in workers for each in worker.children() if "ringrift.jobs.host" in each.cmdline()
+    ]
+    return {
+        part: sum(sum(each.cpu_times()[:2]) for each in processes)
+        for part, processes in (("control", [control]), ("workers", workers), ("hosts", hosts))
+    }
 
 
 def bare_python_mb() -> float:
@@ -100,7 +113,9 @@ def table(result: dict[str, Any]) -> str:
             f"control process up in    {result['up_s']:8.2f} s",
             f"control process of a run {result['resident_mb']:8.1f} MB, limit {RESIDENT_MB_MAX:g}",
             f"bare Python              {result['bare_python_mb']:8.1f} MB",
-            f"control process of a run {result['cpu_percent']:8.2f} % of a core",
+            f"control process of a run {result['control_cpu_percent']:8.2f} % of a core",
+            f"its workers              {result['workers_cpu_percent']:8.2f} % of a core",
+            f"hosts of their jobs      {result['hosts_cpu_percent']:8.2f} % of a core",
         ]
     )
 

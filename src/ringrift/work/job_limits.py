@@ -99,12 +99,15 @@ def what_is_wrong(
     return None
 
 
-def measure(pid: int, before: Usage) -> Usage:
-    """Look at a process and all it started; blocking, some milliseconds."""
+def measure(pid: int, before: Usage, *, alone: bool = False) -> Usage:
+    """Look at a process and all it started; blocking, some milliseconds: all processes are looked through.
+
+    One that works *alone*, as all jobs of our own do, has started nothing, and is looked at by itself.
+    """
     memory_bytes, cpu_s = 0, 0.0
     try:
         leader = psutil.Process(pid)
-        family = [leader, *leader.children(recursive=True)]
+        family = [leader] if alone else [leader, *leader.children(recursive=True)]
     except psutil.Error:
         return before
     for process in family:

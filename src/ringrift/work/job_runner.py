@@ -160,8 +160,7 @@ class RunningJob:
 
     async def _look(self, *, full: bool) -> None:
         if full and self._is_real and self.pid is not None:
-            self.usage = await asyncio.to_thread(measure, self.pid, self.usage)
-            await asyncio.to_thread(keep_log_small, self._task.log, bytes_max=LOG_BYTES_MAX)
+            self.usage = await asyncio.to_thread(self._measure, self.pid)
         wrong = what_is_wrong(
             self._task.limits,
             self.talk,
@@ -171,6 +170,10 @@ class RunningJob:
         )
         if wrong is not None:
             self.ask_to_end(*wrong)
+
+    def _measure(self, pid: int) -> Usage:
+        keep_log_small(self._task.log, bytes_max=LOG_BYTES_MAX)
+        return measure(pid, self.usage, alone=self._host is not None)
 
     def _is_lost(self) -> bool:
         return self._ending is EndReason.LEASE_LOST

@@ -76,6 +76,7 @@ def test_memory_and_time_count_everything_that_a_job_started():
         assert usage.memory_mb > 60
         assert usage.memory_mb_peak == usage.memory_mb
         assert usage.cpu_s > 0
+        assert measure(process.pid, Usage(), alone=True).memory_mb < 60
     finally:
         os.killpg(process.pid, 9)
         process.communicate()
