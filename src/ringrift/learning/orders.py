@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 import msgspec
@@ -32,7 +32,7 @@ RECENT_MATCHES = 6
 GAMES_AT_A_TIME_MAX = 128
 OPENINGS_AT_A_TIME_FIRST, OPENINGS_AT_A_TIME_FIRST_LARGE = 24, 2  # while nothing is measured
 LARGE_BOARD_ROWS = 100_000
-GAMES_WITHOUT_NETWORK = 256  # in one job: the first network needs few of them
+ROWS_A_GAME_FIRST = 40.0  # expected of a game while none is known
 # A student's averaged weights remember about an eighth of its training: more would still hold its start.
 AVERAGED_SHARE = 8
 LAST_RATE_SHARE = 0.3
@@ -72,7 +72,7 @@ def selfplay_order(
         resumed = {f"unfinished-{at}.json": each.digest for at, each in enumerate(_to_resume(state, rules))}
         inputs |= resumed
         params |= {
-            "games": GAMES_MAX if state.generator is not None else GAMES_WITHOUT_NETWORK,
+            "games": GAMES_MAX if state.generator is not None else _games_without_network(state, rules),
             "seconds": rules.selfplay_job_s if seconds is None else seconds,
             "hand_over": True,
             "prove": True,
@@ -115,6 +115,33 @@ def selfplay_games(state: ConfigState, rules: LearningRules) -> int:
         rows_per_game = max(1.0, sum(shard.rows for shard in same) / games)
         wanted = min(wanted, max(lacking / rows_per_game, rules.selfplay_games_first))
     return max(GAMES_MIN, min(GAMES_MAX, round(wanted)))
+
+
+def _games_without_network(state: ConfigState, rules: LearningRules) -> int:
+    """A slot's part of what the first network still needs.
+
+    Such games take a fraction of a second and teach little: with more of them than needed, the trainings of
+    the first minutes would learn from hardly anything else.
+    """
+    lacking = rules.bucket.rows_first_min - _rows_played(state)
+    return max(GAMES_MIN, min(GAMES_MAX, ceil(lacking / _rows_a_game(state) / max(1.0, state.slots))))
+
+
+def rows_without_network(state: ConfigState) -> float:
+    """Rows for the first network: checked, to be checked, and expected of the games under way."""
+    games = sum(int(job.order.params.get("games", 0)) for job in state.open_of("selfplay"))
+    return _rows_played(state) + games * _rows_a_game(state)
+
+
+def _rows_played(state: ConfigState) -> int:
+    return state.rows + state.totals[f"rows {ShardState.UNCHECKED}"]
+
+
+def _rows_a_game(state: ConfigState) -> float:
+    recent = list(islice((shard for shard in reversed(state.shards.values()) if shard.games), RECENT_SHARDS))
+    if not recent:
+        return ROWS_A_GAME_FIRST
+    return max(1.0, sum(shard.rows for shard in recent) / sum(shard.games for shard in recent))
 
 
 def validate_order(state: ConfigState, shards: Sequence[Shard]) -> JobOrder:

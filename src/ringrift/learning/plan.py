@@ -23,6 +23,7 @@ from ringrift.learning.models_archive import kept_checkpoint, not_needed
 from ringrift.learning.orders import (
     begun_with,
     export_order,
+    rows_without_network,
     selfplay_games,
     selfplay_order,
     train_order,
@@ -125,10 +126,7 @@ def _selfplay(snapshot: Snapshot, made: ConfigPlan) -> None:
     """Wanted as long as training can use the rows while they are fresh."""
     state, rules = snapshot.state, snapshot.rules
     simulations = selfplay_simulations(snapshot)
-    if _first_model_is_made(snapshot):
-        made.say("selfplay", "the first model is being made, and more games without a network teach little")
-        return
-    if why := _why_no_games(snapshot):
+    if why := _why_no_more_first_games(snapshot) or _why_no_games(snapshot):
         made.say("selfplay", why)
         return
     missing = _missing(snapshot)
@@ -191,20 +189,23 @@ def _deeper(snapshot: Snapshot) -> float:
     return now if nearest < now and surplus > STAYS_SHARE * now else nearest
 
 
-def _first_model_is_made(snapshot: Snapshot) -> bool:
-    """Whether the first model is under way, or there are games enough for it to be.
+def _why_no_more_first_games(snapshot: Snapshot) -> str:
+    """Why more games without a network would not help; empty if they are needed, or a network plays.
 
-    Games without a network are fast, so those that are not needed would soon be most of what is learned from.
+    They are fast, so those that are not needed would soon be most of what is learned from.
     """
     state, rules = snapshot.state, snapshot.rules
     if state.generator is not None or state.models:
-        return False
-    if state.open_of("export", "train"):
-        return True
-    rows = state.rows + state.totals[f"rows {ShardState.UNCHECKED}"]
-    if rows < rules.bucket.rows_first_min:
-        return False
-    return _steps(snapshot) > 0 and any(fit_shards(state))
+        return ""
+    first_min = rules.bucket.rows_first_min
+    if state.open_of("export", "train") or (
+        state.rows >= first_min and _steps(snapshot) > 0 and any(fit_shards(state))
+    ):
+        return "the first model is being made, and more games without a network teach little"
+    # Rows that were checked and are not fit to learn from are no reason to wait.
+    if state.rows < first_min <= rows_without_network(state):
+        return f"the games that are played or checked now are enough for the first model ({first_min:,} rows)"
+    return ""
 
 
 def _why_no_games(snapshot: Snapshot) -> str:

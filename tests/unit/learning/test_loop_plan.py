@@ -112,3 +112,39 @@ def noted(story, *, gpus):
     details = {"slots": 1, "configs": 1, "gpus": gpus}
     story.now_s += 1
     story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="", details=details))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 64, 1000])
+def test_games_without_a_network_are_as_many_as_the_first_model_needs(slots):
+    """They are fast: a second of them on every slot would be most of what the next minutes learn from."""
+    rules = msgspec.structs.replace(
+        RULES, bucket=BucketRules(rows_first_min=2_000), selfplay_program="ringrift"
+    )
+    story = Story()
+    told = {"slots": slots, "configs": 1}
+    story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="as the workers say", details=told))
+    ordered = []
+    while orders := [each.order for each in planned(story, rules).wanted if each.kind == "selfplay"]:
+        ordered.append(story.issue("selfplay", orders[0]))
+        assert len(ordered) <= slots
+    assert "enough for the first model" in said(planned(story, rules), "selfplay")
+    rows = 0
+    for job in ordered:
+        games = story.state.open_jobs[job].order.params["games"]
+        rows += 60 * games
+        story.end(job, artifact("shard", f"s-{job}", games=games, rows=60 * games))
+        assert "selfplay" not in wanted(planned(story, rules)), "rows are expected of the jobs under way"
+    assert 2_000 <= rows <= 6_000
+
+
+def test_more_games_without_a_network_follow_when_they_are_shorter_than_expected():
+    rules = msgspec.structs.replace(
+        RULES, bucket=BucketRules(rows_first_min=2_000), selfplay_program="ringrift"
+    )
+    story = Story()
+    first = story.issue("selfplay", planned(story, rules).wanted[0].order)
+    games = story.state.open_jobs[first].order.params["games"]
+    assert games == 50  # of 40 rows, as is expected of a game while none is known
+    story.end(first, artifact("shard", "short", games=games, rows=8 * games))
+    (order,) = (each.order for each in planned(story, rules).wanted if each.kind == "selfplay")
+    assert order.params["games"] == 200
