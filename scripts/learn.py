@@ -41,6 +41,7 @@ from ringrift.jobs.sealing import read_json, seal_json
 from ringrift.jobs.training.learner import LearnerConfig
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
 from ringrift.learning.rules import play_rules, target_rules
+from ringrift.learning.window import base_rows, growth_of
 from ringrift.network.card import ModelCard
 from ringrift.network.evaluator import NetEvaluator, has_bfloat16
 from ringrift.network.model import build
@@ -56,8 +57,6 @@ from ringrift.search.selfplay import SelfplayConfig
 DEFAULT_SNAPSHOTS = (60, 120, 240, 480, 705, 1200, 1800, 2400, 3000, 3600, 5400, 7200, 10800, 14400)
 # Players that draw lots need no random opening to play different games.
 DRAWS_LOTS = ("random", "mcts")
-# Rows, and how much more of those beyond them. Where it was not measured, as it was.
-WINDOW, WINDOWS = (10_000.0, 0.4), {"connect_four_2p": (50_000.0, 0.0)}
 BY_GAME = "if not given, as `ringrift run` plays and learns this game"
 
 
@@ -96,8 +95,8 @@ def parser() -> argparse.ArgumentParser:
     learning.add_argument("--batch", type=int, default=256)
     learning.add_argument("--lr", type=float, default=2e-3)
     learning.add_argument("--lr-steps", type=int, default=1000)
-    learning.add_argument("--window-rows", type=float, help="50,000 for connect four, else 10,000")
-    learning.add_argument("--window-growth", type=float, help="beyond that: 0 for connect four, else 0.4")
+    learning.add_argument("--window-rows", type=float, help=BY_GAME)
+    learning.add_argument("--window-growth", type=float, help=f"beyond that; {BY_GAME}")
     learning.add_argument("--value-mix", type=float, default=0.8)
     learning.add_argument("--value-decay", type=float, help=f"of later searches in values; {BY_GAME}")
     learning.add_argument("--average-decay", type=float, default=0.995)
@@ -155,7 +154,7 @@ def train(options: argparse.Namespace) -> int:
     game = load_game(options.config)
     by_game = msgspec.structs.asdict(play_rules(options.config))
     by_game |= msgspec.structs.asdict(target_rules(options.config))
-    by_game |= dict(zip(("window_rows", "window_growth"), WINDOWS.get(options.config, WINDOW), strict=True))
+    by_game |= {"window_rows": base_rows(options.config), "window_growth": growth_of(options.config)}
     for name, value in by_game.items():
         if getattr(options, name) is None:
             setattr(options, name, value)

@@ -276,10 +276,12 @@ class EffortWorld(World):
         games = order.params["games"]
         if order.params.get("hand_over"):
             self._games_begun[config] += max(0.0, self._took_s - START_S) * _games_per_s(self._job)
-            games = min(int(self._games_begun[config]), games - GAMES_LEFT)
+            games = min(int(self._games_begun[config]), games)
             self._games_begun[config] -= games
         artifacts, told = super()._selfplay(order)
         left = [each for each in artifacts if each.kind == "unfinished"]
+        if games + GAMES_LEFT > order.params["games"]:
+            left = []  # it may begin no more
         if not games:
             return left, told
         shard = msgspec.structs.replace(

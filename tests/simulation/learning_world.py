@@ -248,7 +248,8 @@ class World:
         return JobArtifact(name=kind, kind=kind, digest=digest, size_bytes=1, counts=counts)
 
     def _selfplay(self, order):
-        hands_over = order.params.get("hand_over", False)
+        # A job that may begin no more than it can finish has nothing to hand over.
+        hands_over = order.params.get("hand_over", False) and order.params["games"] > GAMES_PER_JOB
         games = (
             min(order.params["games"] - GAMES_LEFT, GAMES_PER_JOB) if hands_over else order.params["games"]
         )

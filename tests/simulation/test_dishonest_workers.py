@@ -43,7 +43,7 @@ def set_aside(facts):
     ],
 )
 def test_a_worker_whose_games_are_wrong_is_set_aside_and_its_games_are_recalled(options, files_max):
-    world, facts = lived(5, **options)
+    world, facts = lived(6, **options)
     assert set_aside(facts[CONFIG]) == {"w1"}
     assert world.truth.files_by["w1"] <= files_max
     state = world.controller.state(CONFIG)

@@ -18,7 +18,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.learning.state import ConfigState
-from ringrift.learning.window import base_rows, rows_missing, window_rows
+from ringrift.learning.window import base_rows, growth_of, rows_missing, window_rows
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
@@ -78,7 +78,7 @@ def export_state(state: ConfigState) -> ExportState:
         total_exports=len(state.samples),
         in_progress=bool(state.open_of("export")),
         failures_in_a_row=0 if failures is None else failures.in_a_row,
-        window_rows=window_rows(state.rows, base=base_rows(state.config)),
+        window_rows=window_rows(state.rows, base=base_rows(state.config), growth=growth_of(state.config)),
         rows_missing=rows_missing(
             state.bucket, state.bucket_rules, rows_total=state.rows, has_model=bool(state.models)
         ),

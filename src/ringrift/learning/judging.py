@@ -5,6 +5,7 @@ has begun goes on until it is decided, then the newest is next. A candidate give
 
 - when its judgement has not begun, and that of the newer one is to begin,
 - when its judgement has begun, has not come a third of the way to a promotion, and a newer one waits,
+- when there is no champion yet, one job did not show that it holds the floor, and a newer one waits,
 - when a model newer than it has become the champion.
 
 Judging takes at most a share of the processor time of its config.
@@ -111,9 +112,13 @@ def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) 
     """Not worth more games: it is no clear gain so far, and a newer one waits that has learned more since."""
     newest = open_candidates(snapshot.state)[0]
     seen = found.evidence[found.gate]
-    if newest.number <= candidate.number or found.gate == promotion.FLOOR or not seen["games"]:
+    if newest.number <= candidate.number or not seen["games"]:
         return None
-    if seen["llr"] >= WAY_TO_GO_ON * seen["bounds"][1]:
+    if found.gate == promotion.FLOOR:
+        # It won a long match before, unless it is the first model, which only had to beat an untrained one.
+        if snapshot.state.champion is not None:
+            return None
+    elif seen["llr"] >= WAY_TO_GO_ON * seen["bounds"][1]:
         return None
     reason = f"{found.reason}; a newer candidate, model {newest.number}, is judged instead"
     return Archived(at_s=snapshot.now_s, model=candidate.digest, reason=reason)
@@ -129,12 +134,13 @@ def why_judging_waits(snapshot: Snapshot) -> str:
     """
     state, rules = snapshot.state, snapshot.rules
     next_s = _expected_s(state)
-    recent_s = min(RECENT_S * max(1.0, state.slots), RECENT_CPU_S_MAX)
-    recent_s = max(recent_s, RECENT_JOBS_MIN * next_s / rules.judging_share)
-    judged_s, total_s = recent_judging(state, recent_s)
+    least_s = min(RECENT_S * max(1.0, state.slots), RECENT_CPU_S_MAX)
+    judged_s, total_s = recent_judging(state, max(least_s, RECENT_JOBS_MIN * next_s / rules.judging_share))
     if state.champion is None and sum(state.cpu_of.get(kind, 0.0) for kind in JUDGING) < FIRST_CPU_S:
         return ""
-    budget_s = rules.judging_share * total_s
+    # A young run judges as if that much had passed: it learns fastest then, and somebody watches.
+    is_young = sum(state.cpu_of.values()) < least_s
+    budget_s = rules.judging_share * (least_s if is_young else total_s)
     # While little is done at all, a job that is longer than that would never come.
     expected_s = min(next_s, budget_s / 2)
     if judged_s + expected_s <= budget_s:

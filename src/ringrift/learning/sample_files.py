@@ -14,7 +14,7 @@ from ringrift.learning.recall import has_recalled
 from ringrift.learning.records import Samples, Shard, ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
-from ringrift.learning.window import base_rows, shards_in_window, window_rows
+from ringrift.learning.window import base_rows, growth_of, shards_in_window, window_rows
 
 FILES_MAX = 64  # an order is one value of the store, and names each file
 SHARDS_MAX = 500  # of one export, for the same reason
@@ -23,7 +23,8 @@ SHARDS_MAX = 500  # of one export, for the same reason
 def rows_in_window(state: ConfigState, rules: LearningRules) -> int:
     """How many of the newest rows are learned from."""
     base = rules.window_base or base_rows(state.config)
-    return window_rows(state.rows, base=base, share=rules.window_share)
+    growth = growth_of(state.config)
+    return window_rows(state.rows, base=base, growth=growth, share=rules.window_share)
 
 
 def window_files(state: ConfigState, rules: LearningRules) -> list[Samples]:
@@ -45,8 +46,10 @@ def window_files(state: ConfigState, rules: LearningRules) -> list[Samples]:
 
 def unsampled_shards(state: ConfigState, rules: LearningRules) -> list[Shard]:
     """Checked games of the window that no usable file holds, newest first."""
-    base = rules.window_base or base_rows(state.config)
-    shards = shards_in_window(fit_shards(state), state.rows, base=base, share=rules.window_share)
+    base, growth = rules.window_base or base_rows(state.config), growth_of(state.config)
+    shards = shards_in_window(
+        fit_shards(state), state.rows, base=base, growth=growth, share=rules.window_share
+    )
     return [shard for shard in shards if not _is_sampled(state, shard)]
 
 

@@ -18,8 +18,10 @@ EXPONENT, GROWTH = 0.75, 0.4
 # Small boards: what a run of minutes learns from must not still be the games of its first net.
 _BASE_ROWS = {"hex8": 10_000, "square8": 10_000, "square19": 100_000, "hexagonal": 150_000}
 _BASE_ROWS_OTHER = 10_000
-# Measured: with random openings and few full searches a window of 50,000 teaches more (docs/learning.md).
+# Measured: with random openings and few full searches a window of 50,000 that stays so teaches more
+# (docs/learning.md).
 _BASE_ROWS_MEASURED = {"connect_four": 50_000}
+_GROWTH_MEASURED = {"connect_four": 0.0}
 RINGRIFT_BOARDS = frozenset(_BASE_ROWS)
 
 
@@ -29,7 +31,12 @@ def base_rows(config: str) -> int:
     return _BASE_ROWS.get(board) or _BASE_ROWS_MEASURED.get(board, _BASE_ROWS_OTHER)
 
 
-def window_rows(rows_total: int, *, base: int, share: float = 1.0) -> int:
+def growth_of(config: str) -> float:
+    """Return how fast the window grows beyond its base; 0: it stays."""
+    return _GROWTH_MEASURED.get(config.rsplit("_", 1)[0], GROWTH)
+
+
+def window_rows(rows_total: int, *, base: int, growth: float = GROWTH, share: float = 1.0) -> int:
     """Return how many of the newest rows are in the window: all of them up to *base*, a power law beyond.
 
     Of a *share* below 1, the newest rows of that.
@@ -38,8 +45,8 @@ def window_rows(rows_total: int, *, base: int, share: float = 1.0) -> int:
         raise ConfigError(f"the window needs a base above 0, not {base}")
     if rows_total <= base:
         return max(0, round(rows_total * share))
-    growth: float = (rows_total / base) ** EXPONENT
-    return min(rows_total, round(share * base * (1 + GROWTH * (growth - 1) / EXPONENT)))
+    grown: float = (rows_total / base) ** EXPONENT
+    return min(rows_total, round(share * base * (1 + growth * (grown - 1) / EXPONENT)))
 
 
 def shards_in_window(
@@ -47,6 +54,7 @@ def shards_in_window(
     rows_total: int,
     *,
     base: int,
+    growth: float = GROWTH,
     share: float = 1.0,
     shards_max: int | None = None,
 ) -> tuple[Shard, ...]:
@@ -55,7 +63,7 @@ def shards_in_window(
     At most *shards_max* of them: the oldest of the window are then left out.
     """
     taken: list[Shard] = []
-    wanted, rows = window_rows(rows_total, base=base, share=share), 0
+    wanted, rows = window_rows(rows_total, base=base, growth=growth, share=share), 0
     for shard in shards:
         if rows >= wanted or len(taken) == shards_max:
             break

@@ -11,7 +11,7 @@ from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.records import ShardState
 from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.learning.state import ConfigState
-from ringrift.learning.window import base_rows, shards_in_window, window_rows
+from ringrift.learning.window import base_rows, growth_of, shards_in_window, window_rows
 from ringrift.runtime import Runtime
 
 INTERVAL_S = 60.0
@@ -32,12 +32,12 @@ class WindowView:
 
 
 def replay_window(state: ConfigState) -> WindowView:
-    base = base_rows(state.config)
-    shards = shards_in_window(reversed(state.shards.values()), state.rows, base=base)
+    base, growth = base_rows(state.config), growth_of(state.config)
+    shards = shards_in_window(reversed(state.shards.values()), state.rows, base=base, growth=growth)
     newest = state.newest_samples
     return WindowView(
         config_key=state.config,
-        rows=window_rows(state.rows, base=base),
+        rows=window_rows(state.rows, base=base, growth=growth),
         rows_total=state.rows,
         rows_recalled=state.totals[f"rows {ShardState.RECALLED}"],
         shards=len(shards),

@@ -13,6 +13,7 @@ from ringrift.learning.window import (
     TrainBucket,
     base_rows,
     earn,
+    growth_of,
     rows_missing,
     shards_in_window,
     spend,
@@ -43,6 +44,8 @@ def test_the_window_has_katagos_size() -> None:
     assert window_rows(1_000_000, base=250_000) == pytest.approx(493_790, rel=0.01)
     assert window_rows(250_000, base=250_000) == 250_000
     assert window_rows(10, base=250_000) == 10
+    assert window_rows(1_000_000, base=50_000, growth=growth_of("connect_four_2p")) == 50_000
+    assert window_rows(1_000_000, base=50_000, growth=growth_of("square8_2p")) > 200_000
 
 
 @given(total=st.integers(0, 10**8), more=st.integers(0, 10**6), base=st.integers(1, 10**6))

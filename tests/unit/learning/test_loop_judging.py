@@ -290,11 +290,12 @@ def test_judging_waits_for_its_share_of_processor_time_and_says_so():
     rules = msgspec.structs.replace(RULES, judging_share=0.15)
     story, champion = a_champion()
     candidate = new_model(story)
-    story.evaluate(candidate, champion, wins=36, losses=30)  # every job of a story takes 9 s
+    for _ in range(9):  # every job of a story takes 9 s: 99 s with the two that made the champion
+        story.evaluate(candidate, champion, wins=5, losses=4)
     made = planned(story, rules)
     assert evaluations(made) == []
     (said,) = [each.reason for each in made.explanations if each.stage == "evaluate"]
-    assert said.startswith("model 2 waits to be judged: judging took 27 of the recent ")
+    assert said.startswith("model 2 waits to be judged: judging took 99 of the recent ")
     assert said.endswith("more would pass its share of 15%")
     waited = 0
     while not evaluations(planned(story, rules)):
@@ -303,6 +304,38 @@ def test_judging_waits_for_its_share_of_processor_time_and_says_so():
     judged_s, total_s = recent_judging(story.state, RECENT_S)
     assert waited > 5
     assert (judged_s + 9.0) / total_s <= 0.15
+
+
+def test_a_young_run_judges_ahead_of_its_share_but_no_further_than_it_makes_good():
+    """Its first minutes are when each training improves it most."""
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story, champion = a_champion()
+    noted = {"slots": 4, "configs": 1}
+    story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="", details=noted))
+    candidate = new_model(story)
+    jobs = 0
+    while evaluations(planned(story, rules)):
+        story.evaluate(candidate, champion, wins=2, losses=2)
+        jobs += 1
+    judged_s, total_s = recent_judging(story.state, 4 * RECENT_S)
+    assert jobs > 5
+    assert judged_s / total_s > 0.15
+    assert judged_s <= 0.15 * 4 * RECENT_S
+
+
+def test_a_first_model_near_the_floor_gives_way_to_a_newer_one():
+    story = Story()
+    first = new_model(story)
+    story.evaluate(first, UNTRAINED, wins=20, losses=4)
+    story.evaluate(first, "random", wins=34, losses=5)
+    carry_out(story, planned(story))
+    assert judged(planned(story)) == (first, FLOOR), "while there is none"
+    newer = new_model(story)
+    (dropped,) = [fact for fact in planned(story).decided if isinstance(fact, Archived)]
+    assert dropped.model == first
+    assert "the floor is open: 87% of 39 games" in dropped.reason
+    story.write(dropped)
+    assert judged(planned(story)) == (newer, [UNTRAINED, *FLOOR])
 
 
 def test_the_first_judgement_does_not_wait():

@@ -19,6 +19,7 @@ from ringrift.learning.rules_record import rules_note
 from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.state import fold
 from ringrift.learning.trends_curves import RatingCurves
+from ringrift.learning.window import BucketRules
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure_levels import BackpressureLevel
 from ringrift.work.limits import SpawnVerdict
@@ -162,7 +163,7 @@ async def pressed_run(safeguards, rules=RULES):
 @pytest.mark.parametrize(("follow", "games"), [(False, 9), (True, 5)])
 def test_a_run_orders_fewer_games_while_rows_pile_up_if_that_is_set(follow, games):
     async def main():
-        rules = with_rules(follow_backpressure=follow)
+        rules = with_rules(follow_backpressure=follow, bucket=BucketRules(rows_first_min=100_000))
         async with pressed_run(Pressed(BackpressureLevel.SOFT), rules) as (controller, _):
             await controller.reconcile()
             assert len(controller.state("square8_2p").open_jobs) == games
