@@ -99,6 +99,9 @@ def parser() -> argparse.ArgumentParser:
     learning.add_argument("--window-growth", type=float, help=f"beyond that; {BY_GAME}")
     learning.add_argument("--value-mix", type=float, default=0.8)
     learning.add_argument("--value-decay", type=float, help=f"of later searches in values; {BY_GAME}")
+    learning.add_argument(
+        "--surprise", type=float, help=f"share of it in how often rows are drawn; {BY_GAME}"
+    )
     learning.add_argument("--average-decay", type=float, default=0.995)
     judging = commands.add_parser("evaluate", help="play the snapshots against fixed opponents")
     judging.add_argument("--against", nargs="+", default=["random", "untrained", "mcts", "heuristic"])
@@ -145,7 +148,9 @@ def learning_config(options: argparse.Namespace) -> LearningConfig:
         batch=options.batch,
         lr=options.lr,
         lr_steps=options.lr_steps,
-        targets=Targets(value_mix=options.value_mix, value_decay=options.value_decay),
+        targets=Targets(
+            value_mix=options.value_mix, value_decay=options.value_decay, surprise=options.surprise
+        ),
     )
 
 

@@ -73,6 +73,10 @@ class ExportParams(Params, frozen=True, kw_only=True):
         float,
         msgspec.Meta(ge=0, le=1, description="Share of later moves' searches in the search's value."),
     ] = 0.0
+    surprise: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=1, description="Share of the surprise in how often a row is drawn."),
+    ] = 0.0
     symmetries: Annotated[bool, msgspec.Meta(description="Write every sample in all symmetries.")] = False
     moves_min: Annotated[int, msgspec.Meta(ge=0, description="Refuse games with fewer moves.")] = 5
     quality_min: Annotated[float, msgspec.Meta(ge=0, le=1, description="Leave out games below.")] = 0.0
@@ -236,7 +240,7 @@ def _write(
 ) -> None:
     totals = plan.totals()
     symmetries = tuple(range(game.symmetries)) if params.symmetries else (0,)
-    targets = Targets(value_mix=params.value_mix, value_decay=params.value_decay)
+    targets = Targets(value_mix=params.value_mix, value_decay=params.value_decay, surprise=params.surprise)
     teaching = Teaching(symmetries, targets, params.features)
     rows, codes = totals.rows * len(symmetries), Codes()
     written = index_max = 0
@@ -260,6 +264,7 @@ def _write(
             "window": params.window,
             "value_mix": params.value_mix,
             "value_decay": params.value_decay,
+            "surprise": params.surprise,
             "hold_out": _held_out(params, totals),
             "shards": offered.digests,
         }

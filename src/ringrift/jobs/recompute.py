@@ -209,6 +209,7 @@ def _as_played(game: Game, handed: ResumedGame) -> PlayedGame:
             np.concatenate([np.empty(0, np.float32), *shares]),
         ),
         root_values=np.array([move.root_values for move in moves], np.float32).reshape(-1, game.players),
+        surprise=np.array([move.surprise for move in moves], dtype=np.float32),
     )
 
 
@@ -260,6 +261,8 @@ def _handed_fault(game: PlayedGame, handed: ResumedGame) -> RecordDifference | N
         same = np.array_equal(named, policy[0]) and np.array_equal(shares, policy[1])
         if game.actions[number] != move.action or not same:
             return RecordDifference(game.game_id, "the move is not the one that was handed over", number)
+        if not _same_surprise(game, number, move.surprise):
+            return RecordDifference(game.game_id, "its surprise is not that of the game handed over", number)
         if not np.array_equal(game.root_values[number], move.root_values):
             return RecordDifference(game.game_id, "its values are not those that were handed over", number)
     return None
@@ -326,6 +329,7 @@ def _compare(
             legal=found.legal.actions[here],
             policy=found.policy[here],
             values=found.root_values[at],
+            surprise=float(found.surprise[at]),
             action=int(found.actions[at]),
             full=bool(full[at]),
         )
@@ -336,7 +340,15 @@ class _Compared:
     """One recorded decision beside the one that was found."""
 
     def __init__(
-        self, position: RecordedMove, *, legal: Any, policy: Any, values: Any, action: int, full: bool
+        self,
+        position: RecordedMove,
+        *,
+        legal: Any,
+        policy: Any,
+        values: Any,
+        surprise: float,
+        action: int,
+        full: bool,
     ) -> None:
         record, move = position.game, position.move
         self._game_id, self._move = record.game_id, move
@@ -352,6 +364,7 @@ class _Compared:
             and np.array_equal(said, values)
             and same
             and (not full or np.array_equal(shares, policy))
+            and _same_surprise(record, move, surprise)
         )
 
     def add_to(self, agreement: Agreement) -> None:
@@ -372,6 +385,12 @@ class _Compared:
         moves = f"recorded move {self._recorded}, found {self._found}"
         what = f"policy off by {self._policy:.4f}, value by {self._value:.4f}; {moves}"
         return RecordDifference(self._game_id, what, self._move)
+
+
+def _same_surprise(record: PlayedGame, move: int, found: float) -> bool:
+    """Whether the recorded surprise is the one found; what is not known is not wrong, it weighs nothing."""
+    recorded = np.nan if record.surprise is None else float(record.surprise[move])
+    return bool(np.isnan(recorded) or recorded == np.float32(found))
 
 
 def _variation(first: Any, second: Any) -> float:

@@ -45,6 +45,7 @@ class RecordedMoves:
         self.phases = [phase for each in games for phase in each.moves.phases]
         self.types = [kind for each in games for kind in each.moves.types]
         self.root_values = np.concatenate([each.game.root_values for each in games])
+        self.surprise = np.concatenate([_surprise_of(each) for each in games])
         self.policies = SoftPolicies.joined([each.game.policies for each in games])
         self.named = np.diff(self.policies.offsets)  # actions in each policy
 
@@ -63,6 +64,11 @@ class RecordedMoves:
         differ = self.policies.actions[named] != legal.actions[allowed]
         alike[np.repeat(rows, counts[rows])[differ]] = False
         return alike
+
+
+def _surprise_of(stored: StoredGame) -> npt.NDArray[np.float32]:
+    known = stored.game.surprise
+    return np.full(len(stored.game.actions), np.nan, dtype=np.float32) if known is None else known
 
 
 class BatchReplay:

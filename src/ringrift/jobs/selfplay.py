@@ -428,6 +428,7 @@ class _Run:
             generator_sha256=self._digest,
             search_budget=self._params.simulations,
             metadata=turns,
+            surprise=finished.surprise,
         )
 
 

@@ -187,6 +187,7 @@ class _Run:
                 params.lr, min(params.lr_end, params.lr), min(params.warmup_steps, 1 + steps // 10), steps
             ),
             split=split,
+            draw_weights=rows.draw_weights,
         )
         self._rows, self._held = len(split[0]), len(split[1])
 

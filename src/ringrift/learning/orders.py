@@ -15,7 +15,7 @@ from ringrift.learning.promotion import Pairing
 from ringrift.learning.records import Model, Samples, Shard, ShardState, Unfinished
 from ringrift.learning.results import CHECKPOINT_FILE, WEIGHTS_SUFFIX
 from ringrift.learning.results_matches import ordered_games, player_text
-from ringrift.learning.rules import LearningRules, play_rules, target_rules
+from ringrift.learning.rules import LearningRules, TargetRules, play_rules, target_rules
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, rows_missing
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
@@ -155,15 +155,16 @@ def export_order(state: ConfigState, rules: LearningRules, shards: Sequence[Shar
     """New games as one more file of samples. They were checked before: the reports come along."""
     inputs = {shard_name(shard): shard.digest for shard in shards}
     reports = {report_name(shard): shard.report for shard in shards if shard.report is not None}
+    searched = all(shard.model is not None for shard in shards)
     params = {
         "shards": [f"{INPUTS}/{name}" for name in inputs],
         "reports": [f"{INPUTS}/{name}" for name in reports],
         "out": f"{OUT}/samples.npz",
         "rows_max": max(1, sum(shard.rows for shard in shards)),
         "rows_generated": state.rows,
-        # A search without a network has no opinion of its own that could be worth learning.
-        "value_mix": rules.value_mix if all(shard.model is not None for shard in shards) else 0.0,
-        **msgspec.structs.asdict(target_rules(state.config)),
+        # A search without a network has no opinion of its own that could be worth learning or surprising.
+        "value_mix": rules.value_mix if searched else 0.0,
+        **msgspec.structs.asdict(target_rules(state.config) if searched else TargetRules()),
         "half_life_days": 0.0,
         # Our training makes them from the positions: they would be nine tenths of the work.
         "features": "train" in rules.own_programs,

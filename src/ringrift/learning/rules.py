@@ -40,6 +40,7 @@ class TargetRules(msgspec.Struct, frozen=True, kw_only=True):
     """What is learned from the games, as parameters of `export`."""
 
     value_decay: float = 0.0  # share of the searches of later moves in what searches say of a position
+    surprise: float = 0.0  # share of how often a row is drawn that goes by its surprise
 
 
 # What learned fastest where it was measured, as `docs/learning.md` shows; other boards do as before.
@@ -49,7 +50,7 @@ PLAY_BY_BOARD = {
     ),
     "square8": PlayRules(opening_plies=10),
 }
-TARGETS_BY_BOARD = {"square8": TargetRules(value_decay=0.8)}
+TARGETS_BY_BOARD = {"square8": TargetRules(value_decay=0.8, surprise=0.5)}
 
 
 def play_rules(config: str) -> PlayRules:

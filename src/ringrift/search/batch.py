@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import ActionArray, Game, LegalActions, States, check_batch
-from ringrift.search.contract import Evaluation, Evaluator, Numbers, SearchConfig, SearchResult
+from ringrift.search.contract import SURPRISE_MAX, Evaluation, Evaluator, Numbers, SearchConfig, SearchResult
 from ringrift.search.core import kernels
 from ringrift.search.core.kernels import Findings, Judgement, Leaves
 from ringrift.search.core.rooting import (
@@ -130,6 +130,7 @@ class BatchSearch:
             policy=np.empty(offsets[-1], dtype=np.float32),
             visits=np.empty(offsets[-1], dtype=np.int32),
             values=np.empty((len(slots), self.game.players), dtype=np.float32),
+            surprise=np.zeros(len(slots), dtype=np.float32),
         )
         chosen = kernels.finish_games(self._tree, self._roots, slots, self._settings, out)
         return SearchResult(
@@ -139,6 +140,7 @@ class BatchSearch:
             visits=out.visits,
             root_values=out.values,
             simulations=self._roots.numbers[slots, DONE].astype(np.int32),
+            surprise=np.minimum(out.surprise, np.float32(SURPRISE_MAX)),
         )
 
     def search(

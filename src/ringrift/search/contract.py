@@ -19,6 +19,7 @@ Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
 
 SIMULATIONS_MAX = 1_000_000
+SURPRISE_MAX = 100.0
 LEAVES_MAX = 1024
 
 
@@ -95,3 +96,4 @@ class SearchResult:
     visits: npt.NDArray[np.int32]  # aligned with `legal.actions`
     root_values: Floats  # games x players: what the position is worth to each seat, by this search
     simulations: npt.NDArray[np.int32]  # made in this search, per game
+    surprise: Floats  # per game: how far the policy is from the evaluator's, at most SURPRISE_MAX

@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan, nan
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
 from ringrift.games.contract import ActionArray, Game, LegalActions, State
-from ringrift.search.contract import SIMULATIONS_MAX, Floats, Numbers
+from ringrift.search.contract import SIMULATIONS_MAX, SURPRISE_MAX, Floats, Numbers
 
 Flags = npt.NDArray[np.bool_]
 VALUE_MAX = 1.001
@@ -34,6 +35,7 @@ class MoveRecord:
     root_values: Floats  # per seat
     simulations: int
     full: bool  # whether the policy is a target of training
+    surprise: float = nan  # how far the policy is from the network's; NaN in older files
 
 
 class NotedMove(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -45,6 +47,7 @@ class NotedMove(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     root_values: list[float]
     simulations: Annotated[int, msgspec.Meta(ge=0, le=SIMULATIONS_MAX)]
     full: bool
+    surprise: Annotated[float, msgspec.Meta(ge=0, le=SURPRISE_MAX)] | None = None  # older files have none
 
 
 class NotedGame(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,7 @@ class GameInProgress:
                 root_values=move.root_values.tolist(),
                 simulations=move.simulations,
                 full=move.full,
+                surprise=None if isnan(move.surprise) else move.surprise,
             )
             for move in self.moves
         ]
@@ -142,6 +146,7 @@ def _move(game: Game, noted: NotedMove, mover: int, legal: ActionArray) -> MoveR
         root_values=values,
         simulations=noted.simulations,
         full=noted.full,
+        surprise=nan if noted.surprise is None else noted.surprise,
     )
 
 
@@ -169,6 +174,7 @@ class FinishedGame:
     root_values: Floats  # moves x players, per seat
     simulations: npt.NDArray[np.int32]
     full: Flags  # moves whose policy is a target of training
+    surprise: Floats  # how far the policies are from the network's; NaN if not known
     results: Floats  # per seat
     rankings: Numbers  # per seat, from 1; 0 if the game was cut off
     final_state: State
@@ -193,6 +199,7 @@ def finish(game: Game, progress: GameInProgress, *, resigned_by: int | None = No
         root_values=np.stack([move.root_values for move in moves]),
         simulations=np.array([move.simulations for move in moves], dtype=np.int32),
         full=np.array([move.full for move in moves], dtype=bool),
+        surprise=np.array([move.surprise for move in moves], dtype=np.float32),
         results=results,
         rankings=rankings,
         final_state=progress.state,

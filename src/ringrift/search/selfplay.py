@@ -244,4 +244,5 @@ def _record(found: SearchResult, at: int, seat: int, *, full: bool) -> MoveRecor
         root_values=found.root_values[at],
         simulations=int(found.simulations[at]),
         full=full,
+        surprise=float(found.surprise[at]),
     )

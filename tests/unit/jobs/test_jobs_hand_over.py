@@ -189,6 +189,7 @@ WRONG = {
     "a wrong seat": (at("games", 0, "moves", 0, "seat", value=1), "on turn"),
     "a wrong policy": (at("games", 0, "moves", 0, "policy", value=[1.0, 1.0]), "policy"),
     "values out of range": (at("games", 0, "moves", 0, "root_values", value=[9, 9]), "values"),
+    "surprise beyond all bounds": (at("games", 0, "moves", 0, "surprise", value=1e9), "surprise"),
     "a text for a number": (at("games", 0, "moves", 0, "simulations", value="8"), "simulations"),
 }
 

@@ -100,6 +100,16 @@ def test_what_was_altered_is_named(played, tmp_path, what, here):
     assert told in found["first_difference"]["what"]
 
 
+def test_a_weight_that_was_made_up_is_found_where_bits_are_compared(played, tmp_path):
+    _, games, machine = played
+    made_up = [replace(game, surprise=game.surprise + 1) for game in games]
+    shard = write_shard(tmp_path / "altered", made_up, key=KEY).path
+    assert recompute(tmp_path, shard, played_on=machine)["agrees"] is False
+    older = [replace(game, surprise=None) for game in games]
+    shard = write_shard(tmp_path / "older", older, key=KEY).path
+    assert recompute(tmp_path, shard, played_on=machine)["agrees"] is True
+
+
 def test_one_altered_move_is_found_where_bits_are_compared(played, tmp_path):
     _, games, machine = played
     values = games[2].root_values.copy()

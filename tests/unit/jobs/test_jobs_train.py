@@ -1,5 +1,7 @@
 """Training: it learns, it resumes to the same weights, and it refuses what does not fit."""
 
+import hashlib
+import io
 import json
 import math
 import zipfile
@@ -152,6 +154,39 @@ def test_samples_without_the_planes_teach_the_same(tmp_path, samples):
     _, with_planes = train(samples, tmp_path / "a.safetensors", "--steps", 3)
     _, without = train(lean, tmp_path / "b.safetensors", "--steps", 3)
     assert without["train"] == with_planes["train"]
+
+
+def test_rows_are_drawn_by_their_weights_and_those_of_older_files_in_turn(tmp_path, samples):
+    """The same bytes as before for a file without the weights, or with even ones."""
+    names = {name: tmp_path / f"{name}.npz" for name in ("older", "uneven")}
+    for name, path in names.items():
+        with zipfile.ZipFile(samples) as old, zipfile.ZipFile(path, "w") as new:
+            for member in old.namelist():
+                content = old.read(member)
+                if member == "draw_weights.npy":
+                    if name == "older":
+                        continue
+                    weights = np.load(io.BytesIO(content))
+                    weights[::2] = 0.5
+                    content = as_npy(weights)
+                    digest = hashlib.sha256(weights.tobytes()).hexdigest()
+                elif member == "checksums.npy" and name == "uneven":
+                    sums = json.loads(str(np.load(io.BytesIO(content))))
+                    content = as_npy(np.array(json.dumps(sums | {"draw_weights": digest})))
+                new.writestr(member, content)
+    even, older, uneven = (
+        train(path, tmp_path / f"{path.stem}.safetensors", "--steps", 3)[1]
+        for path in (samples, names["older"], names["uneven"])
+    )
+    assert older["train"] == even["train"]
+    assert uneven["train"] != even["train"]
+    assert uneven["held"].keys() == even["held"].keys()
+
+
+def as_npy(array):
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
 
 
 def test_calibration_compares_what_was_said_with_what_came():

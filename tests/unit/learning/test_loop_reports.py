@@ -1,5 +1,6 @@
 """A report of somebody's own job is tried before it becomes a fact: what cannot be taken in is a failure."""
 
+import msgspec
 import pytest
 from learning_story import RULES, Story, artifact
 
@@ -78,7 +79,19 @@ def test_samples_for_a_trainer_of_ones_own_hold_what_a_network_sees():
 def test_games_are_played_and_taught_as_was_found_best_for_their_board(config, opening_plies, value_decay):
     state, rules = ConfigState(config), configured_rules(load_settings({}).settings)
     assert selfplay_order(state, rules, simulations=32).params["opening_plies"] == opening_plies
-    assert export_order(state, rules, []).params["value_decay"] == value_decay
+    params = export_order(state, rules, []).params
+    assert (params["value_decay"], params["surprise"]) == (value_decay, 0.5 if value_decay else 0.0)
+
+
+@pytest.mark.parametrize(("model", "wanted"), [(None, (0.0, 0.0, 0.0)), ("m", (0.8, 0.8, 0.5))])
+def test_searches_without_a_network_teach_no_values_and_do_not_surprise(model, wanted):
+    story = Story()
+    story.play()
+    shards = [msgspec.structs.replace(each, model=model) for each in story.state.shards.values()]
+    params = export_order(
+        ConfigState("square8_2p"), configured_rules(load_settings({}).settings), shards
+    ).params
+    assert tuple(params[name] for name in ("value_mix", "value_decay", "surprise")) == wanted
 
 
 def opened(story, kind, order):

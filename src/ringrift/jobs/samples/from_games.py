@@ -15,7 +15,7 @@ from ringrift.games.contract import Game, LegalActions, States, ragged_index
 from ringrift.jobs.checking import held_together
 from ringrift.jobs.replaying import BatchReplay, Numbers, RecordedMoves, ReplayStep, joined_steps
 from ringrift.jobs.samples.hold_out import game_hash
-from ringrift.jobs.samples.layout import FEATURES, SEATS_MAX, Codes, Columns
+from ringrift.jobs.samples.layout import DRAW_WEIGHTS, FEATURES, SEATS_MAX, Codes, Columns
 from ringrift.jobs.samples.plan import Marks
 from ringrift.jobs.samples.targets import Targets, later_values
 from ringrift.jobs.shards.reader import MOVE_BYTES
@@ -78,6 +78,7 @@ class _Lessons:
         lengths = np.array([len(each.actions) for each in games], dtype=np.int64)
         decay = teaching.targets.value_decay
         self._root_values = later_values(self._recorded.root_values, lengths, decay)
+        self._draw_weights = self._weights_of_moves(lengths)
         self._phases = codes.of_all("phases", self._recorded.phases)
         self._types = codes.of_all("move_types", self._recorded.types)
         elos = np.array([each.metadata.get("generator_elo", np.nan) for each in games], dtype=np.float32)
@@ -94,6 +95,14 @@ class _Lessons:
             "timestamps": np.array([each.completed_s for each in games]),
             "game_hashes": np.array([game_hash(each.fingerprint) for each in stored], dtype=np.uint64),
         }
+
+    def _weights_of_moves(self, lengths: Numbers) -> Floats:
+        """How often each move is drawn; those that teach nothing do not count."""
+        rows = np.flatnonzero(self._recorded.named)
+        games = np.repeat(np.arange(len(lengths)), lengths)
+        weights = np.ones(len(games), dtype=np.float32)
+        weights[rows] = self._teaching.targets.draw_weights(self._recorded.surprise[rows], games[rows])
+        return weights
 
     def searched(self, step: ReplayStep) -> ReplayStep | None:
         """The part of *step* that teaches something."""
@@ -144,6 +153,7 @@ class _Lessons:
             "phases": self._phases[places],
             "move_types": self._types[places],
             "opponent_types": self._players[rows, (seats + 1) % game.players],  # who sat next
+            DRAW_WEIGHTS: self._draw_weights[places],
             "policy_counts": legal.counts,
             "policy_values": self._policies(places, legal),
         }

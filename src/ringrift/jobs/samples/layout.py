@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ringrift.games.contract import Game
 
-EXPORT_VERSION = "3.0"
+EXPORT_VERSION = "3.1"
 SEATS_MAX = 4
 GLOBALS = ("seat", "players")
 CODED = ("phases", "victory_types", "engine_modes", "move_types", "opponent_types")
@@ -26,6 +26,7 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 
 FEATURES = "features"  # may be left out: they follow from `states`, and are most of the bytes
+DRAW_WEIGHTS = "draw_weights"  # older files have none: all their rows are drawn alike
 
 
 def row_columns(game: Game) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
@@ -50,6 +51,7 @@ def row_columns(game: Game) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         "opponent_elo": (f4, ()),
         "quality_score": (f4, ()),
         "sample_weights": (f4, ()),
+        DRAW_WEIGHTS: (f4, ()),
         "timestamps": (np.dtype("<f8"), ()),
         "game_hashes": (np.dtype("<u8"), ()),
         "symmetries": (i1, ()),

@@ -19,7 +19,8 @@ import numpy as np
 
 from ringrift.foreign_files.sample_archives import ROWS_MAX, UNREADABLE, SampleArchive, open_samples
 from ringrift.games.contract import Game
-from ringrift.jobs.samples.layout import FEATURES, SEATS_MAX, row_columns
+from ringrift.jobs.samples.layout import DRAW_WEIGHTS, FEATURES, SEATS_MAX, row_columns
+from ringrift.jobs.samples.targets import DRAW_WEIGHT_MAX
 
 POLICY_SUM_TOLERANCE = 1e-3
 FLAT = {"policy_indices", "policy_values", "policy_offsets"}
@@ -152,7 +153,7 @@ def _check_game(archive: SampleArchive, game: Game, found: SampleCheck) -> None:
     for name, (dtype, shape) in row_columns(game).items():
         array = archive.arrays.get(name)
         if array is None:
-            if name != FEATURES:
+            if name not in (FEATURES, DRAW_WEIGHTS):
                 found.warnings.append(f"{name} is missing")
         elif not array.shape or array.shape[1:] != shape:
             found.errors.append(f"{name}: entries of {array.shape[1:]}; {game.key} has {shape}")
@@ -194,6 +195,10 @@ def _check_range(name: str, kind: str, low: float, high: float, found: SampleChe
         found.errors.append(f"{name}: from {low:g} to {high:g}, expected -1 to 1")
     elif name == "seats" and not 0 <= low <= high < SEATS_MAX:
         found.errors.append(f"{name}: from {low:g} to {high:g}, expected 0 to {SEATS_MAX - 1}")
+    elif name == DRAW_WEIGHTS and not 0 < low <= high <= DRAW_WEIGHT_MAX:
+        found.errors.append(
+            f"{name}: from {low:g} to {high:g}, expected up to {DRAW_WEIGHT_MAX:g} and above 0"
+        )
     elif name in ("policy_values", "sample_weights", "policy_indices") and low < 0:
         found.errors.append(f"{name}: {low:g} is negative")
 

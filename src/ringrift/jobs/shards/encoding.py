@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,11 +22,13 @@ from ringrift.jobs.shards.records import (
     StoredGame,
 )
 from ringrift.jobs.shards.schema import PLAYERS_MAX, SCHEMA_VERSION
+from ringrift.search.contract import SURPRISE_MAX
 
 Row = tuple[Any, ...]
 
 MOVE_COLUMNS = 9  # that are read of each move
 VALUE_MAX = 1.001
+SURPRISE = "surprise"  # in the metadata of a game: 32-bit floats, little end first, in base64
 _ENTRY_BYTES = 8  # of an action and its probability
 
 
@@ -66,7 +69,7 @@ def game_row(played: PlayedGame, moves: MoveColumns) -> Row:
         played.search_budget,
         SCHEMA_VERSION,
         played.fingerprint(),
-        msgspec.json.encode(dict(played.metadata)).decode(),
+        msgspec.json.encode({**played.metadata, **_surprise_text(played.surprise)}).decode(),
     )
 
 
@@ -160,6 +163,8 @@ def _stored_games(rows: Sequence[GameRows]) -> list[StoredGame]:
 
 def _played(rows: GameRows, actions: ActionArray, policies: SoftPolicies, root_values: Floats) -> PlayedGame:
     game = rows.game
+    metadata = decode_as(game[16], dict[str, Any])
+    surprise = _surprise_in(metadata.pop(SURPRISE, None), moves=len(actions))
     return PlayedGame(
         game_id=game[0],
         config_key=game[1],
@@ -173,7 +178,7 @@ def _played(rows: GameRows, actions: ActionArray, policies: SoftPolicies, root_v
         engine_mode=game[12],
         generator_sha256=game[13],
         search_budget=game[14],
-        metadata=decode_as(game[16], dict[str, Any]),
+        metadata=metadata,
         seats=tuple(
             SeatRecord(
                 ai_type=row[1],
@@ -188,7 +193,30 @@ def _played(rows: GameRows, actions: ActionArray, policies: SoftPolicies, root_v
         actions=actions,
         policies=policies,
         root_values=root_values,
+        surprise=surprise,
     )
+
+
+def _surprise_text(surprise: Floats | None) -> dict[str, str]:
+    """In the metadata, where older readers leave it alone."""
+    if surprise is None:
+        return {}
+    return {SURPRISE: base64.b64encode(surprise.astype("<f4").tobytes()).decode()}
+
+
+def _surprise_in(text: object, *, moves: int) -> Floats | None:
+    """One number a move, from 0 to the most there is, or NaN; raises `Undecodable` for anything else."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise Undecodable("its surprise is no text")
+    content = base64.b64decode(text, validate=True)
+    if len(content) != 4 * moves:
+        raise Undecodable(f"its surprise has {len(content)} bytes for {moves} moves")
+    surprise = np.frombuffer(content, "<f4").astype(np.float32)
+    if not (np.isnan(surprise) | ((surprise >= 0) & (surprise <= SURPRISE_MAX))).all():
+        raise Undecodable(f"its surprise is not from 0 to {SURPRISE_MAX:g}")
+    return surprise
 
 
 def decode_policies(blobs: Sequence[bytes | None]) -> SoftPolicies:

@@ -90,6 +90,7 @@ class PlayedGame:
     generator_sha256: str | None = None
     search_budget: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    surprise: Floats | None = None  # per move: how far the policy was from the network's; NaN: unknown
 
     @property
     def winner(self) -> int | None:

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.contract import Game
+from ringrift.jobs.samples.targets import drawn
 from ringrift.jobs.training.batches_ahead import BatchesAhead
 from ringrift.jobs.training.calibration import ValueCalibration
 from ringrift.jobs.training.learner import LOSSES, Learner, net_with
-from ringrift.jobs.training.rows import Numbers, RowSource, TrainingBatch, make_batch
+from ringrift.jobs.training.rows import Floats, Numbers, RowSource, TrainingBatch, make_batch
 from ringrift.jobs.training.schedule import LearningRate
 from ringrift.network.model import ResidualNet
 
@@ -66,6 +67,7 @@ class Epochs:
         rate: LearningRate,
         *,
         split: tuple[Numbers, Numbers],
+        draw_weights: Floats,
     ) -> None:
         self.config, self.rate, self.learner, self.state = config, rate, learner, EpochsState()
         self._game, self._rows = game, rows
@@ -73,6 +75,8 @@ class Epochs:
         if len(self._train) < config.batch:
             raise ConfigError(f"{len(self._train)} rows to train on do not fill a batch of {config.batch}")
         self.steps_per_epoch = len(self._train) // config.batch
+        weights = draw_weights[self._train]
+        self._upto = np.cumsum(weights, dtype=np.float64) if np.ptp(weights) else None
         self.best: dict[str, Tensor] = {name: value.clone() for name, value in learner.average.items()}
         self._batches = BatchesAhead(self._batch, last=config.steps, ahead=config.batches_ahead)
         self._order_of = lru_cache(maxsize=2)(self._order)
@@ -111,13 +115,21 @@ class Epochs:
         return np.random.default_rng([self.config.seed, epoch]).permutation(self._train)
 
     def _batch(self, step: int) -> TrainingBatch:
-        epoch, place = divmod(step, self.steps_per_epoch)
         size = self.config.batch
-        rows = self._rows.take(np.sort(self._order_of(epoch)[place * size : (place + 1) * size]))
+        rows = self._rows.take(np.sort(self._chosen(step)))
         if not self.config.augment:
             return make_batch(self._game, rows)
         rng = np.random.default_rng([self.config.seed, step, 1])
         return make_batch(self._game, rows, rng.integers(0, self._game.symmetries, size))
+
+    def _chosen(self, step: int) -> Numbers:
+        """The rows of a step: all in turn, or as often as their weights say."""
+        size = self.config.batch
+        if self._upto is not None:
+            rng = np.random.default_rng([self.config.seed, step, 2])
+            return self._train[drawn(self._upto, rng, size)]
+        epoch, place = divmod(step, self.steps_per_epoch)
+        return self._order_of(epoch)[place * size : (place + 1) * size]
 
     def _check(self) -> dict[str, float]:
         """Compare the averaged weights with the best ones on the hold-out."""

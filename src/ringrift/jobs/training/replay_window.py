@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ringrift.games.contract import Game, LegalActions, ragged_index
-from ringrift.jobs.samples.targets import Targets, later_values
+from ringrift.jobs.samples.targets import Targets, drawn, later_values
 from ringrift.jobs.training.rows import Numbers, TrainingRows, some_rows
 from ringrift.search.records import FinishedGame
 
@@ -67,8 +68,12 @@ class ReplayWindow:
         return some_rows(self._rows, rows + self._skipped)
 
     def draw(self, rng: np.random.Generator, count: int) -> TrainingRows:
-        """*count* rows, uniformly."""
-        return self.take(rng.integers(0, len(self), count))
+        """*count* rows, as often as their weights say; in training each counts the same."""
+        if not self._targets.surprise:
+            return self.take(rng.integers(0, len(self), count))
+        assert self._rows is not None
+        upto = np.cumsum(self._rows.weights[self._skipped : self._held], dtype=np.float64)
+        return replace(self.take(drawn(upto, rng, count)), weights=np.ones(count, dtype=np.float32))
 
     def _append(self, new: TrainingRows) -> None:
         if self._rows is None:
@@ -125,5 +130,5 @@ def game_rows(game: Game, finished: FinishedGame, targets: Targets) -> TrainingR
         policy=finished.policy[flat],
         seats=finished.seats[full_moves].astype(np.int64),
         values=targets.values(results, root_values[full_moves]),
-        weights=np.ones(len(full_moves), dtype=np.float32),
+        weights=targets.draw_weights(finished.surprise[full_moves], np.zeros_like(full_moves)),
     )

@@ -16,8 +16,9 @@ import numpy as np
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.contract import Game, LegalActions, ragged_index
 from ringrift.jobs.samples.hold_out import is_held_out
+from ringrift.jobs.samples.layout import DRAW_WEIGHTS
 from ringrift.jobs.samples.npz_check import Unpacking, check_samples
-from ringrift.jobs.training.rows import Numbers, TrainingRows, joined
+from ringrift.jobs.training.rows import Floats, Numbers, TrainingRows, joined
 
 WANTED = (
     *("states", "policy_offsets", "policy_indices", "policy_values"),
@@ -32,7 +33,7 @@ class SampleFile:
         if not path.exists():
             raise ConfigError(f"{path}: no such file")
         scratch.mkdir(parents=True)
-        found = check_samples(path, game=game, unpack=Unpacking(scratch, WANTED))
+        found = check_samples(path, game=game, unpack=Unpacking(scratch, (*WANTED, DRAW_WEIGHTS)))
         if found.config not in (None, game.key):
             raise ConfigError(f"{path}: the samples are of {found.config}, not of {game.key}")
         if not found.valid:
@@ -47,7 +48,8 @@ class SampleFile:
                 mode="r",
                 shape=found.array_shapes[name],
             )
-            for name in WANTED
+            for name in (*WANTED, DRAW_WEIGHTS)
+            if name in found.array_shapes
         }
         self._players = game.players
         self._states, self._values = arrays["states"], arrays["values_mp"]
@@ -58,6 +60,8 @@ class SampleFile:
             np.array(arrays["sample_weights"]),
         )
         self.game_hashes = np.array(arrays["game_hashes"])
+        drawn = arrays.get(DRAW_WEIGHTS)
+        self.draw_weights = np.ones(len(self), np.float32) if drawn is None else np.array(drawn)
 
     def __len__(self) -> int:
         return len(self._seats)
@@ -92,6 +96,11 @@ class SampleSet:
             for owner in np.unique(owners)
         ]
         return joined(parts)
+
+    @property
+    def draw_weights(self) -> Floats:
+        """How often each row is drawn, beside the others."""
+        return np.concatenate([file.draw_weights for file in self._files])
 
     def split(self, hold_out: float) -> tuple[Numbers, Numbers]:
         """Rows to train on, and rows of games that are held out."""

@@ -151,7 +151,9 @@ def part_of_training(
         seed=seed, batch=knobs.batch, steps=steps, check_every=look_every, patience=0, augment=True
     )
     split = (data.window(knobs.window), data.held)
-    return Epochs(data.game, data.rows, learner, config, rate, split=split)
+    return Epochs(
+        data.game, data.rows, learner, config, rate, split=split, draw_weights=data.rows.draw_weights
+    )
 
 
 def run_to_look(job: Job, epochs: Epochs) -> float:

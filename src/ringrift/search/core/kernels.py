@@ -19,6 +19,7 @@ from ringrift.search.core.rooting import (
     finish_game,
     next_round,
     root_values,
+    surprise_of,
 )
 from ringrift.search.core.selection import Selection, best_by_gumbel, best_by_puct, to_probabilities
 from ringrift.search.core.tree import (
@@ -83,6 +84,7 @@ class Findings(NamedTuple):
     policy: Floats32
     visits: Ints
     values: Floats32
+    surprise: Floats32
 
 
 @cached_kernel(FINGERPRINT)
@@ -254,6 +256,7 @@ def finish_games(tree: Tree, roots: Roots, games: Longs, settings: Selection, ou
         if end > start:
             place = finish_game(tree, roots, game, settings, out.policy[start:end], out.visits[start:end])
             chosen[at] = out.actions[start + place]
+            out.surprise[at] = surprise_of(tree, game, out.policy[start:end])
         root_values(tree, game, settings, out.policy[start:end], out.values[at])
     return chosen
 

@@ -222,6 +222,22 @@ def _finish_gumbel(
 
 
 @compiled
+def surprise_of(tree: Tree, game: int, policy: Floats32) -> float:
+    """Kullback-Leibler divergence of the search's policy from the evaluator's, at the root, in nats."""
+    first, count = tree.node[game, ROOT, FIRST_EDGE], tree.node[game, ROOT, EDGES]
+    top, total, found = -np.inf, 0.0, 0.0
+    for at in range(count):
+        top = max(top, tree.edge_worth[game, first + at, LOGIT])
+    for at in range(count):
+        total += math.exp(tree.edge_worth[game, first + at, LOGIT] - top)
+    for at in range(count):
+        if policy[at] > 0.0:
+            prior = tree.edge_worth[game, first + at, LOGIT] - top - math.log(total)
+            found += policy[at] * (math.log(policy[at]) - prior)
+    return max(found, 0.0)
+
+
+@compiled
 def _proof(tree: Tree, game: int, edge: int) -> float:
     """WON or LOST if that is proven of an edge of the root, else 0."""
     child, mover = tree.edge[game, edge, CHILD], tree.node[game, ROOT, MOVER]
