@@ -253,10 +253,9 @@ class EffortWorld(World):
 
     def _work_s(self, job):
         kind, params, pace = job.claim.kind, job.order.params, pace_of(job.order.config)
-        if kind == "selfplay" and params.get("hand_over"):
-            return float(params["seconds"])
         if kind == "selfplay":
-            return params["games"] / _games_per_s(job)
+            wanted_s = params["games"] / _games_per_s(job)
+            return min(wanted_s, params["seconds"]) if params.get("hand_over") else wanted_s
         if kind == "train":
             wanted_s = params["steps"] * params["batch"] / pace.sample_steps_per_s / job.speed
             return min(wanted_s, params["seconds"])
@@ -271,23 +270,22 @@ class EffortWorld(World):
         return super()._report(name, claim, order, took_s)
 
     def _selfplay(self, order):
-        """As many games as the time was enough for; those that go on are handed over."""
-        config, pace = order.config, pace_of(order.config)
-        games = order.params["games"]
+        """As many games as the time was enough for; those that go on are handed over, where that is asked."""
+        config, pace, games = order.config, pace_of(order.config), order.params["games"]
+        artifacts, told = super()._selfplay(order)
+        left = 0
         if order.params.get("hand_over"):
             self._games_begun[config] += max(0.0, self._took_s - START_S) * _games_per_s(self._job)
-            games = min(int(self._games_begun[config]), games)
+            games = min(int(self._games_begun[config]), games - 1)
             self._games_begun[config] -= games
-        artifacts, told = super()._selfplay(order)
-        left = [each for each in artifacts if each.kind == "unfinished"]
-        if games + GAMES_LEFT > order.params["games"]:
-            left = []  # it may begin no more
-        if not games:
-            return left, told
-        shard = msgspec.structs.replace(
-            artifacts[0], counts={"games": games, "rows": games * pace.rows_per_game}
-        )
-        return [shard, *left], told
+            left = min(GAMES_LEFT, order.params["games"] - games)
+        counts = {"games": games, "rows": games * pace.rows_per_game}
+        made = [msgspec.structs.replace(artifacts[0], counts=counts)] if games else []
+        if left:
+            made.append(self._artifact("unfinished", games=left, moves=9 * left))
+        for each in made:
+            self.truth.altered[each.digest], self.truth.player[each.digest] = 0.0, self._who
+        return made, told
 
     def _validate(self, order):
         reports = []

@@ -60,6 +60,8 @@ DEEPER = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)  # few steps, so th
 SELFPLAY_S_MIN = 4.0  # of a job: starting one costs about a tenth of it
 SPEED_ROWS_MIN = 500  # rows before their pace is believed
 PLAYED_SHARE = 0.8  # of the slots that do not train: judging and checking take the rest
+TURNS_AHEAD = 3.0  # of self-play whose rows may be on their way besides
+JOBS_FREE = 4  # of self-play that may be open in any case: few slots never wait for what is being played
 CHUNKS_AHEAD = 2.0  # pieces that one training may take, and that may wait before games are held back
 
 
@@ -209,18 +211,48 @@ def _why_no_more_first_games(snapshot: Snapshot) -> str:
 
 
 def _why_no_games(snapshot: Snapshot) -> str:
-    """Why more rows would only wait; empty if training is ready for them."""
+    """Why more rows would only wait; empty if training is ready for them.
+
+    What is being played counts too: hundreds of slots play more in one turn than a training takes in minutes.
+    """
     state, rules = snapshot.state, snapshot.rules
     if state.generator is None:
         return ""
     waiting = state.bucket.available - _steps_ordered(state)
     waiting += state.totals[f"rows {ShardState.UNCHECKED}"] * rules.bucket.steps_per_row
     enough = CHUNKS_AHEAD * _chunk_steps(snapshot)
-    if waiting < enough:
+    if waiting >= enough:
+        return (
+            f"{waiting:,.0f} sample-steps wait to be trained, {enough:,.0f} are enough: "
+            "more rows would grow old"
+        )
+    playing, speed = len(state.open_of("selfplay")), _training_speed(state, state.gpus_since_s)
+    if playing < JOBS_FREE or not _training_speed(state):
+        return ""
+    if not speed:
+        return f"{playing} jobs play until a training shows how much it takes with the GPUs there are now"
+    coming = _rows_in_play(snapshot) * rules.bucket.steps_per_row
+    enough += TURNS_AHEAD * speed * _selfplay_s(snapshot)
+    if waiting + coming < enough:
         return ""
     return (
-        f"{waiting:,.0f} sample-steps wait to be trained, {enough:,.0f} are enough: more rows would grow old"
+        f"{waiting:,.0f} sample-steps wait to be trained and about {coming:,.0f} are being played, "
+        f"{enough:,.0f} are enough: more rows would grow old"
     )
+
+
+def _rows_in_play(snapshot: Snapshot) -> float:
+    """What the open jobs of self-play bring, at the pace of the last."""
+    state, rules = snapshot.state, snapshot.rules
+    if recent := _recent_shards(state):
+        rows_per_s = _rows(recent) / sum(shard.cpu_s for shard in recent)
+    else:  # the games without a network are all there is to go by
+        rows = state.rows + state.totals[f"rows {ShardState.UNCHECKED}"]
+        rows_per_s = rows / max(state.cpu_of.get("selfplay", 0.0), 1.0)
+    played_s = sum(
+        float(job.order.params.get("seconds", rules.selfplay_job_s)) for job in state.open_of("selfplay")
+    )
+    return rows_per_s * played_s
 
 
 def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:

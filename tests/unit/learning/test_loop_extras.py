@@ -181,7 +181,7 @@ def test_what_an_examination_finds_reaches_the_doctor(fields):
 
 async def _order_and_end(controller, engine, order, report):
     """Let the loop order it, and a worker end it."""
-    made = plan(await controller._snapshot(controller.state("square8_2p")))
+    made = plan(controller._snapshot(controller.state("square8_2p")))
     made.wanted.clear()
     made.want("diagnose", order, "examine")
     choice = type("Choice", (), {"config": "square8_2p", "wanted": made.wanted[0]})

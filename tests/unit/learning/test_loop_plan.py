@@ -148,3 +148,28 @@ def test_more_games_without_a_network_follow_when_they_are_shorter_than_expected
     story.end(first, artifact("shard", "short", games=games, rows=8 * games))
     (order,) = (each.order for each in planned(story, rules).wanted if each.kind == "selfplay")
     assert order.params["games"] == 200
+
+
+def ordered_games(story, rules=RULES, jobs_max=50):
+    """Order games for as long as they are wanted; how many jobs, and what the plan says then."""
+    for jobs in range(jobs_max):
+        made = planned(story, rules)
+        games = [each for each in made.wanted if each.kind == "selfplay"]
+        if not games:
+            return jobs, said(made, "selfplay")
+        story.issue("selfplay", games[0].order)
+    return jobs_max, ""
+
+
+def test_games_that_are_being_played_count_as_waiting():
+    rules = msgspec.structs.replace(with_bucket(chunk_steps=4_000), selfplay_program="ringrift")
+    story = Story()
+    story.play(rows=2_000)
+    story.check()
+    story.export()
+    story.train(samples_per_s=1_000.0)
+    story.play(rows=100)
+    story.check()
+    jobs, why = ordered_games(story, rules)
+    assert 4 <= jobs < 50
+    assert "are being played" in why
