@@ -171,8 +171,10 @@ def _catch(loop: asyncio.AbstractEventLoop, thread_id: int, *, at_s: float) -> I
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
-    """Whether a loop's thread waits for something to do."""
-    return frame is not None and frame.f_code.co_filename == selectors.__file__
+    """Whether a loop's thread waits for something to do; a selector serves to wait for other things, too."""
+    if frame is None or frame.f_code.co_filename != selectors.__file__:
+        return False
+    return frame.f_back is not None and frame.f_back.f_code.co_filename == asyncio.base_events.__file__
 
 
 def _where(innermost: FrameType) -> str:

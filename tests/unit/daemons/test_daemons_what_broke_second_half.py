@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,31 @@ async def test_a_loop_that_waits_for_something_to_do_is_not_woken(monkeypatch) -
     finally:
         watchdog.stop()
     assert len(asked) == looks.count(False)
+
+
+async def test_a_loop_that_waits_for_another_program_is_blocked() -> None:
+    """It waits with a selector then, too, but not for something to do."""
+    incidents: list[Any] = []
+    watchdog = LoopWatchdog(SystemRuntime(), noted_s=0.03, asked_every_s=0.01, on_incident=incidents.append)
+
+    def caught() -> list[Any]:
+        return [each for each in incidents if each.daemon == "caller" and "communicate" in each.stack]
+
+    async def caller() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0.05)
+            subprocess.run([sys.executable, "-c", "import time; time.sleep(0.5)"], capture_output=True)
+            await asyncio.sleep(0.05)
+            if caught():
+                return
+
+    watchdog.start()
+    try:
+        await asyncio.create_task(caller(), name="daemon:caller")
+    finally:
+        watchdog.stop()
+    assert caught()
+    assert "caller" in caught()[0].where
 
 
 def test_13_forty_six_hung_starts_take_one_time_limit_and_a_stop_of_all_takes_one_too() -> None:

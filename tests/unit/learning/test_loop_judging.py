@@ -338,6 +338,19 @@ def test_a_first_model_near_the_floor_gives_way_to_a_newer_one():
     assert judged(planned(story)) == (newer, [UNTRAINED, *FLOOR])
 
 
+def test_a_first_model_does_not_give_way_before_the_games_that_could_show_the_floor():
+    """On a large board a job has time for a few games, and a newer model waits after each of them."""
+    story = Story()
+    first = new_model(story)
+    story.evaluate(first, UNTRAINED, wins=20, losses=4)
+    for _ in range(10):
+        new_model(story)
+        story.evaluate(first, "random", wins=4, losses=0)
+        carry_out(story, planned(story))
+        assert story.state.models[first].state is not ModelState.ARCHIVED
+    assert story.state.champion == first
+
+
 def test_the_first_judgement_does_not_wait():
     rules = msgspec.structs.replace(RULES, judging_share=0.01)
     story = Story()
