@@ -8,6 +8,7 @@ sources of a game closes that gap, so that old machine code is never run for new
 from __future__ import annotations
 
 import hashlib
+import pickle  # noqa: TID251  for the name of an error of numba
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,11 @@ from numba.core.caching import IndexDataCacheFile
 # Nobody calls these through C; the entry for it took a tenth of the time to compile.
 INNER: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}
 
+# What reading a file of machine code raises that is damaged.
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, pickle.UnpicklingError, LookupError, AttributeError, ImportError),
+    *(TypeError, ArithmeticError, MemoryError),
+)
 _KERNELS: list[Any] = []  # every entry point of the modules that are loaded
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,7 +71,7 @@ def load_stored_kernels() -> None:
     """
     for dispatcher in _KERNELS:
         store, codegen = dispatcher._cache, dispatcher.targetctx.codegen()
-        with suppress(OSError, EOFError, ValueError):
+        with suppress(*_DAMAGED):
             for key in store._cache_file._load_index():
                 signature = key[0]
                 if key == store._index_key(signature, codegen) and signature not in dispatcher.overloads:

@@ -105,3 +105,38 @@ def test_machine_code_of_classes_that_are_gone_is_not_in_the_way(tmp_path):
     for name in ("Tables", "Layout"):
         (tmp_path / "table_rules.py").write_text(TABLES.format(name=name))
         assert run("import table_rules", env=environment) == ["7"]
+
+
+KERNEL = """
+from ringrift.games.compiled import cached_kernel
+
+@cached_kernel("0123456789abcdef")
+def entry(x):
+    return x + 1
+"""
+DAMAGE = """
+import sys
+from pathlib import Path
+import kernel_rules
+from ringrift.games.compiled import load_stored_kernels
+for stored in Path(sys.argv[1]).glob("*.nb[ic]"):
+    sound = stored.read_bytes()
+    for damaged in (b"", sound[: len(sound) // 2], bytes(len(sound)), b"nothing", b"\\x80\\x05X"):
+        stored.write_bytes(damaged)
+        load_stored_kernels()
+    print(stored.suffix, len(kernel_rules.entry.signatures))
+    stored.write_bytes(sound)
+load_stored_kernels()
+print(len(kernel_rules.entry.signatures))
+"""
+
+
+def test_machine_code_that_is_damaged_on_disk_is_left_to_whoever_needs_it(tmp_path):
+    """The host of all jobs loads it, and must not end because of it."""
+    (tmp_path / "kernel_rules.py").write_text(KERNEL)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    run("import kernel_rules; kernel_rules.entry(1)", env=environment)
+    code = DAMAGE.replace("sys.argv[1]", repr(str(tmp_path / "__pycache__")))
+    *damaged, whole = run(code, env=environment)
+    assert sorted(damaged) == [".nbc", ".nbi", "0", "0"]
+    assert whole == "1"
