@@ -405,7 +405,8 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
 def _note_bad_checkpoint(state: ConfigState, job: OpenJob, error: str) -> None:
     """One that is gone, is no checkpoint of the parent, or holds no numbers would fail every training."""
     checkpoint = job.order.inputs.get(results.CHECKPOINT_FILE)
-    if checkpoint and any(sign in error for sign in (results.CHECKPOINT_FILE, checkpoint, DIVERGED)):
+    told = error.replace(f".{results.CHECKPOINT_FILE}", "")  # of the one that it could not write itself
+    if checkpoint and any(sign in told for sign in (results.CHECKPOINT_FILE, checkpoint, DIVERGED)):
         state.bad_checkpoints.add(checkpoint)
 
 

@@ -214,6 +214,18 @@ def test_a_checkpoint_that_cannot_be_read_is_left_out_of_the_next_training(error
     assert wanted_training(story).inputs["checkpoint.safetensors"] == f"checkpoint-{after}"
 
 
+def test_a_training_that_could_not_write_its_own_checkpoint_goes_on_from_the_same_one():
+    story = Trained()
+    newest = story.grow()
+    story.play(rows=9000)
+    story.check()
+    story.export()
+    error = "out/model.checkpoint.safetensors cannot be written: no space is left"
+    story.fail(story.issue("train", wanted_training(story)), error)
+    story.now_s += 3600
+    assert wanted_training(story).inputs["checkpoint.safetensors"] == f"checkpoint-{newest}"
+
+
 def wanted_training(story):
     made = plan(Snapshot(story.state, RULES, story.now_s))
     return next(each.order for each in made.wanted if each.kind == "train")
