@@ -98,6 +98,9 @@ class SimNode:
             holder=self.holder,
         )
 
+    def has_file(self):
+        return any(self.sound(digest) for digest, _ in self.world.artifacts)
+
     def sound(self, digest):
         content = self.disk.blobs.content.get(digest)
         return content is not None and hashlib.sha256(content).hexdigest() == digest
@@ -173,7 +176,9 @@ class DeletionWorld:
         about = ((0.05, 60.0, 0.4, 30.0), (0.2, 15.0, 0.0, 90.0))[seed % 2]
         self.crash_share, self.crashed_s, self.interrupted_share, self.repaired_s = about
         self.kind_of_deleter, self.kind_of_holder = deleter, holder
-        names = "abcde"[: self.rng.randint(3, 5)]
+        # Those have just as many nodes as there must be copies: each one that breaks its word is missed.
+        self.copies_min = (2,) if self.interrupted_share else (1, 2)
+        names = "abcde"[: 3 if self.interrupted_share else self.rng.randint(3, 5)]
         fleeting = names[-1] if len(names) == 5 and self.rng.random() < 0.5 else ""
         self.entries = [DataNode(name=name, ephemeral=name == fleeting) for name in names]
         self.nodes = {}
@@ -259,7 +264,7 @@ class DeletionWorld:
         while True:
             node.hurries = node.now.is_set()
             node.now.clear()
-            copies_min = 1 if node.hurries else self.rng.choice((1, 2))
+            copies_min = 1 if node.hurries else self.rng.choice(self.copies_min)
             rules = DeletionRules(copies_min=copies_min, age_s_min=0.0)
             deleter = self.kind_of_deleter(plane, rules=rules)
             self.began[node.name] = (rules.copies_min, asyncio.get_running_loop().time())
@@ -299,9 +304,15 @@ class DeletionWorld:
             self.met["crash in the middle"] += 1
             self.spawn(self._back(node, self.rng.uniform(0.0, 4 * KEPT_S)))
         elif not node.hurries and self.rng.random() < self.interrupted_share:
-            self.met["interrupted"] += 1
-            self.rng.choice([each for each in self.nodes.values() if each is not node]).now.set()
-            await asyncio.sleep(INTERRUPTED_S)
+            # One that could delete, too: one that is down or has nothing left would only let the time pass.
+            others = [
+                each for each in self.nodes.values() if each is not node and each.up and each.has_file()
+            ]
+            if others:
+                self.met["interrupted"] += 1
+                for each in others if self.rng.random() < 0.5 else [self.rng.choice(others)]:
+                    each.now.set()
+                await asyncio.sleep(INTERRUPTED_S)
 
     async def _kill(self, node):
         node.up = False
