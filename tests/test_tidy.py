@@ -2,15 +2,12 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src"
-MODULE_LINES_MAX = 600
+from source_tree import ROOT, SOURCE, modules, parsed, text_of
+
 FUNCTION_LINES_MAX = 60
-GENERATED = "# Generated from "
 
 # The documents' public names stay as they are at the surface; inside, names say what a thing is.
 PUBLIC_NAMES = {
@@ -38,31 +35,17 @@ PATH_WRITES = {"write_bytes", "write_text", "mkdir", "unlink", "rmdir", "rename"
 OS_WRITES = {"replace", "rename", "link", "symlink", "remove", "unlink", "mkdir", "makedirs", "truncate"}
 
 
-def modules():
-    return sorted(SOURCE.rglob("*.py"))
-
-
-def is_generated(text):
-    return text.startswith(GENERATED) or GENERATED in text[:400]
-
-
 def offences(check):
     found = []
     for path in modules():
-        text = path.read_text(encoding="utf8")
+        text = text_of(path)
         name = path.relative_to(SOURCE).as_posix()
         found += [f"src/{name}:{line}: {what}" for line, what in check(name, text)]
     return found
 
 
-def long_modules(name, text):
-    lines = text.count("\n")
-    if lines > MODULE_LINES_MAX and not is_generated(text):
-        yield 1, f"{lines} lines"
-
-
 def long_functions(name, text):
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = node.end_lineno - node.lineno + 1
             if length > FUNCTION_LINES_MAX:
@@ -72,7 +55,7 @@ def long_functions(name, text):
 def vague_names(name, text):
     if VAGUE_FILES.match(name.rsplit("/", 1)[-1]):
         yield 1, "a file name that says nothing"
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         is_vague = isinstance(node, ast.ClassDef) and VAGUE.search(node.name)
         if is_vague and node.name not in PUBLIC_NAMES | VAGUE_EXCEPT:
             yield node.lineno, f"vague name {node.name}"
@@ -95,7 +78,7 @@ def direct_clocks(name, text):
 def writes_by_path(name, text):
     if name.startswith("app/") or name.removeprefix("ringrift/").startswith(BY_PATH):
         return
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         of_os = isinstance(node.func.value, ast.Name) and node.func.value.id == "os"
@@ -112,7 +95,7 @@ def writes_by_path(name, text):
 
 
 def swallowed_errors(name, text):
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if not isinstance(node, ast.ExceptHandler):
             continue
         broad = node.type is None or getattr(node.type, "id", "") in {"Exception", "BaseException"}
@@ -122,7 +105,7 @@ def swallowed_errors(name, text):
 
 
 def inner_imports(name, text):
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Import | ast.ImportFrom):
@@ -132,7 +115,6 @@ def inner_imports(name, text):
 @pytest.mark.parametrize(
     "check",
     [
-        long_modules,
         long_functions,
         vague_names,
         history,
@@ -147,18 +129,14 @@ def test_source_is_tidy(check):
 
 
 def test_broad_excepts_stand_only_where_somebody_elses_code_is_isolated():
-    places = {
-        path.relative_to(SOURCE).as_posix()
-        for path in modules()
-        if "BLE001" in path.read_text(encoding="utf8")
-    }
+    places = {path.relative_to(SOURCE).as_posix() for path in modules() if "BLE001" in text_of(path)}
     assert len(places) <= 7, sorted(places)
 
 
 def test_one_name_one_class():
     homes = {}
     for path in modules():
-        for node in ast.parse(path.read_text(encoding="utf8")).body:
+        for node in parsed(text_of(path)).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
     twice = {name: where for name, where in homes.items() if len(where) > 1}
