@@ -252,7 +252,7 @@ def test_a_setting_is_refused_only_while_what_it_needs_is_not_built():
 
 
 def attributes(tree):
-    """Every attribute that is read, with what it is read of. A class that checks itself reads nothing by that."""
+    """Every attribute that is read, with what it is read of; checks of a class in itself do not count."""
     checks = [node for node in ast.walk(tree) if getattr(node, "name", "") == "__post_init__"]
     ignored = {id(node) for check in checks for node in ast.walk(check)}
     for node in ast.walk(tree):
