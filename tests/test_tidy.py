@@ -2,9 +2,11 @@
 
 import ast
 import re
+import tomllib
 
 import pytest
 
+from ringrift.capabilities import CAPABILITIES
 from source_tree import ROOT, SOURCE, modules, parsed, text_of
 
 FUNCTION_LINES_MAX = 60
@@ -148,10 +150,38 @@ def test_test_files_have_unique_names():
     assert sorted(names) == sorted(set(names))
 
 
-def test_the_architecture_page_shows_every_room():
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8")
-    rooms = {path.parent.name for path in (SOURCE / "ringrift").glob("*/__init__.py")}
-    assert sorted(room for room in rooms if f"  {room}/ " not in page) == []
+def architecture_page():
+    return (ROOT / "docs" / "architecture.md").read_text(encoding="utf8")
+
+
+def rooms():
+    """The folders and modules at the top of the package, as the page writes them."""
+    folders = {f"{path.parent.name}/" for path in (SOURCE / "ringrift").glob("*/__init__.py")}
+    return folders | {path.name for path in (SOURCE / "ringrift").glob("*.py") if path.name != "__init__.py"}
+
+
+def test_the_architecture_page_names_every_room_and_no_other():
+    tree = architecture_page().split("```")[1]
+    named = re.findall(r"^  (\w+(?:/|\.py)) ", tree, flags=re.MULTILINE)
+    assert sorted(named) == sorted(rooms())
+
+
+def test_the_architecture_page_gives_the_layers_as_they_are_checked():
+    text = " ".join(architecture_page().split())
+    told = re.search(r"Dependencies point one way: `([^`]+)`, and `([^`]+)`", text).groups()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))
+    contracts = {each["id"]: each for each in settings["tool"]["importlinter"]["contracts"]}
+    for chain, contract in zip(told, ("layers", "learning_layers"), strict=True):
+        checked = [re.findall(r"\w+", layer) for layer in contracts[contract]["layers"]]
+        there = [[room for room in layer if {f"{room}/", f"{room}.py"} & rooms()] for layer in checked]
+        assert [layer.split(", ") for layer in chain.split(" → ")] == [layer for layer in there if layer]
+
+
+def test_the_architecture_page_says_what_is_not_built():
+    missing = architecture_page().split("## What is not there yet")[1]
+    rows = re.findall(r"^\| (the \w+)[^|]*\| ([\w, ]+) \|$", missing, flags=re.MULTILINE)
+    told = {(part, name) for part, names in rows for name in names.split(", ")}
+    assert told == {(each.part.value, each.name) for each in CAPABILITIES.values() if not each.built}
 
 
 def test_every_link_in_the_documents_leads_somewhere():

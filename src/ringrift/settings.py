@@ -68,7 +68,7 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SettingRefusal:
     """Why nothing follows a setting of the documents: what it *needs* is not built, or a rule forbids it."""
 
     needs: str = ""  # a capability
@@ -81,7 +81,7 @@ class Refusal:
 
 
 def _setting(
-    variable: str, kind: ValueKind, default: Any, about: str, *, refusal: Refusal | None = None
+    variable: str, kind: ValueKind, default: Any, about: str, *, refusal: SettingRefusal | None = None
 ) -> Any:
     facts = {"variable": variable, "kind": kind, "about": about, "default": default, "refusal": refusal}
     return field(default_factory=lambda: default, metadata=facts)
@@ -195,7 +195,7 @@ class Settings:
         BOOL,
         False,
         "train on games whose replay check is pending",
-        refusal=Refusal(rule="no game is learned from before it was replayed by the rules"),
+        refusal=SettingRefusal(rule="no game is learned from before it was replayed by the rules"),
     )
 
     data_host: str = _setting(
@@ -222,13 +222,13 @@ class Settings:
         SECONDS,
         120.0,
         "time a new node has to report",
-        refusal=Refusal(needs="membership", granted=()),
+        refusal=SettingRefusal(needs="membership", granted=()),
     )
     swim_enabled: bool = _setting(
-        "RINGRIFT_SWIM_ENABLED", BOOL, False, "SWIM membership", refusal=Refusal(needs="membership")
+        "RINGRIFT_SWIM_ENABLED", BOOL, False, "SWIM membership", refusal=SettingRefusal(needs="membership")
     )
     raft_enabled: bool = _setting(
-        "RINGRIFT_RAFT_ENABLED", BOOL, False, "Raft consensus", refusal=Refusal(needs="leadership")
+        "RINGRIFT_RAFT_ENABLED", BOOL, False, "Raft consensus", refusal=SettingRefusal(needs="leadership")
     )
 
     @property
@@ -336,7 +336,7 @@ def _look_up(
 
 def _read(metadata: Mapping[str, Any], given: Any, place: str) -> Any:
     value = _parse(metadata["kind"], given, place)
-    refusal: Refusal | None = metadata["refusal"]
+    refusal: SettingRefusal | None = metadata["refusal"]
     if refusal is not None and value not in refusal.granted:
         leave = " or ".join([*(str(each).lower() for each in refusal.granted), "left out"])
         raise ConfigError(f"{place} is {given!r}; it must be {leave}: {refusal.reason}")
@@ -351,7 +351,7 @@ def _refuse_families(variables: Sequence[str]) -> None:
 
 
 def _about(metadata: Mapping[str, Any]) -> str:
-    refusal: Refusal | None = metadata["refusal"]
+    refusal: SettingRefusal | None = metadata["refusal"]
     return metadata["about"] if refusal is None else f"{metadata['about']}; refused: {refusal.reason}"
 
 
