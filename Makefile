@@ -49,7 +49,7 @@ check: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py tests/test_ceilings.py
 
 # Every reader of outside data (or FUZZ_TARGETS="shard npz") for FUZZ_S seconds each; see tests/fuzz/README.md.
 FUZZ_S ?= 60

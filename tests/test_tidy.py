@@ -2,15 +2,14 @@
 
 import ast
 import re
-from pathlib import Path
+import tomllib
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src"
-MODULE_LINES_MAX = 600
+from ringrift.capabilities import CAPABILITIES
+from source_tree import ROOT, SOURCE, modules, parsed, text_of
+
 FUNCTION_LINES_MAX = 60
-GENERATED = "# Generated from "
 
 # The documents' public names stay as they are at the surface; inside, names say what a thing is.
 PUBLIC_NAMES = {
@@ -38,31 +37,17 @@ PATH_WRITES = {"write_bytes", "write_text", "mkdir", "unlink", "rmdir", "rename"
 OS_WRITES = {"replace", "rename", "link", "symlink", "remove", "unlink", "mkdir", "makedirs", "truncate"}
 
 
-def modules():
-    return sorted(SOURCE.rglob("*.py"))
-
-
-def is_generated(text):
-    return text.startswith(GENERATED) or GENERATED in text[:400]
-
-
 def offences(check):
     found = []
     for path in modules():
-        text = path.read_text(encoding="utf8")
+        text = text_of(path)
         name = path.relative_to(SOURCE).as_posix()
         found += [f"src/{name}:{line}: {what}" for line, what in check(name, text)]
     return found
 
 
-def long_modules(name, text):
-    lines = text.count("\n")
-    if lines > MODULE_LINES_MAX and not is_generated(text):
-        yield 1, f"{lines} lines"
-
-
 def long_functions(name, text):
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = node.end_lineno - node.lineno + 1
             if length > FUNCTION_LINES_MAX:
@@ -72,7 +57,7 @@ def long_functions(name, text):
 def vague_names(name, text):
     if VAGUE_FILES.match(name.rsplit("/", 1)[-1]):
         yield 1, "a file name that says nothing"
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         is_vague = isinstance(node, ast.ClassDef) and VAGUE.search(node.name)
         if is_vague and node.name not in PUBLIC_NAMES | VAGUE_EXCEPT:
             yield node.lineno, f"vague name {node.name}"
@@ -95,7 +80,7 @@ def direct_clocks(name, text):
 def writes_by_path(name, text):
     if name.startswith("app/") or name.removeprefix("ringrift/").startswith(BY_PATH):
         return
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         of_os = isinstance(node.func.value, ast.Name) and node.func.value.id == "os"
@@ -112,7 +97,7 @@ def writes_by_path(name, text):
 
 
 def swallowed_errors(name, text):
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if not isinstance(node, ast.ExceptHandler):
             continue
         broad = node.type is None or getattr(node.type, "id", "") in {"Exception", "BaseException"}
@@ -122,7 +107,7 @@ def swallowed_errors(name, text):
 
 
 def inner_imports(name, text):
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Import | ast.ImportFrom):
@@ -132,7 +117,6 @@ def inner_imports(name, text):
 @pytest.mark.parametrize(
     "check",
     [
-        long_modules,
         long_functions,
         vague_names,
         history,
@@ -147,18 +131,14 @@ def test_source_is_tidy(check):
 
 
 def test_broad_excepts_stand_only_where_somebody_elses_code_is_isolated():
-    places = {
-        path.relative_to(SOURCE).as_posix()
-        for path in modules()
-        if "BLE001" in path.read_text(encoding="utf8")
-    }
+    places = {path.relative_to(SOURCE).as_posix() for path in modules() if "BLE001" in text_of(path)}
     assert len(places) <= 7, sorted(places)
 
 
 def test_one_name_one_class():
     homes = {}
     for path in modules():
-        for node in ast.parse(path.read_text(encoding="utf8")).body:
+        for node in parsed(text_of(path)).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
     twice = {name: where for name, where in homes.items() if len(where) > 1}
@@ -170,10 +150,38 @@ def test_test_files_have_unique_names():
     assert sorted(names) == sorted(set(names))
 
 
-def test_the_architecture_page_shows_every_room():
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8")
-    rooms = {path.parent.name for path in (SOURCE / "ringrift").glob("*/__init__.py")}
-    assert sorted(room for room in rooms if f"  {room}/ " not in page) == []
+def architecture_page():
+    return (ROOT / "docs" / "architecture.md").read_text(encoding="utf8")
+
+
+def rooms():
+    """The folders and modules at the top of the package, as the page writes them."""
+    folders = {f"{path.parent.name}/" for path in (SOURCE / "ringrift").glob("*/__init__.py")}
+    return folders | {path.name for path in (SOURCE / "ringrift").glob("*.py") if path.name != "__init__.py"}
+
+
+def test_the_architecture_page_names_every_room_and_no_other():
+    tree = architecture_page().split("```")[1]
+    named = re.findall(r"^  (\w+(?:/|\.py)) ", tree, flags=re.MULTILINE)
+    assert sorted(named) == sorted(rooms())
+
+
+def test_the_architecture_page_gives_the_layers_as_they_are_checked():
+    text = " ".join(architecture_page().split())
+    told = re.search(r"Dependencies point one way: `([^`]+)`, and `([^`]+)`", text).groups()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))
+    contracts = {each["id"]: each for each in settings["tool"]["importlinter"]["contracts"]}
+    for chain, contract in zip(told, ("layers", "learning_layers"), strict=True):
+        checked = [re.findall(r"\w+", layer) for layer in contracts[contract]["layers"]]
+        there = [[room for room in layer if {f"{room}/", f"{room}.py"} & rooms()] for layer in checked]
+        assert [layer.split(", ") for layer in chain.split(" → ")] == [layer for layer in there if layer]
+
+
+def test_the_architecture_page_says_what_is_not_built():
+    missing = architecture_page().split("## What is not there yet")[1]
+    rows = re.findall(r"^\| (the \w+)[^|]*\| ([\w, ]+) \|$", missing, flags=re.MULTILINE)
+    told = {(part, name) for part, names in rows for name in names.split(", ")}
+    assert told == {(each.part.value, each.name) for each in CAPABILITIES.values() if not each.built}
 
 
 def test_every_link_in_the_documents_leads_somewhere():

@@ -35,7 +35,7 @@ class PlannedModule(NotBuilt, ModuleNotFoundError):
 
 
 class AliasModule(ModuleType):
-    """One path of the documents; looks every name up in its home."""
+    """One path of the documents; looks every name up among the public ones of its homes."""
 
     alias: Alias
 
@@ -50,7 +50,8 @@ class AliasModule(ModuleType):
 
     def __dir__(self) -> list[str]:
         listed = {name for home in self.alias.built_homes() for name in _public(home)}
-        return sorted(listed | set(self.alias.names))
+        since_built = {name for name, owner in self.alias.planned.items() if capability(owner).built}
+        return sorted(listed | set(self.alias.names) | since_built)
 
     def _find(self, name: str) -> Any:
         if target := self.alias.names.get(name):
@@ -61,9 +62,8 @@ class AliasModule(ModuleType):
                 raise PlannedModule(f"{self.__name__}.{name}", owner)
             return getattr(importlib.import_module(capability(owner).home), name)
         for home in self.alias.built_homes():
-            module_object = importlib.import_module(home)
-            if hasattr(module_object, name):
-                return getattr(module_object, name)
+            if name in _public(home):
+                return getattr(importlib.import_module(home), name)
         if f"{self.__name__}.{name}" in ALIASES:
             return importlib.import_module(f"{self.__name__}.{name}")
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{_hint(name, dir(self))}")
@@ -108,9 +108,9 @@ def install() -> None:
 
 
 def _public(home: str) -> list[str]:
-    module = importlib.import_module(home)
-    listed = getattr(module, "__all__", None)
-    return list(listed) if listed is not None else [name for name in vars(module) if not name.startswith("_")]
+    # What a home does not list stays inside: what it imports, and its submodules.
+    listed: list[str] = importlib.import_module(home).__all__
+    return listed
 
 
 def _hint(name: str, known: Any) -> str:

@@ -13,7 +13,7 @@ from ringrift.capabilities import capability
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """One path. *homes* are searched in order; *names* live elsewhere or under another name."""
+    """One path. *homes* give what their `__all__` lists; *names* live elsewhere or under another name."""
 
     capability: str
     homes: tuple[str, ...] = ()
@@ -41,11 +41,20 @@ _EVENTS = (
 _HANDLERS = ("ringrift.events.handlers",)
 _MANAGER = ("ringrift.daemons.manager",)
 _DAEMON_TYPES = ("ringrift.daemons.types",)
-_DAEMON_REGISTRY = ("ringrift.daemons.registry", "ringrift.daemons.registry_checks", "ringrift.daemons.graph")
+_DAEMON_REGISTRY = (
+    "ringrift.daemons.registry",
+    "ringrift.daemons.registry_checks",
+    "ringrift.daemons.graph",
+    *_DAEMON_TYPES,
+    "ringrift.status",
+)
 _CONTRACTS = ("ringrift.health.contracts", "ringrift.status")
 _HEALTH = ("ringrift.health.system", "ringrift.health.contracts", "ringrift.status")
 _BOOTSTRAP = ("ringrift.bootstrap",)
 
+_COORDINATOR_REGISTRY = {
+    name: f"ringrift.bootstrap:{name}" for name in ("COORDINATOR_REGISTRY", "CoordinatorSpec", "InitPattern")
+}
 _OLD_COORDINATOR = {
     "UnifiedEventCoordinator": "ringrift.events.router:UnifiedEventRouter",
     "get_event_coordinator": "ringrift.events.router:get_router",
@@ -96,7 +105,14 @@ _PRESENT: dict[str, Alias] = {
     "stage_events": Alias("event_bus", ("ringrift.events.stages", "ringrift.events.stage_bus")),
     "cross_process_events": Alias("event_bus", ("ringrift.events.buses", *_ROUTER)),
     "event_emitters": Alias("event_bus", ("ringrift.events.emitters",)),
-    "event_mappings": Alias("event_bus", ("ringrift.events.mappings",)),
+    "event_mappings": Alias(
+        "event_bus",
+        ("ringrift.events.mappings", "ringrift.events.event_types"),
+        names={
+            "StageEvent": "ringrift.events.stages:StageEvent",
+            "normalize_event_type": "ringrift.events.normalization:normalize_event_type",
+        },
+    ),
     "event_normalization": Alias("event_bus", ("ringrift.events.normalization",)),
     "event_emission_mixin": Alias("event_handlers", _HANDLERS),
     "dead_letter_queue": Alias("event_bus", ("ringrift.events.dead_letters",)),
@@ -111,11 +127,11 @@ _PRESENT: dict[str, Alias] = {
     "daemon_registry": Alias("supervisor", _DAEMON_REGISTRY),
     "daemon_factory": Alias("supervisor", _DAEMON_REGISTRY),
     "daemon_factory_implementations": Alias("supervisor", _DAEMON_REGISTRY),
-    "daemon_runners": Alias("supervisor", ("ringrift.daemons.runners",)),
+    "daemon_runners": Alias("supervisor", ("ringrift.daemons.runners", *_DAEMON_TYPES)),
     "daemon_adapters": Alias("supervisor", _DAEMON_REGISTRY),
-    "daemon_lifecycle": Alias("supervisor", _MANAGER),
-    "daemon_metrics": Alias("supervisor", _MANAGER),
-    "daemon_stats": Alias("supervisor", _MANAGER),
+    "daemon_lifecycle": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
+    "daemon_metrics": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
+    "daemon_stats": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
     "base_daemon": Alias(
         "event_handlers", _HANDLERS, names={"BaseDaemon": "ringrift.events.handlers:HandlerBase"}
     ),
@@ -157,10 +173,14 @@ _PRESENT: dict[str, Alias] = {
     "npz_validation": Alias("dataset_export", ("ringrift.data.dataset_checks",)),
     # how it begins and ends
     "coordination_bootstrap": Alias("bootstrap", _BOOTSTRAP),
-    "integration_bridge": Alias("bootstrap", ("ringrift.bootstrap.subscriptions",)),
-    "event_subscription_registry": Alias("bootstrap", ("ringrift.bootstrap.subscriptions",)),
+    "integration_bridge": Alias(
+        "bootstrap", ("ringrift.bootstrap.subscriptions",), names=_COORDINATOR_REGISTRY
+    ),
+    "event_subscription_registry": Alias(
+        "bootstrap", ("ringrift.bootstrap.subscriptions",), names=_COORDINATOR_REGISTRY
+    ),
     "coordinator_config": Alias("bootstrap", ("ringrift.bootstrap.config",)),
-    "coordinator_dependencies": Alias("bootstrap", ("ringrift.bootstrap.plan",)),
+    "coordinator_dependencies": Alias("bootstrap", ("ringrift.bootstrap.plan",), names=_COORDINATOR_REGISTRY),
     "coordinator_persistence": Alias("coordinator_persistence"),
     "singleton_mixin": Alias(
         "bootstrap",

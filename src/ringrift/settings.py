@@ -3,20 +3,22 @@
 A value is looked up in the environment, then in the config file (`ringrift.toml` in the working folder, or
 the file that `RINGRIFT_CONFIG` names), then in the defaults. A wrong value is a `ConfigError` that names
 the setting, the value and what is allowed; nothing is guessed. The tables are checked here too, by those who
-go by them, so that no command accepts what another refuses.
+go by them, so that no command accepts what another refuses. A setting of the documents that nothing could
+follow is refused with the reason, never accepted and forgotten.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ringrift.capabilities import capability
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
 from ringrift.setting_kinds import (
@@ -65,9 +67,28 @@ class Source(StrEnum):
     DERIVED = "derived"  # a default that follows from another setting
 
 
-def _setting(variable: str, kind: ValueKind, default: Any, about: str) -> Any:
-    facts = {"variable": variable, "kind": kind, "about": about, "default": default}
+@dataclass(frozen=True, slots=True)
+class SettingRefusal:
+    """Why nothing follows a setting of the documents: what it *needs* is not built, or a rule forbids it."""
+
+    needs: str = ""  # a capability
+    rule: str = ""
+    granted: tuple[Any, ...] = (False,)  # values that ask for nothing
+
+    @property
+    def reason(self) -> str:
+        return self.rule or capability(self.needs).reason
+
+
+def _setting(
+    variable: str, kind: ValueKind, default: Any, about: str, *, refusal: SettingRefusal | None = None
+) -> Any:
+    facts = {"variable": variable, "kind": kind, "about": about, "default": default, "refusal": refusal}
     return field(default_factory=lambda: default, metadata=facts)
+
+
+# The rest of a family that the documents name one variable of is refused with it.
+_REFUSED_FAMILIES: Mapping[str, str] = {"RINGRIFT_SWIM_": "membership", "RINGRIFT_RAFT_": "leadership"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +191,11 @@ class Settings:
         "RINGRIFT_JOBS", JOBS, (), "commands and limits of jobs, by kind"
     )
     allow_pending_gate: bool = _setting(
-        "RINGRIFT_ALLOW_PENDING_GATE", BOOL, False, "train on games whose replay check is pending"
+        "RINGRIFT_ALLOW_PENDING_GATE",
+        BOOL,
+        False,
+        "train on games whose replay check is pending",
+        refusal=SettingRefusal(rule="no game is learned from before it was replayed by the rules"),
     )
 
     data_host: str = _setting(
@@ -193,13 +218,17 @@ class Settings:
         "RINGRIFT_MAX_SYNCS_CLUSTER", COUNT, 1, "hosts whose sync lock may be held at once"
     )
     p2p_startup_grace_period: float = _setting(
-        "RINGRIFT_P2P_STARTUP_GRACE_PERIOD", SECONDS, 120.0, "time a new node has to report"
+        "RINGRIFT_P2P_STARTUP_GRACE_PERIOD",
+        SECONDS,
+        120.0,
+        "time a new node has to report",
+        refusal=SettingRefusal(needs="membership", granted=()),
     )
     swim_enabled: bool = _setting(
-        "RINGRIFT_SWIM_ENABLED", BOOL, False, "SWIM membership (needs a cluster engine)"
+        "RINGRIFT_SWIM_ENABLED", BOOL, False, "SWIM membership", refusal=SettingRefusal(needs="membership")
     )
     raft_enabled: bool = _setting(
-        "RINGRIFT_RAFT_ENABLED", BOOL, False, "Raft consensus (needs a cluster engine)"
+        "RINGRIFT_RAFT_ENABLED", BOOL, False, "Raft consensus", refusal=SettingRefusal(needs="leadership")
     )
 
     @property
@@ -260,11 +289,13 @@ def load_settings(
             value, source = _DERIVED[item.name](values["data_dir"]), Source.DERIVED
         values[item.name] = value
         place = str(path) if source is Source.FILE else ""
-        variable, about = item.metadata["variable"], item.metadata["about"]
-        origins.append(Origin(item.name, variable, value, source, about, place))
+        origins.append(
+            Origin(item.name, item.metadata["variable"], value, source, _about(item.metadata), place)
+        )
     _check_tables(values)
     known = {item.metadata["variable"] for item in fields(Settings)} | {CONFIG_VARIABLE}
     unknown = sorted(name for name in env if name.startswith("RINGRIFT_") and name not in known)
+    _refuse_families(unknown)
     return LoadedSettings(Settings(**values), tuple(origins), tuple(unknown))
 
 
@@ -295,13 +326,33 @@ def _look_up(
     table: Mapping[str, Any],
     path: Path | None,
 ) -> tuple[Any, Source]:
-    kind: ValueKind = metadata["kind"]
     variable = metadata["variable"]
     if variable in env:
-        return _parse(kind, env[variable], variable), Source.ENVIRONMENT
+        return _read(metadata, env[variable], variable), Source.ENVIRONMENT
     if name in table:
-        return _parse(kind, table[name], f"{name} in {path}"), Source.FILE
+        return _read(metadata, table[name], f"{name} in {path}"), Source.FILE
     return default, Source.DEFAULT
+
+
+def _read(metadata: Mapping[str, Any], given: Any, place: str) -> Any:
+    value = _parse(metadata["kind"], given, place)
+    refusal: SettingRefusal | None = metadata["refusal"]
+    if refusal is not None and value not in refusal.granted:
+        leave = " or ".join([*(str(each).lower() for each in refusal.granted), "left out"])
+        raise ConfigError(f"{place} is {given!r}; it must be {leave}: {refusal.reason}")
+    return value
+
+
+def _refuse_families(variables: Sequence[str]) -> None:
+    for name in variables:
+        for prefix, needs in _REFUSED_FAMILIES.items():
+            if name.startswith(prefix) and not capability(needs).built:
+                raise ConfigError(f"{name} is set; it must be left out: {capability(needs).reason}")
+
+
+def _about(metadata: Mapping[str, Any]) -> str:
+    refusal: SettingRefusal | None = metadata["refusal"]
+    return metadata["about"] if refusal is None else f"{metadata['about']}; refused: {refusal.reason}"
 
 
 def _parse(kind: ValueKind, value: Any, place: str) -> Any:

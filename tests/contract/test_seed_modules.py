@@ -152,6 +152,8 @@ installs one import hook, which looks each name up in its home in `ringrift` whe
   `ringrift.errors.NotBuilt`) that names the capability and what it comes with.
 - A mistyped path is told with the nearest one that exists.
 - An old path works, and warns (`DeprecationWarning`) with the path to use instead.
+- A path gives what its homes list in `__all__`, and nothing that they merely import;
+  `tests/data/app_names.json` pins all of it.
 
 New code imports from `ringrift`. This page is written from the table in `src/app/_table.py` by
 `python tests/contract/test_seed_modules.py`; a test holds the two together.

@@ -1,12 +1,22 @@
+import ast
+import inspect
+import re
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import get_args, get_type_hints
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.capabilities import capability
+from ringrift.data.nodes import DataNode
+from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.errors import ConfigError
-from ringrift.learning.rules import learning_rules
-from ringrift.settings import JobSettings, Source, load_settings
+from ringrift.learning.rules import LearningRules, learning_rules
+from ringrift.settings import JobSettings, Settings, Source, load_settings
+from source_tree import modules, parsed, text_of
 
 DOCUMENTED = {
     "RINGRIFT_EVENT_HANDLER_TIMEOUT": ("event_handler_timeout", 600.0),
@@ -195,3 +205,99 @@ def test_a_player_that_a_game_does_not_have_is_refused_before_the_run(tmp_path):
     rules.check_configs(["square8_2p", "hexagonal_4p"])
     with pytest.raises(ConfigError, match="connect_four_2p has no such player"):
         rules.check_configs(["square8_2p", "connect_four_2p"])
+
+
+# --- settings that nothing follows --------------------------------------------------------------------------
+
+CLUSTER = "comes with the cluster"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("RINGRIFT_SWIM_ENABLED", "true", CLUSTER),
+        ("RINGRIFT_RAFT_ENABLED", "1", CLUSTER),
+        ("RINGRIFT_P2P_STARTUP_GRACE_PERIOD", "60", CLUSTER),
+        ("RINGRIFT_P2P_STARTUP_GRACE_PERIOD", "120", CLUSTER),
+        ("RINGRIFT_SWIM_PORT", "7947", CLUSTER),
+        ("RINGRIFT_RAFT_BIND_PORT", "4321", CLUSTER),
+        ("RINGRIFT_ALLOW_PENDING_GATE", "true", "before it was replayed by the rules"),
+    ],
+)
+def test_a_setting_that_nothing_could_follow_is_refused_with_the_reason(variable, value, reason):
+    with pytest.raises(ConfigError, match=reason) as caught:
+        load_settings({variable: value})
+    assert variable in str(caught.value)
+    assert "left out" in str(caught.value)
+
+
+def test_such_a_setting_is_refused_in_the_config_file_too(tmp_path):
+    (tmp_path / "ringrift.toml").write_text("raft_enabled = true")
+    with pytest.raises(ConfigError, match=f"raft_enabled in .* must be false or left out: .*{CLUSTER}"):
+        load_settings({})
+
+
+def test_what_is_so_anyway_may_be_said():
+    loaded = load_settings({"RINGRIFT_SWIM_ENABLED": "false", "RINGRIFT_ALLOW_PENDING_GATE": "no"})
+    assert not loaded.settings.swim_enabled
+    (origin,) = [each for each in loaded.origins if each.key == "swim_enabled"]
+    assert CLUSTER in origin.about
+
+
+def test_a_setting_is_refused_only_while_what_it_needs_is_not_built():
+    refusals = [item.metadata["refusal"] for item in fields(Settings) if item.metadata["refusal"]]
+    assert refusals
+    built = [each.needs for each in refusals if each.needs and capability(each.needs).built]
+    assert built == [], "these settings can be followed by now: read them"
+
+
+def attributes(tree):
+    """Every attribute that is read, with what it is read of; checks of a class in itself do not count."""
+    checks = [node for node in ast.walk(tree) if getattr(node, "name", "") == "__post_init__"]
+    ignored = {id(node) for check in checks for node in ast.walk(check)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and id(node) not in ignored:
+            yield node.attr, node.value
+
+
+def test_product_code_reads_every_setting_that_is_not_refused():
+    """By the names of attributes of what is called settings, and of `Settings` itself through its methods."""
+    reads, own = set(), None
+    for path in modules():
+        text = text_of(path)
+        if path.name == "settings.py":
+            own = parsed(text)
+        elif "ettings" in text:
+            found = attributes(parsed(text))
+            reads |= {name for name, of in found if re.search(r"settings(\(\))?$", ast.unparse(of).lower())}
+    (settings,) = [node for node in ast.walk(own) if getattr(node, "name", "") == "Settings"]
+    for method in settings.body:
+        if isinstance(method, ast.FunctionDef) and method.name in reads:
+            reads |= {name for name, _ in attributes(method)}
+    followed = {item.name for item in fields(Settings) if item.metadata["refusal"] is None}
+    assert sorted(followed - reads) == []
+
+
+def rule_classes(kind, found):
+    """The class of a table of the config file, and those of the tables inside it."""
+    found.add(kind)
+    for hint in get_type_hints(kind).values():
+        for inner in (hint, *get_args(hint)):
+            is_table = is_dataclass(inner) or (inspect.isclass(inner) and issubclass(inner, msgspec.Struct))
+            if is_table and inner not in found:
+                rule_classes(inner, found)
+    return found
+
+
+def test_product_code_reads_every_entry_of_a_table():
+    reads = {name for path in modules() for name, _ in attributes(parsed(text_of(path)))}
+    tables = set()
+    for table in (LearningRules, AutoSyncConfig, DataNode, JobSettings):
+        rule_classes(table, tables)
+    unread = {
+        f"{kind.__name__}.{name}"
+        for kind in tables
+        for name in ([item.name for item in fields(kind)] if is_dataclass(kind) else kind.__struct_fields__)
+        if name not in reads
+    }
+    assert sorted(unread) == []

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from ringrift.settings import Settings, get_settings
 
+__all__ = ["CoordinatorConfig", "get_config"]
+
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:

@@ -14,6 +14,16 @@ from ringrift.foreign_files.paths import read_regular
 from ringrift.process_identity import is_alive
 from ringrift.settings import get_settings
 
+__all__ = [
+    "PID_FILE",
+    "MasterLoop",
+    "ensure_master_loop_running",
+    "is_master_loop_running",
+    "pid_file",
+    "read_master_loop",
+    "require_running_master_loop",
+]
+
 PID_FILE = "master_loop.pid"
 PID_BYTES_MAX = 1_000
 

@@ -23,6 +23,8 @@ from ringrift.private_files import make_private_folder, open_private
 from ringrift.process_identity import own_start_s
 from ringrift.settings import get_settings
 
+__all__ = ["MasterLoopGuard"]
+
 
 class MasterLoopGuard:
     """Claims the master loop for a `with` block. `AlreadyExists` if another process has it.

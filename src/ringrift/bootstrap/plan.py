@@ -10,6 +10,8 @@ from enum import StrEnum
 from ringrift.bootstrap.registry import COORDINATOR_REGISTRY, CoordinatorSpec, InitPattern
 from ringrift.errors import ConfigError
 
+__all__ = ["InitOutcome", "InitResult", "get_dependencies", "get_dependents", "get_initialization_order"]
+
 
 class InitOutcome(StrEnum):
     """How the start of one coordinator ended."""

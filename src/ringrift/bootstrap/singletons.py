@@ -7,6 +7,8 @@ from typing import Any, Self, TypeVar
 
 from ringrift.process import process_scope
 
+__all__ = ["SingletonMeta", "SingletonMixin", "singleton"]
+
 T = TypeVar("T")
 
 

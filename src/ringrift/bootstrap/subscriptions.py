@@ -16,6 +16,16 @@ from ringrift.bootstrap.registry import COORDINATOR_REGISTRY, InitPattern
 from ringrift.events.catalog import CATALOG
 from ringrift.events.router import get_router
 
+__all__ = [
+    "DELEGATION_REGISTRY",
+    "INIT_CALL_REGISTRY",
+    "DelegationSpec",
+    "InitCallSpec",
+    "get_registry_stats",
+    "process_delegation_registry",
+    "process_init_call_registry",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class InitCallSpec:

@@ -8,6 +8,18 @@ from ringrift.daemons.registry import DaemonSpec, Registry
 from ringrift.daemons.types import DaemonType
 from ringrift.errors import ConfigError
 
+__all__ = [
+    "FULL_PROFILE",
+    "PROFILES",
+    "DependencyValidationError",
+    "find_cycle",
+    "levels",
+    "profile_types",
+    "startup_key",
+    "validate_dependency_graph",
+    "with_dependencies",
+]
+
 FULL_PROFILE = "full"
 PROFILES = ("coordinator", "training_node", "ephemeral", "selfplay", "minimal", "standard", FULL_PROFILE)
 

@@ -34,6 +34,8 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 
+__all__ = ["DaemonManager", "get_daemon_manager", "reset_daemon_manager"]
+
 log = structlog.get_logger()
 
 FLUSH_S_MAX = 2.0

@@ -16,6 +16,8 @@ from ringrift.capabilities import capability
 from ringrift.daemons.types import CRITICAL_DAEMONS, DAEMON_STARTUP_ORDER, DaemonCategory, DaemonType
 from ringrift.errors import ConfigError
 
+__all__ = ["DaemonSpec", "Isolation", "Registry", "product_registry"]
+
 
 class Isolation(StrEnum):
     """Where a daemon runs."""

@@ -12,6 +12,18 @@ from ringrift.daemons.registry import DaemonSpec, Registry, product_registry
 from ringrift.daemons.types import DAEMON_STARTUP_ORDER, DaemonType
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
+__all__ = [
+    "check_registry_health",
+    "describe_profiles",
+    "get_daemon_startup_position",
+    "missing_runners",
+    "validate_daemon_dependencies",
+    "validate_registry",
+    "validate_registry_or_raise",
+    "validate_startup_order_consistency",
+    "validate_startup_order_or_raise",
+]
+
 
 def validate_registry(registry: Registry | None = None) -> list[str]:
     """Return what is wrong, one text each; empty when nothing is."""

@@ -10,6 +10,8 @@ from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonType
 from ringrift.errors import ConfigError, Unavailable
 
+__all__ = ["Runner", "get_runner"]
+
 Runner = Callable[[], Awaitable[None]]
 
 

@@ -12,6 +12,19 @@ from ringrift.errors import ConfigError
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 
+__all__ = [
+    "CRITICAL_DAEMONS",
+    "DAEMON_STARTUP_ORDER",
+    "DaemonCategory",
+    "DaemonInfo",
+    "DaemonManagerConfig",
+    "DaemonState",
+    "DaemonType",
+    "ReadySignals",
+    "RestartTier",
+    "mark_daemon_ready",
+]
+
 
 class DaemonType(StrEnum):
     """Every daemon of the product. `register` adds one of your own."""

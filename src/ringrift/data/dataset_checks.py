@@ -14,6 +14,8 @@ from pathlib import Path
 
 from ringrift.foreign_files.sample_archives import ROWS_MAX, UNREADABLE, SampleArchive, open_samples
 
+__all__ = ["NPZValidationResult", "check_dataset", "quick_npz_check", "validate_npz_structure"]
+
 POSITIONS = ("features", "states")  # one of them is needed
 VALUES = "values"
 COUNTED = (*POSITIONS, VALUES)

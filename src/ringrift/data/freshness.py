@@ -18,6 +18,18 @@ from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 
+__all__ = [
+    "FreshnessChecker",
+    "FreshnessConfig",
+    "FreshnessResult",
+    "TrainingFreshnessChecker",
+    "check_freshness",
+    "check_freshness_async",
+    "ensure_fresh_data",
+    "get_freshness_checker",
+    "judge_freshness",
+]
+
 _HOUR_S = 3600.0
 NEVER_HOURS = 1e6  # what events call the age of data that does not exist
 

@@ -31,6 +31,14 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.job_orders import read_order
 
+__all__ = [
+    "StagingNeed",
+    "TrainingActivityDaemon",
+    "create_staging_daemon",
+    "get_training_activity_daemon",
+    "plan_staging",
+]
+
 INTERVAL_S = 30.0
 TRAIN = "train"
 RUNNING, WAITING = "training_process", "training_request"

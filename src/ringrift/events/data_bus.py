@@ -19,6 +19,8 @@ from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.status import HealthCheckResult
 
+__all__ = ["DataCallback", "DataEvent", "DataEventBus", "EventBus", "get_data_bus", "get_event_bus"]
+
 _SAMPLES_MAX = 1000
 _ERROR_SHARE_MAX = 0.1
 _SLOW_S = 1.0

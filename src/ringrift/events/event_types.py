@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+__all__ = ["DataEventType"]
+
 
 class DataEventType(StrEnum):
     """Every event; the value is what goes over the wire."""

@@ -15,6 +15,19 @@ from ringrift.events.event_types import DataEventType
 from ringrift.events.normalization import normalize_event_type, resolve
 from ringrift.events.stages import StageEvent
 
+__all__ = [
+    "DATA_TO_CROSS_PROCESS_MAP",
+    "DATA_TO_STAGE_EVENT_MAP",
+    "STAGE_TO_CROSS_PROCESS_MAP",
+    "STAGE_TO_DATA_EVENT_MAP",
+    "get_all_event_types",
+    "get_cross_process_event_type",
+    "get_data_event_type",
+    "get_stage_event_type",
+    "is_mapped_event",
+    "validate_mappings",
+]
+
 
 def _data_of(stage: StageEvent) -> DataEventType:
     return DataEventType[normalize_event_type(stage)]

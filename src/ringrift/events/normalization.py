@@ -16,6 +16,20 @@ from ringrift.errors import ConfigError
 from ringrift.events.catalog import ALIASES, CATALOG, AliasSpec, EventSpec
 from ringrift.events.catalog.spec import Payload
 
+__all__ = [
+    "CANONICAL_EVENT_NAMES",
+    "CANONICAL_EVENT_TYPES",
+    "EVENT_NAMING_GUIDELINES",
+    "audit_event_usage",
+    "delivered_as",
+    "get_variants",
+    "is_canonical",
+    "normalize_event_type",
+    "resolve",
+    "resolve_alias",
+    "validate_event_names",
+]
+
 EVENT_NAMING_GUIDELINES = """\
 Events are UPPER_SNAKE and say what has happened:
   *_STARTED      something begins

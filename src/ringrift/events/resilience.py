@@ -21,6 +21,17 @@ from ringrift.events.router import get_router
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 
+__all__ = [
+    "Handler",
+    "HandlerMetrics",
+    "ResilientHandler",
+    "ResilientHandlerConfig",
+    "get_handler_metrics",
+    "make_handlers_resilient",
+    "reset_handler_metrics",
+    "resilient_handler",
+]
+
 log = structlog.get_logger()
 
 Handler = Callable[[Any], Any]

@@ -26,6 +26,16 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 
+__all__ = [
+    "CallbackError",
+    "StageCallback",
+    "StageEventBus",
+    "create_pipeline_callbacks",
+    "get_event_bus",
+    "get_stage_event_bus",
+    "register_standard_callbacks",
+]
+
 log = structlog.get_logger()
 
 StageCallback = Callable[[StageCompletionResult], Any]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+__all__ = ["StageCompletionResult", "StageEvent"]
+
 
 class StageEvent(StrEnum):
     """The end (or the start) of a pipeline stage."""

@@ -23,6 +23,19 @@ from ringrift.events.routed_event import RouterEvent, current_event
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 
+__all__ = [
+    "TraceContext",
+    "continued",
+    "current_trace_id",
+    "extract",
+    "get_trace_context",
+    "get_trace_id",
+    "inject",
+    "span",
+    "trace_id_of_event_id",
+    "traced",
+]
+
 log = structlog.get_logger()
 
 P = ParamSpec("P")

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from ringrift.errors import ConfigError
 
+__all__ = ["BreakerConfig", "BreakerState", "CircuitBreaker"]
+
 
 class BreakerState(StrEnum):
     """Whether calls go through."""

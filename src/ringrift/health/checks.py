@@ -10,6 +10,8 @@ from typing import Any
 
 from ringrift.runtime import system_runtime
 
+__all__ = ["HealthCheckHelper", "Verdict"]
+
 Verdict = tuple[bool, str]
 
 

@@ -9,6 +9,22 @@ from ringrift.health.isolation import attempt_async
 from ringrift.process import process_scope
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
+__all__ = [
+    "REQUIRED_MEMBERS",
+    "CoordinatorDirectory",
+    "CoordinatorProtocol",
+    "DaemonProtocol",
+    "as_result",
+    "coordinator_directory",
+    "get_all_metrics",
+    "get_coordinator",
+    "health_check_all",
+    "invoke_health_check",
+    "register_coordinator",
+    "unregister_coordinator",
+    "validate_coordinator",
+]
+
 REQUIRED_MEMBERS = ("name", "status", "start", "stop", "get_metrics", "health_check")
 
 

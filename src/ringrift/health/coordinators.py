@@ -13,6 +13,8 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
+__all__ = ["CoordinatorBase", "CoordinatorRegistry"]
+
 log = structlog.get_logger()
 
 ERRORS_TOLERATED = 10

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+__all__ = ["BoundedHistory", "CallbackRegistry"]
+
 T = TypeVar("T")
 
 

@@ -34,6 +34,8 @@ from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
+__all__ = ["AutoPromotionDaemon", "PromotionControllerDaemon", "PromotionDaemon", "get_auto_promotion_daemon"]
+
 log = structlog.get_logger()
 
 INTERVAL_S = 60.0

@@ -1,1 +1,1 @@
-"""HTTP: probes and metrics."""
+"""HTTP: the live page, probes, metrics, events."""

@@ -27,6 +27,26 @@ from ringrift.status import HealthCheckResult
 from ringrift.work.roles_audit import RoleAction, RoleAudit, RoleRow
 from ringrift.work.roles_holders import ProcessPlace
 
+__all__ = [
+    "OrchestratorRole",
+    "OrchestratorRoles",
+    "RoleAction",
+    "RoleAudit",
+    "RoleRow",
+    "acquire_orchestrator_role",
+    "async_acquire_orchestrator_role",
+    "async_orchestrator_role",
+    "async_release_orchestrator_role",
+    "get_orchestrator_roles",
+    "get_role_audit",
+    "get_role_holder",
+    "holds_orchestrator_role",
+    "is_role_available",
+    "orchestrator_role",
+    "orchestrator_role_token",
+    "release_orchestrator_role",
+]
+
 log = structlog.get_logger()
 
 RELEASE_TIMEOUT_S = 5.0

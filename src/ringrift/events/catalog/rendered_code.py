@@ -17,7 +17,8 @@ def enum_source() -> str:
     members = "".join(f'    {spec.name} = "{spec.value}"\n' for spec in CATALOG.values())
     return (
         f'{HEADER}"""Every event of the catalog, as an enum. A member equals its wire value."""\n\n'
-        "from __future__ import annotations\n\nfrom enum import StrEnum\n\n\n"
+        "from __future__ import annotations\n\nfrom enum import StrEnum\n\n"
+        '__all__ = ["DataEventType"]\n\n\n'
         'class DataEventType(StrEnum):\n    """Every event; the value is what goes over the wire."""\n\n'
         f"{members}"
     )
