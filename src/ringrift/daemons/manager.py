@@ -136,7 +136,11 @@ class DaemonManager(DaemonReader):
     # --- starting and stopping ------------------------------------------------------------------------
 
     async def start(self, daemon_type: DaemonType, wait_for_deps: bool = False) -> bool:  # noqa: FBT001, FBT002 - documented signature
-        """Start one daemon; False when it is not up afterwards, and `why` says why."""
+        """Start one daemon; False when it is not up afterwards, and `why` says why.
+
+        One that needs others which do not run yet comes up with them. *wait_for_deps* starts those, too, and
+        waits for them, at most `dependency_wait_timeout`.
+        """
         self._open()
         reason = self._starter.refusal(daemon_type)
         if not reason:

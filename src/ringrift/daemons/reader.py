@@ -61,7 +61,8 @@ class DaemonReader:
 
     def get_all_daemon_health(self) -> dict[DaemonType, dict[str, Any]]:
         """Return the health of every daemon."""
-        return {t: reports.daemon_health(unit) for t, unit in self._units().items()}
+        units = self._units().items()
+        return {t: reports.daemon_health(unit, why_down=self._supervisor.why(t)) for t, unit in units}
 
     def get_failed_daemons(self) -> list[tuple[DaemonType, str]]:
         """Return the daemons that stay down, with their errors."""

@@ -23,9 +23,9 @@ def get_runner(daemon_type: DaemonType) -> Runner:
 
     async def run() -> None:
         manager = get_daemon_manager()
-        if not await manager.start(daemon_type):
-            raise Unavailable(f"{daemon_type.value} did not start: {manager.why(daemon_type)}")
         try:
+            if not await manager.start(daemon_type, wait_for_deps=True):
+                raise Unavailable(f"{daemon_type.value} did not start: {manager.why(daemon_type)}")
             await asyncio.get_running_loop().create_future()  # ends with the caller's task
         finally:
             await manager.stop(daemon_type)

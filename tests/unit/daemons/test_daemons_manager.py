@@ -39,17 +39,39 @@ def test_a_name_stands_for_its_daemon_and_an_unknown_one_for_none() -> None:
     in_simulation(main)
 
 
-def test_a_start_without_its_dependency_is_refused_with_the_reason() -> None:
+def test_a_start_before_its_dependency_waits_for_it_and_says_so() -> None:
     async def main() -> None:
         manager = make_manager()
         manager.register_factory(NEEDED, Steady())
         manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
         assert not await manager.start(MINE)
-        assert manager.get_status()[MINE].last_error == "needs needed, not running"
+        assert manager.why(MINE) == "waits for needed"
+        assert manager.get_status()[MINE].last_error is None  # nothing failed
+        health = manager.get_all_daemon_health()[MINE]
+        assert (health["healthy"], health["message"]) == (False, "waits for needed")
         await asyncio.sleep(HOUR_S)
-        assert not manager.is_running(MINE)  # a refused start leaves no wish behind
+        assert not manager.is_running(MINE)
         assert await manager.start(NEEDED)
-        assert await manager.start(MINE)
+        await asyncio.sleep(1)
+        assert manager.is_running(MINE)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_start_whose_dependency_can_never_come_is_refused_and_leaves_no_wish_behind() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(MINE, Steady(), depends_on=[DaemonType.IDLE_RESOURCE])
+        manager.register_factory(OTHER, Steady(), depends_on=[NEEDED])
+        for waits in (False, True):
+            assert not await manager.start(MINE, wait_for_deps=waits)
+            assert "needs idle_resource: capability not built yet" in (
+                manager.get_status()[MINE].last_error or ""
+            )
+            assert not await manager.start(OTHER, wait_for_deps=waits)
+            assert manager.get_status()[OTHER].last_error == "needs needed: needed is not registered"
+        assert manager.why(MINE) == manager.why(OTHER) == "not started"
         await manager.shutdown()
 
     in_simulation(main)
@@ -130,21 +152,34 @@ def test_a_manager_on_another_live_loop_is_not_shut_down_behind_its_back() -> No
         runner.run(manager.shutdown())
 
 
-def test_a_start_can_wait_for_its_dependency() -> None:
+def test_a_start_that_waits_for_its_dependencies_starts_them() -> None:
     async def main() -> None:
         manager, loop = make_manager(), asyncio.get_running_loop()
+        manager.register_factory(OTHER, Steady())
+        manager.register_factory(NEEDED, Steady(), depends_on=[OTHER])
+        manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
+        assert await manager.start(MINE, wait_for_deps=True)
+        assert manager.is_running(NEEDED)
+        assert manager.is_running(OTHER)
+        assert loop.time() == pytest.approx(0)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_start_waits_no_longer_than_its_limit_for_a_dependency_that_does_not_come_up() -> None:
+    async def main() -> None:
+        manager, loop = make_manager(dependency_wait_timeout=12.0), asyncio.get_running_loop()
         manager.register_factory(NEEDED, Steady())
         manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
-        waiting = asyncio.create_task(manager.start(MINE, wait_for_deps=True))
-        await asyncio.sleep(7)
-        assert await manager.start(NEEDED)
-        assert await waiting
-        assert loop.time() == pytest.approx(7)
-        await manager.stop(MINE)
-        await manager.stop(NEEDED)
-        began = loop.time()
+        manager.pause(NEEDED)
+        manager.supervisor.units[NEEDED].stops_to_pause = True
         assert not await manager.start(MINE, wait_for_deps=True)
-        assert loop.time() - began == pytest.approx(30.0)
+        assert loop.time() == pytest.approx(12.0)
+        assert manager.why(MINE) == "waits for needed"
+        manager.resume(NEEDED)
+        await asyncio.sleep(1)
+        assert manager.is_running(MINE)
         await manager.shutdown()
 
     in_simulation(main)
@@ -161,7 +196,8 @@ def test_a_missing_soft_dependency_degrades_unless_the_row_is_strict() -> None:
         assert (info.degraded_mode, info.missing_soft_deps) == (True, [NEEDED])
         assert not await manager.start(OTHER)
         await manager.start(NEEDED)
-        assert await manager.start(OTHER)
+        await asyncio.sleep(1)
+        assert manager.is_running(OTHER)
         assert not manager.get_status()[OTHER].degraded_mode
         await manager.shutdown()
 
