@@ -13,6 +13,7 @@ from ringrift.daemons.planning import Phase
 from ringrift.daemons.supervisor import Supervisor
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.daemons.unit import Unit
+from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
@@ -83,6 +84,8 @@ class DaemonReader:
 
     def readiness_probe(self, required: Iterable[DaemonType] | None = None) -> reports.ProbeReport:
         """True once everything that ought to run (or *required*) does."""
+        if isinstance(required, str):
+            raise ConfigError(f"required is {required!r}; it must be several daemon types, in a list")
         asked = [unit.daemon_type for unit in self._expected()] if required is None else list(required)
         missing = [str(daemon_type) for daemon_type in asked if not self.is_running(daemon_type)]
         reason = ""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+from ringrift.daemons.arguments import (
+    callable_without_arguments,
+    daemon_type_of,
+    daemon_types_of,
+    member_of,
+    number_of,
+)
 from ringrift.daemons.child_process import ProcessDaemon
 from ringrift.daemons.outbox import EventBus
 from ringrift.daemons.planning import Phase
 from ringrift.daemons.registry import DaemonSpec, Isolation, Registry
+from ringrift.daemons.registry_checks import row_faults
 from ringrift.daemons.restarts import RestartPolicy
 from ringrift.daemons.running import EntryPoint, Factory
 from ringrift.daemons.supervisor import Supervisor
-from ringrift.daemons.types import DaemonInfo, DaemonType
+from ringrift.daemons.types import DaemonCategory, DaemonInfo, DaemonType
 from ringrift.daemons.unit import Unit
 from ringrift.errors import ConfigError
 
@@ -51,9 +60,8 @@ class Registrar:
         max_restarts: int | None,
         **row: Any,
     ) -> None:
-        """Take a user's factory; `ConfigError` while the daemon runs or for an unknown keyword."""
-        if not callable(factory):
-            raise ConfigError(f"the factory of {daemon_type} is {factory!r}; it must be callable")
+        """Take a user's factory; `ConfigError` while the daemon runs or for a wrong argument."""
+        callable_without_arguments(f"the factory of {daemon_type}", factory)
         old = self._supervisor.units.get(daemon_type)
         if old is not None and old.phase is not Phase.ABSENT:
             raise ConfigError(f"{daemon_type} is running; stop it before registering another factory")
@@ -65,13 +73,15 @@ class Registrar:
             "depends_on": depends_on,
         }
         policy = {name: row.pop(name) for name in list(row) if name in _POLICY_FIELDS}
-        info = {name: row.pop(name) for name in list(row) if name in _INFO_FIELDS}
+        info = {name: number_of(name, row.pop(name)) for name in list(row) if name in _INFO_FIELDS}
         try:
-            spec = replace(base, **given, **row)
+            spec = replace(base, **given, **_row_values(row))
         except TypeError as error:
             raise ConfigError(f"{daemon_type} cannot be registered: {error}") from None
-        self._registry.add(spec)
+        if wrong := row_faults(spec):
+            raise ConfigError(f"{daemon_type} cannot be registered: {wrong[0]}")
         unit = self._unit(spec, factory, **policy)
+        self._registry.add(spec)
         for name, value in info.items():
             setattr(unit.info, name, value)
         if old is not None:
@@ -99,10 +109,7 @@ class Registrar:
         if interval_s is None:
             critical_s = config.critical_daemon_health_interval
             interval_s = critical_s if spec.critical else config.health_check_interval
-        if interval_s <= 0:
-            raise ConfigError(
-                f"health_check_interval of {spec.daemon_type} is {interval_s}; it must be above 0"
-            )
+        number_of(f"health_check_interval of {spec.daemon_type}", interval_s, above=True)
         merged = RestartPolicy(**{**defaults, **policy})
         record = self._supervisor.ledger.record(spec.daemon_type)
         info = DaemonInfo(
@@ -119,3 +126,19 @@ class Registrar:
             startup_mode=spec.startup_mode,
         )
         return Unit(spec=spec, info=info, policy=merged, factory=factory)
+
+
+def _row_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a row as a caller writes them: names for members, lists for sets."""
+    values = dict(row)
+    if "soft_depends_on" in row:
+        values["soft_depends_on"] = daemon_types_of("soft_depends_on", row["soft_depends_on"])
+    if row.get("deprecated_for") is not None:
+        values["deprecated_for"] = daemon_type_of(row["deprecated_for"])
+    if "category" in row:
+        values["category"] = member_of("category", DaemonCategory, row["category"])
+    if "isolation" in row:
+        values["isolation"] = member_of("isolation", Isolation, row["isolation"])
+    if isinstance(row.get("profiles"), list | tuple | set):
+        values["profiles"] = frozenset(row["profiles"])
+    return values

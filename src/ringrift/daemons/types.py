@@ -112,7 +112,7 @@ class DaemonType(StrEnum):
 
         Iteration stays what the product ships. Registering a name again returns the same member.
         """
-        if not name.isidentifier() or name != name.upper():
+        if not isinstance(name, str) or not name.isidentifier() or name != name.upper():
             raise ConfigError(f"{name!r} is no daemon name; use capital letters, digits and '_'")
         if name in cls.__members__:
             raise ConfigError(f"{name} is a daemon of the product")
@@ -282,9 +282,12 @@ class DaemonManagerConfig:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, bool):
-                continue
-            if not isinstance(value, int | float) or not 0 <= value < 1e7:
+            if isinstance(item.default, bool):
+                if not isinstance(value, bool):
+                    raise ConfigError(f"{item.name} is {value!r}; it must be True or False")
+            elif isinstance(item.default, int) and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ConfigError(f"{item.name} is {value!r}; it must be a whole number")
+            elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e7:
                 raise ConfigError(f"{item.name} is {value!r}; it must be a number from 0 to 10,000,000")
         for name in ("health_check_interval", "critical_daemon_health_interval", "dependency_poll_interval"):
             if getattr(self, name) <= 0:
