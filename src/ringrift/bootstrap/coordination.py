@@ -181,7 +181,9 @@ async def shutdown_all_coordinators(
 
 
 def _publish(event: str, payload: Mapping[str, Any]) -> object:
-    return get_router().publish_sync(event, payload, "bootstrap")
+    """Publish; inside a loop, return what can be waited for until it is delivered."""
+    router = get_router()
+    return router.delivery(router.publish_sync(event, payload, "bootstrap"))
 
 
 def is_idle_daemon(instance: Any) -> bool:

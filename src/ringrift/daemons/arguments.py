@@ -17,7 +17,7 @@ from ringrift.errors import ConfigError
 E = TypeVar("E", bound=StrEnum)
 
 
-def daemon_type_of(value: object) -> DaemonType:
+def daemon_type_of(value: Any) -> DaemonType:
     """Return the daemon type that *value* is or names; `ConfigError` if there is none."""
     if isinstance(value, DaemonType):
         return value
@@ -39,7 +39,7 @@ def daemon_types_of(name: str, values: object) -> tuple[DaemonType, ...]:
     return tuple(daemon_type_of(value) for value in values)
 
 
-def member_of(name: str, kind: type[E], value: object) -> E:
+def member_of(name: str, kind: type[E], value: Any) -> E:
     """Return the member of *kind* that *value* is or names; `ConfigError` lists them if there is none."""
     try:
         return kind(value)
