@@ -154,10 +154,7 @@ class DaemonReader:
 
     def _uptimes(self) -> dict[DaemonType, float]:
         now_s = self._runtime.now_s()
-        return {
-            daemon_type: now_s - unit.info.start_time if unit.info.state is DaemonState.RUNNING else 0.0
-            for daemon_type, unit in self._units().items()
-        }
+        return {daemon_type: unit.info.uptime_at(now_s) for daemon_type, unit in self._units().items()}
 
     def _uptime_s(self) -> float:
         return self._runtime.monotonic_s() - self._started_s if self._running else 0.0

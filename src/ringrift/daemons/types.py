@@ -253,9 +253,13 @@ class DaemonInfo:
     @property
     def uptime_seconds(self) -> float:
         """How long it has been running; 0.0 when it is not."""
-        if self.state is not DaemonState.RUNNING:
+        return self.uptime_at(system_runtime().now_s())
+
+    def uptime_at(self, now_s: float) -> float:
+        """The same at a given moment; 0.0 also where nobody noted the start, or a clock was set back."""
+        if self.state is not DaemonState.RUNNING or not self.start_time:
             return 0.0
-        return system_runtime().now_s() - self.start_time
+        return max(0.0, now_s - self.start_time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
