@@ -15,11 +15,13 @@ from ringrift.bootstrap.snapshots import get_snapshot_coordinator
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.health.contracts import coordinator_directory
+from ringrift.learning.pipeline_orchestrator import PipelineConfig
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 
 SHUTDOWN_TIMEOUT_S = 30.0
+HEARTBEAT_THRESHOLD_S = 60.0
 
 
 def get_initialiser() -> Initialiser:
@@ -34,12 +36,13 @@ def bootstrap_coordination(
     require_master_loop: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Bring all coordinators up and return `get_bootstrap_status()`; a second call changes nothing.
+    """Bring all coordinators up and return `get_bootstrap_status()`.
 
-    *options* are `enable_<coordinator>=False` to leave one out, and `training_epochs`,
-    `training_batch_size`, `training_model_version`, `training_data_path` for the pipeline. An unknown name
-    is a `ConfigError`. Raises `RuntimeError` without a running master loop if one is required, and if a
-    coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
+    A second call without options changes nothing; one with options changes what is up accordingly, or is a
+    `ConfigError` if that is not possible any more. *options* are `enable_<coordinator>=False` to leave one
+    out, and `training_epochs`, `training_batch_size`, `training_model_version` for the pipeline. An unknown
+    name or a value that cannot have an effect is a `ConfigError`. Raises `RuntimeError` without a running
+    master loop if one is required, and if a coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
     """
     if require_master_loop:
         require_running_master_loop()
@@ -62,18 +65,23 @@ async def start_coordination(
 def initialize_all_coordinators(
     auto_trigger_pipeline: bool | None = None,  # noqa: FBT001 - the documents' signature
     *,
-    heartbeat_threshold: float = 60.0,
+    heartbeat_threshold: float | None = None,
     max_retries: int = 3,
     retry_delay: float = 0.5,
     **options: Any,
 ) -> dict[str, Any]:
     """Bring all coordinators up; return whether each of the quick start's names is up.
 
-    `_errors` says why one is not, `_instances` lists those that are.
+    `_errors` says why one is not, `_instances` lists those that are. A task is orphaned after
+    *heartbeat_threshold* seconds of silence, 60 unless a call said otherwise. A second call is as one of
+    `bootstrap_coordination`.
     """
     initialiser = get_initialiser()
+    if heartbeat_threshold is None and not initialiser.initialized:
+        heartbeat_threshold = HEARTBEAT_THRESHOLD_S
     arguments = {**options, "heartbeat_threshold": heartbeat_threshold}
-    arguments.pop("wrap_handlers", None)  # the router isolates every handler; there is no other way
+    if not arguments.pop("wrap_handlers", True):
+        raise ConfigError("wrap_handlers is False; the router isolates every handler, there is no other way")
     wanted = _options(
         initialiser,
         arguments,
@@ -119,7 +127,7 @@ def get_bootstrap_status() -> dict[str, Any]:
             for name, result in results.items()
         },
         "errors": list(initialiser.errors),
-        "skipped": named(InitOutcome.SKIPPED),
+        "skipped": [*named(InitOutcome.SKIPPED), *named(InitOutcome.RETIRED)],
         "disabled": named(InitOutcome.DISABLED),
         "not_built": named(InitOutcome.NOT_BUILT),
         "shutdown_requested": initialiser.shutdown_requested,
@@ -201,11 +209,14 @@ def _options(
         raise ConfigError(
             f"bootstrap knows no option {unknown[0]!r}; it has: {', '.join(sorted(switches | taken))}"
         )
-    trigger = get_settings().auto_trigger_pipeline if auto_trigger is None else auto_trigger
-    arguments = {name: value for name, value in named.items() if name in taken and value is not None}
+    # Its own coordinator would refuse a wrong value, too, but as one failure among many results.
+    PipelineConfig(
+        **{name: value for name, value in named.items() if name in PipelineConfig.__struct_fields__}
+    )
+    asked = {**named, "pipeline_auto_trigger": auto_trigger}
     return BootstrapOptions(
-        enable={name: bool(value) for name, value in named.items() if name in switches},
-        arguments={**arguments, "pipeline_auto_trigger": trigger},
+        enable={name: value for name, value in named.items() if name in switches},
+        arguments={name: value for name, value in asked.items() if name in taken and value is not None},
         **retries,
     )
 

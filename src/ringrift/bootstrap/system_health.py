@@ -121,7 +121,7 @@ def _coordinator_scores(initialiser: Initialiser) -> tuple[dict[str, float], lis
     for name, result in initialiser.results.items():
         spec = initialiser.registry[name]
         shown = spec.short_name or name
-        if result.outcome in {InitOutcome.NOT_BUILT, InitOutcome.DISABLED}:
+        if result.outcome in {InitOutcome.NOT_BUILT, InitOutcome.DISABLED, InitOutcome.RETIRED}:
             continue
         if not result.initialized:
             scores[shown] = 0.0

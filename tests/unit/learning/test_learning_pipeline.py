@@ -139,8 +139,29 @@ def test_what_bootstrap_was_asked_for_reaches_the_rules():
         6.0,
     )
     assert rules.bucket.chunk_steps == LearningRules().bucket.chunk_steps
-    with pytest.raises(ConfigError, match="training_epochs is 0"):
-        PipelineConfig(training_epochs=0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"training_epochs": 0},
+        {"training_epochs": 1.5},
+        {"training_batch_size": "many"},
+        {"training_model_version": "v7"},
+        {"training_data_path": "samples.npz"},
+    ],
+)
+def test_what_bootstrap_was_asked_for_and_cannot_be_done_is_refused(wrong):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}"):
+        PipelineConfig(**wrong)
+
+
+def test_wiring_again_keeps_what_was_asked_for_before():
+    wire_pipeline_events(True, training_epochs=3)
+    wire_pipeline_events(training_batch_size=64)
+    config = get_pipeline_orchestrator().config
+    assert (config.auto_trigger, config.training_epochs, config.training_batch_size) == (True, 3, 64)
 
 
 def test_the_documents_functions():
