@@ -199,13 +199,28 @@ class ControlLease:
                 log.debug("control.not_renewed", error=str(error))
 
     async def is_ours(self) -> bool:
-        """Whether the store says that this process controls it, whatever an event says."""
-        entry = await self._kv.get(TOKEN_KEY)
+        """Whether this process can prove now that it controls, whatever an event says.
+
+        Also makes `keep` look at once, which ends the run if another has taken over. False as well while the
+        store does not answer, for then nothing is proved.
+        """
+        self.look_now()
+        if self.exchanged():
+            return False
+        try:
+            entry = await self._kv.get(TOKEN_KEY)
+        except Unavailable as error:
+            log.warning("control.not_proved", error=str(error))
+            return False
         return entry is not None and entry.revision == self._token
 
     def note_refusal(self, lost: LeaseLost) -> None:
         """A write was refused for its token: look at once. May be called from any thread."""
         self._refusal = lost
+        self.look_now()
+
+    def look_now(self) -> None:
+        """Let `keep` look at the lease without waiting for its turn. May be called from any thread."""
         if self._looking is not None:
             loop, look = self._looking
             loop.call_soon_threadsafe(look.set)

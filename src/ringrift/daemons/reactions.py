@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import structlog
@@ -16,7 +15,7 @@ import structlog
 from ringrift.daemons import foreign
 from ringrift.daemons.loop_watchdog import NOBODY, Incident
 from ringrift.daemons.outbox import EventBus
-from ringrift.daemons.planning import NOT_LEADER, Phase
+from ringrift.daemons.planning import NOT_LEADER
 from ringrift.daemons.supervisor import Emit, Supervisor
 from ringrift.daemons.unit import Unit
 
@@ -28,7 +27,8 @@ SPLIT_BRAIN = "two leaders may exist"
 DISK_PERCENT = 85.0
 # The disk watch repeats itself while the disk is full; silence for this long means that it no longer is.
 DISK_PAUSE_S = 900.0
-HOST_CALL_S_MAX = 10.0
+PROOF_S_MAX = 5.0
+LOOK_AGAIN_S = 5.0
 BLOCK_ALERT_S = 0.5  # shorter blocks are counted, not sent around
 BLOCK_REPEAT_S = 60.0
 CULPRITS_MAX = 100
@@ -43,16 +43,16 @@ class Reactions:
         self.leads: Callable[[], Awaitable[bool]] | None = None
         self._subscribed = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._looking_again: asyncio.Task[None] | None = None
         self._blocks_told_s: dict[str, float] = {}
         self.handlers: dict[str, Callable[[Any], Any]] = {
             "BACKPRESSURE_ACTIVATED": self.on_backpressure_activated,
             "BACKPRESSURE_RELEASED": self.on_backpressure_released,
             "DISK_SPACE_LOW": self.on_disk_space_low,
             "LEADER_ELECTED": self.on_leader_elected,
+            "LEADER_LOST": self.on_leader_lost,
             "SPLIT_BRAIN_DETECTED": self.on_split_brain_detected,
             "SPLIT_BRAIN_RESOLVED": self.on_split_brain_resolved,
-            "HOST_OFFLINE": self.on_host_offline,
-            "HOST_ONLINE": self.on_host_online,
             "REGRESSION_CRITICAL": self.on_regression_critical,
         }
 
@@ -66,6 +66,9 @@ class Reactions:
         self._subscribed = True
 
     def unsubscribe(self) -> None:
+        if self._looking_again is not None:
+            self._looking_again.cancel()
+            self._looking_again = None
         if self._bus is None or not self._subscribed:
             return
         for event_type, handler in self.handlers.items():
@@ -87,42 +90,63 @@ class Reactions:
         until_s = self._supervisor.runtime.monotonic_s() + DISK_PAUSE_S
         self._change(lambda unit: unit.spec.pausable, lambda unit: unit.pauses.update({DISK_FULL: until_s}))
 
+    # --- leadership -----------------------------------------------------------------------------------
+
     async def on_leader_elected(self, _: Any) -> None:
-        """Leader-only daemons run where the leader is, and nowhere else."""
-        if self.leads is None:
-            log.info(
-                "daemons.leadership_hearsay", heard="LEADER_ELECTED", done="nothing: nobody is elected here"
+        await self.look_at_leadership("LEADER_ELECTED")
+
+    async def on_leader_lost(self, _: Any) -> None:
+        await self.look_at_leadership("LEADER_LOST")
+
+    async def on_split_brain_detected(self, _: Any) -> None:
+        """Stop what two leaders must not do at once, but only where this process may not be the one."""
+        if not await self.look_at_leadership("SPLIT_BRAIN_DETECTED"):
+            self._change(
+                lambda unit: unit.spec.split_brain_stop,
+                lambda unit: unit.holds.update({SPLIT_BRAIN: None}),
             )
-            return
-        leads = await self.leads()
+
+    async def on_split_brain_resolved(self, _: Any) -> None:
+        """What needs the lease itself still waits for it; the rest waited for this."""
+        await self.look_at_leadership("SPLIT_BRAIN_RESOLVED")
+        self._change(lambda _: True, lambda unit: unit.holds.pop(SPLIT_BRAIN, None))
+
+    async def look_at_leadership(self, heard: str = "") -> bool:
+        """Let daemons that need leadership follow the lease: they run while it can be proved, and else not.
+
+        Returns whether this process proved that it leads; True as well where nobody is elected.
+        """
+        if self.leads is None:
+            log.info("daemons.leadership_hearsay", heard=heard, done="nothing: nobody is elected here")
+            return True
+        asked = await foreign.call_async(self.leads, timeout_s=PROOF_S_MAX)
+        leads = asked.value is True  # an answer that does not come proves nothing
 
         def apply(unit: Unit) -> None:
             if leads:
+                unit.holds.pop(SPLIT_BRAIN, None)
                 unit.holds.pop(NOT_LEADER, None)
-            else:
+            elif unit.spec.leader_only:
                 unit.holds[NOT_LEADER] = None
 
-        log.info("daemons.leader_elected", this_node=leads)
-        self._change(lambda unit: unit.spec.leader_only, apply)
+        tell = log.info if leads else log.error
+        tell("daemons.looked_at_leadership", heard=heard, leads=leads, error=asked.problem)
+        self._change(lambda _: True, apply)
+        if not leads:
+            self._begin_to_look_again()
+        return leads
 
-    async def on_split_brain_detected(self, _: Any) -> None:
-        if self.leads is None or await self.leads():
-            log.warning("daemons.leadership_hearsay", heard="SPLIT_BRAIN_DETECTED", done="nothing: it leads")
-            return
-        log.error("daemons.split_brain")
-        self._change(
-            lambda unit: unit.spec.split_brain_stop and not unit.spec.critical,
-            lambda unit: unit.holds.update({SPLIT_BRAIN: None}),
-        )
+    def _begin_to_look_again(self) -> None:
+        loop, looking = asyncio.get_running_loop(), self._looking_again
+        if looking is None or looking.done() or looking.get_loop() is not loop:
+            self._looking_again = loop.create_task(self._look_again(), name="leadership")
 
-    async def on_split_brain_resolved(self, _: Any) -> None:
-        self._change(lambda _: True, lambda unit: unit.holds.pop(SPLIT_BRAIN, None))
-
-    async def on_host_offline(self, event: Any) -> None:
-        await self._mark_host("mark_host_offline", event)
-
-    async def on_host_online(self, event: Any) -> None:
-        await self._mark_host("mark_host_online", event)
+    async def _look_again(self) -> None:
+        """Until it can be proved: a store that was away for a moment must not stop everything for good."""
+        while True:
+            await self._supervisor.runtime.sleep(LOOK_AGAIN_S)
+            if await self.look_at_leadership("nothing; looked again"):
+                return
 
     async def on_regression_critical(self, event: Any) -> None:
         payload = payload_of(event)
@@ -165,21 +189,6 @@ class Reactions:
             if chosen(unit):
                 apply(unit)
         self._supervisor.poke()
-
-    async def _mark_host(self, method: str, event: Any) -> None:
-        payload = payload_of(event)
-        host = payload.get("node_id") or payload.get("host")
-        if host is None:
-            return
-        for unit in list(self._supervisor.units.values()):
-            mark = getattr(unit.info.instance, method, None)
-            if unit.phase is Phase.UP and callable(mark):
-                called = await foreign.call_async(partial(mark, host), timeout_s=HOST_CALL_S_MAX)
-                if called.error is not None:
-                    unit.info.last_error = f"{method} failed: {called.problem}"
-                    log.warning(
-                        "daemons.host_mark_failed", daemon=unit.daemon_type.value, error=called.problem
-                    )
 
 
 def payload_of(event: Any) -> dict[str, Any]:
