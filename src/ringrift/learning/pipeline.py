@@ -33,7 +33,7 @@ from ringrift.learning.run_choice import read_run_choice
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
-from ringrift.status import HealthCheckResult
+from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 __all__ = [
     "BoardType",
@@ -94,13 +94,21 @@ class DataPipelineDaemon:
         self.name = name
         self._router, self._runtime = router, runtime or system_runtime()
         self._waits_for = "its start"
+        self._running = False
         self._loop: TrainingLoop | None = None
         self._turned: tuple[int, float] = (0, 0.0)  # passes, when they last grew
 
     async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
         """Live until cancelled: wait for a reason to run and for the seat, then learn."""
-        if on_ready is not None:
-            on_ready()
+        self._running = True
+        try:
+            if on_ready is not None:
+                on_ready()
+            await self._live()
+        finally:
+            self._running = False
+
+    async def _live(self) -> None:
         seat = process_scope().get(_Seat, _Seat)
         self._waits_for = "the loop of this process, which runs under another name"
         async with seat.lock:
@@ -137,6 +145,8 @@ class DataPipelineDaemon:
 
     def health_check(self) -> HealthCheckResult:
         """Degraded while there is nothing to run, unhealthy when the loop no longer turns."""
+        if not self._running:
+            return HealthCheckResult(False, CoordinatorStatus.STOPPED, "not running")
         if self._loop is None:
             return HealthCheckResult.degraded(f"waits for {self._waits_for}")
         passes, now_s = self._loop.controller.passes, self._runtime.monotonic_s()
