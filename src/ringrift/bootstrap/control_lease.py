@@ -27,6 +27,7 @@ from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.fencing import fenced
+from ringrift.engine.leases import CONTROL_LEASE as NAME
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_holder, lease_key
 from ringrift.engine.ports import Engine, KeyValue, WriteGuard
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
@@ -35,7 +36,6 @@ from ringrift.process_identity import has_open, is_alive, is_stopped, own_start_
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 
-NAME = "control"
 TOKEN_KEY = "control/token"
 RENEWALS_IN_A_LEASE = 8
 TRIES = 3

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from learning_story import Story
 
+from ringrift.engine.leases import CONTROL_LEASE, NamedLease
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError
 from ringrift.events.catalog import CATALOG
@@ -28,6 +29,7 @@ from ringrift.learning.rules import LearningRules, learning_rules
 from ringrift.learning.run_choice import CHOICE_KEY
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.learning.signals_source import get_open_run
+from ringrift.runtime import system_runtime
 from ringrift.work.scheduling_bell import get_bell
 
 CONFIG = "square8_2p"
@@ -193,6 +195,26 @@ async def test_without_auto_trigger_nothing_follows_by_itself(router):
     task = asyncio.create_task(daemon.run())
     await until(lambda: "auto-trigger" in daemon.health_check().message)
     assert get_open_run().loop is None
+    await ended(task)
+
+
+async def test_the_loop_runs_in_no_process_while_another_one_holds_control(router):
+    engine = await get_engine()
+    await engine.kv.put(CHOICE_KEY, msgspec.json.encode({"configs": ["hex8_2p"], "workers": 2}))
+    wire_pipeline_events(True)
+    control = NamedLease(engine.kv, system_runtime(), CONTROL_LEASE, holder="another process")
+    await control.acquire(wait_s=1.0)
+    daemon = DataPipelineDaemon(router=router)
+    task = asyncio.create_task(daemon.run())
+    await until(lambda: "which another process holds" in daemon.health_check().message)
+    assert get_open_run().loop is None
+    await control.release()
+    await until(lambda: get_open_run().loop is not None)
+    await control.acquire(wait_s=1.0)
+    await until(lambda: "which another process holds" in daemon.health_check().message)
+    assert get_open_run().loop is None
+    await control.release()
+    await until(lambda: get_open_run().loop is not None)
     await ended(task)
 
 
