@@ -9,7 +9,7 @@ from typing import Any
 
 from ringrift.runtime import system_runtime
 
-__all__ = ["CoordinatorStatus", "HealthCheckResult"]
+__all__ = ["CoordinatorStatus", "HealthCheckResult", "as_result"]
 
 
 class CoordinatorStatus(StrEnum):
