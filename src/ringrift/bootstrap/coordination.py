@@ -12,6 +12,7 @@ from ringrift.bootstrap.plan import InitOutcome
 from ringrift.bootstrap.registry import COORDINATOR_REGISTRY
 from ringrift.bootstrap.shutdown import Ending, shut_down, shut_down_async
 from ringrift.bootstrap.snapshots import get_snapshot_coordinator
+from ringrift.daemons.arguments import number_of
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.health.contracts import coordinator_directory
@@ -32,7 +33,7 @@ def get_initialiser() -> Initialiser:
 def bootstrap_coordination(
     *,
     pipeline_auto_trigger: bool | None = None,
-    register_with_registry: bool = True,
+    register_with_registry: bool | None = None,
     require_master_loop: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
@@ -41,8 +42,9 @@ def bootstrap_coordination(
     A second call without options changes nothing; one with options changes what is up accordingly, or is a
     `ConfigError` if that is not possible any more. *options* are `enable_<coordinator>=False` to leave one
     out, and `training_epochs`, `training_batch_size`, `training_model_version` for the pipeline. An unknown
-    name or a value that cannot have an effect is a `ConfigError`. Raises `RuntimeError` without a running
-    master loop if one is required, and if a coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
+    name or a value that cannot have an effect is a `ConfigError`. Coordinators stand in the directory of
+    `get_coordinator` unless *register_with_registry* says no. Raises `RuntimeError` without a running master
+    loop if one is required, and if a coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
     """
     if require_master_loop:
         require_running_master_loop()
@@ -52,7 +54,7 @@ def bootstrap_coordination(
 
 
 async def start_coordination(
-    *, pipeline_auto_trigger: bool | None = None, register_with_registry: bool = True, **options: Any
+    *, pipeline_auto_trigger: bool | None = None, register_with_registry: bool | None = None, **options: Any
 ) -> dict[str, Any]:
     """`bootstrap_coordination` for code on a loop; also takes over the state that the last run saved."""
     initialiser = get_initialiser()
@@ -90,7 +92,7 @@ def initialize_all_coordinators(
         retry_delay_s=retry_delay,
     )
     initialiser.initialise(wanted)
-    _after_start(initialiser, register=True)
+    _after_start(initialiser, register=None)
     results = {
         spec.short_name: initialiser.results[spec.name]
         for spec in initialiser.registry.values()
@@ -210,9 +212,10 @@ def _options(
             f"bootstrap knows no option {unknown[0]!r}; it has: {', '.join(sorted(switches | taken))}"
         )
     # Its own coordinator would refuse a wrong value, too, but as one failure among many results.
-    PipelineConfig(
-        **{name: value for name, value in named.items() if name in PipelineConfig.__struct_fields__}
-    )
+    training = {name: value for name, value in named.items() if name.startswith("training_")}
+    PipelineConfig(auto_trigger=auto_trigger, **training)
+    if (silence_s := named.get("heartbeat_threshold")) is not None:
+        number_of("heartbeat_threshold", silence_s, above=True)
     asked = {**named, "pipeline_auto_trigger": auto_trigger}
     return BootstrapOptions(
         enable={name: value for name, value in named.items() if name in switches},
@@ -221,11 +224,15 @@ def _options(
     )
 
 
-def _after_start(initialiser: Initialiser, *, register: bool) -> dict[str, Any]:
-    if register:
-        for name, instance in initialiser.instances.items():
-            if not is_idle_daemon(instance):
-                coordinator_directory().register(instance, name)
+def _after_start(initialiser: Initialiser, *, register: bool | None) -> dict[str, Any]:
+    """List the coordinators for others, unless a call said no to that."""
+    if register is not None:
+        initialiser.listed = register
+    for name, instance in initialiser.instances.items():
+        if not initialiser.listed:
+            coordinator_directory().unregister(name)
+        elif not is_idle_daemon(instance):
+            coordinator_directory().register(instance, name)
     failed = [name for name, result in initialiser.results.items() if result.outcome is InitOutcome.FAILED]
     if failed and get_settings().require_critical_imports:
         raise RuntimeError(f"these coordinators failed: {'; '.join(initialiser.errors)}")

@@ -71,6 +71,7 @@ class Initialiser:
         self.started_s: float | None = None
         self.completed_s: float | None = None
         self.shutdown_requested = False
+        self.listed = True  # whether the coordinators stand in the directory for others
         self._walking = False
         self._telling: list[Awaitable[Any]] = []
 
@@ -111,7 +112,7 @@ class Initialiser:
     def forget(self) -> None:
         """Be as before the start, so that the system can be brought up again."""
         self.results, self.instances, self.errors, self._telling = {}, {}, [], []
-        self._given = {}
+        self._given, self.listed = {}, True
         self.started_s = self.completed_s = None
 
     # --- the walk -------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ringrift.daemons.arguments import daemon_type_of
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonType
@@ -18,6 +19,7 @@ def get_runner(daemon_type: DaemonType) -> Runner:
 
     Raises `ConfigError` with the reason if this version does not have the daemon.
     """
+    daemon_type = daemon_type_of(daemon_type)
     if reason := product_registry()[daemon_type].unavailable_reason:
         raise ConfigError(f"{daemon_type.value} cannot run: {reason}")
 

@@ -60,6 +60,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     training_data_path: str | None = None
 
     def __post_init__(self) -> None:
+        if self.auto_trigger is not None and not isinstance(self.auto_trigger, bool):
+            raise ConfigError(f"auto_trigger is {self.auto_trigger!r}; it must be True or False")
         for name in ("training_epochs", "training_batch_size"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

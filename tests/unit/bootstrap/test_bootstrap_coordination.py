@@ -34,6 +34,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.resilience import resilient_handler
 from ringrift.events.router import get_router
 from ringrift.health.contracts import get_coordinator
+from ringrift.health.health_manager import get_health_manager
 from ringrift.learning.pipeline_orchestrator import get_pipeline_orchestrator
 from ringrift.learning.signals_source import get_open_run
 from ringrift.process import process_scope
@@ -200,6 +201,20 @@ def test_options_of_a_second_call_are_honored():
     assert shutdown_coordination()["failed"] == 0
 
 
+def test_coordinators_are_listed_for_others_as_the_last_call_that_says_so_asks():
+    bootstrap_coordination(register_with_registry=False)
+    assert get_coordinator("health_manager") is None
+    bootstrap_coordination()
+    assert get_coordinator("health_manager") is None
+    bootstrap_coordination(register_with_registry=True)
+    assert get_coordinator("health_manager") is get_health_manager()
+    bootstrap_coordination(register_with_registry=False)
+    assert get_coordinator("health_manager") is None
+    shutdown_coordination()
+    initialize_all_coordinators()
+    assert get_coordinator("health_manager") is get_health_manager()
+
+
 async def test_options_of_a_second_call_inside_a_loop_are_honored():
     await start_coordination(enable_health=False)
     status = await start_coordination(enable_health=True)
@@ -230,6 +245,9 @@ def test_options_of_a_second_call_that_come_too_late_are_refused_and_change_noth
         ({"max_retries": 0}, "at least one try"),
         ({"retry_delay": "soon"}, "delay of 0 or more"),
         ({"wrap_handlers": False}, "wrap_handlers"),
+        ({"auto_trigger_pipeline": "yes"}, "auto_trigger is 'yes'"),
+        ({"heartbeat_threshold": 0}, "heartbeat_threshold"),
+        ({"heartbeat_threshold": "long"}, "heartbeat_threshold"),
     ],
 )
 def test_an_option_without_effect_is_refused_before_anything_is_up(wrong, text):
