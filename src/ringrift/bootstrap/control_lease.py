@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,6 +94,7 @@ class ControlLease:
         self._token = 0
         self._refusal: LeaseLost | None = None
         self._looking: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self.on_proved: Callable[[], None] | None = None  # called whenever `keep` found the lease its own
 
     @property
     def guard(self) -> WriteGuard:
@@ -191,7 +192,8 @@ class ControlLease:
                 log.error("control.lost", reason=problem, done="the run ends; nothing more is written")
                 raise ControlLost(token=self._token, reason=problem)
             try:
-                await self._renew()
+                if await self._renew() and self.on_proved is not None:
+                    self.on_proved()
                 # Also writes the PID file again if somebody removed it.
                 await asyncio.to_thread(self._guard.try_acquire)
             except Unavailable as error:
@@ -225,12 +227,13 @@ class ControlLease:
             loop, look = self._looking
             loop.call_soon_threadsafe(look.set)
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> bool:
+        """Extend the lease, or take it again; return whether that proves control now."""
         refusal, self._refusal, taken = self._refusal, None, False
         if refusal is None:
             try:
                 await self._lease.renew()
-                return
+                return True
             except LeaseLost:  # it ran out; nobody is harmed if nobody else had control since
                 taken = await self._lease.try_acquire()
         entry = await self._kv.get(TOKEN_KEY)
@@ -240,6 +243,7 @@ class ControlLease:
         if not taken:
             # An answer of ours got lost, or another is about to write its token: the next look tells.
             await end_lease(self._kv, NAME, holder=self._lease.holder)
+        return taken
 
     async def release(self) -> None:
         """Give control up, if it is still ours. Safe to call twice."""

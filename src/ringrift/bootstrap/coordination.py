@@ -12,7 +12,8 @@ from ringrift.bootstrap.plan import InitOutcome
 from ringrift.bootstrap.registry import COORDINATOR_REGISTRY
 from ringrift.bootstrap.shutdown import Ending, shut_down, shut_down_async
 from ringrift.bootstrap.snapshots import get_snapshot_coordinator
-from ringrift.daemons.arguments import number_of
+from ringrift.engine.arguments import check_seconds
+from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.health.contracts import coordinator_directory
@@ -215,7 +216,7 @@ def _options(
     training = {name: value for name, value in named.items() if name.startswith("training_")}
     PipelineConfig(auto_trigger=auto_trigger, **training)
     if (silence_s := named.get("heartbeat_threshold")) is not None:
-        number_of("heartbeat_threshold", silence_s, above=True)
+        check_seconds("heartbeat_threshold", silence_s, low=LEASE_S_MIN, high=WAIT_S_MAX)
     asked = {**named, "pipeline_auto_trigger": auto_trigger}
     return BootstrapOptions(
         enable={name: value for name, value in named.items() if name in switches},

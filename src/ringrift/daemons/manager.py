@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 import structlog
 
 from ringrift.daemons import graph
-from ringrift.daemons.arguments import daemon_type_of, daemon_types_of, number_of
 from ringrift.daemons.health_rounds import HealthRounds, Offload, in_thread
 from ringrift.daemons.ledger import RestartLedger
 from ringrift.daemons.ledger_store import JsonLedger, LedgerStore, MemoryLedger
@@ -29,7 +28,16 @@ from ringrift.daemons.running import Factory
 from ringrift.daemons.starting import Starter, StartResult, system_memory_percent
 from ringrift.daemons.stopping import is_gone, stop_in_order
 from ringrift.daemons.supervisor import Supervisor
-from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType, ReadySignals
+from ringrift.daemons.types import (
+    DaemonManagerConfig,
+    DaemonState,
+    DaemonType,
+    ReadySignals,
+    daemon_type_of,
+    daemon_types_of,
+)
+from ringrift.engine.arguments import check_seconds
+from ringrift.engine.limits import WAIT_S_MAX
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.process import SingletonMixin, process_scope
@@ -39,6 +47,7 @@ from ringrift.settings import get_settings
 log = structlog.get_logger()
 
 FLUSH_S_MAX = 2.0
+HISTORY_S_MAX = 1e9
 OPERATOR = "asked for"
 EMITTED = (
     "DAEMON_STARTED",
@@ -227,7 +236,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
     async def shutdown(self, timeout: float | None = None, force: bool = False) -> None:  # noqa: FBT001, FBT002 - documented signature
         """Stop everything within *timeout*; with *force* all at once and without a second wait."""
         if timeout is not None:
-            number_of("timeout", timeout)
+            check_seconds("timeout", timeout, high=WAIT_S_MAX)
         if self._opened_on is None:
             return
         self._open()  # a closed loop leaves something to clear up; a live one is not for us to stop
@@ -300,7 +309,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
 
     def get_recent_restarts(self, within_seconds: float = 300.0) -> dict[DaemonType, int]:
         """Return the number of restarts by daemon, without zeros."""
-        number_of("within_seconds", within_seconds)
+        check_seconds("within_seconds", within_seconds, high=HISTORY_S_MAX)
         return self._ledger.recent(self._supervisor.units, within_s=within_seconds)
 
     def can_restart(self, daemon_type: DaemonType) -> tuple[bool, str]:

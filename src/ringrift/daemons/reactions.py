@@ -28,7 +28,6 @@ DISK_PERCENT = 85.0
 # The disk watch repeats itself while the disk is full; silence for this long means that it no longer is.
 DISK_PAUSE_S = 900.0
 PROOF_S_MAX = 5.0
-LOOK_AGAIN_S = 5.0
 BLOCK_ALERT_S = 0.5  # shorter blocks are counted, not sent around
 BLOCK_REPEAT_S = 60.0
 CULPRITS_MAX = 100
@@ -43,7 +42,7 @@ class Reactions:
         self.leads: Callable[[], Awaitable[bool]] | None = None
         self._subscribed = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looking_again: asyncio.Task[None] | None = None
+        self._unproved = False  # since the last look
         self._blocks_told_s: dict[str, float] = {}
         self.handlers: dict[str, Callable[[Any], Any]] = {
             "BACKPRESSURE_ACTIVATED": self.on_backpressure_activated,
@@ -66,9 +65,6 @@ class Reactions:
         self._subscribed = True
 
     def unsubscribe(self) -> None:
-        if self._looking_again is not None:
-            self._looking_again.cancel()
-            self._looking_again = None
         if self._bus is None or not self._subscribed:
             return
         for event_type, handler in self.handlers.items():
@@ -111,7 +107,7 @@ class Reactions:
         await self.look_at_leadership("SPLIT_BRAIN_RESOLVED")
         self._change(lambda _: True, lambda unit: unit.holds.pop(SPLIT_BRAIN, None))
 
-    async def look_at_leadership(self, heard: str = "") -> bool:
+    async def look_at_leadership(self, heard: str) -> bool:
         """Let daemons that need leadership follow the lease: they run while it can be proved, and else not.
 
         Returns whether this process proved that it leads; True as well where nobody is elected.
@@ -122,31 +118,22 @@ class Reactions:
         asked = await foreign.call_async(self.leads, timeout_s=PROOF_S_MAX)
         leads = asked.value is True  # an answer that does not come proves nothing
 
-        def apply(unit: Unit) -> None:
-            if leads:
-                unit.holds.pop(SPLIT_BRAIN, None)
-                unit.holds.pop(NOT_LEADER, None)
-            elif unit.spec.leader_only:
-                unit.holds[NOT_LEADER] = None
-
         tell = log.info if leads else log.error
         tell("daemons.looked_at_leadership", heard=heard, leads=leads, error=asked.problem)
-        self._change(lambda _: True, apply)
-        if not leads:
-            self._begin_to_look_again()
+        if leads:
+            self._change(lambda _: True, _release)
+        else:
+            self._change(
+                lambda unit: unit.spec.leader_only, lambda unit: unit.holds.update({NOT_LEADER: None})
+            )
+        self._unproved = not leads
         return leads
 
-    def _begin_to_look_again(self) -> None:
-        loop, looking = asyncio.get_running_loop(), self._looking_again
-        if looking is None or looking.done() or looking.get_loop() is not loop:
-            self._looking_again = loop.create_task(self._look_again(), name="leadership")
-
-    async def _look_again(self) -> None:
-        """Until it can be proved: a store that was away for a moment must not stop everything for good."""
-        while True:
-            await self._supervisor.runtime.sleep(LOOK_AGAIN_S)
-            if await self.look_at_leadership("nothing; looked again"):
-                return
+    def leadership_proved(self) -> None:
+        """The keeper of the lease proved it by itself: what a look without an answer stopped goes on."""
+        if self._unproved:
+            self._unproved = False
+            self._change(lambda _: True, _release)
 
     async def on_regression_critical(self, event: Any) -> None:
         payload = payload_of(event)
@@ -189,6 +176,11 @@ class Reactions:
             if chosen(unit):
                 apply(unit)
         self._supervisor.poke()
+
+
+def _release(unit: Unit) -> None:
+    unit.holds.pop(SPLIT_BRAIN, None)
+    unit.holds.pop(NOT_LEADER, None)
 
 
 def payload_of(event: Any) -> dict[str, Any]:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
-from ringrift.daemons.arguments import (
-    callable_without_arguments,
-    daemon_type_of,
-    daemon_types_of,
-    member_of,
-    number_of,
-)
 from ringrift.daemons.child_process import ProcessDaemon
 from ringrift.daemons.outbox import EventBus
 from ringrift.daemons.planning import Phase
@@ -22,8 +16,10 @@ from ringrift.daemons.registry_checks import row_faults
 from ringrift.daemons.restarts import RestartPolicy
 from ringrift.daemons.running import EntryPoint, Factory
 from ringrift.daemons.supervisor import Supervisor
-from ringrift.daemons.types import DaemonCategory, DaemonInfo, DaemonType
+from ringrift.daemons.types import DaemonCategory, DaemonInfo, DaemonType, daemon_type_of, daemon_types_of
 from ringrift.daemons.unit import Unit
+from ringrift.engine.arguments import check_seconds, refuse
+from ringrift.engine.limits import WAIT_S_MAX
 from ringrift.errors import ConfigError
 
 CRITICAL_RETRY_S = 1800.0
@@ -61,7 +57,7 @@ class Registrar:
         **row: Any,
     ) -> None:
         """Take a user's factory; `ConfigError` while the daemon runs or for a wrong argument."""
-        callable_without_arguments(f"the factory of {daemon_type}", factory)
+        _check_factory(daemon_type, factory)
         old = self._supervisor.units.get(daemon_type)
         if old is not None and old.phase is not Phase.ABSENT:
             raise ConfigError(f"{daemon_type} is running; stop it before registering another factory")
@@ -73,7 +69,9 @@ class Registrar:
             "depends_on": depends_on,
         }
         policy = {name: row.pop(name) for name in list(row) if name in _POLICY_FIELDS}
-        info = {name: number_of(name, row.pop(name)) for name in list(row) if name in _INFO_FIELDS}
+        info = {name: row.pop(name) for name in list(row) if name in _INFO_FIELDS}
+        for name, seconds in info.items():
+            check_seconds(name, seconds, high=WAIT_S_MAX)
         try:
             spec = replace(base, **given, **_row_values(row))
         except TypeError as error:
@@ -109,7 +107,7 @@ class Registrar:
         if interval_s is None:
             critical_s = config.critical_daemon_health_interval
             interval_s = critical_s if spec.critical else config.health_check_interval
-        number_of(f"health_check_interval of {spec.daemon_type}", interval_s, above=True)
+        check_seconds(f"health_check_interval of {spec.daemon_type}", interval_s, low=1e-3, high=WAIT_S_MAX)
         merged = RestartPolicy(**{**defaults, **policy})
         record = self._supervisor.ledger.record(spec.daemon_type)
         info = DaemonInfo(
@@ -128,6 +126,18 @@ class Registrar:
         return Unit(spec=spec, info=info, policy=merged, factory=factory)
 
 
+def _check_factory(daemon_type: DaemonType, factory: Any) -> None:
+    """Refuse what cannot be called with nothing, as the supervisor calls it."""
+    if not callable(factory):
+        raise ConfigError(f"the factory of {daemon_type} is {factory!r}; it must be callable")
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise ConfigError(f"the factory of {daemon_type} is called without arguments: {error}") from None
+    except ValueError:  # one of those in C that do not say what they take
+        return
+
+
 def _row_values(row: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a row as a caller writes them: names for members, lists for sets."""
     values = dict(row)
@@ -135,10 +145,11 @@ def _row_values(row: Mapping[str, Any]) -> dict[str, Any]:
         values["soft_depends_on"] = daemon_types_of("soft_depends_on", row["soft_depends_on"])
     if row.get("deprecated_for") is not None:
         values["deprecated_for"] = daemon_type_of(row["deprecated_for"])
-    if "category" in row:
-        values["category"] = member_of("category", DaemonCategory, row["category"])
-    if "isolation" in row:
-        values["isolation"] = member_of("isolation", Isolation, row["isolation"])
+    for name, kind in (("category", DaemonCategory), ("isolation", Isolation)):
+        if name in row and row[name] not in list(kind):
+            refuse(name, row[name], f"one of: {', '.join(kind)}")
+        if name in row:
+            values[name] = kind(row[name])
     if isinstance(row.get("profiles"), list | tuple | set):
         values["profiles"] = frozenset(row["profiles"])
     return values

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from importlib.resources import files
 from types import NoneType
+from typing import Any
 
 from ringrift.capabilities import capability
 from ringrift.daemons.types import CRITICAL_DAEMONS, DAEMON_STARTUP_ORDER, DaemonCategory, DaemonType
@@ -52,7 +53,7 @@ class DaemonSpec:
     def __post_init__(self) -> None:
         """Refuse a value of another kind here: every later status call would trip over it."""
         for item in fields(self):
-            value, kind = getattr(self, item.name), _KINDS[item.name]
+            value, kind = getattr(self, item.name), _KINDS[item.type]
             is_wrong_bool = isinstance(value, bool) and bool not in kind
             if not isinstance(value, kind) or is_wrong_bool:
                 raise ConfigError(f"{item.name} is {value!r}; it must be {_said(kind)}")
@@ -88,26 +89,19 @@ class DaemonSpec:
 
 
 STARTUP_MODES = ("degraded", "strict")
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "daemon_type": (DaemonType,),
-    "category": (DaemonCategory,),
-    "capability": (str,),
-    "settings": (Mapping,),
-    "entry_point": (str,),
-    "depends_on": (tuple,),
-    "soft_depends_on": (tuple,),
-    "startup_mode": (str,),
-    "profiles": (frozenset,),
-    "max_restarts": (int, NoneType),
-    "auto_restart": (bool,),
-    "health_check_interval": (int, float, NoneType),
-    "isolation": (Isolation,),
-    "leader_only": (bool,),
-    "pausable": (bool,),
-    "split_brain_stop": (bool,),
-    "restarts_with_dependency": (bool,),
-    "deprecated_for": (DaemonType, NoneType),
-    "about": (str,),
+# What a field holds, by its annotation; the elements of tuples are looked at one by one.
+_KINDS: Mapping[Any, tuple[type, ...]] = {
+    "DaemonType": (DaemonType,),
+    "DaemonType | None": (DaemonType, NoneType),
+    "tuple[DaemonType, ...]": (tuple,),
+    "DaemonCategory": (DaemonCategory,),
+    "Isolation": (Isolation,),
+    "Mapping[str, str]": (Mapping,),
+    "frozenset[str]": (frozenset,),
+    "str": (str,),
+    "bool": (bool,),
+    "int | None": (int, NoneType),
+    "float | None": (int, float, NoneType),
 }
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ringrift.daemons.arguments import daemon_type_of
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.daemons.registry import product_registry
-from ringrift.daemons.types import DaemonType
+from ringrift.daemons.types import DaemonType, daemon_type_of
 from ringrift.errors import ConfigError, Unavailable
 
 Runner = Callable[[], Awaitable[None]]

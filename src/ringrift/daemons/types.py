@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -128,6 +128,25 @@ class DaemonType(StrEnum):
     def _missing_(cls, value: object) -> DaemonType | None:
         found = process_scope().peek(_CustomTypes)
         return None if found is None else found.by_value.get(str(value))
+
+
+def daemon_type_of(value: Any) -> DaemonType:
+    """Return the daemon type that *value* is or names; `ConfigError` if there is none."""
+    try:
+        return DaemonType(value)
+    except ValueError:
+        name = value.upper() if isinstance(value, str) and value.upper().isidentifier() else "MY_DAEMON"
+        raise ConfigError(
+            f"{value!r} is no daemon type; make one of your own with "
+            f'DaemonType.register("{name}"), and use what that returns'
+        ) from None
+
+
+def daemon_types_of(name: str, values: object) -> tuple[DaemonType, ...]:
+    """Return several daemon types; `ConfigError` for a single one, or for what is none."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name} is {values!r}; it must be several daemon types, in a list")
+    return tuple(daemon_type_of(value) for value in values)
 
 
 class _CustomTypes:

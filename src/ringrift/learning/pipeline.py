@@ -148,16 +148,16 @@ class DataPipelineDaemon:
         if is_fenced(engine):
             await self._learn(configs)
             return
-        learning = asyncio.ensure_future(self._learn(configs))
         try:
-            while not learning.done() and not await controlled_elsewhere(engine):
-                await asyncio.wait({learning}, timeout=LOOK_S)
+            async with asyncio.TaskGroup() as group:
+                learning = group.create_task(self._learn(configs))
+                while not learning.done() and not await controlled_elsewhere(engine):
+                    await asyncio.wait({learning}, timeout=LOOK_S)
+                learning.cancel()
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the loop's own: whoever reads of the crash wants that
         finally:
-            learning.cancel()
-            await asyncio.wait({learning})
             self._loop = None
-        if not learning.cancelled():
-            learning.result()
 
     async def _learn(self, configs: tuple[str, ...]) -> None:
         settings = get_settings()

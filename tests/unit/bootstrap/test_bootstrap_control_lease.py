@@ -159,9 +159,14 @@ async def test_a_store_that_does_not_answer_proves_nothing(engine, runtime):
     async def away(_key):
         raise Unavailable("the store is away")
 
-    lease._kv = SimpleNamespace(get=away)
+    proved = asyncio.Event()
+    lease._kv, lease.on_proved = SimpleNamespace(get=away), proved.set
     assert not await lease.is_ours()
     lease._kv = engine.kv
+    keeping = asyncio.create_task(lease.keep())
+    await asyncio.wait_for(proved.wait(), 60)  # the next renewal says it by itself
+    keeping.cancel()
+    await asyncio.wait({keeping})
     await lease.release()
 
 

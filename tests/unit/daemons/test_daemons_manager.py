@@ -390,7 +390,7 @@ def takes_two(first: int, second: int) -> None:
     [
         ({"daemon_type": "my_daemon"}, 'DaemonType.register("MY_DAEMON")'),
         ({"daemon_type": None}, "None is no daemon type"),
-        ({"factory": takes_two}, "first, second"),
+        ({"factory": takes_two}, "missing a required argument: 'first'"),
         ({"depends_on": "event_router"}, "depends_on"),
         ({"depends_on": ["my_daemon"]}, "'my_daemon' is no daemon type"),
         ({"depends_on": 5}, "depends_on"),
