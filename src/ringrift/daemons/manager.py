@@ -29,6 +29,7 @@ from ringrift.daemons.starting import Starter, StartResult, system_memory_percen
 from ringrift.daemons.stopping import is_gone, stop_in_order
 from ringrift.daemons.supervisor import Supervisor
 from ringrift.daemons.types import (
+    SECONDS_MAX,
     DaemonManagerConfig,
     DaemonState,
     DaemonType,
@@ -37,7 +38,6 @@ from ringrift.daemons.types import (
     daemon_types_of,
 )
 from ringrift.engine.arguments import check_seconds
-from ringrift.engine.limits import WAIT_S_MAX
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.process import SingletonMixin, process_scope
@@ -47,7 +47,6 @@ from ringrift.settings import get_settings
 log = structlog.get_logger()
 
 FLUSH_S_MAX = 2.0
-HISTORY_S_MAX = 1e9
 OPERATOR = "asked for"
 EMITTED = (
     "DAEMON_STARTED",
@@ -236,7 +235,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
     async def shutdown(self, timeout: float | None = None, force: bool = False) -> None:  # noqa: FBT001, FBT002 - documented signature
         """Stop everything within *timeout*; with *force* all at once and without a second wait."""
         if timeout is not None:
-            check_seconds("timeout", timeout, high=WAIT_S_MAX)
+            check_seconds("timeout", timeout, high=SECONDS_MAX)
         if self._opened_on is None:
             return
         self._open()  # a closed loop leaves something to clear up; a live one is not for us to stop
@@ -309,7 +308,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
 
     def get_recent_restarts(self, within_seconds: float = 300.0) -> dict[DaemonType, int]:
         """Return the number of restarts by daemon, without zeros."""
-        check_seconds("within_seconds", within_seconds, high=HISTORY_S_MAX)
+        check_seconds("within_seconds", within_seconds, high=SECONDS_MAX)
         return self._ledger.recent(self._supervisor.units, within_s=within_seconds)
 
     def can_restart(self, daemon_type: DaemonType) -> tuple[bool, str]:

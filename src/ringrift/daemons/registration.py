@@ -16,10 +16,16 @@ from ringrift.daemons.registry_checks import row_faults
 from ringrift.daemons.restarts import RestartPolicy
 from ringrift.daemons.running import EntryPoint, Factory
 from ringrift.daemons.supervisor import Supervisor
-from ringrift.daemons.types import DaemonCategory, DaemonInfo, DaemonType, daemon_type_of, daemon_types_of
+from ringrift.daemons.types import (
+    SECONDS_MAX,
+    DaemonCategory,
+    DaemonInfo,
+    DaemonType,
+    daemon_type_of,
+    daemon_types_of,
+)
 from ringrift.daemons.unit import Unit
 from ringrift.engine.arguments import check_seconds, refuse
-from ringrift.engine.limits import WAIT_S_MAX
 from ringrift.errors import ConfigError
 
 CRITICAL_RETRY_S = 1800.0
@@ -71,7 +77,7 @@ class Registrar:
         policy = {name: row.pop(name) for name in list(row) if name in _POLICY_FIELDS}
         info = {name: row.pop(name) for name in list(row) if name in _INFO_FIELDS}
         for name, seconds in info.items():
-            check_seconds(name, seconds, high=WAIT_S_MAX)
+            check_seconds(name, seconds, high=SECONDS_MAX)
         try:
             spec = replace(base, **given, **_row_values(row))
         except TypeError as error:
@@ -107,7 +113,7 @@ class Registrar:
         if interval_s is None:
             critical_s = config.critical_daemon_health_interval
             interval_s = critical_s if spec.critical else config.health_check_interval
-        check_seconds(f"health_check_interval of {spec.daemon_type}", interval_s, low=1e-3, high=WAIT_S_MAX)
+        check_seconds(f"health_check_interval of {spec.daemon_type}", interval_s, low=1e-3, high=SECONDS_MAX)
         merged = RestartPolicy(**{**defaults, **policy})
         record = self._supervisor.ledger.record(spec.daemon_type)
         info = DaemonInfo(

@@ -281,6 +281,9 @@ class DaemonInfo:
         return max(0.0, now_s - self.start_time)
 
 
+SECONDS_MAX = 1e7  # nobody waits longer for anything here
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonManagerConfig:
     """How the manager behaves. Refuses values under which it could not keep its promises."""
@@ -310,7 +313,9 @@ class DaemonManagerConfig:
                     raise ConfigError(f"{item.name} is {value!r}; it must be True or False")
             elif isinstance(item.default, int) and (not isinstance(value, int) or isinstance(value, bool)):
                 raise ConfigError(f"{item.name} is {value!r}; it must be a whole number")
-            elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e7:
+            elif (
+                isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < SECONDS_MAX
+            ):
                 raise ConfigError(f"{item.name} is {value!r}; it must be a number from 0 to 10,000,000")
         for name in ("health_check_interval", "critical_daemon_health_interval", "dependency_poll_interval"):
             if getattr(self, name) <= 0:
