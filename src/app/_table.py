@@ -132,9 +132,7 @@ _PRESENT: dict[str, Alias] = {
     "daemon_lifecycle": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
     "daemon_metrics": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
     "daemon_stats": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
-    "base_daemon": Alias(
-        "event_handlers", _HANDLERS, names={"BaseDaemon": "ringrift.events.handlers:HandlerBase"}
-    ),
+    "base_daemon": Alias("event_handlers", _HANDLERS),
     "enums": Alias(
         "supervisor", (*_DAEMON_TYPES, "ringrift.status"), planned={"LeadershipRole": "leadership"}
     ),

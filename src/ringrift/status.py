@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from ringrift.runtime import system_runtime
 
-__all__ = ["CoordinatorStatus", "HealthCheckResult"]
+__all__ = ["CoordinatorStatus", "HealthCheckResult", "as_result"]
 
 
 class CoordinatorStatus(StrEnum):
@@ -98,3 +99,18 @@ class HealthCheckResult:
             "timestamp": self.timestamp,
             "details": dict(self.details),
         }
+
+
+def as_result(answer: Any) -> HealthCheckResult:
+    """Read any answer that health checks give; what says nothing is unhealthy."""
+    if isinstance(answer, HealthCheckResult):
+        return answer
+    if isinstance(answer, bool):
+        return HealthCheckResult.ok() if answer else HealthCheckResult.unhealthy("reported unhealthy")
+    if isinstance(answer, Mapping) and "healthy" in answer:
+        make = HealthCheckResult.ok if answer["healthy"] else HealthCheckResult.unhealthy
+        return make(str(answer.get("message", "")), **dict(answer.get("details") or {}))
+    if hasattr(answer, "healthy"):
+        make = HealthCheckResult.ok if answer.healthy else HealthCheckResult.unhealthy
+        return make(str(getattr(answer, "message", "")))
+    return HealthCheckResult.unhealthy(f"health_check answered {type(answer).__name__}, which says nothing")

@@ -183,8 +183,6 @@ async def clean_end():
 
 @pytest.mark.parametrize("document", MANIFEST)
 async def test_examples_run_as_printed(document, clean_end):
-    # The examples begin in a program that runs; without events daemons wait long for what they need.
-    await get_daemon_manager().start(DaemonType.EVENT_ROUTER)
     ended = await run_document(document)
     await get_daemon_manager().shutdown(timeout=5.0, force=True)
     await get_router().stop()
@@ -193,6 +191,32 @@ async def test_examples_run_as_printed(document, clean_end):
     assert dict(enumerate(zip(listed, ended, strict=True), 1)) == dict(
         enumerate(zip(listed, expected, strict=True), 1)
     )
+
+
+async def test_the_printed_lifecycle_brings_up_every_daemon_that_it_starts(clean_end):
+    """AUTO_SYNC is started before FEEDBACK_LOOP, which it needs."""
+    names = prelude()
+    (block,) = [b for b in blocks_of("api_reference.md") if b.heading == "Example: Full Daemon Lifecycle"]
+    await run_block(block, names)
+    manager = get_daemon_manager()
+    started = [DaemonType(name) for name in ("event_router", "data_pipeline", "auto_sync", "feedback_loop")]
+    async with asyncio.timeout(60):
+        example = asyncio.create_task(names["main"]())
+        while not all(manager.is_running(daemon) for daemon in started):
+            await asyncio.sleep(0.05)
+    example.cancel()
+    await asyncio.wait({example})
+    await manager.shutdown(timeout=5.0, force=True)
+    await get_router().stop()
+
+
+async def test_the_printed_start_with_dependencies_succeeds_in_a_program_where_nothing_runs(clean_end):
+    manager = get_daemon_manager()
+    async with asyncio.timeout(20):
+        assert await manager.start(DaemonType.DATA_PIPELINE, wait_for_deps=True)
+    assert manager.is_running(DaemonType.EVENT_ROUTER)
+    await manager.shutdown(timeout=5.0, force=True)
+    await get_router().stop()
 
 
 def test_what_is_marked_as_not_built_is_not():

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.fencing import fenced
+from ringrift.engine.leases import CONTROL_LEASE as NAME
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_holder, lease_key
 from ringrift.engine.ports import Engine, KeyValue, WriteGuard
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
@@ -35,7 +36,6 @@ from ringrift.process_identity import has_open, is_alive, is_stopped, own_start_
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 
-NAME = "control"
 TOKEN_KEY = "control/token"
 RENEWALS_IN_A_LEASE = 8
 TRIES = 3
@@ -94,6 +94,7 @@ class ControlLease:
         self._token = 0
         self._refusal: LeaseLost | None = None
         self._looking: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self.on_proved: Callable[[], None] | None = None  # called whenever `keep` found the lease its own
 
     @property
     def guard(self) -> WriteGuard:
@@ -191,7 +192,8 @@ class ControlLease:
                 log.error("control.lost", reason=problem, done="the run ends; nothing more is written")
                 raise ControlLost(token=self._token, reason=problem)
             try:
-                await self._renew()
+                if await self._renew() and self.on_proved is not None:
+                    self.on_proved()
                 # Also writes the PID file again if somebody removed it.
                 await asyncio.to_thread(self._guard.try_acquire)
             except Unavailable as error:
@@ -199,23 +201,39 @@ class ControlLease:
                 log.debug("control.not_renewed", error=str(error))
 
     async def is_ours(self) -> bool:
-        """Whether the store says that this process controls it, whatever an event says."""
-        entry = await self._kv.get(TOKEN_KEY)
+        """Whether this process can prove now that it controls, whatever an event says.
+
+        Also makes `keep` look at once, which ends the run if another has taken over. False as well while the
+        store does not answer, for then nothing is proved.
+        """
+        self.look_now()
+        if self.exchanged():
+            return False
+        try:
+            entry = await self._kv.get(TOKEN_KEY)
+        except Unavailable as error:
+            log.warning("control.not_proved", error=str(error))
+            return False
         return entry is not None and entry.revision == self._token
 
     def note_refusal(self, lost: LeaseLost) -> None:
         """A write was refused for its token: look at once. May be called from any thread."""
         self._refusal = lost
+        self.look_now()
+
+    def look_now(self) -> None:
+        """Let `keep` look at the lease without waiting for its turn. May be called from any thread."""
         if self._looking is not None:
             loop, look = self._looking
             loop.call_soon_threadsafe(look.set)
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> bool:
+        """Extend the lease, or take it again; return whether that proves control now."""
         refusal, self._refusal, taken = self._refusal, None, False
         if refusal is None:
             try:
                 await self._lease.renew()
-                return
+                return True
             except LeaseLost:  # it ran out; nobody is harmed if nobody else had control since
                 taken = await self._lease.try_acquire()
         entry = await self._kv.get(TOKEN_KEY)
@@ -225,6 +243,7 @@ class ControlLease:
         if not taken:
             # An answer of ours got lost, or another is about to write its token: the next look tells.
             await end_lease(self._kv, NAME, holder=self._lease.holder)
+        return taken
 
     async def release(self) -> None:
         """Give control up, if it is still ours. Safe to call twice."""

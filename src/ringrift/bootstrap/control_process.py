@@ -103,7 +103,8 @@ async def _take_control(stack: AsyncExitStack) -> tuple[Engine, ControlLease, as
     # Whatever this process writes from here on carries the token.
     engine = fenced(engine, lease.guard, on_lost=lease.note_refusal, exchanged=lease.exchanged)
     shared_engine().put(engine)
-    get_daemon_manager().reactions.leads = lease.is_ours
+    reactions = get_daemon_manager().reactions
+    reactions.leads, lease.on_proved = lease.is_ours, reactions.leadership_proved
     await require_sound_database(settings)
     await require_whole_store(
         engine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir

@@ -12,14 +12,18 @@ from ringrift.bootstrap.plan import InitOutcome
 from ringrift.bootstrap.registry import COORDINATOR_REGISTRY
 from ringrift.bootstrap.shutdown import Ending, shut_down, shut_down_async
 from ringrift.bootstrap.snapshots import get_snapshot_coordinator
+from ringrift.engine.arguments import check_seconds
+from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.health.contracts import coordinator_directory
+from ringrift.learning.pipeline_orchestrator import PipelineConfig
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 
 SHUTDOWN_TIMEOUT_S = 30.0
+HEARTBEAT_THRESHOLD_S = 60.0
 
 
 def get_initialiser() -> Initialiser:
@@ -30,16 +34,18 @@ def get_initialiser() -> Initialiser:
 def bootstrap_coordination(
     *,
     pipeline_auto_trigger: bool | None = None,
-    register_with_registry: bool = True,
+    register_with_registry: bool | None = None,
     require_master_loop: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Bring all coordinators up and return `get_bootstrap_status()`; a second call changes nothing.
+    """Bring all coordinators up and return `get_bootstrap_status()`.
 
-    *options* are `enable_<coordinator>=False` to leave one out, and `training_epochs`,
-    `training_batch_size`, `training_model_version`, `training_data_path` for the pipeline. An unknown name
-    is a `ConfigError`. Raises `RuntimeError` without a running master loop if one is required, and if a
-    coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
+    A second call without options changes nothing; one with options changes what is up accordingly, or is a
+    `ConfigError` if that is not possible any more. *options* are `enable_<coordinator>=False` to leave one
+    out, and `training_epochs`, `training_batch_size`, `training_model_version` for the pipeline. An unknown
+    name or a value that cannot have an effect is a `ConfigError`. Coordinators stand in the directory of
+    `get_coordinator` unless *register_with_registry* says no. Raises `RuntimeError` without a running master
+    loop if one is required, and if a coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
     """
     if require_master_loop:
         require_running_master_loop()
@@ -49,7 +55,7 @@ def bootstrap_coordination(
 
 
 async def start_coordination(
-    *, pipeline_auto_trigger: bool | None = None, register_with_registry: bool = True, **options: Any
+    *, pipeline_auto_trigger: bool | None = None, register_with_registry: bool | None = None, **options: Any
 ) -> dict[str, Any]:
     """`bootstrap_coordination` for code on a loop; also takes over the state that the last run saved."""
     initialiser = get_initialiser()
@@ -62,18 +68,23 @@ async def start_coordination(
 def initialize_all_coordinators(
     auto_trigger_pipeline: bool | None = None,  # noqa: FBT001 - the documents' signature
     *,
-    heartbeat_threshold: float = 60.0,
+    heartbeat_threshold: float | None = None,
     max_retries: int = 3,
     retry_delay: float = 0.5,
     **options: Any,
 ) -> dict[str, Any]:
     """Bring all coordinators up; return whether each of the quick start's names is up.
 
-    `_errors` says why one is not, `_instances` lists those that are.
+    `_errors` says why one is not, `_instances` lists those that are. A task is orphaned after
+    *heartbeat_threshold* seconds of silence, 60 unless a call said otherwise. A second call is as one of
+    `bootstrap_coordination`.
     """
     initialiser = get_initialiser()
+    if heartbeat_threshold is None and not initialiser.initialized:
+        heartbeat_threshold = HEARTBEAT_THRESHOLD_S
     arguments = {**options, "heartbeat_threshold": heartbeat_threshold}
-    arguments.pop("wrap_handlers", None)  # the router isolates every handler; there is no other way
+    if not arguments.pop("wrap_handlers", True):
+        raise ConfigError("wrap_handlers is False; the router isolates every handler, there is no other way")
     wanted = _options(
         initialiser,
         arguments,
@@ -82,7 +93,7 @@ def initialize_all_coordinators(
         retry_delay_s=retry_delay,
     )
     initialiser.initialise(wanted)
-    _after_start(initialiser, register=True)
+    _after_start(initialiser, register=None)
     results = {
         spec.short_name: initialiser.results[spec.name]
         for spec in initialiser.registry.values()
@@ -119,7 +130,7 @@ def get_bootstrap_status() -> dict[str, Any]:
             for name, result in results.items()
         },
         "errors": list(initialiser.errors),
-        "skipped": named(InitOutcome.SKIPPED),
+        "skipped": [*named(InitOutcome.SKIPPED), *named(InitOutcome.RETIRED)],
         "disabled": named(InitOutcome.DISABLED),
         "not_built": named(InitOutcome.NOT_BUILT),
         "shutdown_requested": initialiser.shutdown_requested,
@@ -181,7 +192,9 @@ async def shutdown_all_coordinators(
 
 
 def _publish(event: str, payload: Mapping[str, Any]) -> object:
-    return get_router().publish_sync(event, payload, "bootstrap")
+    """Publish; inside a loop, return what can be waited for until it is delivered."""
+    router = get_router()
+    return router.delivery(router.publish_sync(event, payload, "bootstrap"))
 
 
 def is_idle_daemon(instance: Any) -> bool:
@@ -199,20 +212,28 @@ def _options(
         raise ConfigError(
             f"bootstrap knows no option {unknown[0]!r}; it has: {', '.join(sorted(switches | taken))}"
         )
-    trigger = get_settings().auto_trigger_pipeline if auto_trigger is None else auto_trigger
-    arguments = {name: value for name, value in named.items() if name in taken and value is not None}
+    # Its own coordinator would refuse a wrong value, too, but as one failure among many results.
+    training = {name: value for name, value in named.items() if name.startswith("training_")}
+    PipelineConfig(auto_trigger=auto_trigger, **training)
+    if (silence_s := named.get("heartbeat_threshold")) is not None:
+        check_seconds("heartbeat_threshold", silence_s, low=LEASE_S_MIN, high=WAIT_S_MAX)
+    asked = {**named, "pipeline_auto_trigger": auto_trigger}
     return BootstrapOptions(
-        enable={name: bool(value) for name, value in named.items() if name in switches},
-        arguments={**arguments, "pipeline_auto_trigger": trigger},
+        enable={name: value for name, value in named.items() if name in switches},
+        arguments={name: value for name, value in asked.items() if name in taken and value is not None},
         **retries,
     )
 
 
-def _after_start(initialiser: Initialiser, *, register: bool) -> dict[str, Any]:
-    if register:
-        for name, instance in initialiser.instances.items():
-            if not is_idle_daemon(instance):
-                coordinator_directory().register(instance, name)
+def _after_start(initialiser: Initialiser, *, register: bool | None) -> dict[str, Any]:
+    """List the coordinators for others, unless a call said no to that."""
+    if register is not None:
+        initialiser.listed = register
+    for name, instance in initialiser.instances.items():
+        if not initialiser.listed:
+            coordinator_directory().unregister(name)
+        elif not is_idle_daemon(instance):
+            coordinator_directory().register(instance, name)
     failed = [name for name, result in initialiser.results.items() if result.outcome is InitOutcome.FAILED]
     if failed and get_settings().require_critical_imports:
         raise RuntimeError(f"these coordinators failed: {'; '.join(initialiser.errors)}")

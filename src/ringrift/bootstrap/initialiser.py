@@ -12,7 +12,7 @@ import importlib
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -40,8 +40,13 @@ class BootstrapOptions:
     retry_delay_s: float = 0.5  # doubled after each try
 
     def __post_init__(self) -> None:
-        if self.tries_max < 1 or self.retry_delay_s < 0:
-            raise ConfigError("bootstrap needs at least one try and a delay of 0 or more")
+        if not isinstance(self.tries_max, int) or self.tries_max < 1:
+            raise ConfigError(f"bootstrap needs at least one try, not {self.tries_max!r}")
+        if not isinstance(self.retry_delay_s, int | float) or not self.retry_delay_s >= 0:
+            raise ConfigError(f"bootstrap needs a delay of 0 or more seconds, not {self.retry_delay_s!r}")
+        for name, value in self.enable.items():
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name} is {value!r}; it must be True or False")
 
 
 class Initialiser:
@@ -61,10 +66,12 @@ class Initialiser:
         self._lock = threading.RLock()
         self.results: dict[str, InitResult] = {}
         self.instances: dict[str, Any] = {}  # in the order in which they came up
+        self._given: dict[str, dict[str, Any]] = {}  # the arguments that each was brought up with
         self.errors: list[str] = []
         self.started_s: float | None = None
         self.completed_s: float | None = None
         self.shutdown_requested = False
+        self.listed = True  # whether the coordinators stand in the directory for others
         self._walking = False
         self._telling: list[Awaitable[Any]] = []
 
@@ -73,12 +80,14 @@ class Initialiser:
         return self.completed_s is not None
 
     def initialise(self, options: BootstrapOptions) -> None:
-        """Bring everything up unless it is up. Inside a running loop it tries again without waiting."""
+        """Bring everything up; what is up already is changed as *options* ask.
+
+        Inside a running loop it tries again without waiting. Raises `ConfigError` for an option that cannot
+        have its effect any more.
+        """
         with self._lock:
-            if self.initialized:
-                return
             waits = _skip_wait if loop_is_running() else asyncio.run
-            for delay_s in self._walk(options):
+            for delay_s in self._steps(options):
                 waits(self._runtime.sleep(delay_s))
 
     async def initialise_async(self, options: BootstrapOptions) -> None:
@@ -86,10 +95,9 @@ class Initialiser:
 
         Raises `Unavailable` while another call brings the system up.
         """
-        if not self.initialized:
-            for delay_s in self._walk(options):
-                await self._runtime.sleep(delay_s)
-            await self.told(timeout_s=TOLD_S_MAX)
+        for delay_s in self._steps(options):
+            await self._runtime.sleep(delay_s)
+        await self.told(timeout_s=TOLD_S_MAX)
 
     async def told(self, *, timeout_s: float) -> None:
         """Wait until what was told inside this loop has been delivered, or for *timeout_s*."""
@@ -104,29 +112,68 @@ class Initialiser:
     def forget(self) -> None:
         """Be as before the start, so that the system can be brought up again."""
         self.results, self.instances, self.errors, self._telling = {}, {}, [], []
+        self._given, self.listed = {}, True
         self.started_s = self.completed_s = None
 
     # --- the walk -------------------------------------------------------------------------------------
 
-    def _walk(self, options: BootstrapOptions) -> Generator[float, None, None]:
+    def _steps(self, options: BootstrapOptions) -> Generator[float, None, None]:
         if self._walking:
             raise Unavailable("bootstrap is under way")
+        self._refuse_without_effect(options)
         self._walking = True
         try:
-            self.forget()
-            self.shutdown_requested = False
-            self.started_s = self._runtime.now_s()
-            for spec in self._order:
-                result = verdict(spec, self.results, enabled=_is_enabled(spec, options))
+            yield from self._adjust(options) if self.initialized else self._walk(options)
+        finally:
+            self._walking = False
+
+    def _walk(self, options: BootstrapOptions) -> Generator[float, None, None]:
+        self.forget()
+        self.shutdown_requested = False
+        self.started_s = self._runtime.now_s()
+        for spec in self._order:
+            enabled = _asked(spec, options) is not False
+            result = verdict(spec, self.results, enabled=enabled)
+            if result is None:
+                result = yield from self._attempt(spec, options)
+            self.results[spec.name] = result
+        # Told only now, so that coordinators of the upper layers hear about the lower ones.
+        for spec in self._order:
+            self._announce(spec, self.results[spec.name])
+        self.completed_s = self._runtime.now_s()
+
+    def _refuse_without_effect(self, options: BootstrapOptions) -> None:
+        """Before anything is changed: every option has somebody whom it concerns."""
+        for name in options.arguments:
+            takers = [spec for spec in self._order if name in spec.arguments and not spec.not_built_reason]
+            if all(_asked(spec, options) is False for spec in takers):
+                what = ", ".join(spec.name for spec in takers) or "nothing in this version"
+                raise ConfigError(f"{name} is for {what}, which is switched off")
+        for spec in self._order:
+            # What came up has subscribed and handed itself to others; only a shutdown takes all of that back.
+            if self.initialized and _asked(spec, options) is False and self.results[spec.name].initialized:
+                raise ConfigError(f"{spec.name} is up; shut the system down before you leave it out")
+
+    def _adjust(self, options: BootstrapOptions) -> Generator[float, None, None]:
+        """Change a system that is up: new arguments, and what was left out before."""
+        for spec in self._order:
+            before = self.results[spec.name]
+            if before.initialized:
+                self._give_again(spec, options)
+            elif _asked(spec, options) or before.outcome is InitOutcome.SKIPPED:
+                result = verdict(spec, self.results, enabled=_asked(spec, options) is not False)
                 if result is None:
                     result = yield from self._attempt(spec, options)
                 self.results[spec.name] = result
-            # Told only now, so that coordinators of the upper layers hear about the lower ones.
-            for spec in self._order:
-                self._announce(spec, self.results[spec.name])
-            self.completed_s = self._runtime.now_s()
-        finally:
-            self._walking = False
+                if result != before:
+                    self._announce(spec, result)
+
+    def _give_again(self, spec: CoordinatorSpec, options: BootstrapOptions) -> None:
+        """Hand new arguments to a coordinator that is up; it raises `ConfigError` if they come too late."""
+        given = self._given.get(spec.name, {})
+        asked = {name: value for name, value in options.arguments.items() if name in spec.arguments}
+        if {**given, **asked} != given:
+            self._bring_up(spec, replace(options, arguments={**given, **asked}))
 
     def _attempt(
         self, spec: CoordinatorSpec, options: BootstrapOptions
@@ -151,6 +198,7 @@ class Initialiser:
             return InitResult(InitOutcome.INITIALIZED)
         wanted = {name: options.arguments[name] for name in spec.arguments if name in options.arguments}
         instance = target(**wanted)
+        self._given[spec.name] = wanted
         if inspect.isawaitable(instance):
             discard(instance)
             raise ConfigError(f"{spec.entry_point} is async; an entry point of bootstrap must not be")
@@ -188,8 +236,9 @@ def load_entry_point(entry_point: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _is_enabled(spec: CoordinatorSpec, options: BootstrapOptions) -> bool:
-    return options.enable.get(spec.switch, options.enable.get(f"enable_{spec.name}", True))
+def _asked(spec: CoordinatorSpec, options: BootstrapOptions) -> bool | None:
+    """Whether the caller wants this one; None if nothing was said of it."""
+    return options.enable.get(spec.switch, options.enable.get(f"enable_{spec.name}"))
 
 
 def loop_is_running() -> bool:

@@ -21,6 +21,7 @@ class InitOutcome(StrEnum):
     SKIPPED = "skipped"  # something it needs failed, was skipped or is switched off
     DISABLED = "disabled"  # switched off by the caller
     NOT_BUILT = "not_built"  # its capability is not in this version
+    RETIRED = "retired"  # a name that is kept, with nothing behind it to bring up
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def verdict(spec: CoordinatorSpec, done: Mapping[str, InitResult], *, enabled: b
     if missing:
         return InitResult(InitOutcome.SKIPPED, error=f"Dependencies not satisfied: {missing}")
     if spec.pattern is InitPattern.SKIP:
-        return InitResult(InitOutcome.INITIALIZED, subscribed=True)
+        return InitResult(InitOutcome.RETIRED)
     if spec.pattern is InitPattern.DELEGATE:
         return done[spec.entry_point]
     return None

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from ringrift.engine.opening import get_engine
-from ringrift.errors import RingRiftError
+from ringrift.errors import ConfigError, RingRiftError
 from ringrift.health.isolation import attempt
 from ringrift.health.snapshots import SnapshotStore, StateSnapshot
 from ringrift.process import process_scope
@@ -28,15 +28,27 @@ class SnapshotCoordinator:
     """
 
     def __init__(self, store: SnapshotStore | None = None, *, runtime: Runtime | None = None) -> None:
+        if store is not None and not isinstance(store, SnapshotStore):
+            raise ConfigError(
+                f"store is {store!r}; it must be a SnapshotStore, or nothing for this process's engine"
+            )
         self._given = store
         self._runtime = runtime or system_runtime()
 
     async def save(self, name: str, component: Any) -> StateSnapshot | None:
-        """Store the component's state; None if it has none and had none before."""
+        """Store the component's state; None if it has none and had none before.
+
+        Raises `ConfigError` for a component that cannot say what its state is.
+        """
+        _check_stateful(name, component)
         return await self._save_state(name, component.get_state(), _schema(component))
 
     async def restore(self, name: str, component: Any, *, version: int | None = None) -> bool:
-        """Hand the newest (or the given) state to the component; False if there is none."""
+        """Hand the newest (or the given) state to the component; False if there is none.
+
+        Raises `ConfigError` for a component that cannot take a state, before anything is read.
+        """
+        _check_stateful(name, component)
         snapshot = await (await self._store()).load(name, version=version, schema=_schema(component))
         if snapshot is None or not snapshot.state:
             return False
@@ -106,6 +118,13 @@ class PersistentState(ABC):
 def get_snapshot_coordinator() -> SnapshotCoordinator:
     """Return the one of this process."""
     return process_scope().get(SnapshotCoordinator, SnapshotCoordinator)
+
+
+def _check_stateful(name: str, component: Any) -> None:
+    if not _stateful({name: component}):
+        raise ConfigError(
+            f"{component!r} keeps no state for {name}: it needs get_state() and restore_state()"
+        )
 
 
 def _stateful(components: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from ringrift.bootstrap.registry import InitPattern
 from ringrift.events.resilience import get_handler_metrics
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.contracts import as_result
 from ringrift.health.health_manager import UnifiedHealthManager
 from ringrift.health.isolation import attempt
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
+from ringrift.status import as_result
 
 ISSUES_MAX = 20
 FAILED_TASKS_TOLERATED = 10
@@ -121,7 +121,7 @@ def _coordinator_scores(initialiser: Initialiser) -> tuple[dict[str, float], lis
     for name, result in initialiser.results.items():
         spec = initialiser.registry[name]
         shown = spec.short_name or name
-        if result.outcome in {InitOutcome.NOT_BUILT, InitOutcome.DISABLED}:
+        if result.outcome in {InitOutcome.NOT_BUILT, InitOutcome.DISABLED, InitOutcome.RETIRED}:
             continue
         if not result.initialized:
             scores[shown] = 0.0

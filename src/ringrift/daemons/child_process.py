@@ -76,6 +76,8 @@ class ProcessDaemon:
     ) -> None:
         if not argv:
             raise ConfigError("a process daemon needs a command")
+        if isinstance(argv, str) or not all(isinstance(word, str) for word in argv):
+            raise ConfigError(f"the command is {argv!r}; it must be a list of words, each a text")
         self._argv, self._env, self._cwd, self._output = tuple(argv), env, cwd, output
         self._runtime = runtime or system_runtime()
         self._name = name or Path(argv[0]).name
@@ -98,6 +100,8 @@ class ProcessDaemon:
         limits: ProcessLimits | None = None,
     ) -> ProcessDaemon:
         """Return a daemon that runs `module:factory` in a Python process of its own."""
+        if not isinstance(entry_point, str) or not all(entry_point.partition(":")):
+            raise ConfigError(f"the entry point is {entry_point!r}; it must be 'module:factory'")
         argv = [sys.executable, "-m", "ringrift.daemons.child_main", _FD, entry_point]
         argv.append(json.dumps(dict(settings or {})))
         return cls(argv, runtime=runtime, name=entry_point, output=output, limits=limits)

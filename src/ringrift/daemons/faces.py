@@ -11,13 +11,14 @@ import structlog
 from ringrift.daemons.self_check import findings
 from ringrift.events.router import UnifiedEventRouter, get_router
 from ringrift.runtime import Runtime
-from ringrift.status import HealthCheckResult
+from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 if TYPE_CHECKING:
     from ringrift.daemons.manager import DaemonManager
 
 log = structlog.get_logger()
 
+NOT_RUNNING = HealthCheckResult(healthy=False, status=CoordinatorStatus.STOPPED, message="not running")
 READER_CHECK_S = 5.0
 SELF_CHECK_S = 30.0
 
@@ -27,17 +28,22 @@ class EventRouterDaemon:
 
     def __init__(self, *, router: UnifiedEventRouter | None = None) -> None:
         self._router = router or get_router()
+        self._running = False
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
         await self._router.start()
-        on_ready()
+        self._running = True
         try:
+            on_ready()
             await asyncio.get_running_loop().create_future()
         finally:
+            self._running = False
             await self._router.stop()
 
     def health_check(self) -> HealthCheckResult:
-        """Never unhealthy for what a restart cannot mend: a log out of reach is retried by the router."""
+        """Running, it is not unhealthy for what a restart cannot mend: the router tries its log again."""
+        if not self._running:
+            return NOT_RUNNING
         stats = self._router.get_stats()
         if stats["cross_process_degraded"]:
             return HealthCheckResult.degraded("the event log cannot be reached")
@@ -49,24 +55,37 @@ class CrossProcessPoller:
 
     def __init__(self, *, runtime: Runtime, router: UnifiedEventRouter | None = None) -> None:
         self._runtime, self._router = runtime, router or get_router()
+        self._running = False
         self.restarts = 0
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
         await self._router.start()
-        on_ready()
-        while True:
-            await self._runtime.sleep(READER_CHECK_S)
-            stats = self._router.get_stats()
-            if stats["has_cross_process"] and not stats["cross_process_polling"]:
-                self.restarts += 1
-                log.warning("daemons.event_reader_restarted", restarts=self.restarts)
-                await self._router.start()
+        self._running = True
+        try:
+            on_ready()
+            while True:
+                await self._runtime.sleep(READER_CHECK_S)
+                await self._read_again()
+        finally:
+            self._running = False
+
+    async def _read_again(self) -> None:
+        stats = self._router.get_stats()
+        if stats["has_cross_process"] and not stats["cross_process_polling"]:
+            self.restarts += 1
+            log.warning("daemons.event_reader_restarted", restarts=self.restarts)
+            await self._router.start()
 
     def health_check(self) -> HealthCheckResult:
+        if not self._running:
+            return NOT_RUNNING
         stats = self._router.get_stats()
         if not stats["has_cross_process"]:
             return HealthCheckResult.ok("events stay in this process")
-        return HealthCheckResult.ok(reading=stats["cross_process_polling"], restarts=self.restarts)
+        details = {"reading": stats["cross_process_polling"], "restarts": self.restarts}
+        if not details["reading"]:
+            return HealthCheckResult.degraded("the event log is not being read", **details)
+        return HealthCheckResult.ok("", **details)
 
 
 class SupervisorWatch:
@@ -76,12 +95,17 @@ class SupervisorWatch:
         self._manager, self._runtime = manager, runtime
         self._seen: list[str] = []
         self._found: list[str] = []
+        self._running = False
         self.checks = 0
 
     async def run(self) -> None:
-        while True:
-            await self._runtime.sleep(SELF_CHECK_S)
-            self.check()
+        self._running = True
+        try:
+            while True:
+                await self._runtime.sleep(SELF_CHECK_S)
+                self.check()
+        finally:
+            self._running = False
 
     def check(self) -> list[str]:
         """Look once and have the supervisor look again; return what was wrong twice in a row."""
@@ -103,6 +127,8 @@ class SupervisorWatch:
 
     def health_check(self) -> HealthCheckResult:
         """The supervisor's faults are not this daemon's: it stays healthy and tells."""
+        if not self._running:
+            return NOT_RUNNING
         details: dict[str, Any] = {"checks": self.checks, "found": list(self._found)}
         if self._found:
             return HealthCheckResult.degraded(self._found[0], **details)

@@ -11,7 +11,6 @@ import heapq
 import inspect
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,35 +21,17 @@ from ringrift.daemons.planning import Phase
 from ringrift.daemons.supervisor import Supervisor
 from ringrift.daemons.types import DaemonType
 from ringrift.daemons.unit import Run, Unit
+from ringrift.status import HealthCheckResult, as_result
 
 log = structlog.get_logger()
 
 CHECK_S_MAX = 5.0
 AT_ONCE_MAX = 20
 UNHEALTHY_IN_A_ROW = 3
+SAYS_NOTHING = "health_check says nothing"
 BATCH_S = 0.25  # checks that are due this close together share one wake-up
 
 Offload = Callable[[Callable[[], Any]], Any]  # runs a function that may block; returns an awaitable
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A health check's result, whatever shape it came in."""
-
-    healthy: bool
-    message: str = ""
-
-
-def read_answer(result: Any) -> Answer:
-    """Understand a bool, a dict with `healthy`, an object with `.healthy`, or nothing at all."""
-    if isinstance(result, dict):
-        return Answer(bool(result.get("healthy", False)), str(result.get("message", "")))
-    if isinstance(result, bool) or result is None:
-        return Answer(result is not False)
-    healthy = getattr(result, "healthy", None)
-    if healthy is None:
-        return Answer(False, f"health_check returned {type(result).__name__}")
-    return Answer(bool(healthy), str(getattr(result, "message", "")))
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:
@@ -137,6 +118,8 @@ class HealthRounds:
             run = unit.run
             if run is None or unit.phase is not Phase.UP or self._scheduled.get(daemon_type) is run:
                 continue
+            if unit.info.instance is None:
+                continue  # not made yet, or a function, which cannot be asked
             self._scheduled[daemon_type] = run
             if callable(getattr(unit.info.instance, "health_check", None)):
                 # Spread, so that daemons that started together are not checked together.
@@ -161,7 +144,7 @@ class HealthRounds:
         task.add_done_callback(self._checks.discard)
 
     async def _check(self, unit: Unit, run: Run) -> None:
-        answer = Answer(True) if unit.info.paused else await self._ask(unit)
+        answer = HealthCheckResult.ok("paused") if unit.info.paused else await self._ask(unit)
         self.checks_done += 1
         if unit.run is not run or unit.phase is not Phase.UP:
             return
@@ -169,23 +152,26 @@ class HealthRounds:
         if unit.run is run and unit.phase is Phase.UP:
             self._push(unit.daemon_type, self._runtime.monotonic_s() + unit.info.health_check_interval)
 
-    async def _ask(self, unit: Unit) -> Answer:
+    async def _ask(self, unit: Unit) -> HealthCheckResult:
         check = unit.info.instance.health_check
         direct = inspect.iscoroutinefunction(check)
         called = await foreign.call_async(partial(self._answer, check, direct=direct), timeout_s=CHECK_S_MAX)
         if isinstance(called.error, TimeoutError):
-            return Answer(False, f"health_check took over {CHECK_S_MAX:g} s")
+            return HealthCheckResult.unhealthy(f"health_check took over {CHECK_S_MAX:g} s")
         if called.error is not None:
-            return Answer(False, f"health_check raised {called.problem}")
-        return read_answer(called.value)
+            return HealthCheckResult.unhealthy(f"health_check raised {called.problem}")
+        if called.value is None:
+            return HealthCheckResult.unhealthy(SAYS_NOTHING)
+        return as_result(called.value)
 
     async def _answer(self, check: Callable[[], Any], *, direct: bool) -> Any:
         result = check() if direct else await self._offload(check)
         return await result if inspect.isawaitable(result) else result
 
-    def _judge(self, unit: Unit, answer: Answer) -> None:
+    def _judge(self, unit: Unit, answer: HealthCheckResult) -> None:
         unit.health = (answer.healthy, answer.message)
-        if answer.healthy:
+        if answer.healthy or answer.message == SAYS_NOTHING:
+            # Unknown is not healthy, and is no reason to restart what may well run.
             unit.unhealthy_in_a_row = 0
             return
         unit.unhealthy_in_a_row += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import structlog
 
@@ -28,9 +28,19 @@ from ringrift.daemons.running import Factory
 from ringrift.daemons.starting import Starter, StartResult, system_memory_percent
 from ringrift.daemons.stopping import is_gone, stop_in_order
 from ringrift.daemons.supervisor import Supervisor
-from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType, ReadySignals
+from ringrift.daemons.types import (
+    SECONDS_MAX,
+    DaemonManagerConfig,
+    DaemonState,
+    DaemonType,
+    ReadySignals,
+    daemon_type_of,
+    daemon_types_of,
+)
+from ringrift.engine.arguments import check_seconds
+from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 
@@ -51,7 +61,7 @@ EMITTED = (
 )
 
 
-class DaemonManager(DaemonReader):
+class DaemonManager(DaemonReader, SingletonMixin):
     """Starts, watches, restarts and stops daemons."""
 
     emits: ClassVar[tuple[str, ...]] = EMITTED
@@ -68,6 +78,7 @@ class DaemonManager(DaemonReader):
         memory_percent: Callable[[], float] = system_memory_percent,
         offload: Offload = in_thread,
     ) -> None:
+        _check_parts(config=config, registry=registry, bus=bus, ledger=ledger)
         self.config = config or DaemonManagerConfig()
         runtime = runtime or system_runtime()
         self.node_id = node_id or runtime.hostname
@@ -96,15 +107,33 @@ class DaemonManager(DaemonReader):
             self._open()
 
     @classmethod
-    def get_instance(cls) -> DaemonManager:
-        """Return the manager of this process."""
-        return get_daemon_manager()
+    def get_instance(cls, config: DaemonManagerConfig | None = None) -> Self:
+        """Return the manager of this process; the first call may say how it is configured.
+
+        Raises `ConfigError` for another configuration than the manager that is there has.
+        """
+        _check_parts(config=config)
+        manager = process_scope().get(cls, lambda: cls._for_this_process(config))
+        if config is not None and manager.config != config:
+            raise ConfigError(
+                "the daemon manager of this process has another configuration; give it with the first call, "
+                "or shut the manager down and drop it with reset_daemon_manager()"
+            )
+        return manager
 
     @classmethod
-    def reset_instance(cls) -> None:
-        """Forget the manager of this process; a running one should be shut down first."""
-        process_scope().drop(DaemonManager)
+    def reset_instance(cls) -> Self | None:
+        """Forget the manager of this process and return it; a running one should be shut down first."""
         process_scope().drop(ReadySignals)
+        return super().reset_instance()
+
+    @classmethod
+    def _for_this_process(cls, config: DaemonManagerConfig | None = None) -> Self:
+        """On the process's router, with the ledger on disk."""
+        store = JsonLedger(get_settings().coordination_dir / "daemon_restarts.json")
+        manager = cls(config, bus=get_router(), ledger=store)
+        process_scope().put(ReadySignals, ReadySignals(manager.mark_ready))
+        return manager
 
     # --- registering ----------------------------------------------------------------------------------
 
@@ -123,12 +152,13 @@ class DaemonManager(DaemonReader):
 
         It needs what *depends_on* names and nothing else, also when a daemon of the product has its name.
         Further keywords set fields of its registry row (`DaemonSpec`) and of its restart policy
-        (`RestartPolicy`). Registering again replaces what was there, from the next start on.
+        (`RestartPolicy`). Registering again replaces what was there, from the next start on. A wrong argument
+        is a `ConfigError`, and nothing is changed.
         """
         self._registrar.register(
-            daemon_type,
+            daemon_type_of(daemon_type),
             factory,
-            depends_on=tuple(depends_on or ()),
+            depends_on=daemon_types_of("depends_on", () if depends_on is None else depends_on),
             health_check_interval=health_check_interval,
             auto_restart=auto_restart,
             max_restarts=max_restarts,
@@ -138,7 +168,11 @@ class DaemonManager(DaemonReader):
     # --- starting and stopping ------------------------------------------------------------------------
 
     async def start(self, daemon_type: DaemonType, wait_for_deps: bool = False) -> bool:  # noqa: FBT001, FBT002 - documented signature
-        """Start one daemon; False when it is not up afterwards, and `why` says why."""
+        """Start one daemon; False when it is not up afterwards, and `why` says why.
+
+        One that needs others which do not run yet comes up with them. *wait_for_deps* starts those, too, and
+        waits for them, at most `dependency_wait_timeout`.
+        """
         self._open()
         reason = self._starter.refusal(daemon_type)
         if not reason:
@@ -180,8 +214,10 @@ class DaemonManager(DaemonReader):
         self._open()
         if profile is not None:
             chosen = graph.profile_types(self._registry, profile)
+        elif isinstance(types, str):
+            raise ConfigError(f"{types!r} is not several daemon types; a profile is profile={types!r}")
         elif types is not None:
-            chosen = list(types)
+            chosen = list(daemon_types_of("types", types))
             running = [t for t, unit in self._supervisor.units.items() if unit.phase is Phase.UP]
             graph.validate_dependency_graph(self._registry, chosen, running)
         else:
@@ -200,6 +236,8 @@ class DaemonManager(DaemonReader):
 
     async def shutdown(self, timeout: float | None = None, force: bool = False) -> None:  # noqa: FBT001, FBT002 - documented signature
         """Stop everything within *timeout*; with *force* all at once and without a second wait."""
+        if timeout is not None:
+            check_seconds("timeout", timeout, high=SECONDS_MAX)
         if self._opened_on is None:
             return
         self._open()  # a closed loop leaves something to clear up; a live one is not for us to stop
@@ -272,6 +310,7 @@ class DaemonManager(DaemonReader):
 
     def get_recent_restarts(self, within_seconds: float = 300.0) -> dict[DaemonType, int]:
         """Return the number of restarts by daemon, without zeros."""
+        check_seconds("within_seconds", within_seconds, high=SECONDS_MAX)
         return self._ledger.recent(self._supervisor.units, within_s=within_seconds)
 
     def can_restart(self, daemon_type: DaemonType) -> tuple[bool, str]:
@@ -356,6 +395,20 @@ class DaemonManager(DaemonReader):
             log.warning("daemons.registry", wrong=text)
 
 
+def _check_parts(
+    *, config: object = None, registry: object = None, bus: object = None, ledger: object = None
+) -> None:
+    """Refuse a part of another kind before anything is built on it."""
+    if config is not None and not isinstance(config, DaemonManagerConfig):
+        raise ConfigError(f"config is {config!r}; it must be a DaemonManagerConfig")
+    if registry is not None and not isinstance(registry, Registry):
+        raise ConfigError(f"registry is {registry!r}; it must be a Registry of DaemonSpec rows")
+    if bus is not None and not (hasattr(bus, "publish") and hasattr(bus, "subscribe")):
+        raise ConfigError(f"bus is {bus!r}; it must be an event router")
+    if ledger is not None and not (hasattr(ledger, "load") and hasattr(ledger, "save")):
+        raise ConfigError(f"ledger is {ledger!r}; it must be able to load and save restart records")
+
+
 def _loop_runs() -> bool:
     try:
         asyncio.get_running_loop()
@@ -364,18 +417,11 @@ def _loop_runs() -> bool:
     return True
 
 
-def get_daemon_manager() -> DaemonManager:
-    """Return the manager of this process: on the process's router, with the ledger on disk."""
-    return process_scope().get(DaemonManager, _process_manager)
+def get_daemon_manager(config: DaemonManagerConfig | None = None) -> DaemonManager:
+    """Return the manager of this process; see `DaemonManager.get_instance`."""
+    return DaemonManager.get_instance(config)
 
 
 def reset_daemon_manager() -> None:
     """Forget the manager of this process."""
     DaemonManager.reset_instance()
-
-
-def _process_manager() -> DaemonManager:
-    store = JsonLedger(get_settings().coordination_dir / "daemon_restarts.json")
-    manager = DaemonManager(bus=get_router(), ledger=store)
-    process_scope().put(ReadySignals, ReadySignals(manager.mark_ready))
-    return manager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import structlog
@@ -16,7 +15,7 @@ import structlog
 from ringrift.daemons import foreign
 from ringrift.daemons.loop_watchdog import NOBODY, Incident
 from ringrift.daemons.outbox import EventBus
-from ringrift.daemons.planning import NOT_LEADER, Phase
+from ringrift.daemons.planning import NOT_LEADER
 from ringrift.daemons.supervisor import Emit, Supervisor
 from ringrift.daemons.unit import Unit
 
@@ -28,7 +27,7 @@ SPLIT_BRAIN = "two leaders may exist"
 DISK_PERCENT = 85.0
 # The disk watch repeats itself while the disk is full; silence for this long means that it no longer is.
 DISK_PAUSE_S = 900.0
-HOST_CALL_S_MAX = 10.0
+PROOF_S_MAX = 5.0
 BLOCK_ALERT_S = 0.5  # shorter blocks are counted, not sent around
 BLOCK_REPEAT_S = 60.0
 CULPRITS_MAX = 100
@@ -43,16 +42,16 @@ class Reactions:
         self.leads: Callable[[], Awaitable[bool]] | None = None
         self._subscribed = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._unproved = False  # since the last look
         self._blocks_told_s: dict[str, float] = {}
         self.handlers: dict[str, Callable[[Any], Any]] = {
             "BACKPRESSURE_ACTIVATED": self.on_backpressure_activated,
             "BACKPRESSURE_RELEASED": self.on_backpressure_released,
             "DISK_SPACE_LOW": self.on_disk_space_low,
             "LEADER_ELECTED": self.on_leader_elected,
+            "LEADER_LOST": self.on_leader_lost,
             "SPLIT_BRAIN_DETECTED": self.on_split_brain_detected,
             "SPLIT_BRAIN_RESOLVED": self.on_split_brain_resolved,
-            "HOST_OFFLINE": self.on_host_offline,
-            "HOST_ONLINE": self.on_host_online,
             "REGRESSION_CRITICAL": self.on_regression_critical,
         }
 
@@ -87,42 +86,54 @@ class Reactions:
         until_s = self._supervisor.runtime.monotonic_s() + DISK_PAUSE_S
         self._change(lambda unit: unit.spec.pausable, lambda unit: unit.pauses.update({DISK_FULL: until_s}))
 
+    # --- leadership -----------------------------------------------------------------------------------
+
     async def on_leader_elected(self, _: Any) -> None:
-        """Leader-only daemons run where the leader is, and nowhere else."""
-        if self.leads is None:
-            log.info(
-                "daemons.leadership_hearsay", heard="LEADER_ELECTED", done="nothing: nobody is elected here"
-            )
-            return
-        leads = await self.leads()
+        await self.look_at_leadership("LEADER_ELECTED")
 
-        def apply(unit: Unit) -> None:
-            if leads:
-                unit.holds.pop(NOT_LEADER, None)
-            else:
-                unit.holds[NOT_LEADER] = None
-
-        log.info("daemons.leader_elected", this_node=leads)
-        self._change(lambda unit: unit.spec.leader_only, apply)
+    async def on_leader_lost(self, _: Any) -> None:
+        await self.look_at_leadership("LEADER_LOST")
 
     async def on_split_brain_detected(self, _: Any) -> None:
-        if self.leads is None or await self.leads():
-            log.warning("daemons.leadership_hearsay", heard="SPLIT_BRAIN_DETECTED", done="nothing: it leads")
-            return
-        log.error("daemons.split_brain")
-        self._change(
-            lambda unit: unit.spec.split_brain_stop and not unit.spec.critical,
-            lambda unit: unit.holds.update({SPLIT_BRAIN: None}),
-        )
+        """Stop what two leaders must not do at once, but only where this process may not be the one."""
+        if not await self.look_at_leadership("SPLIT_BRAIN_DETECTED"):
+            self._change(
+                lambda unit: unit.spec.split_brain_stop,
+                lambda unit: unit.holds.update({SPLIT_BRAIN: None}),
+            )
 
     async def on_split_brain_resolved(self, _: Any) -> None:
+        """What needs the lease itself still waits for it; the rest waited for this."""
+        await self.look_at_leadership("SPLIT_BRAIN_RESOLVED")
         self._change(lambda _: True, lambda unit: unit.holds.pop(SPLIT_BRAIN, None))
 
-    async def on_host_offline(self, event: Any) -> None:
-        await self._mark_host("mark_host_offline", event)
+    async def look_at_leadership(self, heard: str) -> bool:
+        """Let daemons that need leadership follow the lease: they run while it can be proved, and else not.
 
-    async def on_host_online(self, event: Any) -> None:
-        await self._mark_host("mark_host_online", event)
+        Returns whether this process proved that it leads; True as well where nobody is elected.
+        """
+        if self.leads is None:
+            log.info("daemons.leadership_hearsay", heard=heard, done="nothing: nobody is elected here")
+            return True
+        asked = await foreign.call_async(self.leads, timeout_s=PROOF_S_MAX)
+        leads = asked.value is True  # an answer that does not come proves nothing
+
+        tell = log.info if leads else log.error
+        tell("daemons.looked_at_leadership", heard=heard, leads=leads, error=asked.problem)
+        if leads:
+            self._change(lambda _: True, _release)
+        else:
+            self._change(
+                lambda unit: unit.spec.leader_only, lambda unit: unit.holds.update({NOT_LEADER: None})
+            )
+        self._unproved = not leads
+        return leads
+
+    def leadership_proved(self) -> None:
+        """The keeper of the lease proved it by itself: what a look without an answer stopped goes on."""
+        if self._unproved:
+            self._unproved = False
+            self._change(lambda _: True, _release)
 
     async def on_regression_critical(self, event: Any) -> None:
         payload = payload_of(event)
@@ -166,20 +177,10 @@ class Reactions:
                 apply(unit)
         self._supervisor.poke()
 
-    async def _mark_host(self, method: str, event: Any) -> None:
-        payload = payload_of(event)
-        host = payload.get("node_id") or payload.get("host")
-        if host is None:
-            return
-        for unit in list(self._supervisor.units.values()):
-            mark = getattr(unit.info.instance, method, None)
-            if unit.phase is Phase.UP and callable(mark):
-                called = await foreign.call_async(partial(mark, host), timeout_s=HOST_CALL_S_MAX)
-                if called.error is not None:
-                    unit.info.last_error = f"{method} failed: {called.problem}"
-                    log.warning(
-                        "daemons.host_mark_failed", daemon=unit.daemon_type.value, error=called.problem
-                    )
+
+def _release(unit: Unit) -> None:
+    unit.holds.pop(SPLIT_BRAIN, None)
+    unit.holds.pop(NOT_LEADER, None)
 
 
 def payload_of(event: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ringrift.daemons.planning import Phase
 from ringrift.daemons.supervisor import Supervisor
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.daemons.unit import Unit
+from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
@@ -61,7 +62,8 @@ class DaemonReader:
 
     def get_all_daemon_health(self) -> dict[DaemonType, dict[str, Any]]:
         """Return the health of every daemon."""
-        return {t: reports.daemon_health(unit) for t, unit in self._units().items()}
+        units = self._units().items()
+        return {t: reports.daemon_health(unit, why_down=self._supervisor.why(t)) for t, unit in units}
 
     def get_failed_daemons(self) -> list[tuple[DaemonType, str]]:
         """Return the daemons that stay down, with their errors."""
@@ -82,6 +84,8 @@ class DaemonReader:
 
     def readiness_probe(self, required: Iterable[DaemonType] | None = None) -> reports.ProbeReport:
         """True once everything that ought to run (or *required*) does."""
+        if isinstance(required, str):
+            raise ConfigError(f"required is {required!r}; it must be several daemon types, in a list")
         asked = [unit.daemon_type for unit in self._expected()] if required is None else list(required)
         missing = [str(daemon_type) for daemon_type in asked if not self.is_running(daemon_type)]
         reason = ""
@@ -150,10 +154,7 @@ class DaemonReader:
 
     def _uptimes(self) -> dict[DaemonType, float]:
         now_s = self._runtime.now_s()
-        return {
-            daemon_type: now_s - unit.info.start_time if unit.info.state is DaemonState.RUNNING else 0.0
-            for daemon_type, unit in self._units().items()
-        }
+        return {daemon_type: unit.info.uptime_at(now_s) for daemon_type, unit in self._units().items()}
 
     def _uptime_s(self) -> float:
         return self._runtime.monotonic_s() - self._started_s if self._running else 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -10,11 +12,20 @@ from ringrift.daemons.child_process import ProcessDaemon
 from ringrift.daemons.outbox import EventBus
 from ringrift.daemons.planning import Phase
 from ringrift.daemons.registry import DaemonSpec, Isolation, Registry
+from ringrift.daemons.registry_checks import row_faults
 from ringrift.daemons.restarts import RestartPolicy
 from ringrift.daemons.running import EntryPoint, Factory
 from ringrift.daemons.supervisor import Supervisor
-from ringrift.daemons.types import DaemonInfo, DaemonType
+from ringrift.daemons.types import (
+    SECONDS_MAX,
+    DaemonCategory,
+    DaemonInfo,
+    DaemonType,
+    daemon_type_of,
+    daemon_types_of,
+)
 from ringrift.daemons.unit import Unit
+from ringrift.engine.arguments import check_seconds, refuse
 from ringrift.errors import ConfigError
 
 CRITICAL_RETRY_S = 1800.0
@@ -51,9 +62,8 @@ class Registrar:
         max_restarts: int | None,
         **row: Any,
     ) -> None:
-        """Take a user's factory; `ConfigError` while the daemon runs or for an unknown keyword."""
-        if not callable(factory):
-            raise ConfigError(f"the factory of {daemon_type} is {factory!r}; it must be callable")
+        """Take a user's factory; `ConfigError` while the daemon runs or for a wrong argument."""
+        _check_factory(daemon_type, factory)
         old = self._supervisor.units.get(daemon_type)
         if old is not None and old.phase is not Phase.ABSENT:
             raise ConfigError(f"{daemon_type} is running; stop it before registering another factory")
@@ -66,12 +76,16 @@ class Registrar:
         }
         policy = {name: row.pop(name) for name in list(row) if name in _POLICY_FIELDS}
         info = {name: row.pop(name) for name in list(row) if name in _INFO_FIELDS}
+        for name, seconds in info.items():
+            check_seconds(name, seconds, high=SECONDS_MAX)
         try:
-            spec = replace(base, **given, **row)
+            spec = replace(base, **given, **_row_values(row))
         except TypeError as error:
             raise ConfigError(f"{daemon_type} cannot be registered: {error}") from None
-        self._registry.add(spec)
+        if wrong := row_faults(spec):
+            raise ConfigError(f"{daemon_type} cannot be registered: {wrong[0]}")
         unit = self._unit(spec, factory, **policy)
+        self._registry.add(spec)
         for name, value in info.items():
             setattr(unit.info, name, value)
         if old is not None:
@@ -99,10 +113,7 @@ class Registrar:
         if interval_s is None:
             critical_s = config.critical_daemon_health_interval
             interval_s = critical_s if spec.critical else config.health_check_interval
-        if interval_s <= 0:
-            raise ConfigError(
-                f"health_check_interval of {spec.daemon_type} is {interval_s}; it must be above 0"
-            )
+        check_seconds(f"health_check_interval of {spec.daemon_type}", interval_s, low=1e-3, high=SECONDS_MAX)
         merged = RestartPolicy(**{**defaults, **policy})
         record = self._supervisor.ledger.record(spec.daemon_type)
         info = DaemonInfo(
@@ -119,3 +130,32 @@ class Registrar:
             startup_mode=spec.startup_mode,
         )
         return Unit(spec=spec, info=info, policy=merged, factory=factory)
+
+
+def _check_factory(daemon_type: DaemonType, factory: Any) -> None:
+    """Refuse what cannot be called with nothing, as the supervisor calls it."""
+    if not callable(factory):
+        raise ConfigError(f"the factory of {daemon_type} is {factory!r}; it must be callable")
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise ConfigError(f"the factory of {daemon_type} is called without arguments: {error}") from None
+    except ValueError:  # one of those in C that do not say what they take
+        return
+
+
+def _row_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a row as a caller writes them: names for members, lists for sets."""
+    values = dict(row)
+    if "soft_depends_on" in row:
+        values["soft_depends_on"] = daemon_types_of("soft_depends_on", row["soft_depends_on"])
+    if row.get("deprecated_for") is not None:
+        values["deprecated_for"] = daemon_type_of(row["deprecated_for"])
+    for name, kind in (("category", DaemonCategory), ("isolation", Isolation)):
+        if name in row and row[name] not in list(kind):
+            refuse(name, row[name], f"one of: {', '.join(kind)}")
+        if name in row:
+            values[name] = kind(row[name])
+    if isinstance(row.get("profiles"), list | tuple | set):
+        values["profiles"] = frozenset(row["profiles"])
+    return values

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from importlib.resources import files
+from types import NoneType
+from typing import Any
 
 from ringrift.capabilities import capability
 from ringrift.daemons.types import CRITICAL_DAEMONS, DAEMON_STARTUP_ORDER, DaemonCategory, DaemonType
@@ -50,6 +52,24 @@ class DaemonSpec:
     deprecated_for: DaemonType | None = None
     about: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse a value of another kind here: every later status call would trip over it."""
+        for item in fields(self):
+            value, kind = getattr(self, item.name), _KINDS[item.type]
+            is_wrong_bool = isinstance(value, bool) and bool not in kind
+            if not isinstance(value, kind) or is_wrong_bool:
+                raise ConfigError(f"{item.name} is {value!r}; it must be {_said(kind)}")
+        for name in ("depends_on", "soft_depends_on"):
+            for need in getattr(self, name):
+                if not isinstance(need, DaemonType):
+                    raise ConfigError(f"{name} of {self.daemon_type} names {need!r}, which is no daemon type")
+        if self.startup_mode not in STARTUP_MODES:
+            raise ConfigError(
+                f"startup_mode is {self.startup_mode!r}; it must be one of: {', '.join(STARTUP_MODES)}"
+            )
+        if self.max_restarts is not None and self.max_restarts < 0:
+            raise ConfigError(f"max_restarts is {self.max_restarts}; it must be 0 or more")
+
     @property
     def critical(self) -> bool:
         return self.daemon_type in CRITICAL_DAEMONS
@@ -68,6 +88,27 @@ class DaemonSpec:
     def startup_position(self) -> int:
         """Its place in `DAEMON_STARTUP_ORDER`; -1 when it has none."""
         return _POSITIONS.get(self.daemon_type, -1)
+
+
+STARTUP_MODES = ("degraded", "strict")
+# What a field holds, by its annotation; the elements of tuples are looked at one by one.
+_KINDS: Mapping[Any, tuple[type, ...]] = {
+    "DaemonType": (DaemonType,),
+    "DaemonType | None": (DaemonType, NoneType),
+    "tuple[DaemonType, ...]": (tuple,),
+    "DaemonCategory": (DaemonCategory,),
+    "Isolation": (Isolation,),
+    "Mapping[str, str]": (Mapping,),
+    "frozenset[str]": (frozenset,),
+    "str": (str,),
+    "bool": (bool,),
+    "int | None": (int, NoneType),
+    "float | None": (int, float, NoneType),
+}
+
+
+def _said(kinds: tuple[type, ...]) -> str:
+    return " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
 
 
 _POSITIONS = {daemon_type: index for index, daemon_type in enumerate(DAEMON_STARTUP_ORDER)}

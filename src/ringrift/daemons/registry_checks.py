@@ -101,6 +101,17 @@ def check_registry_health(registry: Registry | None = None) -> HealthCheckResult
     return HealthCheckResult(True, CoordinatorStatus.RUNNING, "", details)
 
 
+def row_faults(spec: DaemonSpec) -> list[str]:
+    """Return what is wrong with a row whatever the others are."""
+    name, wrong = spec.daemon_type, []
+    if name in spec.depends_on or name in spec.soft_depends_on:
+        wrong.append(f"{name} depends on itself")
+    if spec.capability and spec.capability not in CAPABILITIES:
+        wrong.append(f"{name} names the capability {spec.capability!r}, which the plan does not have")
+    unknown = sorted(map(str, spec.profiles - set(PROFILES)))
+    return wrong + [f"{name} names the unknown profile {profile!r}" for profile in unknown]
+
+
 def _row_errors(rows: Registry, spec: DaemonSpec) -> list[str]:
     name = spec.daemon_type
     wrong = [f"{name} depends on {need}, which has no row" for need in spec.depends_on if need not in rows]
@@ -109,13 +120,10 @@ def _row_errors(rows: Registry, spec: DaemonSpec) -> list[str]:
         for need in spec.soft_depends_on
         if need not in rows
     ]
-    if name in spec.depends_on or name in spec.soft_depends_on:
-        wrong.append(f"{name} depends on itself")
-    if spec.capability and spec.capability not in CAPABILITIES:
-        wrong.append(f"{name} names the capability {spec.capability!r}, which the plan does not have")
-    elif spec.capability and CAPABILITIES[spec.capability].built and not spec.entry_point:
+    wrong += row_faults(spec)
+    built = spec.capability in CAPABILITIES and CAPABILITIES[spec.capability].built
+    if built and not spec.entry_point:
         wrong.append(f"{name} has no entry point although {spec.capability} is built")
-    wrong += [f"{name} names the unknown profile {profile!r}" for profile in spec.profiles - set(PROFILES)]
     if spec.entry_point and not spec.profiles and spec.deprecated_for is None:
         wrong.append(f"{name} is in no profile, so nothing would ever start it")
     if spec.deprecated_for is not None and spec.deprecated_for not in rows:

@@ -109,7 +109,7 @@ def daemon_row(unit: Unit, *, uptime_s: float) -> dict[str, Any]:
     }
 
 
-def daemon_health(unit: Unit) -> dict[str, Any]:
+def daemon_health(unit: Unit, *, why_down: str) -> dict[str, Any]:
     """Return the health of one daemon. A daemon that nobody wants is not unhealthy."""
     info = unit.info
     well, message = unit.health
@@ -117,7 +117,7 @@ def daemon_health(unit: Unit) -> dict[str, Any]:
     return {
         "healthy": well and not down and not info.leaked and info.state not in DOWN_FOR_GOOD,
         "state": info.state.value,
-        "message": message or (info.last_error or "" if down else ""),
+        "message": message or (info.last_error or why_down if down else ""),
         "available": not info.unavailable_reason,
         "reason": info.unavailable_reason,
         "restart_count": info.restart_count,

@@ -8,7 +8,7 @@ person clears it or a day has passed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from ringrift.daemons.types import RestartTier
 from ringrift.errors import ConfigError
@@ -32,6 +32,11 @@ class RestartPolicy:
     degraded_retry_s: float | None = None  # None: give up when the budget is spent
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            may_lack = item.name == "degraded_retry_s" and value is None
+            if not may_lack and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise ConfigError(f"{item.name} is {value!r}; it must be a number")
         if self.max_restarts < 0 or not 0 <= self.delay_s <= self.delay_s_max:
             raise ConfigError(f"a restart policy cannot be {self}")
         if not 0 <= self.jitter_share < 1:

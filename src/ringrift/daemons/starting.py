@@ -62,14 +62,18 @@ class Starter:
         return self._memory_refusal(unit)
 
     async def start(self, daemon_type: DaemonType, *, wait_for_deps: bool) -> str:
-        """Start one daemon; return why it is not up, empty when it is."""
+        """Start one daemon; return why it is not up, empty when it is.
+
+        One that only waits for others comes up as soon as they do, whoever starts them. With *wait_for_deps*
+        they are started here, and waited for.
+        """
         unit = self._supervisor.units[daemon_type]
         if unit.phase is Phase.UP and unit.wanted:
             return ""
+        if refusal := self._needs_refusal(unit, to_start=wait_for_deps):
+            return refusal
         if wait_for_deps:
-            await self._wait_for_needs(unit)
-        if unmet := self._unmet(unit):
-            return f"needs {', '.join(unmet)}, not running"
+            await self._bring_up_needs(unit)
         self._want(unit)
         self._supervisor.look([daemon_type])
         await self._wait_until_settled([daemon_type])
@@ -110,9 +114,9 @@ class Starter:
             tell("daemons.not_started", daemon=daemon_type.value, reason=reason)
 
     def note_refusal(self, daemon_type: DaemonType, reason: str) -> None:
-        """Remember why a daemon was not started, unless it is down for an error that says more."""
+        """Remember why a daemon was not started, unless it waits or is down for an error that says more."""
         unit = self._supervisor.units.get(daemon_type)
-        if unit is None or unit.ended in (Ended.CRASHED, Ended.GIVEN_UP):
+        if unit is None or unit.wanted or unit.ended in (Ended.CRASHED, Ended.GIVEN_UP):
             return
         if not self._supervisor.ledger.failed_for_good(daemon_type):
             unit.info.last_error = reason
@@ -137,10 +141,41 @@ class Starter:
         views = self._supervisor.views([unit.daemon_type])
         return unmet_needs(views[unit.daemon_type], views)
 
-    async def _wait_for_needs(self, unit: Unit) -> None:
-        config, runtime = self._supervisor.config, self._supervisor.runtime
+    def _all_needs(self, unit: Unit) -> list[DaemonType]:
+        """What must be up before it, directly or not."""
+        found: list[DaemonType] = []
+        ahead = list(unit.needs)
+        while ahead:
+            need = ahead.pop()
+            if need not in found and need != unit.daemon_type:
+                found.append(need)
+                if (needed := self._supervisor.units.get(need)) is not None:
+                    ahead.extend(needed.needs)
+        return found
+
+    def _needs_refusal(self, unit: Unit, *, to_start: bool) -> str:
+        """Say which need can never come up, or, if it is *to_start*, may not be started now."""
+        for need in self._all_needs(unit):
+            needed = self._supervisor.units.get(need)
+            reason = f"{need} is not registered" if needed is None else needed.info.unavailable_reason
+            if needed is not None and to_start and not self._supervisor.views([need])[need].satisfies:
+                reason = self.refusal(need)
+            if reason:
+                return f"needs {need}: {reason}"
+        return ""
+
+    async def _bring_up_needs(self, unit: Unit) -> None:
+        """Start what it needs; wait for it within the limit, unless it is given up before."""
+        config, runtime, units = self._supervisor.config, self._supervisor.runtime, self._supervisor.units
         deadline_s = runtime.monotonic_s() + config.dependency_wait_timeout
+        needs = [units[need] for need in self._all_needs(unit)]
+        for need in needs:
+            if not self._supervisor.views([need.daemon_type])[need.daemon_type].satisfies:
+                self._want(need)
+        self._supervisor.look([need.daemon_type for need in needs])
         while self._unmet(unit) and (left_s := deadline_s - runtime.monotonic_s()) > 0:
+            if any(need.ended is Ended.GIVEN_UP for need in needs):
+                return
             await self._supervisor.wait_for_change(timeout_s=min(left_s, config.dependency_poll_interval))
 
     async def _wait_until_settled(self, types: Collection[DaemonType]) -> None:

@@ -193,7 +193,7 @@ class Supervisor:
         info.degraded_mode = bool(info.missing_soft_deps)
         unit.unhealthy_in_a_row, unit.health = 0, (True, "")
         self.set_state(unit, DaemonState.STARTING, reason)
-        hooks = RunHooks(made=partial(setattr, info, "instance"), ready=partial(self.ready, unit, run))
+        hooks = RunHooks(made=partial(self._made, unit), ready=partial(self.ready, unit, run))
         body = run_daemon(unit.factory, ready_timeout_s=info.ready_timeout, hooks=hooks)
         run.task = info.task = self._loop.create_task(body, name=unit.task_name)
         run.task.add_done_callback(partial(self._finished, unit, run))
@@ -202,6 +202,11 @@ class Supervisor:
         else:
             limit_s = info.ready_timeout + self.config.force_kill_timeout
             run.set_timer(self._loop.call_later(limit_s, self._leak, unit, run))
+
+    def _made(self, unit: Unit, instance: Any) -> None:
+        unit.info.instance = instance
+        if unit.phase is Phase.UP:  # an async factory counts as ready before it returns its daemon
+            self._note_change()
 
     def ready(self, unit: Unit, run: Run) -> bool:
         """A run says that it is ready; False when it should not be there any more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -125,7 +125,7 @@ class DaemonType(StrEnum):
 
         Iteration stays what the product ships. Registering a name again returns the same member.
         """
-        if not name.isidentifier() or name != name.upper():
+        if not isinstance(name, str) or not name.isidentifier() or name != name.upper():
             raise ConfigError(f"{name!r} is no daemon name; use capital letters, digits and '_'")
         if name in cls.__members__:
             raise ConfigError(f"{name} is a daemon of the product")
@@ -141,6 +141,25 @@ class DaemonType(StrEnum):
     def _missing_(cls, value: object) -> DaemonType | None:
         found = process_scope().peek(_CustomTypes)
         return None if found is None else found.by_value.get(str(value))
+
+
+def daemon_type_of(value: Any) -> DaemonType:
+    """Return the daemon type that *value* is or names; `ConfigError` if there is none."""
+    try:
+        return DaemonType(value)
+    except ValueError:
+        name = value.upper() if isinstance(value, str) and value.upper().isidentifier() else "MY_DAEMON"
+        raise ConfigError(
+            f"{value!r} is no daemon type; make one of your own with "
+            f'DaemonType.register("{name}"), and use what that returns'
+        ) from None
+
+
+def daemon_types_of(name: str, values: object) -> tuple[DaemonType, ...]:
+    """Return several daemon types; `ConfigError` for a single one, or for what is none."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name} is {values!r}; it must be several daemon types, in a list")
+    return tuple(daemon_type_of(value) for value in values)
 
 
 class _CustomTypes:
@@ -266,9 +285,16 @@ class DaemonInfo:
     @property
     def uptime_seconds(self) -> float:
         """How long it has been running; 0.0 when it is not."""
-        if self.state is not DaemonState.RUNNING:
+        return self.uptime_at(system_runtime().now_s())
+
+    def uptime_at(self, now_s: float) -> float:
+        """The same at a given moment; 0.0 also where nobody noted the start, or a clock was set back."""
+        if self.state is not DaemonState.RUNNING or not self.start_time:
             return 0.0
-        return system_runtime().now_s() - self.start_time
+        return max(0.0, now_s - self.start_time)
+
+
+SECONDS_MAX = 1e7  # nobody waits longer for anything here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,9 +321,14 @@ class DaemonManagerConfig:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if isinstance(value, bool):
-                continue
-            if not isinstance(value, int | float) or not 0 <= value < 1e7:
+            if isinstance(item.default, bool):
+                if not isinstance(value, bool):
+                    raise ConfigError(f"{item.name} is {value!r}; it must be True or False")
+            elif isinstance(item.default, int) and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ConfigError(f"{item.name} is {value!r}; it must be a whole number")
+            elif (
+                isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < SECONDS_MAX
+            ):
                 raise ConfigError(f"{item.name} is {value!r}; it must be a number from 0 to 10,000,000")
         for name in ("health_check_interval", "critical_daemon_health_interval", "dependency_poll_interval"):
             if getattr(self, name) <= 0:

@@ -17,7 +17,7 @@ from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane, get_data_plane
 from ringrift.engine.blocking import run_blocking
 from ringrift.errors import ConfigError
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -108,7 +108,7 @@ def stale_data(
     ]
 
 
-class ClusterManifest:
+class ClusterManifest(SingletonMixin):
     """Reads the manifest, and notes what receivers confirmed. Each call reads the present state."""
 
     def __init__(self, plane: DataPlane | None = None) -> None:
@@ -117,10 +117,6 @@ class ClusterManifest:
     @property
     def plane(self) -> DataPlane:
         return self._plane or get_data_plane()
-
-    @classmethod
-    def get_instance(cls) -> ClusterManifest:
-        return get_cluster_manifest()
 
     def view(self) -> ManifestView:
         return run_blocking(self.plane.view())
@@ -213,8 +209,8 @@ class ClusterManifest:
 
 def get_cluster_manifest() -> ClusterManifest:
     """Return the manifest of this process's cluster."""
-    return process_scope().get(ClusterManifest, ClusterManifest)
+    return ClusterManifest.get_instance()
 
 
 def reset_cluster_manifest() -> None:
-    process_scope().drop(ClusterManifest)
+    ClusterManifest.reset_instance()

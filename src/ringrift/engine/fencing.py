@@ -62,6 +62,11 @@ def fenced(
     )
 
 
+def is_fenced(engine: Engine) -> bool:
+    """Whether writes through *engine* carry a token: this process holds the role that it stands for."""
+    return isinstance(engine.kv, FencedKeyValue)
+
+
 class _Fence:
     def __init__(
         self, guard: WriteGuard, on_lost: Callable[[LeaseLost], None], exchanged: Callable[[], str]

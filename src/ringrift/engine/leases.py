@@ -36,6 +36,7 @@ from ringrift.runtime import Runtime
 log = structlog.get_logger()
 
 _PREFIX = "lease/"
+CONTROL_LEASE = "control"  # of the process that plans, of which an engine has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -92,12 +91,12 @@ class DataEventBus:
     async def publish(self, event: DataEvent, *, bridge_cross_process: bool = True) -> RouterEvent:
         return await self.router.publish(event, route_to_cross_process=bridge_cross_process)
 
-    def publish_sync(self, event: DataEvent) -> RouterEvent | asyncio.Task[RouterEvent]:
+    def publish_sync(self, event: DataEvent) -> RouterEvent:
         return self.router.publish_sync(event)
 
     def emit(
         self, event_type: Any, payload: Mapping[str, Any] | None = None, source: str = ""
-    ) -> RouterEvent | asyncio.Task[RouterEvent]:
+    ) -> RouterEvent:
         return self.publish_sync(DataEvent(event_type, dict(payload or {}), source=source))
 
     async def emit_async(

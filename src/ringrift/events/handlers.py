@@ -10,11 +10,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import structlog
 
-from ringrift.errors import described
+from ringrift.errors import ConfigError, described
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.handler_stats import EventDeduplicator, HandlerError, HandlerStats, judge
 from ringrift.events.normalization import normalize_event_type
@@ -22,13 +22,16 @@ from ringrift.events.routed_event import RouterEvent, get_event_payload
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback, SubscriptionHandle, callback_name
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 log = structlog.get_logger()
 
+ConfigT = TypeVar("ConfigT")
+
 __all__ = [
+    "BaseDaemon",
     "BaseEventHandler",
     "Callback",
     "CoordinatorStatus",
@@ -46,7 +49,7 @@ _ERRORS_MAX = 50
 _STOP_S = 5.0
 
 
-class HandlerBase(ABC):
+class HandlerBase(SingletonMixin, ABC):
     """Handles events and runs a cycle at an interval. A failing cycle is recorded; the next one runs."""
 
     capability: ClassVar[str] = "event_handlers"
@@ -62,6 +65,7 @@ class HandlerBase(ABC):
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
+        _check(name, cycle_interval, router)
         self._name, self.config = name, config
         self._cycle_interval, self._dedup_enabled = cycle_interval, dedup_enabled
         self._own_router, self._runtime = router, runtime or system_runtime()
@@ -78,10 +82,10 @@ class HandlerBase(ABC):
     async def _run_cycle(self) -> None:
         """Do one round of work."""
 
-    async def _on_start(self) -> None:  # noqa: B027 - a hook that most handlers leave empty
+    async def _on_start(self) -> None:
         """Prepare; an error here keeps the handler from starting, and `_on_stop` is not called."""
 
-    async def _on_stop(self) -> None:  # noqa: B027 - as above
+    async def _on_stop(self) -> None:
         """Clean up."""
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
@@ -277,25 +281,27 @@ class HandlerBase(ABC):
             "stats": self._stats.to_dict(),
         }
 
-    # --- one per process ------------------------------------------------------------------------------
-
-    @classmethod
-    def get_instance(cls, *args: Any, **kwargs: Any) -> Self:
-        """Return the one handler of this class in this process, made on first use."""
-        return process_scope().get(cls, lambda: cls(*args, **kwargs))
-
-    @classmethod
-    def has_instance(cls) -> bool:
-        return process_scope().peek(cls) is not None
-
-    @classmethod
-    def reset_instance(cls) -> None:
-        """Forget the instance; one that runs must be stopped first."""
-        process_scope().drop(cls)
-
     @classmethod
     def reset_singleton(cls) -> None:
+        """`reset_instance` under its other name."""
         cls.reset_instance()
+
+
+class BaseDaemon(HandlerBase, Generic[ConfigT]):
+    """A handler that says of what type its configuration is: `class Mine(BaseDaemon[MineConfig])`."""
+
+    config: ConfigT
+
+
+def _check(name: object, cycle_interval: object, router: object) -> None:
+    """Refuse here what would fail only in the task of a started handler."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"the name of a handler is {name!r}; it must be text")
+    is_number = isinstance(cycle_interval, int | float) and not isinstance(cycle_interval, bool)
+    if not is_number or not cast(float, cycle_interval) >= 0:
+        raise ConfigError(f"cycle_interval of {name} is {cycle_interval!r}; it must be a number of seconds")
+    if router is not None and not hasattr(router, "subscribe"):
+        raise ConfigError(f"router of {name} is {router!r}; it must be an event router")
 
 
 BaseEventHandler = HandlerBase

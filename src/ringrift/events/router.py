@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,9 +80,7 @@ async def publish(
     )
 
 
-def publish_sync(
-    event_type: Any, payload: Mapping[str, Any] | None = None, source: str = ""
-) -> RouterEvent | asyncio.Task[RouterEvent]:
+def publish_sync(event_type: Any, payload: Mapping[str, Any] | None = None, source: str = "") -> RouterEvent:
     """Publish from code that is not async; see `UnifiedEventRouter.publish_sync`."""
     return get_router().publish_sync(event_type, payload, source)
 

@@ -36,7 +36,7 @@ class RouterLoop:
         self._thread: threading.Thread | None = None
         self._watch: LoopWatch | None = None
         self._lock = threading.Lock()
-        self._tasks: set[asyncio.Task[RouterEvent]] = set()
+        self._tasks: dict[asyncio.Task[RouterEvent], RouterEvent] = {}
 
     @property
     def running(self) -> asyncio.AbstractEventLoop | None:
@@ -101,13 +101,17 @@ class RouterLoop:
         if watch is not None:
             watch.stop()
 
-    def keep(self, task: asyncio.Task[RouterEvent]) -> None:
-        """Hold on to a task that publishes, and log its error if nobody asks for it."""
-        self._tasks.add(task)
+    def keep(self, task: asyncio.Task[RouterEvent], event: RouterEvent) -> None:
+        """Hold on to a task that publishes *event*, and log its error: perhaps nobody waits for it."""
+        self._tasks[task] = event
         task.add_done_callback(self._reap)
 
+    def task_of(self, event: RouterEvent) -> asyncio.Task[RouterEvent] | None:
+        """Return the kept task that publishes *event*; None when there is none (any more)."""
+        return next((task for task, published in self._tasks.items() if published is event), None)
+
     def _reap(self, task: asyncio.Task[RouterEvent]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("events.publish_failed", exc_info=error)
 

@@ -1,8 +1,7 @@
-"""Publishing from code that is not async, on whatever thread it runs."""
+"""Publishing from code that is not async, in a thread without a running loop."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -27,25 +26,17 @@ class SyncPublisher(Protocol):
         """Whether it lives on the background loop of the process, for want of one of its own."""
         ...
 
-    def keep(self, task: asyncio.Task[RouterEvent]) -> None: ...
-
     async def borrowed(self, publish: Publish) -> RouterEvent:
         """Publish on a loop that the router uses only for this."""
         ...
 
 
-def publish_from_anywhere(router: SyncPublisher, publish: Publish) -> RouterEvent | asyncio.Task[RouterEvent]:
-    """Run *publish* where the router's handlers belong.
+def publish_and_wait(router: SyncPublisher, publish: Publish) -> RouterEvent:
+    """Run *publish* where the router's handlers belong, and wait until all is handled.
 
     A program without any loop borrows the background loop of the process for as long as it takes. Raises
     `Unavailable` if the loop of the handlers ends with the event half delivered.
     """
-    try:
-        here = asyncio.get_running_loop()
-    except RuntimeError:
-        if not router.is_lodging and (handed := router.hand_over(publish)) is not None:
-            return handed.result()
-        return run_blocking(router.borrowed(publish), timeout_s=_PATIENCE_S)
-    task = here.create_task(publish())
-    router.keep(task)
-    return task
+    if not router.is_lodging and (handed := router.hand_over(publish)) is not None:
+        return handed.result()
+    return run_blocking(router.borrowed(publish), timeout_s=_PATIENCE_S)

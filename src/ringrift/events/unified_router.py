@@ -37,7 +37,7 @@ from ringrift.events.subscriptions import (
     callback_name,
 )
 from ringrift.events.surroundings import Surroundings
-from ringrift.events.sync_publish import Publish, publish_from_anywhere
+from ringrift.events.sync_publish import Publish, publish_and_wait
 from ringrift.events.tracing import current_trace_id
 from ringrift.status import HealthCheckResult
 
@@ -146,14 +146,21 @@ class UnifiedEventRouter:
 
     async def publish_event(self, event: RouterEvent, flags: BusFlags | None = None) -> RouterEvent:
         """Deliver a ready event, unless one with its id was delivered already."""
+        return await self._publish_checked(event, self._checked(event), flags or ALL_BUSES)
+
+    def _checked(self, event: RouterEvent) -> Route:
+        """Give a ready event its canonical name and payload; raises for one that cannot be published."""
         check_parts(event.payload, event.source)
         route, event.payload = self._routes.find(event.event_type, dict(event.payload))
         event.event_type = route.name
         event.trace_id = event.trace_id or current_trace_id() or event.event_id.replace("-", "")
+        return route
+
+    async def _publish_checked(self, event: RouterEvent, route: Route, flags: BusFlags) -> RouterEvent:
         if self._seen.is_duplicate(event, self._runtime.monotonic_s()):
             return event
         try:
-            await self._deliver(event, route, flags or ALL_BUSES)
+            await self._deliver(event, route, flags)
         except RingRiftError:
             self._seen.forget(event)  # it was not delivered, and may be published again
             raise
@@ -163,13 +170,31 @@ class UnifiedEventRouter:
 
     def publish_sync(
         self, event_type: Any, payload: Mapping[str, Any] | None = None, source: str = ""
-    ) -> RouterEvent | asyncio.Task[RouterEvent]:
-        """Publish from code that is not async.
+    ) -> RouterEvent:
+        """Publish from code that is not async, and return the event.
 
-        Without a running loop in this thread it returns the event when all is handled; inside one it
-        returns the task, which the router keeps and whose error it logs.
+        Without a running loop in this thread all is handled when it returns. Inside one nobody can wait: the
+        event is checked and on its way, `delivery` gives the task that delivers it, and the router logs the
+        error of one that fails. `await publish(...)` waits.
         """
-        return publish_from_anywhere(self, lambda: self.publish(event_type, payload, source))
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            return publish_and_wait(self, lambda: self.publish(event_type, payload, source))
+        check_parts(payload, source)
+        if payload is None and hasattr(event_type, "event_type"):
+            event = as_router_event(event_type, source)
+        else:
+            content, runtime = dict(payload or {}), self._runtime
+            event = RouterEvent(event_type, content, runtime.now_s(), source, _ROUTER, runtime.new_id())
+            event.success = bool(content.get("success", True))
+        delivery = self._publish_checked(event, self._checked(event), ALL_BUSES)
+        self._home.keep(here.create_task(delivery), event)
+        return event
+
+    def delivery(self, event: RouterEvent) -> asyncio.Task[RouterEvent] | None:
+        """The task that delivers what `publish_sync` published inside a loop; None when it is over."""
+        return self._home.task_of(event)
 
     emit = publish
     emit_sync = publish_sync
@@ -356,9 +381,6 @@ class UnifiedEventRouter:
     @property
     def is_lodging(self) -> bool:
         return self._home.borrowers > 0
-
-    def keep(self, task: asyncio.Task[RouterEvent]) -> None:
-        self._home.keep(task)
 
     @property
     def bound_loop(self) -> asyncio.AbstractEventLoop | None:

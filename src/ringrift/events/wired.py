@@ -18,6 +18,7 @@ class WiredCoordinator(ABC):
         self.name = name
         self._own_router = router
         self._subscriptions: list[SubscriptionHandle] = []
+        self._was_wired = False
 
     @abstractmethod
     def _hears(self) -> Mapping[str, Callback]:
@@ -32,11 +33,17 @@ class WiredCoordinator(ABC):
         return bool(self._subscriptions)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it heard once and hears no more; one that is only called was never wired."""
+        return self._was_wired and not self._subscriptions
+
+    @property
     def status(self) -> CoordinatorStatus:
         return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
 
     def wire(self) -> None:
         """Subscribe. A second call changes nothing."""
+        self._was_wired = True
         if not self._subscriptions:
             self._subscriptions = [
                 self.router.subscribe(event, callback, f"{self.name}.{event}")

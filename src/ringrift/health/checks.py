@@ -5,6 +5,7 @@ What is not known (never connected, never active) is not fine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from ringrift.runtime import system_runtime
 __all__ = ["HealthCheckHelper", "Verdict"]
 
 Verdict = tuple[bool, str]
+
+NOT_ASKED = math.nan  # no time was given, which is not the same as None: never
 
 
 class HealthCheckHelper:
@@ -29,9 +32,11 @@ class HealthCheckHelper:
 
     @staticmethod
     def check_uptime_grace(
-        start_time: float, grace_period: float = 30.0, *, now_s: float | None = None
+        start_time: float | None, grace_period: float = 30.0, *, now_s: float | None = None
     ) -> Verdict:
-        """True while the component is still in its start-up grace."""
+        """True while the component is still in its start-up grace; one that never started has all of it."""
+        if not start_time:
+            return True, "not started yet"
         uptime = _age(start_time, now_s)
         if uptime < grace_period:
             return True, f"starting: {uptime:.0f} of {grace_period:.0f} s grace"
@@ -66,14 +71,16 @@ class HealthCheckHelper:
     @staticmethod
     def check_connection_health(
         connected: bool,  # noqa: FBT001 - the documents' signature
-        last_success: float | None = None,
+        last_success: float | None = NOT_ASKED,
         stale_threshold: float = 60.0,
         *,
         now_s: float | None = None,
     ) -> Verdict:
-        """Fail when not connected, or when the last success is missing or too old."""
+        """Fail when not connected, or, if the caller notes successes, when the last is missing or too old."""
         if not connected:
             return False, "not connected"
+        if last_success is not None and math.isnan(last_success):
+            return True, "connected"
         return _fresh("successful call", last_success, stale_threshold, now_s)
 
     @staticmethod

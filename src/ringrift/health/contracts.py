@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from ringrift.health.isolation import attempt_async
 from ringrift.process import process_scope
-from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.status import CoordinatorStatus, HealthCheckResult, as_result
 
 __all__ = [
     "REQUIRED_MEMBERS",
@@ -113,30 +113,18 @@ def validate_coordinator(coordinator: Any) -> list[str]:
 async def invoke_health_check(component: Any, *, default_on_error: bool = False) -> HealthCheckResult:
     """Ask *component* how it is, whatever the shape of its check: sync or async, bool, dict or result.
 
-    A check that is missing or raises answers with *default_on_error*, which is unhealthy by default.
+    A check that raises is unhealthy, always. *default_on_error* is the caller's word for a component that
+    cannot be asked because it has no check: degraded if True, unhealthy if not.
     """
     check = getattr(component, "health_check", None)
     if check is None:
-        return _on_error("has no health_check", default_on_error)
+        missing = f"{_label(component)} has no health_check"
+        degraded, unhealthy = HealthCheckResult.degraded, HealthCheckResult.unhealthy
+        return degraded(missing) if default_on_error else unhealthy(missing)
     answer = await attempt_async(f"health check of {_label(component)}", check)
     if answer.error is not None:
-        return _on_error(f"health_check raised {answer.error!r}", default_on_error)
+        return HealthCheckResult.unhealthy(f"health_check raised {answer.error!r}")
     return as_result(answer.value)
-
-
-def as_result(answer: Any) -> HealthCheckResult:
-    """Read any answer that health checks give; what says nothing is unhealthy."""
-    if isinstance(answer, HealthCheckResult):
-        return answer
-    if isinstance(answer, bool):
-        return HealthCheckResult.ok() if answer else HealthCheckResult.unhealthy("reported unhealthy")
-    if isinstance(answer, Mapping) and "healthy" in answer:
-        make = HealthCheckResult.ok if answer["healthy"] else HealthCheckResult.unhealthy
-        return make(str(answer.get("message", "")), **dict(answer.get("details") or {}))
-    if hasattr(answer, "healthy"):
-        make = HealthCheckResult.ok if answer.healthy else HealthCheckResult.unhealthy
-        return make(str(getattr(answer, "message", "")))
-    return HealthCheckResult.unhealthy(f"health_check answered {type(answer).__name__}, which says nothing")
 
 
 async def health_check_all() -> dict[str, HealthCheckResult]:
@@ -153,10 +141,6 @@ def get_all_metrics() -> dict[str, dict[str, Any]]:
         for name, coordinator in found.items()
         if hasattr(coordinator, "get_metrics")
     }
-
-
-def _on_error(reason: str, default: bool) -> HealthCheckResult:  # noqa: FBT001 - one caller, by position
-    return HealthCheckResult.degraded(reason) if default else HealthCheckResult.unhealthy(reason)
 
 
 def _label(component: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.errors import ConfigError
 from ringrift.events.routed_event import RouterEvent, current_event
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -20,7 +21,7 @@ from ringrift.health.history import BoundedHistory
 from ringrift.health.isolation import attempt_async
 from ringrift.health.ledger import HealthLedger, HealthLevel, Issue, RecoveryAction, level_of
 from ringrift.health.rules import RULES
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
@@ -34,7 +35,7 @@ ISSUES_SHOWN = 20
 Recovery = Callable[[], Awaitable[Any]]
 
 
-class UnifiedHealthManager(WiredCoordinator):
+class UnifiedHealthManager(WiredCoordinator, SingletonMixin):
     """The coordinator of errors, recoveries and system health."""
 
     emits = ("RECOVERY_INITIATED", "RECOVERY_COMPLETED", "RECOVERY_FAILED")
@@ -138,6 +139,8 @@ class UnifiedHealthManager(WiredCoordinator):
 
     def register_recovery(self, subject: str, recover: Recovery) -> None:
         """Say how *subject* is brought back when its failures in a row reach the limit."""
+        if not callable(recover):
+            raise ConfigError(f"the recovery of {subject} is {recover!r}; it must be an async function")
         self._recoveries[subject] = recover
 
     async def _on_event(self, event: RouterEvent) -> None:
@@ -180,7 +183,7 @@ async def _within(recover: Recovery, timeout_s: float) -> None:
 
 def get_health_manager() -> UnifiedHealthManager:
     """Return the health manager of this process."""
-    return process_scope().get(UnifiedHealthManager, UnifiedHealthManager)
+    return UnifiedHealthManager.get_instance()
 
 
 def wire_health_events(router: UnifiedEventRouter | None = None) -> UnifiedHealthManager:

@@ -38,7 +38,8 @@ KINDS: Mapping[str, Kind] = {
     "node": Kind(0.1, 0.4, DAY_S),
     "isolation": Kind(0.2, 0.2, HOUR_S),
     "stall": Kind(0.2, 0.2, HOUR_S),
-    "split_brain": Kind(0.4, 0.4, HOUR_S, pauses_pipeline=True),
+    # No reason to pause: that somebody saw two leaders does not prove that this process is the wrong one.
+    "split_brain": Kind(0.4, 0.4, HOUR_S),
     "deadlock": Kind(0.2, 0.4, HOUR_S),
     "lock": Kind(0.02, 0.1, 15 * MINUTE_S),
     "recovery": Kind(0.1, 0.3, 6 * HOUR_S),

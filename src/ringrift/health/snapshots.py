@@ -63,6 +63,8 @@ class SnapshotStore:
     """Snapshots by component. Several processes may save; each version is written once."""
 
     def __init__(self, kv: KeyValue, *, kept: int = KEPT, runtime: Runtime | None = None) -> None:
+        if not (hasattr(kv, "entries") and hasattr(kv, "create")):
+            raise ConfigError(f"kv is {kv!r}; it must be the keys and values of an engine")
         if kept < 1:
             raise ConfigError("a snapshot store keeps at least 1 version")
         self._kv, self._kept = kv, kept

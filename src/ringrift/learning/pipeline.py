@@ -12,8 +12,10 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from ringrift.engine.fencing import is_fenced
+from ringrift.engine.leases import CONTROL_LEASE, lease_holder
 from ringrift.engine.opening import get_engine
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.ports import Engine, KeyValue
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -33,7 +35,7 @@ from ringrift.learning.run_choice import read_run_choice
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
-from ringrift.status import HealthCheckResult
+from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 __all__ = [
     "BoardType",
@@ -79,6 +81,11 @@ async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
     return tuple(await known_configs(kv))
 
 
+async def controlled_elsewhere(engine: Engine) -> bool:
+    """Whether another process holds the control lease: facts have one writer, wherever it is."""
+    return not is_fenced(engine) and await lease_holder(engine.kv, CONTROL_LEASE) is not None
+
+
 class DataPipelineDaemon:
     """Runs the loop."""
 
@@ -94,32 +101,63 @@ class DataPipelineDaemon:
         self.name = name
         self._router, self._runtime = router, runtime or system_runtime()
         self._waits_for = "its start"
+        self._running = False
         self._loop: TrainingLoop | None = None
         self._turned: tuple[int, float] = (0, 0.0)  # passes, when they last grew
 
     async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
         """Live until cancelled: wait for a reason to run and for the seat, then learn."""
-        if on_ready is not None:
-            on_ready()
+        self._running = True
+        try:
+            if on_ready is not None:
+                on_ready()
+            await self._live()
+        finally:
+            self._running = False
+
+    async def _live(self) -> None:
         seat = process_scope().get(_Seat, _Seat)
         self._waits_for = "the loop of this process, which runs under another name"
         async with seat.lock:
             try:
-                configs = await self._wait_for_work()
-                await self._learn(configs)
+                while True:
+                    configs = await self._wait_for_work()
+                    await self._learn_while_in_control(configs)
             finally:
                 self._loop, self._waits_for = None, "its start"
 
     async def _wait_for_work(self) -> tuple[str, ...]:
         engine = await get_engine()
         while True:
-            if not get_pipeline_orchestrator().auto_trigger:
+            if await controlled_elsewhere(engine):
+                self._waits_for = "control of the run, which another process holds"
+            elif not get_pipeline_orchestrator().auto_trigger:
                 self._waits_for = "auto-trigger, which is off (COORDINATOR_AUTO_TRIGGER_PIPELINE)"
             elif configs := await configs_of_the_run(engine.kv):
                 return configs
             else:
                 self._waits_for = "a config to learn; name one with ringrift run --configs"
             await self._runtime.sleep(LOOK_S)
+
+    async def _learn_while_in_control(self, configs: tuple[str, ...]) -> None:
+        """Learn; where this process holds no lease, only for as long as nobody else takes it.
+
+        The holder needs no watch here: the store refuses its writes, and its run ends, when it lost control.
+        """
+        engine = await get_engine()
+        if is_fenced(engine):
+            await self._learn(configs)
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                learning = group.create_task(self._learn(configs))
+                while not learning.done() and not await controlled_elsewhere(engine):
+                    await asyncio.wait({learning}, timeout=LOOK_S)
+                learning.cancel()
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the loop's own: whoever reads of the crash wants that
+        finally:
+            self._loop = None
 
     async def _learn(self, configs: tuple[str, ...]) -> None:
         settings = get_settings()
@@ -137,6 +175,8 @@ class DataPipelineDaemon:
 
     def health_check(self) -> HealthCheckResult:
         """Degraded while there is nothing to run, unhealthy when the loop no longer turns."""
+        if not self._running:
+            return HealthCheckResult(False, CoordinatorStatus.STOPPED, "not running")
         if self._loop is None:
             return HealthCheckResult.degraded(f"waits for {self._waits_for}")
         passes, now_s = self._loop.controller.passes, self._runtime.monotonic_s()

@@ -60,10 +60,22 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
     training_data_path: str | None = None
 
     def __post_init__(self) -> None:
-        if self.training_epochs is not None and self.training_epochs < 1:
-            raise ConfigError(f"training_epochs is {self.training_epochs}; it must be 1 or more")
-        if self.training_batch_size is not None and self.training_batch_size < 1:
-            raise ConfigError(f"training_batch_size is {self.training_batch_size}; it must be 1 or more")
+        if self.auto_trigger is not None and not isinstance(self.auto_trigger, bool):
+            raise ConfigError(f"auto_trigger is {self.auto_trigger!r}; it must be True or False")
+        for name in ("training_epochs", "training_batch_size"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+        if self.training_model_version not in (None, *PRESETS):
+            raise ConfigError(
+                f"training_model_version is {self.training_model_version!r}; "
+                f"the networks that can be trained are {', '.join(PRESETS)}"
+            )
+        if self.training_data_path is not None:
+            raise ConfigError(
+                f"training_data_path is {str(self.training_data_path)!r}; leave it out: the loop trains on "
+                "samples of games that it has replayed by the rules, and takes none from a path"
+            )
 
     def learning(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings table `[learning]` with what was asked for.
@@ -77,7 +89,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
             usual = msgspec.to_builtins(LearningRules().bucket)
             asked = {**dict(table.get("bucket", {})), "steps_per_row": float(self.training_epochs)}
             changed["bucket"] = {**usual, **asked}
-        if self.training_model_version in PRESETS:
+        if self.training_model_version is not None:
             changed["preset"] = self.training_model_version
         return changed
 
@@ -201,19 +213,24 @@ def wire_pipeline_events(
     training_data_path: str | None = None,
     router: UnifiedEventRouter | None = None,
 ) -> DataPipelineOrchestrator:
-    """Return the orchestrator of this process, subscribed; for another *router*, one of its own."""
-    config = PipelineConfig(
-        auto_trigger=pipeline_auto_trigger,
-        training_epochs=training_epochs,
-        training_batch_size=training_batch_size,
-        training_model_version=training_model_version,
-        training_data_path=training_data_path,
-    )
-    if router is not None:
-        found = DataPipelineOrchestrator(config, router=router)
-    else:
-        found = get_pipeline_orchestrator()
-        found.config = config
+    """Return the orchestrator of this process, subscribed; for another *router*, one of its own.
+
+    What is None stays as it is. Raises `ConfigError` for a change while the loop runs, which took over its
+    configuration when it began.
+    """
+    asked = {
+        "auto_trigger": pipeline_auto_trigger,
+        "training_epochs": training_epochs,
+        "training_batch_size": training_batch_size,
+        "training_model_version": training_model_version,
+        "training_data_path": training_data_path,
+    }
+    found = get_pipeline_orchestrator() if router is None else DataPipelineOrchestrator(router=router)
+    changes = {name: value for name, value in asked.items() if value is not None}
+    config = msgspec.structs.replace(found.config, **changes)
+    if config != found.config and router is None and get_open_run().loop is not None:
+        raise ConfigError(f"the loop runs; stop it before you change {', '.join(sorted(changes))}")
+    found.config = config
     found.wire()
     return found
 

@@ -7,10 +7,10 @@ For people and programs that plan by hand; the loop itself is paced by its work 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.durations_book import DurationBook, get_duration_book
 from ringrift.work.durations_rules import DAY_S, TaskOutcome
@@ -37,7 +37,7 @@ class BusyHours:
         return self.last * HOUR_S - second_of_day if inside else 0.0
 
 
-class DurationScheduler:
+class DurationScheduler(SingletonMixin):
     """Estimates and room on hosts, from measured durations and from what really runs."""
 
     def __init__(
@@ -51,9 +51,9 @@ class DurationScheduler:
         self._book, self._registry = book, registry
         self._busy, self._runtime = busy or BusyHours(), runtime or system_runtime()
 
-    @staticmethod
-    def get_instance() -> DurationScheduler:
-        return get_duration_scheduler()
+    @classmethod
+    def _for_this_process(cls) -> Self:
+        return cls(get_duration_book(), TaskRegistry())
 
     async def estimate_s(self, task_type: str, config: str = "", host: str = "") -> float:
         return (await self._book.estimate(str(task_type), config, host)).seconds
@@ -95,9 +95,7 @@ class DurationScheduler:
 
 def get_duration_scheduler() -> DurationScheduler:
     """Return the scheduler of this process."""
-    return process_scope().get(
-        DurationScheduler, lambda: DurationScheduler(get_duration_book(), TaskRegistry())
-    )
+    return DurationScheduler.get_instance()
 
 
 def estimate_task_duration(task_type: TaskType | str, config: str = "", host: str = "") -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.limits_checks import LOOP_ORDER, SAFEGUARD_ORDER, Check, judge
 from ringrift.work.task_admission import TaskAdmission, get_task_admission
@@ -14,7 +14,7 @@ from ringrift.work.task_types import task_type_of
 ANSWER_S = 10.0
 
 
-class Safeguards:
+class Safeguards(SingletonMixin):
     """Says whether a kind of work may start on a node. Every no has a reason and a time to ask again."""
 
     def __init__(self, admission: TaskAdmission) -> None:
@@ -22,9 +22,9 @@ class Safeguards:
         self.asked = 0
         self.refused: dict[str, int] = {}  # by check
 
-    @staticmethod
-    def get_instance() -> Safeguards:
-        return get_safeguards()
+    @classmethod
+    def _for_this_process(cls) -> Self:
+        return cls(get_task_admission())
 
     async def allow(self, kind: str, node: str = "") -> SpawnVerdict:
         """Whether work of *kind* (a job kind or a task type) may start on *node* now."""
@@ -72,7 +72,7 @@ class Safeguards:
 
 def get_safeguards() -> Safeguards:
     """Return the safeguards of this process."""
-    return process_scope().get(Safeguards, lambda: Safeguards(get_task_admission()))
+    return Safeguards.get_instance()
 
 
 def check_before_spawn(task_type: str, node_id: str = "") -> tuple[bool, str]:

@@ -7,14 +7,14 @@ lands in the same records. `can_spawn` and its like serve code without a loop; e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.emergency import EmergencyStop, get_emergency_stop
@@ -28,7 +28,7 @@ NAME = "global_task_coordinator"
 ANSWER_S = 10.0
 
 
-class TaskCoordinator(WiredCoordinator):
+class TaskCoordinator(WiredCoordinator, SingletonMixin):
     """The coordinator of limits."""
 
     emits = ("TASK_SPAWNED", "TASK_CANCELLED", "TASK_COMPLETED", "TASK_FAILED", "TASK_HEARTBEAT")
@@ -48,10 +48,9 @@ class TaskCoordinator(WiredCoordinator):
         self._runtime = runtime or system_runtime()
         self._counts = dict.fromkeys(("asked", "refused", "spawned", "completed", "failed", "cancelled"), 0)
 
-    @staticmethod
-    def get_instance() -> TaskCoordinator:
-        """Return the coordinator of this process."""
-        return get_task_coordinator()
+    @classmethod
+    def _for_this_process(cls) -> Self:
+        return cls(get_task_admission())
 
     def _hears(self) -> Mapping[str, Callback]:
         return dict.fromkeys(self.subscribes, self._on_event)
@@ -270,7 +269,7 @@ def _about(task: RunningTask, *, short: bool = False) -> dict[str, Any]:
 
 def get_task_coordinator() -> TaskCoordinator:
     """Return the coordinator of this process."""
-    return process_scope().get(TaskCoordinator, lambda: TaskCoordinator(get_task_admission()))
+    return TaskCoordinator.get_instance()
 
 
 def wire_task_limits(router: UnifiedEventRouter | None = None) -> TaskCoordinator:

@@ -18,12 +18,13 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-from ringrift.errors import Unavailable
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.task_coordinator import TaskCoordinator, get_task_coordinator
 from ringrift.work.task_types import TaskType, task_type_of
 
 HEARTBEAT_S = 60.0
+_FIELDS_SET_HERE = frozenset({"config_key", "start_time"})
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +37,7 @@ class TaskContext:
     task_id: str
     task_type: TaskType
     start_time: float
+    node_id: str = ""  # empty: this machine
     board_type: str = ""
     num_players: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -47,46 +49,42 @@ class TaskContext:
 
 @contextmanager
 def task_context(
-    task_type: TaskType | str,
-    *,
-    board_type: str = "",
-    num_players: int = 0,
-    emit_events: bool = True,
-    check_limits: bool = False,
-    **metadata: Any,
+    task_type: TaskType | str, *, emit_events: bool = True, check_limits: bool = False, **options: Any
 ) -> Iterator[TaskContext]:
-    """Be a task for a block. Without *emit_events* nothing is registered and nothing told."""
+    """Be a task for a block. Without *emit_events* nothing is registered and nothing told.
+
+    *options* are the fields of the task: `task_id` (else one is made), `node_id`, `board_type`,
+    `num_players`, `metadata`. Any other is a note of the caller's own, kept in the metadata.
+    """
     runtime, coordinator = system_runtime(), get_task_coordinator()
-    task = _new_task(task_type, runtime, board_type, num_players, metadata)
+    task = _new_task(task_type, runtime, **options)
     if check_limits:
-        _refuse_unless(*coordinator.can_spawn(task.task_type))
+        _refuse_unless(*coordinator.can_spawn(task.task_type, task.node_id))
     if not emit_events:
         yield task
         return
-    coordinator.register_task(task.task_id, task.task_type, pid=runtime.pid, config_key=task.config_key)
+    coordinator.register_task(
+        task.task_id, task.task_type, task.node_id, pid=runtime.pid, config_key=task.config_key
+    )
     with _told(coordinator, task):
         yield task
 
 
 @asynccontextmanager
 async def async_task_context(
-    task_type: TaskType | str,
-    *,
-    board_type: str = "",
-    num_players: int = 0,
-    emit_events: bool = True,
-    check_limits: bool = False,
-    **metadata: Any,
+    task_type: TaskType | str, *, emit_events: bool = True, check_limits: bool = False, **options: Any
 ) -> AsyncIterator[TaskContext]:
     """`task_context` for a block of asynchronous code; its heartbeats come by themselves."""
     runtime, coordinator = system_runtime(), get_task_coordinator()
-    task = _new_task(task_type, runtime, board_type, num_players, metadata)
+    task = _new_task(task_type, runtime, **options)
     if check_limits:
-        _refuse_unless(*(await coordinator.verdict(task.task_type)).as_pair())
+        _refuse_unless(*(await coordinator.verdict(task.task_type, task.node_id)).as_pair())
     if not emit_events:
         yield task
         return
-    await coordinator.register(task.task_id, task.task_type, pid=runtime.pid, config_key=task.config_key)
+    await coordinator.register(
+        task.task_id, task.task_type, task.node_id, pid=runtime.pid, config_key=task.config_key
+    )
     beating = asyncio.create_task(_beat(coordinator, task, runtime), name=f"heartbeats of {task.task_id}")
     try:
         async with _told_async(coordinator, task):
@@ -102,7 +100,8 @@ def coordinate_task(
     emit_events: bool = True,  # noqa: FBT001, FBT002 - as the documents call it
     **options: Any,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make each call of a function a task; *options* are those of `task_context`."""
+    """Make each call of a function a task; *options* are those of `task_context`, without `task_id`."""
+    _refuse_fixed_id(options)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -120,7 +119,8 @@ def coordinate_async_task(
     emit_events: bool = True,  # noqa: FBT001, FBT002 - as the documents call it
     **options: Any,
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
-    """Make each call of an asynchronous function a task; *options* are those of `async_task_context`."""
+    """Make each call of an asynchronous function a task; *options* are those of `coordinate_task`."""
+    _refuse_fixed_id(options)
 
     def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         @functools.wraps(function)
@@ -138,19 +138,33 @@ def coordinate_async_task(
 def _new_task(
     task_type: TaskType | str,
     runtime: Runtime,
-    board_type: str,
-    num_players: int,
-    metadata: Mapping[str, Any],
+    *,
+    task_id: str | None = None,
+    node_id: str = "",
+    board_type: str = "",
+    num_players: int = 0,
+    metadata: Mapping[str, Any] | None = None,
+    **notes: Any,
 ) -> TaskContext:
     kind = task_type_of(task_type)
+    if task_id is not None and (not isinstance(task_id, str) or not task_id):
+        raise ConfigError(f"task_id is {task_id!r}; it must be text, or nothing for one that is made")
+    if own := _FIELDS_SET_HERE & notes.keys():
+        raise ConfigError(f"{min(own)} of a task follows from the others; give board_type and num_players")
     return TaskContext(
-        task_id=f"{kind.value}-{runtime.new_id()}",
+        task_id=f"{kind.value}-{runtime.new_id()}" if task_id is None else task_id,
         task_type=kind,
         start_time=runtime.now_s(),
+        node_id=node_id,
         board_type=board_type,
         num_players=num_players,
-        metadata=dict(metadata),
+        metadata={**(metadata or {}), **notes},
     )
+
+
+def _refuse_fixed_id(options: Mapping[str, Any]) -> None:
+    if "task_id" in options:
+        raise ConfigError("every call is a task of its own; give task_id to a task_context in the function")
 
 
 def _refuse_unless(ok: bool, reason: str) -> None:  # noqa: FBT001 - a pair as it comes

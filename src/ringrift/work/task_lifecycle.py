@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -20,7 +20,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
 from ringrift.health.history import BoundedHistory
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.task_admission import TaskAdmission, get_task_admission
@@ -64,7 +64,7 @@ _ENDS = {
 }
 
 
-class TaskLifecycleCoordinator(WiredCoordinator):
+class TaskLifecycleCoordinator(WiredCoordinator, SingletonMixin):
     """The coordinator of the lives of tasks."""
 
     emits = ("TASK_ORPHANED", "TASK_ABANDONED")
@@ -96,9 +96,9 @@ class TaskLifecycleCoordinator(WiredCoordinator):
         self._totals: Counter[str] = Counter()
         self._orphans: dict[str, float] = {}  # told about, and when
 
-    @staticmethod
-    def get_instance() -> TaskLifecycleCoordinator:
-        return get_task_lifecycle_coordinator()
+    @classmethod
+    def _for_this_process(cls) -> Self:
+        return cls(get_task_admission())
 
     def _hears(self) -> Mapping[str, Callback]:
         return dict.fromkeys(self.subscribes, self._on_event)
@@ -238,9 +238,7 @@ class TaskLifecycleCoordinator(WiredCoordinator):
 
 def get_task_lifecycle_coordinator() -> TaskLifecycleCoordinator:
     """Return the coordinator of this process."""
-    return process_scope().get(
-        TaskLifecycleCoordinator, lambda: TaskLifecycleCoordinator(get_task_admission())
-    )
+    return TaskLifecycleCoordinator.get_instance()
 
 
 def wire_task_events(

@@ -5,16 +5,21 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from ringrift.bootstrap.control_lease import ControlLease, control_holder, in_control
 from ringrift.bootstrap.master_loop import pid_file, read_master_loop
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
+from ringrift.daemons.manager import DaemonManager
+from ringrift.daemons.planning import NOT_LEADER
+from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.fencing import fenced
-from ringrift.engine.opening import memory_engine
+from ringrift.engine.opening import close_engine, memory_engine
 from ringrift.engine.ports import NewWork
-from ringrift.errors import Conflict, ControlLost, LeaseLost
+from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
+from ringrift.events.router import get_router
 from ringrift.learning.facts import Blocked
 from ringrift.learning.ledger import Ledger, read_facts
 from ringrift.learning.rules import LearningRules
@@ -98,6 +103,71 @@ async def test_writes_under_an_old_token_are_refused_and_the_holder_hears_of_it(
     await first.release()
     await theirs.kv.put("a", b"1")
     await second.release()
+
+
+class Loop:
+    """Stands where the training loop stands."""
+
+    async def run(self, *, on_ready):
+        on_ready()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("event", "payload"),
+    [
+        ("LEADER_ELECTED", {"leader_id": "evil", "term": 9}),
+        ("LEADER_LOST", {"old_leader_id": "here", "reason": "evil says so"}),
+        ("SPLIT_BRAIN_DETECTED", {"leaders_seen": ["evil", "here"]}),
+    ],
+)
+async def test_a_word_about_leadership_makes_the_loop_look_and_only_the_lease_stops_it(
+    engine, runtime, tmp_path, event, payload
+):
+    process_scope().put(Settings, replace(get_settings(), control_lease=600.0))
+    router, lease = get_router(), ControlLease(engine, runtime)
+    manager = DaemonManager(DaemonManagerConfig(loop_watchdog=False), bus=router)
+    manager.reactions.leads = lease.is_ours
+    manager.register_factory(DaemonType.DATA_PIPELINE, Loop)
+    await lease.take()
+    keeping = asyncio.create_task(lease.keep())
+    assert await manager.start(DaemonType.DATA_PIPELINE)
+    await router.publish(event, payload, "evil")
+    assert manager.is_running(DaemonType.DATA_PIPELINE)
+    assert not keeping.done()
+    runtime.advance(601.0)
+    second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"))
+    await second.take()
+    await router.publish(event, payload, "evil")
+    with pytest.raises(ControlLost, match="took over"):
+        await asyncio.wait_for(keeping, 60)  # it would renew after 75 s by itself
+    async with asyncio.timeout(30):
+        while NOT_LEADER not in manager.why(DaemonType.DATA_PIPELINE):
+            await asyncio.sleep(0.01)
+    await manager.shutdown()
+    await router.stop()
+    await lease.release()
+    await second.release()
+    await close_engine()
+
+
+async def test_a_store_that_does_not_answer_proves_nothing(engine, runtime):
+    lease = ControlLease(engine, runtime)
+    await lease.take()
+    assert await lease.is_ours()
+
+    async def away(_key):
+        raise Unavailable("the store is away")
+
+    proved = asyncio.Event()
+    lease._kv, lease.on_proved = SimpleNamespace(get=away), proved.set
+    assert not await lease.is_ours()
+    lease._kv = engine.kv
+    keeping = asyncio.create_task(lease.keep())
+    await asyncio.wait_for(proved.wait(), 60)  # the next renewal says it by itself
+    keeping.cancel()
+    await asyncio.wait({keeping})
+    await lease.release()
 
 
 async def test_a_holder_that_slept_goes_on_if_nobody_else_had_control(engine, runtime):

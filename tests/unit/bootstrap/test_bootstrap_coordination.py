@@ -20,6 +20,7 @@ from ringrift.bootstrap import (
 from ringrift.bootstrap.coordination import get_initialiser
 from ringrift.bootstrap.initialiser import Initialiser
 from ringrift.bootstrap.plan import get_initialization_order
+from ringrift.bootstrap.registry import InitPattern
 from ringrift.bootstrap.subscriptions import (
     DELEGATION_REGISTRY,
     INIT_CALL_REGISTRY,
@@ -33,9 +34,14 @@ from ringrift.errors import ConfigError
 from ringrift.events.resilience import resilient_handler
 from ringrift.events.router import get_router
 from ringrift.health.contracts import get_coordinator
+from ringrift.health.health_manager import get_health_manager
+from ringrift.learning.pipeline_orchestrator import get_pipeline_orchestrator
+from ringrift.learning.signals_source import get_open_run
 from ringrift.process import process_scope
+from ringrift.work.task_lifecycle import get_task_lifecycle_coordinator
 
-BUILT = {name for name, spec in COORDINATOR_REGISTRY.items() if not spec.not_built_reason}
+RETIRED = {name for name, spec in COORDINATOR_REGISTRY.items() if spec.pattern is InitPattern.SKIP}
+BUILT = {name for name, spec in COORDINATOR_REGISTRY.items() if not spec.not_built_reason} - RETIRED
 
 
 def one_of_all_down(health):
@@ -55,7 +61,13 @@ def check_status(status):
     assert up == BUILT
     assert status["errors"] == []
     assert status["initialized_count"] == len(BUILT)
-    assert set(status["not_built"]) == set(COORDINATOR_REGISTRY) - BUILT
+    assert set(status["not_built"]) == set(COORDINATOR_REGISTRY) - BUILT - RETIRED
+    assert status["skipped"] == ["recovery_manager"]
+    assert status["coordinators"]["recovery_manager"] == {
+        "initialized": False,
+        "subscribed": False,
+        "error": None,
+    }
     reason = status["coordinators"]["leadership_coordinator"]["error"]
     assert reason == "capability not built yet: leadership (comes with the cluster)"
     assert {"pipeline_orchestrator", "training_coordinator", "health_manager"} <= BUILT
@@ -160,11 +172,96 @@ def test_switches_leave_coordinators_out_and_unknown_ones_are_refused():
     status = bootstrap_coordination(enable_health=False, enable_leadership=False)
     assert status["disabled"] == ["health_manager", "leadership_coordinator"]
     assert status["coordinators"]["health_manager"]["error"] is None
-    assert status["skipped"] == ["error_coordinator"]
+    assert status["skipped"] == ["error_coordinator", "recovery_manager"]
     assert not is_coordination_ready()
     shutdown_coordination()
     with pytest.raises(ConfigError, match="knows no option 'enable_helth'"):
         bootstrap_coordination(enable_helth=False)
+
+
+def test_options_of_a_second_call_are_honored():
+    first = bootstrap_coordination(enable_health=False, enable_metrics=False)
+    assert not first["coordinators"]["health_manager"]["initialized"]
+    status = bootstrap_coordination(enable_health=True, pipeline_auto_trigger=True, training_epochs=3)
+    up = {name for name, item in status["coordinators"].items() if item["initialized"]}
+    assert {
+        "health_manager",
+        "error_coordinator",
+    } <= up  # the second needs the first
+    assert status["disabled"] == ["metrics_orchestrator"]  # of which the second call said nothing
+    assert get_coordinator("health_manager").is_subscribed
+    pipeline = get_pipeline_orchestrator()
+    assert pipeline.auto_trigger
+    assert pipeline.config.training_epochs == 3
+    assert initialize_all_coordinators(heartbeat_threshold=45, enable_metrics=True)["metrics"]
+    assert get_task_lifecycle_coordinator().heartbeat_threshold_s == 45
+    assert pipeline.config.training_epochs == 3
+    initialize_all_coordinators()
+    assert get_task_lifecycle_coordinator().heartbeat_threshold_s == 45
+    assert shutdown_coordination()["failed"] == 0
+
+
+def test_coordinators_are_listed_for_others_as_the_last_call_that_says_so_asks():
+    bootstrap_coordination(register_with_registry=False)
+    assert get_coordinator("health_manager") is None
+    bootstrap_coordination()
+    assert get_coordinator("health_manager") is None
+    bootstrap_coordination(register_with_registry=True)
+    assert get_coordinator("health_manager") is get_health_manager()
+    bootstrap_coordination(register_with_registry=False)
+    assert get_coordinator("health_manager") is None
+    shutdown_coordination()
+    initialize_all_coordinators()
+    assert get_coordinator("health_manager") is get_health_manager()
+
+
+async def test_options_of_a_second_call_inside_a_loop_are_honored():
+    await start_coordination(enable_health=False)
+    status = await start_coordination(enable_health=True)
+    assert status["coordinators"]["health_manager"]["initialized"]
+    await shutdown_all_coordinators()
+    await get_router().stop()
+    await close_engine()
+
+
+def test_options_of_a_second_call_that_come_too_late_are_refused_and_change_nothing():
+    status = bootstrap_coordination()
+    with pytest.raises(ConfigError, match="health_manager is up; shut the system down"):
+        bootstrap_coordination(enable_health=False, training_epochs=3)
+    assert get_bootstrap_status() == status
+    assert get_pipeline_orchestrator().config.training_epochs is None
+    get_open_run().loop = object()
+    with pytest.raises(ConfigError, match="the loop runs; stop it before you change training_epochs"):
+        bootstrap_coordination(training_epochs=3)
+    get_open_run().loop = None
+    assert bootstrap_coordination(enable_leadership=False, enable_health=True)["initialized"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"enable_pipeline": False, "training_epochs": 3}, "training_epochs is for pipeline_orchestrator"),
+        ({"enable_health": "no"}, "enable_health is 'no'"),
+        ({"max_retries": 0}, "at least one try"),
+        ({"retry_delay": "soon"}, "delay of 0 or more"),
+        ({"wrap_handlers": False}, "wrap_handlers"),
+        ({"auto_trigger_pipeline": "yes"}, "auto_trigger is 'yes'"),
+        ({"heartbeat_threshold": 0}, "heartbeat_threshold"),
+        ({"heartbeat_threshold": "long"}, "heartbeat_threshold"),
+    ],
+)
+def test_an_option_without_effect_is_refused_before_anything_is_up(wrong, text):
+    with pytest.raises(ConfigError, match=text):
+        initialize_all_coordinators(**wrong)
+    assert not get_bootstrap_status()["initialized"]
+    assert initialize_all_coordinators(wrap_handlers=True)["pipeline"]
+
+
+@pytest.mark.parametrize("wrong", [{"training_data_path": "x.npz"}, {"training_model_version": "v7"}])
+def test_a_value_that_the_pipeline_cannot_honor_is_refused_before_anything_is_up(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        bootstrap_coordination(**wrong)
+    assert not get_bootstrap_status()["initialized"]
 
 
 def test_a_required_master_loop_and_required_coordinators_are_errors(monkeypatch):

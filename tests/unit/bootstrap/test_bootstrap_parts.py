@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ from ringrift.bootstrap.singletons import SingletonMeta, SingletonMixin, singlet
 from ringrift.bootstrap.snapshots import PersistentState, SnapshotCoordinator
 from ringrift.engine.opening import close_engine, memory_engine
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, SchemaTooNew
+from ringrift.health.coordinators import CoordinatorBase, CoordinatorRegistry
+from ringrift.health.health_manager import UnifiedHealthManager
 from ringrift.health.snapshots import SnapshotStore, StateSnapshot
 from ringrift.testing.simulation import ManualRuntime
 
@@ -189,6 +192,30 @@ async def test_one_bad_snapshot_keeps_no_other_from_being_restored():
     assert fresh["bad"].promoted_at == {}
 
 
+@pytest.mark.parametrize("store", [Path("state.db"), "state.db", {}])
+def test_a_snapshot_coordinator_of_another_kind_of_store_is_refused_when_it_is_made(store):
+    with pytest.raises(ConfigError, match="must be a SnapshotStore"):
+        SnapshotCoordinator(store)
+    with pytest.raises(ConfigError, match="keys and values"):
+        SnapshotStore(store)
+
+
+async def test_a_component_without_state_is_refused_by_name():
+    snapshots = SnapshotCoordinator(make_store()[0])
+    for call in (snapshots.save, snapshots.restore):
+        with pytest.raises(ConfigError, match="no state for clock"):
+            await call("clock", object())
+
+
+def test_coordinators_without_a_name_or_an_end_are_refused_when_they_are_registered():
+    with pytest.raises(ConfigError, match="name of a coordinator"):
+        CoordinatorBase(None)
+    with pytest.raises(ConfigError, match="is no coordinator"):
+        CoordinatorRegistry().register(object())
+    with pytest.raises(ConfigError, match="async function"):
+        UnifiedHealthManager().register_recovery("node-1", "reboot")
+
+
 # --- views ---------------------------------------------------------------------------------------------
 
 
@@ -216,8 +243,26 @@ def test_one_instance_per_class_and_process():
     assert not Clock.has_instance()
 
     class Single(metaclass=SingletonMeta):
-        pass
+        def __init__(self, zone="utc"):
+            self.zone = zone
 
     assert Single() is Single()
+    with pytest.raises(ConfigError, match="made with other arguments"):
+        Single("cet")
     get_clock = singleton(Clock)
     assert get_clock() is Clock.get_instance()
+
+
+def test_arguments_that_come_after_the_instance_are_refused_and_never_ignored():
+    class Clock(SingletonMixin):
+        def __init__(self, zone="utc"):
+            self.zone = zone
+
+    clock = Clock.get_instance("cet")
+    assert Clock.get_instance("cet") is clock
+    assert Clock.get_instance() is clock
+    for arguments in ({"zone": "jst"}, {"zone": "utc"}):
+        with pytest.raises(ConfigError, match="Clock already"):
+            Clock.get_instance(**arguments)
+    Clock.reset_instance()
+    assert Clock.get_instance(zone="jst").zone == "jst"

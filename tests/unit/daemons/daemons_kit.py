@@ -80,7 +80,6 @@ class Steady:
         self.paused = False
         self.healthy: Any = True
         self.health_checks = 0
-        self.hosts: dict[str, str] = {}
 
     def __call__(self) -> Steady:
         return self
@@ -104,12 +103,6 @@ class Steady:
 
     def resume(self) -> None:
         self.paused = False
-
-    def mark_host_offline(self, host: str) -> None:
-        self.hosts[host] = "offline"
-
-    def mark_host_online(self, host: str) -> None:
-        self.hosts[host] = "online"
 
 
 class Crasher:

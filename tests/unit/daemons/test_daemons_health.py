@@ -9,12 +9,35 @@ import pytest
 from daemons_kit import HOUR_S, Crasher, Steady, Stubborn, in_simulation, make_manager, own_type
 
 from ringrift.daemons.loop_watchdog import NOBODY, Incident
-from ringrift.daemons.types import DaemonState, DaemonType
+from ringrift.daemons.types import DaemonInfo, DaemonState, DaemonType
 from ringrift.events.router import UnifiedEventRouter
 from ringrift.events.unified_router import Surroundings
 from ringrift.testing.simulation import SimulatedRuntime
 
 MINE, NEEDED, OTHER = own_type("MINE"), own_type("NEEDED"), own_type("OTHER")
+
+
+def test_a_daemon_whose_start_nobody_noted_has_no_uptime() -> None:
+    assert DaemonInfo(MINE, state=DaemonState.RUNNING).uptime_seconds == 0.0
+    assert DaemonInfo(MINE, state=DaemonState.RUNNING, start_time=4e9).uptime_seconds == 0.0
+    assert DaemonInfo(MINE, state=DaemonState.RUNNING, start_time=1.0).uptime_at(3.5) == 2.5
+    assert DaemonInfo(MINE, start_time=1.0).uptime_at(3.5) == 0.0
+
+
+@pytest.mark.parametrize("answer", [None, "fine", {"message": "fine"}])
+def test_a_check_that_says_nothing_is_not_taken_for_health(answer: Any) -> None:
+    async def main() -> None:
+        manager, daemon = make_manager(), Steady()
+        daemon.healthy = answer
+        manager.register_factory(MINE, daemon, startup_grace_period=0, health_check_interval=10)
+        await manager.start(MINE)
+        await asyncio.sleep(11)
+        health = manager.get_all_daemon_health()[MINE]
+        assert not health["healthy"]
+        assert "says nothing" in health["message"]
+        await manager.shutdown()
+
+    in_simulation(main)
 
 
 def test_a_healthy_run_is_restarted_at_once_and_a_short_one_is_not() -> None:

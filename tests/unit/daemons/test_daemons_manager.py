@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import structlog
 from daemons_kit import HOUR_S, Crasher, Steady, in_simulation, make_manager, own_type
 
 from ringrift.daemons.graph import DependencyValidationError
+from ringrift.daemons.manager import DaemonManager, get_daemon_manager, reset_daemon_manager
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.errors import ConfigError
 from ringrift.events.router import UnifiedEventRouter
@@ -39,17 +41,39 @@ def test_a_name_stands_for_its_daemon_and_an_unknown_one_for_none() -> None:
     in_simulation(main)
 
 
-def test_a_start_without_its_dependency_is_refused_with_the_reason() -> None:
+def test_a_start_before_its_dependency_waits_for_it_and_says_so() -> None:
     async def main() -> None:
         manager = make_manager()
         manager.register_factory(NEEDED, Steady())
         manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
         assert not await manager.start(MINE)
-        assert manager.get_status()[MINE].last_error == "needs needed, not running"
+        assert manager.why(MINE) == "waits for needed"
+        assert manager.get_status()[MINE].last_error is None  # nothing failed
+        health = manager.get_all_daemon_health()[MINE]
+        assert (health["healthy"], health["message"]) == (False, "waits for needed")
         await asyncio.sleep(HOUR_S)
-        assert not manager.is_running(MINE)  # a refused start leaves no wish behind
+        assert not manager.is_running(MINE)
         assert await manager.start(NEEDED)
-        assert await manager.start(MINE)
+        await asyncio.sleep(1)
+        assert manager.is_running(MINE)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_start_whose_dependency_can_never_come_is_refused_and_leaves_no_wish_behind() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(MINE, Steady(), depends_on=[DaemonType.IDLE_RESOURCE])
+        manager.register_factory(OTHER, Steady(), depends_on=[NEEDED])
+        for waits in (False, True):
+            assert not await manager.start(MINE, wait_for_deps=waits)
+            assert "needs idle_resource: capability not built yet" in (
+                manager.get_status()[MINE].last_error or ""
+            )
+            assert not await manager.start(OTHER, wait_for_deps=waits)
+            assert manager.get_status()[OTHER].last_error == "needs needed: needed is not registered"
+        assert manager.why(MINE) == manager.why(OTHER) == "not started"
         await manager.shutdown()
 
     in_simulation(main)
@@ -130,21 +154,34 @@ def test_a_manager_on_another_live_loop_is_not_shut_down_behind_its_back() -> No
         runner.run(manager.shutdown())
 
 
-def test_a_start_can_wait_for_its_dependency() -> None:
+def test_a_start_that_waits_for_its_dependencies_starts_them() -> None:
     async def main() -> None:
         manager, loop = make_manager(), asyncio.get_running_loop()
+        manager.register_factory(OTHER, Steady())
+        manager.register_factory(NEEDED, Steady(), depends_on=[OTHER])
+        manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
+        assert await manager.start(MINE, wait_for_deps=True)
+        assert manager.is_running(NEEDED)
+        assert manager.is_running(OTHER)
+        assert loop.time() == pytest.approx(0)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_start_waits_no_longer_than_its_limit_for_a_dependency_that_does_not_come_up() -> None:
+    async def main() -> None:
+        manager, loop = make_manager(dependency_wait_timeout=12.0), asyncio.get_running_loop()
         manager.register_factory(NEEDED, Steady())
         manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
-        waiting = asyncio.create_task(manager.start(MINE, wait_for_deps=True))
-        await asyncio.sleep(7)
-        assert await manager.start(NEEDED)
-        assert await waiting
-        assert loop.time() == pytest.approx(7)
-        await manager.stop(MINE)
-        await manager.stop(NEEDED)
-        began = loop.time()
+        manager.pause(NEEDED)
+        manager.supervisor.units[NEEDED].stops_to_pause = True
         assert not await manager.start(MINE, wait_for_deps=True)
-        assert loop.time() - began == pytest.approx(30.0)
+        assert loop.time() == pytest.approx(12.0)
+        assert manager.why(MINE) == "waits for needed"
+        manager.resume(NEEDED)
+        await asyncio.sleep(1)
+        assert manager.is_running(MINE)
         await manager.shutdown()
 
     in_simulation(main)
@@ -161,7 +198,8 @@ def test_a_missing_soft_dependency_degrades_unless_the_row_is_strict() -> None:
         assert (info.degraded_mode, info.missing_soft_deps) == (True, [NEEDED])
         assert not await manager.start(OTHER)
         await manager.start(NEEDED)
-        assert await manager.start(OTHER)
+        await asyncio.sleep(1)
+        assert manager.is_running(OTHER)
         assert not manager.get_status()[OTHER].degraded_mode
         await manager.shutdown()
 
@@ -316,6 +354,10 @@ def test_a_cascade_of_crashes_makes_its_category_wait_together() -> None:
         {"max_restart_attempts": -1},
         {"memory_limit_percent": 0},
         {"recovery_cooldown": "soon"},
+        {"auto_start": "yes"},
+        {"auto_start": 1},
+        {"health_check_interval": True},
+        {"max_restart_attempts": 2.5},
     ],
 )
 def test_an_unsafe_config_is_refused_by_name(wrong: dict[str, Any]) -> None:
@@ -337,6 +379,123 @@ def test_registering_is_refused_while_it_runs_and_for_unknown_keywords() -> None
         await manager.shutdown()
 
     in_simulation(main)
+
+
+def takes_two(first: int, second: int) -> None:
+    """A function that nobody can call as a factory."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"daemon_type": "my_daemon"}, 'DaemonType.register("MY_DAEMON")'),
+        ({"daemon_type": None}, "None is no daemon type"),
+        ({"factory": takes_two}, "missing a required argument: 'first'"),
+        ({"depends_on": "event_router"}, "depends_on"),
+        ({"depends_on": ["my_daemon"]}, "'my_daemon' is no daemon type"),
+        ({"depends_on": 5}, "depends_on"),
+        ({"depends_on": [OTHER]}, "depends on itself"),
+        ({"soft_depends_on": NEEDED}, "soft_depends_on"),
+        ({"health_check_interval": "often"}, "health_check_interval"),
+        ({"health_check_interval": 0}, "health_check_interval"),
+        ({"health_check_interval": float("nan")}, "health_check_interval"),
+        ({"auto_restart": "no"}, "auto_restart"),
+        ({"max_restarts": "many"}, "max_restarts"),
+        ({"max_restarts": -1}, "max_restarts"),
+        ({"max_restarts": True}, "max_restarts"),
+        ({"category": "colourful"}, "category"),
+        ({"isolation": "island"}, "isolation"),
+        ({"startup_mode": "maybe"}, "startup_mode"),
+        ({"pausable": "yes"}, "pausable"),
+        ({"profiles": "standard"}, "profiles"),
+        ({"profiles": ["nonsense"]}, "nonsense"),
+        ({"capability": "flying"}, "flying"),
+        ({"settings": "kind=all"}, "settings"),
+        ({"deprecated_for": "my_daemon"}, "'my_daemon' is no daemon type"),
+        ({"startup_grace_period": "long"}, "startup_grace_period"),
+        ({"ready_timeout": -1.0}, "ready_timeout"),
+        ({"delay_s": "soon"}, "delay_s"),
+        ({"jitter_share": 2}, "jitter_share"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once_and_leaves_the_manager_as_it_was(
+    wrong: dict[str, Any], text: str
+) -> None:
+    async def main() -> None:
+        manager = make_manager()
+        before = manager.get_status()["daemons"]
+        given: dict[str, Any] = {"daemon_type": OTHER, "factory": Steady(), **wrong}
+        with pytest.raises(ConfigError, match=re.escape(text)):
+            manager.register_factory(**given)
+        assert manager.get_status()["daemons"] == before
+        manager.register_factory(MINE, Steady())
+        assert await manager.start(MINE)
+        assert manager.health_check().healthy
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_daemon_is_registered_under_its_name_as_text_once_the_name_is_known() -> None:
+    async def main() -> None:
+        manager, _, _ = make_manager(), own_type("MINE"), own_type("NEEDED")
+        manager.register_factory("mine", Steady(), depends_on=["needed"])  # type: ignore[arg-type, list-item]
+        manager.register_factory("needed", Steady(), profiles={"minimal"}, category="sync")  # type: ignore[arg-type]
+        assert await manager.start(MINE, wait_for_deps=True)
+        assert manager.get_status()["daemons"]["needed"]["category"] == "sync"
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_calls_with_arguments_of_another_kind_say_what_is_wrong() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        with pytest.raises(ConfigError, match="profile='coordinator'"):
+            await manager.start_all("coordinator")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="'nonsense' is no daemon type"):
+            await manager.start_all(["nonsense"])  # type: ignore[list-item]
+        with pytest.raises(ConfigError, match="several daemon types"):
+            manager.readiness_probe("event_router")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="within_seconds"):
+            manager.get_recent_restarts("an hour")  # type: ignore[arg-type]
+        for timeout in (-1, "soon"):
+            with pytest.raises(ConfigError, match="timeout"):
+                await manager.shutdown(timeout=timeout)  # type: ignore[arg-type]
+
+    in_simulation(main)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"config": {"auto_start": True}}, {"registry": {}}, {"ledger": "file"}, {"bus": "events"}]
+)
+def test_a_manager_of_wrong_parts_is_refused_when_it_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        DaemonManager(**wrong)
+
+
+def test_the_manager_of_the_process_has_the_configuration_of_the_first_call_and_refuses_another() -> None:
+    asked = DaemonManagerConfig(max_restart_attempts=2)
+    manager = get_daemon_manager(asked)
+    assert manager.config == asked
+    assert get_daemon_manager() is manager
+    assert get_daemon_manager(DaemonManagerConfig(max_restart_attempts=2)) is manager
+    assert DaemonManager.get_instance() is manager
+    with pytest.raises(ConfigError, match="another configuration"):
+        get_daemon_manager(DaemonManagerConfig(max_restart_attempts=3))
+    with pytest.raises(ConfigError, match="DaemonManagerConfig"):
+        get_daemon_manager({"max_restart_attempts": 2})  # type: ignore[arg-type]
+    reset_daemon_manager()
+    assert not DaemonManager.has_instance()
+    assert get_daemon_manager().config == DaemonManagerConfig()
+    with pytest.raises(ConfigError, match="another configuration"):
+        get_daemon_manager(asked)
+
+
+@pytest.mark.parametrize("name", [5, "", "lower", "WITH SPACE"])
+def test_a_name_that_can_name_no_daemon_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match="no daemon name"):
+        DaemonType.register(name)
 
 
 def test_a_manager_that_was_shut_down_can_be_used_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from daemons_kit import own_type, rows
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.capabilities import CAPABILITIES
+from ringrift.daemons.child_process import ProcessDaemon
 from ringrift.daemons.graph import (
     PROFILES,
     DependencyValidationError,
@@ -31,6 +33,7 @@ from ringrift.daemons.registry_checks import (
     validate_startup_order_consistency,
     validate_startup_order_or_raise,
 )
+from ringrift.daemons.runners import get_runner
 from ringrift.daemons.types import (
     CRITICAL_DAEMONS,
     DAEMON_STARTUP_ORDER,
@@ -181,6 +184,24 @@ def test_a_type_of_ones_own_behaves_like_a_member() -> None:
 def test_a_name_that_is_taken_or_no_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         DaemonType.register(name)
+
+
+@pytest.mark.parametrize("command", ["my-program --serve", [], ["sleep", 5], None])
+def test_a_command_that_cannot_be_run_is_refused_when_its_daemon_is_made(command: Any) -> None:
+    with pytest.raises(ConfigError, match="command"):
+        ProcessDaemon(command)
+
+
+@pytest.mark.parametrize("entry_point", ["my_module", ":factory", "my_module:", None])
+def test_an_entry_point_that_names_no_factory_is_refused_when_its_daemon_is_made(entry_point: Any) -> None:
+    with pytest.raises(ConfigError, match="entry point"):
+        ProcessDaemon.for_entry_point(entry_point)
+
+
+@pytest.mark.parametrize("daemon", ["nonsense", None, DaemonType.IDLE_RESOURCE])
+def test_a_runner_of_what_cannot_run_is_refused(daemon: Any) -> None:
+    with pytest.raises(ConfigError, match=r"no daemon type|cannot run"):
+        get_runner(daemon)
 
 
 def test_marking_a_daemon_ready_without_a_manager_does_nothing() -> None:

@@ -95,13 +95,19 @@ class World:
             if not units[need].view().satisfies:
                 self.broken.append(f"{daemon_type} began without {need}")
 
+    def needs_of(self, daemon_type: DaemonType) -> list[DaemonType]:
+        """It and everything that it needs: whoever starts it with those starts them all."""
+        needs = self.manager.supervisor.units[daemon_type].spec.depends_on
+        return [daemon_type, *(t for need in needs for t in self.needs_of(need))]
+
     async def act(self) -> None:
         daemon_type, react = self.rng.choice(TYPES), self.manager.reactions
         step = self.rng.choice(["start", "stop", "start_all", "lead", "follow", "press", "release", "clear"])
         self.reached[step] += 1
         if step == "start":
-            self.forbidden.discard(daemon_type)
-            await self.manager.start(daemon_type, wait_for_deps=self.rng.random() < 0.5)
+            with_needs = self.rng.random() < 0.5
+            self.forbidden -= set(self.needs_of(daemon_type)) if with_needs else {daemon_type}
+            await self.manager.start(daemon_type, wait_for_deps=with_needs)
         elif step == "stop":
             assert await self.manager.stop(daemon_type)
             self.forbidden.add(daemon_type)

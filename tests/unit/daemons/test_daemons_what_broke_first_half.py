@@ -75,11 +75,12 @@ def test_02_a_safety_stop_is_not_undone() -> None:
         assert (daemon.alive, daemon.lives) == (0, 1)
         assert NOT_LEADER in manager.why(MINE)
         await react.on_split_brain_detected({"leaders_seen": ["a", "b"]})
+        for say in (react.on_leader_elected, react.on_split_brain_resolved):
+            await say({"leader_id": "here", "canonical_leader": "here"})  # words, and no proof
+            await asyncio.sleep(10 * HOUR_S)
+            assert (daemon.alive, daemon.lives) == (0, 1)
         election.leads = True
         await react.on_leader_elected({"leader_id": "elsewhere"})
-        await asyncio.sleep(10 * HOUR_S)
-        assert daemon.alive == 0
-        await react.on_split_brain_resolved({"canonical_leader": "here"})
         await asyncio.sleep(1)
         assert (daemon.alive, daemon.lives) == (1, 2)
         await manager.shutdown()
@@ -96,9 +97,78 @@ def test_nothing_stops_because_an_event_says_that_another_one_leads() -> None:
             if proof:
                 Election(manager).leads = True
             await manager.reactions.on_leader_elected({"leader_id": "evil"})
+            await manager.reactions.on_leader_lost({"old_leader_id": "here", "reason": "evil says so"})
             await manager.reactions.on_split_brain_detected({"leaders_seen": ["evil", "here"]})
             await asyncio.sleep(HOUR_S)
             assert (daemon.alive, daemon.lives) == (1, 1)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+@pytest.mark.parametrize("event", ["leader_elected", "leader_lost", "split_brain_detected"])
+def test_every_word_about_leadership_stops_the_loop_only_where_it_cannot_prove_its_lease(event: str) -> None:
+    async def main() -> None:
+        manager, loop, view = make_manager(), Steady(), Steady()
+        manager.register_factory(DaemonType.DATA_PIPELINE, loop)
+        manager.register_factory(MINE, view)
+        await manager.start_all([DaemonType.DATA_PIPELINE, MINE])
+        election, hear = Election(manager), getattr(manager.reactions, f"on_{event}")
+        await hear({})
+        await asyncio.sleep(1)
+        assert (loop.alive, loop.lives) == (1, 1)
+        election.leads = False
+        await hear({})
+        await asyncio.sleep(1)
+        assert (loop.alive, view.alive) == (0, 1)
+        assert NOT_LEADER in manager.why(DaemonType.DATA_PIPELINE)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_lease_that_could_not_be_looked_at_for_a_moment_stops_the_loop_for_that_moment() -> None:
+    async def main() -> None:
+        manager, loop = make_manager(), Steady()
+        manager.register_factory(DaemonType.DATA_PIPELINE, loop)
+        await manager.start(DaemonType.DATA_PIPELINE)
+
+        async def fail() -> bool:
+            raise OSError("the store is away")
+
+        async def hang() -> bool:
+            await asyncio.sleep(HOUR_S)
+            return True
+
+        for lives, prove in enumerate((fail, hang), start=1):
+            manager.reactions.leads = prove
+            await manager.reactions.on_leader_lost({})
+            await asyncio.sleep(1)
+            assert (loop.alive, loop.lives) == (0, lives)
+            manager.reactions.leadership_proved()
+            await asyncio.sleep(1)
+            assert (loop.alive, loop.lives) == (1, lives + 1)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
+def test_a_split_brain_holds_what_two_leaders_must_not_do_until_it_is_resolved() -> None:
+    async def main() -> None:
+        manager, careful = make_manager(), Steady()
+        manager.register_factory(MINE, careful, split_brain_stop=True)
+        await manager.start(MINE)
+        election, react = Election(manager), manager.reactions
+        election.leads = False
+        await react.on_leader_elected({})
+        await asyncio.sleep(1)
+        assert careful.alive == 1  # followers do this, too
+        await react.on_split_brain_detected({})
+        await asyncio.sleep(1)
+        assert careful.alive == 0
+        await react.on_split_brain_resolved({})
+        await asyncio.sleep(1)
+        assert careful.alive == 1
         await manager.shutdown()
 
     in_simulation(main)
@@ -142,7 +212,7 @@ def test_03_a_crash_bounces_only_dependents_whose_row_asks() -> None:
     in_simulation(main)
 
 
-def test_04_health_pause_and_host_marks_reach_the_real_daemon() -> None:
+def test_04_health_and_pause_reach_the_real_daemon() -> None:
     async def main() -> None:
         manager, daemon = make_manager(), Steady()
         manager.register_factory(
@@ -159,9 +229,6 @@ def test_04_health_pause_and_host_marks_reach_the_real_daemon() -> None:
         await react.on_backpressure_released({})
         await asyncio.sleep(0)
         assert not daemon.paused
-        await react.on_host_offline({"node_id": "gpu-7"})
-        await react.on_host_online({"node_id": "gpu-8"})
-        assert daemon.hosts == {"gpu-7": "offline", "gpu-8": "online"}
         await manager.shutdown()
         assert manager.get_status()[MINE].instance is None
 

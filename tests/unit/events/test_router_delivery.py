@@ -144,7 +144,7 @@ async def test_events_reach_a_slow_subscription_one_at_a_time_and_in_order(route
 
     router.subscribe("MY_EVENT", slow)
     router.subscribe("MY_EVENT", recorder(calls, "fast"))
-    tasks = [router.publish_sync("MY_EVENT", {"n": n}) for n in range(20)]
+    tasks = [router.delivery(router.publish_sync("MY_EVENT", {"n": n})) for n in range(20)]
     await asyncio.gather(*tasks)
     assert [n for label, n in calls if label == "slow"] == list(range(20))
     assert [n for label, n in calls if label == "fast"] == list(range(20))

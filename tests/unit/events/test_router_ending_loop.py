@@ -113,7 +113,7 @@ def test_what_publishers_wait_for_becomes_dead_letters(router, letters):
 
     async def main():
         await busy_with_the_first(router)
-        waiting = [router.publish_sync("WORK", {"n": n}) for n in (1, 2)]
+        waiting = [router.delivery(router.publish_sync("WORK", {"n": n})) for n in (1, 2)]
         while [len(item.mailbox) for item in router.subscriptions_to("WORK")] != [2]:
             await asyncio.sleep(0.001)
         router.publish_sync("FAN_OUT")
@@ -220,7 +220,7 @@ def test_a_loop_that_stands_still_with_its_tasks_leaves_dead_letters_to_the_next
 
     async def main():
         kept.append(await busy_with_the_first(router))
-        kept.append(router.publish_sync("FAN_OUT"))
+        kept.append(router.delivery(router.publish_sync("FAN_OUT")))
         await is_left.wait()
 
     loop.run_until_complete(main())

@@ -4,7 +4,9 @@ import asyncio
 import threading
 from collections import Counter
 
-from ringrift.errors import Unavailable
+import pytest
+
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.dead_letters import get_dead_letter_queue
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router, publish_sync, reset_router, subscribe
@@ -16,7 +18,7 @@ def test_without_a_loop_everything_is_handled_on_return():
 
     async def slow(event):
         await asyncio.sleep(0.001)
-        router.publish_sync("SECOND")  # inside a loop now: a task, which must not get lost
+        router.publish_sync("SECOND")  # inside a loop now: it must not get lost
         seen.append(event["n"])
 
     router.subscribe("MY_EVENT", slow)
@@ -27,12 +29,41 @@ def test_without_a_loop_everything_is_handled_on_return():
     assert seen == [0, "second", 1, "second", 2, "second"]
 
 
-async def test_inside_a_loop_it_returns_a_task():
+async def test_inside_a_loop_it_returns_the_event_which_is_on_its_way():
+    router, seen = UnifiedEventRouter(), []
+    router.subscribe("TRAINING_COMPLETED", seen.append)
+    event = router.publish_sync("training_completed", {"config": "hex8_2p", "success": False}, "me")
+    assert isinstance(event, RouterEvent)
+    assert (event.event_type, event.source, event.success) == ("TRAINING_COMPLETED", "me", False)
+    assert event.payload["config_key"] == "hex8_2p"
+    assert event.event_id
+    assert event.trace_id
+    assert seen == []
+    delivery = router.delivery(event)
+    assert await delivery is event
+    assert seen == [event]
+    assert router.delivery(event) is None
+    stats = router.get_stats()
+    assert (stats["total_events_routed"], stats["unknown_events"]) == (1, 0)
+
+
+async def test_inside_a_loop_a_wrong_event_raises_at_once():
+    router = UnifiedEventRouter()
+    for wrong in ({"payload": ["no", "table"]}, {"source": 5}):
+        with pytest.raises(ConfigError):
+            router.publish_sync("MY_EVENT", **wrong)
+    with pytest.raises(ConfigError):
+        router.publish_sync(object())
+
+
+async def test_inside_a_loop_an_event_with_a_known_id_is_delivered_once():
     router, seen = UnifiedEventRouter(), []
     router.subscribe("MY_EVENT", seen.append)
-    task = router.publish_sync("MY_EVENT", {"n": 1})
-    assert isinstance(task, asyncio.Task)
-    assert (await task).payload == {"n": 1}
+    event = RouterEvent("MY_EVENT", {"n": 1})
+    for _ in range(2):
+        published = router.publish_sync(event)
+        assert published is event
+        await router.delivery(event)
     assert len(seen) == 1
 
 
@@ -99,7 +130,7 @@ def test_many_threads_at_once():
 async def test_module_functions_use_the_one_router():
     seen = []
     handle = subscribe("CHECKPOINT_SAVED", seen.append)
-    await publish_sync("CHECKPOINT_SAVED", {})
+    await get_router().delivery(publish_sync("CHECKPOINT_SAVED", {}))
     assert len(seen) == 1
     assert get_router().has_subscribers("CHECKPOINT_SAVED")
     handle()

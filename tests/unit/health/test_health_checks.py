@@ -32,6 +32,11 @@ def test_uptime_grace_is_true_while_starting():
     assert not HealthCheckHelper.check_uptime_grace(start_time=NOW - 30, grace_period=30, now_s=NOW)[0]
 
 
+@pytest.mark.parametrize("never", [0.0, 0, None])
+def test_what_never_started_is_not_judged_by_its_uptime(never):
+    assert HealthCheckHelper.check_uptime_grace(never, now_s=NOW) == (True, "not started yet")
+
+
 @pytest.mark.parametrize("entry", [NOW - 10, (NOW - 10, "boom"), {"timestamp": NOW - 10}])
 def test_recent_errors_counts_only_the_window(entry):
     check = HealthCheckHelper.check_recent_errors
@@ -63,6 +68,8 @@ def test_unknown_is_not_healthy(unknown):
 
 def test_connection_subscription_dependency_memory_and_details():
     helper = HealthCheckHelper
+    assert helper.check_connection_health(True) == (True, "connected")
+    assert helper.check_connection_health(False) == (False, "not connected")
     assert helper.check_connection_health(True, NOW - 60, now_s=NOW)[0]
     assert not helper.check_connection_health(True, NOW - 61, now_s=NOW)[0]
     assert helper.check_connection_health(False, NOW, now_s=NOW) == (False, "not connected")
@@ -103,7 +110,7 @@ async def test_an_answer_that_says_nothing_is_unhealthy(answer):
     assert not (await invoke_health_check(Answering(answer))).healthy
 
 
-async def test_a_check_that_raises_or_is_missing_is_unhealthy_unless_asked_otherwise():
+async def test_a_check_that_raises_is_unhealthy_and_one_that_is_missing_unless_the_caller_vouches_for_it():
     class Raising:
         def health_check(self):
             raise KeyError("gone")
@@ -111,8 +118,11 @@ async def test_a_check_that_raises_or_is_missing_is_unhealthy_unless_asked_other
     result = await invoke_health_check(Raising())
     assert not result.healthy
     assert "KeyError" in result.message
+    assert not (await invoke_health_check(Raising(), default_on_error=True)).healthy
     assert not (await invoke_health_check(object())).healthy
-    assert (await invoke_health_check(Raising(), default_on_error=True)).healthy
+    vouched = await invoke_health_check(object(), default_on_error=True)
+    assert (vouched.healthy, vouched.status) == (True, CoordinatorStatus.DEGRADED)
+    assert "has no health_check" in vouched.message
 
 
 async def test_one_directory_serves_every_view():

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from learning_story import Story
 
+from ringrift.engine.leases import CONTROL_LEASE, NamedLease
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError
 from ringrift.events.catalog import CATALOG
@@ -28,6 +29,7 @@ from ringrift.learning.rules import LearningRules, learning_rules
 from ringrift.learning.run_choice import CHOICE_KEY
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.learning.signals_source import get_open_run
+from ringrift.runtime import system_runtime
 from ringrift.work.scheduling_bell import get_bell
 
 CONFIG = "square8_2p"
@@ -139,8 +141,29 @@ def test_what_bootstrap_was_asked_for_reaches_the_rules():
         6.0,
     )
     assert rules.bucket.chunk_steps == LearningRules().bucket.chunk_steps
-    with pytest.raises(ConfigError, match="training_epochs is 0"):
-        PipelineConfig(training_epochs=0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"training_epochs": 0},
+        {"training_epochs": 1.5},
+        {"training_batch_size": "many"},
+        {"training_model_version": "v7"},
+        {"training_data_path": "samples.npz"},
+    ],
+)
+def test_what_bootstrap_was_asked_for_and_cannot_be_done_is_refused(wrong):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}"):
+        PipelineConfig(**wrong)
+
+
+def test_wiring_again_keeps_what_was_asked_for_before():
+    wire_pipeline_events(True, training_epochs=3)
+    wire_pipeline_events(training_batch_size=64)
+    config = get_pipeline_orchestrator().config
+    assert (config.auto_trigger, config.training_epochs, config.training_batch_size) == (True, 3, 64)
 
 
 def test_the_documents_functions():
@@ -172,6 +195,26 @@ async def test_without_auto_trigger_nothing_follows_by_itself(router):
     task = asyncio.create_task(daemon.run())
     await until(lambda: "auto-trigger" in daemon.health_check().message)
     assert get_open_run().loop is None
+    await ended(task)
+
+
+async def test_the_loop_runs_in_no_process_while_another_one_holds_control(router):
+    engine = await get_engine()
+    await engine.kv.put(CHOICE_KEY, msgspec.json.encode({"configs": ["hex8_2p"], "workers": 2}))
+    wire_pipeline_events(True)
+    control = NamedLease(engine.kv, system_runtime(), CONTROL_LEASE, holder="another process")
+    await control.acquire(wait_s=1.0)
+    daemon = DataPipelineDaemon(router=router)
+    task = asyncio.create_task(daemon.run())
+    await until(lambda: "which another process holds" in daemon.health_check().message)
+    assert get_open_run().loop is None
+    await control.release()
+    await until(lambda: get_open_run().loop is not None)
+    await control.acquire(wait_s=1.0)
+    await until(lambda: "which another process holds" in daemon.health_check().message)
+    assert get_open_run().loop is None
+    await control.release()
+    await until(lambda: get_open_run().loop is not None)
     await ended(task)
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ringrift.errors import Unavailable
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.router import get_router
 from ringrift.work.task_decorators import async_task_context
 from ringrift.work.tasks import (
@@ -80,6 +80,33 @@ def test_a_block_knows_its_task(told):
             {"games": 5},
         )
         assert task.task_id.startswith("selfplay-")
+
+
+def test_a_block_is_registered_under_the_id_and_on_the_node_that_it_names(told):
+    with task_context("sync", task_id="sync-of-monday", node_id="node-1", metadata={"a": 1}, b=2) as task:
+        (running,) = TaskCoordinator.get_instance().get_tasks("sync")
+        assert (running.task_id, running.node) == ("sync-of-monday", "node-1")
+    assert (task.task_id, task.node_id, task.metadata) == ("sync-of-monday", "node-1", {"a": 1, "b": 2})
+    assert {(payload["task_id"], payload["node_id"]) for _, payload in told} == {("sync-of-monday", "node-1")}
+
+
+async def test_an_async_block_is_registered_under_the_id_that_it_names(told):
+    async with async_task_context("sync", task_id="sync-of-monday"):
+        (running,) = await asyncio.to_thread(TaskCoordinator.get_instance().get_tasks, "sync")
+        assert running.task_id == "sync-of-monday"
+
+
+@pytest.mark.parametrize("wrong", [{"task_id": ""}, {"task_id": 5}, {"config_key": "hex8_2p"}])
+def test_an_option_that_cannot_have_an_effect_is_refused(told, wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))), task_context("sync", **wrong):
+        raise AssertionError("must not run")
+    assert told == []
+
+
+def test_one_id_for_all_calls_of_a_function_is_refused():
+    for decorator in (coordinate_task, coordinate_async_task):
+        with pytest.raises(ConfigError, match="task_id"):
+            decorator("sync", task_id="sync-of-monday")
 
 
 def test_a_task_that_a_limit_refuses_does_not_run(told):

@@ -141,6 +141,8 @@ class AutoSyncDaemon(WakingDaemon):
             "SYNC_REQUEST": self._on_wish,
             "SYNC_RETRY_REQUESTED": self._on_wish,
             "NODE_RECOVERED": self._on_recovered,
+            "HOST_ONLINE": self._on_recovered,
+            "HOST_OFFLINE": self._on_offline,
             "TRAINING_STARTED": self._on_training,
             "MODEL_DISTRIBUTION_COMPLETE": self._on_new_data,
             "BACKPRESSURE_ACTIVATED": self._on_pressure,
@@ -157,6 +159,10 @@ class AutoSyncDaemon(WakingDaemon):
     def _on_wish(self, event: RouterEvent) -> None:
         self._wishes.at_once = True
         self._on_new_data(event)
+
+    def _on_offline(self, event: RouterEvent) -> None:
+        """Leave the host alone, also in a process that has no sync coordinator to hear of it."""
+        self._news.went_away(str(event.payload["node_id"]), self._runtime.now_s())
 
     def _on_recovered(self, event: RouterEvent) -> None:
         node = str(event.payload["node_id"])

@@ -233,7 +233,10 @@ class SyncCoordinator(WiredCoordinator):
         }
 
     def health_check(self) -> HealthCheckResult:
-        return self.facade.health_check().with_details(subscribed=self.is_subscribed)
+        health = self.facade.health_check().with_details(subscribed=self.is_subscribed)
+        if not self.is_subscribed:
+            return HealthCheckResult(False, self.status, "not wired", health.details)
+        return health
 
 
 def _level_of(value: Any) -> BackpressureLevel:

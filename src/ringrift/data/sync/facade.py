@@ -25,7 +25,7 @@ from ringrift.data.sync.requests import SyncBackend, SyncRequest, SyncResponse, 
 from ringrift.data.sync.trips import Courier, SyncPace, SyncTally, TripEnd
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 log = structlog.get_logger()
@@ -71,7 +71,7 @@ class _Run:
     done: bool = False
 
 
-class SyncFacade:
+class SyncFacade(SingletonMixin):
     """Routes requests and keeps count. Without a plane of its own it uses this process's."""
 
     capability: ClassVar[str] = "game_sync"
@@ -101,10 +101,6 @@ class SyncFacade:
         self._backends: set[SyncBackend] = set()
         self._last_error = ""
         self._under_way: dict[int, SyncProgress] = {}
-
-    @classmethod
-    def get_instance(cls) -> SyncFacade:
-        return get_sync_facade()
 
     async def sync(self, request: SyncRequest | Mapping[str, Any] | str, **options: Any) -> SyncResponse:
         """Bring data where it is asked to be; `ConfigError` for a request that cannot be understood."""
@@ -341,11 +337,11 @@ def _split(config_key: str | None) -> tuple[str | None, int | None]:
 
 def get_sync_facade() -> SyncFacade:
     """Return the facade of this process."""
-    return process_scope().get(SyncFacade, SyncFacade)
+    return SyncFacade.get_instance()
 
 
 def reset_sync_facade() -> None:
-    process_scope().drop(SyncFacade)
+    SyncFacade.reset_instance()
 
 
 async def sync(data_type: str, targets: list[str] | None = None, **options: Any) -> SyncResponse:

@@ -223,6 +223,8 @@ class TransferVerifier(WiredCoordinator):
 
     def health_check(self) -> HealthCheckResult:
         stats = self.get_stats()
+        if self.has_ended:
+            return HealthCheckResult(False, self.status, "not wired any more", stats)
         rate, aside = stats["verification_rate"], stats["quarantine_count"]
         if rate >= HEALTHY_SHARE and aside < QUARANTINED_MAX:
             return HealthCheckResult.ok("", **stats)
