@@ -173,8 +173,11 @@ _PRESENT: dict[str, Alias] = {
     "orchestrator_registry": Alias("roles"),
     "work_queue": Alias(
         "engine",
-        ("ringrift.engine.ports", "ringrift.engine.opening"),
-        names={"get_work_queue_status": "ringrift.work.tasks:get_work_queue_status"},
+        ("ringrift.coordination.work_queue", "ringrift.engine.ports", "ringrift.engine.opening"),
+        names={
+            "WorkQueue": "ringrift.coordination.work_queue:QueueHandle",
+            "get_work_queue_status": "ringrift.work.tasks:get_work_queue_status",
+        },
     ),
     "async_bridge_manager": Alias("engine", ("ringrift.engine.opening",)),
 }

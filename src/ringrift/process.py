@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
+
+from ringrift.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -20,6 +22,7 @@ class ProcessScope:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._instances: dict[type[Any], Any] = {}
+        self._made_with: dict[type[Any], tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def get(self, kind: type[T], make: Callable[[], T]) -> T:
         """Return the instance of *kind*, making it on first use."""
@@ -31,6 +34,25 @@ class ProcessScope:
                 self._instances[kind] = make()
             return cast(T, self._instances[kind])
 
+    def get_made_with(self, kind: type[T], make: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Return the instance of *kind*, made by *make* of the given arguments on first use.
+
+        Without arguments the caller takes what is there. Arguments other than those that the instance was
+        made with are a `ConfigError`: an object that ignores what it was asked for would be worse.
+        """
+        asked = (args, kwargs)
+        with self._lock:
+            if kind not in self._instances:
+                self._instances[kind] = make(*args, **kwargs)
+                self._made_with[kind] = asked
+            elif (args or kwargs) and asked != self._made_with.get(kind, ((), {})):
+                name = kind.__name__
+                raise ConfigError(
+                    f"the {name} of this process is there already and was made with other arguments; "
+                    f"drop it first ({name}.reset_instance()), or make one of your own ({name}(...))"
+                )
+            return cast(T, self._instances[kind])
+
     def peek(self, kind: type[T]) -> T | None:
         """Return the instance if there is one."""
         return cast("T | None", self._instances.get(kind))
@@ -39,16 +61,19 @@ class ProcessScope:
         """Install *instance*, replacing what was there."""
         with self._lock:
             self._instances[kind] = instance
+            self._made_with.pop(kind, None)
 
     def drop(self, kind: type[T]) -> T | None:
         """Forget the instance of *kind* and return it, so that the caller can close it."""
         with self._lock:
+            self._made_with.pop(kind, None)
             return cast("T | None", self._instances.pop(kind, None))
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._instances.clear()
+            self._made_with.clear()
 
 
 _SCOPE = ProcessScope()
@@ -57,3 +82,21 @@ _SCOPE = ProcessScope()
 def process_scope() -> ProcessScope:
     """Return this process's scope."""
     return _SCOPE
+
+
+class SingletonMixin:
+    """`get_instance()` gives the one instance of the class it is called on; each subclass has its own."""
+
+    @classmethod
+    def get_instance(cls, *args: Any, **kwargs: Any) -> Self:
+        """Return the instance, made of the arguments on first use; other ones later are a `ConfigError`."""
+        return process_scope().get_made_with(cls, cls, *args, **kwargs)
+
+    @classmethod
+    def has_instance(cls) -> bool:
+        return process_scope().peek(cls) is not None
+
+    @classmethod
+    def reset_instance(cls) -> Self | None:
+        """Forget the instance and return it, so that the caller can close it."""
+        return process_scope().drop(cls)

@@ -4,32 +4,47 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import structlog
 
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import EngineAt
 from ringrift.errors import RingRiftError
 from ringrift.health.isolation import attempt
 from ringrift.health.snapshots import SnapshotStore, StateSnapshot
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 
-__all__ = ["PersistentState", "SnapshotCoordinator", "StateSnapshot", "get_snapshot_coordinator"]
+__all__ = [
+    "PersistentState",
+    "SnapshotCoordinator",
+    "StateSnapshot",
+    "get_snapshot_coordinator",
+    "reset_snapshot_coordinator",
+]
 
 log = structlog.get_logger()
 
 
-class SnapshotCoordinator:
+class SnapshotCoordinator(SingletonMixin):
     """Components are those with `get_state` and `restore_state`; the rest is passed over.
 
     A state that fails its check is not restored and not overwritten in silence: it is reported, and its
     earlier versions stay to be restored by hand with `restore(name, component, version=...)`.
     """
 
-    def __init__(self, store: SnapshotStore | None = None, *, runtime: Runtime | None = None) -> None:
-        self._given = store
+    def __init__(
+        self, store: SnapshotStore | Path | str | None = None, *, runtime: Runtime | None = None
+    ) -> None:
+        """Keep the states in *store*, in a database file of that path, or in this process's engine."""
+        self._given = store if isinstance(store, SnapshotStore) else None
+        self._engine = EngineAt(None if isinstance(store, SnapshotStore) else store)
         self._runtime = runtime or system_runtime()
+
+    async def close(self) -> None:
+        """Close a database file of its own."""
+        await self._engine.close()
 
     async def save(self, name: str, component: Any) -> StateSnapshot | None:
         """Store the component's state; None if it has none and had none before."""
@@ -82,7 +97,7 @@ class SnapshotCoordinator:
         return await store.save(name, state, schema=schema)
 
     async def _store(self) -> SnapshotStore:
-        return self._given or SnapshotStore((await get_engine()).kv, runtime=self._runtime)
+        return self._given or SnapshotStore((await self._engine.get()).kv, runtime=self._runtime)
 
 
 class PersistentState(ABC):
@@ -103,9 +118,14 @@ class PersistentState(ABC):
         return await get_snapshot_coordinator().restore(self.name, self)
 
 
-def get_snapshot_coordinator() -> SnapshotCoordinator:
-    """Return the one of this process."""
-    return process_scope().get(SnapshotCoordinator, SnapshotCoordinator)
+def get_snapshot_coordinator(db_path: Path | str | None = None) -> SnapshotCoordinator:
+    """Return the one of this process; another *db_path* than it was made with is a `ConfigError`."""
+    if db_path is None:
+        return SnapshotCoordinator.get_instance()
+    return SnapshotCoordinator.get_instance(Path(db_path))
+
+
+reset_snapshot_coordinator = SnapshotCoordinator.reset_instance
 
 
 def _stateful(components: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ringrift.engine.arguments import check_wait
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.process import process_scope
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -51,6 +53,19 @@ def run_blocking(work: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
         work.close()
         raise
     return process_scope().get(BackgroundLoop, BackgroundLoop).run(work, timeout_s=timeout_s)
+
+
+def blocking(
+    call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30.0, about: str = ""
+) -> Callable[P, T]:
+    """Return the twin of an async function for code without an event loop."""
+
+    @functools.wraps(call)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_blocking(call(*args, **kwargs), timeout_s=timeout_s)
+
+    run.__doc__ = about or call.__doc__
+    return run
 
 
 def end_threads(pool: ThreadPoolExecutor, *, wait_s: float) -> bool:

@@ -6,14 +6,17 @@ import asyncio
 import os
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
+from ringrift.engine.arguments import refuse
 from ringrift.engine.memory import memory_engine
-from ringrift.engine.ports import Engine
+from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.errors import ConfigError
 from ringrift.private_files import close_to_others, make_private_folder
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
@@ -108,6 +111,41 @@ class SharedEngine:
             self._engine = engine
 
 
+class EngineAt:
+    """The engine in a database file of the caller's choice, or this process's; opened on first use.
+
+    An engine of its own is closed by whoever made this; that of the process is left alone.
+    """
+
+    def __init__(self, db_path: Path | str | None = None) -> None:
+        if db_path is not None and not isinstance(db_path, str | Path):
+            refuse("db_path", db_path, "the path of a database file, or left out")
+        self.path = None if db_path is None else Path(db_path)
+        if self.path is not None and self.path.is_dir():
+            raise ConfigError(f"{self.path} is a folder; name the database file in it")
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+
+    async def get(self) -> Engine:
+        if self.path is None:
+            return await get_engine()
+        return self._engine or await asyncio.to_thread(self._open, self.path)
+
+    async def close(self) -> None:
+        """Close an engine of its own; the next use opens it anew."""
+        with self._lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+
+    def _open(self, path: Path) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                config = SqliteConfig(database=path, blob_dir=path.with_name(f"{path.name}.blobs"))
+                self._engine = open_sqlite(config, system_runtime())
+            return self._engine
+
+
 def shared_engine() -> SharedEngine:
     return process_scope().get(SharedEngine, SharedEngine)
 
@@ -117,6 +155,11 @@ async def get_engine() -> Engine:
     shared = shared_engine()
     engine = shared.peek()
     return await asyncio.to_thread(shared.get) if engine is None else engine
+
+
+async def shared_kv() -> KeyValue:
+    """Return the keys and values of this process's engine."""
+    return (await get_engine()).kv
 
 
 def get_engine_blocking() -> Engine:

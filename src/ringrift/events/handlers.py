@@ -22,7 +22,7 @@ from ringrift.events.routed_event import RouterEvent, get_event_payload
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback, SubscriptionHandle, callback_name
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
@@ -46,7 +46,7 @@ _ERRORS_MAX = 50
 _STOP_S = 5.0
 
 
-class HandlerBase(ABC):
+class HandlerBase(SingletonMixin, ABC):
     """Handles events and runs a cycle at an interval. A failing cycle is recorded; the next one runs."""
 
     capability: ClassVar[str] = "event_handlers"
@@ -78,10 +78,10 @@ class HandlerBase(ABC):
     async def _run_cycle(self) -> None:
         """Do one round of work."""
 
-    async def _on_start(self) -> None:  # noqa: B027 - a hook that most handlers leave empty
+    async def _on_start(self) -> None:
         """Prepare; an error here keeps the handler from starting, and `_on_stop` is not called."""
 
-    async def _on_stop(self) -> None:  # noqa: B027 - as above
+    async def _on_stop(self) -> None:
         """Clean up."""
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
@@ -280,22 +280,9 @@ class HandlerBase(ABC):
     # --- one per process ------------------------------------------------------------------------------
 
     @classmethod
-    def get_instance(cls, *args: Any, **kwargs: Any) -> Self:
-        """Return the one handler of this class in this process, made on first use."""
-        return process_scope().get(cls, lambda: cls(*args, **kwargs))
-
-    @classmethod
-    def has_instance(cls) -> bool:
-        return process_scope().peek(cls) is not None
-
-    @classmethod
-    def reset_instance(cls) -> None:
-        """Forget the instance; one that runs must be stopped first."""
-        process_scope().drop(cls)
-
-    @classmethod
-    def reset_singleton(cls) -> None:
-        cls.reset_instance()
+    def reset_singleton(cls) -> Self | None:
+        """`reset_instance` under its older name; a handler that runs must be stopped first."""
+        return cls.reset_instance()
 
 
 BaseEventHandler = HandlerBase

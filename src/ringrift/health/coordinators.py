@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
@@ -147,15 +147,11 @@ class _Registered:
     priority: int
 
 
-class CoordinatorRegistry:
+class CoordinatorRegistry(SingletonMixin):
     """Coordinators with the order in which they end: low priority first, then the last registered."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Registered] = {}
-
-    @staticmethod
-    def get_instance() -> CoordinatorRegistry:
-        return process_scope().get(CoordinatorRegistry, CoordinatorRegistry)
 
     def register(self, coordinator: Any, *, shutdown_priority: int = 0) -> None:
         self._entries[coordinator.name] = _Registered(coordinator, shutdown_priority)

@@ -20,7 +20,6 @@ from ringrift.health.history import BoundedHistory
 from ringrift.health.isolation import attempt_async
 from ringrift.health.ledger import HealthLedger, HealthLevel, Issue, RecoveryAction, level_of
 from ringrift.health.rules import RULES
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
@@ -180,7 +179,10 @@ async def _within(recover: Recovery, timeout_s: float) -> None:
 
 def get_health_manager() -> UnifiedHealthManager:
     """Return the health manager of this process."""
-    return process_scope().get(UnifiedHealthManager, UnifiedHealthManager)
+    return UnifiedHealthManager.get_instance()
+
+
+reset_health_manager = UnifiedHealthManager.reset_instance
 
 
 def wire_health_events(router: UnifiedEventRouter | None = None) -> UnifiedHealthManager:

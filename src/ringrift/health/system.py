@@ -29,6 +29,7 @@ from ringrift.health.health_manager import (
     get_health_manager,
     get_system_health_level,
     get_system_health_score,
+    reset_health_manager,
     should_pause_pipeline,
     wire_health_events,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "get_health_manager",
     "get_system_health_level",
     "get_system_health_score",
+    "reset_health_manager",
     "should_pause_pipeline",
     "wire_health_events",
 ]

@@ -19,6 +19,7 @@ from ringrift.learning.training_coordinator import (
     TrainingCoordinator,
     TrainingRecord,
     get_training_coordinator,
+    reset_training_coordinator,
     wire_training_events,
 )
 from ringrift.learning.training_slots import (
@@ -60,6 +61,7 @@ __all__ = [
     "good_samples",
     "release_training_slot",
     "request_training_slot",
+    "reset_training_coordinator",
     "training_slot",
     "update_training_progress",
     "wire_training_events",

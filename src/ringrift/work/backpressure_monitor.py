@@ -11,7 +11,7 @@ from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine
 from ringrift.health.isolation import attempt
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.backpressure_levels import BackpressureLevel, QueueLimits, next_level, trend_of
@@ -53,7 +53,7 @@ class QueueStatus:
         }
 
 
-class QueueMonitor:
+class QueueMonitor(SingletonMixin):
     """Levels with their memory. Depths come from the engine; only hysteresis and history live here."""
 
     def __init__(
@@ -76,10 +76,6 @@ class QueueMonitor:
         self._signal: BackpressureSignal | None = None
         self.level_changes = 0
         self.callback_errors = 0
-
-    @staticmethod
-    def get_instance() -> QueueMonitor:
-        return get_queue_monitor()
 
     # --- measuring ------------------------------------------------------------------------------------
 
@@ -177,7 +173,10 @@ class QueueMonitor:
 
 def get_queue_monitor() -> QueueMonitor:
     """Return the monitor of this process."""
-    return process_scope().get(QueueMonitor, QueueMonitor)
+    return QueueMonitor.get_instance()
+
+
+reset_queue_monitor = QueueMonitor.reset_instance
 
 
 async def check_backpressure_async(queue: QueueType, current_depth: float | None = None) -> BackpressureLevel:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.durations_book import DurationBook, get_duration_book
 from ringrift.work.durations_rules import DAY_S, TaskOutcome
@@ -37,23 +38,22 @@ class BusyHours:
         return self.last * HOUR_S - second_of_day if inside else 0.0
 
 
-class DurationScheduler:
+class DurationScheduler(SingletonMixin):
     """Estimates and room on hosts, from measured durations and from what really runs."""
 
     def __init__(
         self,
-        book: DurationBook,
-        registry: TaskRegistry,
+        book: DurationBook | None = None,
+        registry: TaskRegistry | None = None,
         *,
         busy: BusyHours | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._book, self._registry = book, registry
+        self._book = get_duration_book() if book is None else book
+        self._registry = TaskRegistry() if registry is None else registry
+        check_part("book", self._book, DurationBook)
+        check_part("registry", self._registry, TaskRegistry)
         self._busy, self._runtime = busy or BusyHours(), runtime or system_runtime()
-
-    @staticmethod
-    def get_instance() -> DurationScheduler:
-        return get_duration_scheduler()
 
     async def estimate_s(self, task_type: str, config: str = "", host: str = "") -> float:
         return (await self._book.estimate(str(task_type), config, host)).seconds
@@ -95,9 +95,10 @@ class DurationScheduler:
 
 def get_duration_scheduler() -> DurationScheduler:
     """Return the scheduler of this process."""
-    return process_scope().get(
-        DurationScheduler, lambda: DurationScheduler(get_duration_book(), TaskRegistry())
-    )
+    return DurationScheduler.get_instance()
+
+
+reset_duration_scheduler = DurationScheduler.reset_instance
 
 
 def estimate_task_duration(task_type: TaskType | str, config: str = "", host: str = "") -> float:

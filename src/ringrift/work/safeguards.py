@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.limits_checks import LOOP_ORDER, SAFEGUARD_ORDER, Check, judge
 from ringrift.work.task_admission import TaskAdmission, get_task_admission
@@ -14,17 +15,14 @@ from ringrift.work.task_types import task_type_of
 ANSWER_S = 10.0
 
 
-class Safeguards:
+class Safeguards(SingletonMixin):
     """Says whether a kind of work may start on a node. Every no has a reason and a time to ask again."""
 
-    def __init__(self, admission: TaskAdmission) -> None:
-        self._admission = admission
+    def __init__(self, admission: TaskAdmission | None = None) -> None:
+        self._admission = get_task_admission() if admission is None else admission
+        check_part("admission", self._admission, TaskAdmission)
         self.asked = 0
         self.refused: dict[str, int] = {}  # by check
-
-    @staticmethod
-    def get_instance() -> Safeguards:
-        return get_safeguards()
 
     async def allow(self, kind: str, node: str = "") -> SpawnVerdict:
         """Whether work of *kind* (a job kind or a task type) may start on *node* now."""
@@ -72,7 +70,10 @@ class Safeguards:
 
 def get_safeguards() -> Safeguards:
     """Return the safeguards of this process."""
-    return process_scope().get(Safeguards, lambda: Safeguards(get_task_admission()))
+    return Safeguards.get_instance()
+
+
+reset_safeguards = Safeguards.reset_instance
 
 
 def check_before_spawn(task_type: str, node_id: str = "") -> tuple[bool, str]:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_budget import board_and_players, quality_factor
@@ -244,7 +243,10 @@ class SelfplayOrchestrator(CoordinatorFace):
 
 def get_selfplay_orchestrator() -> SelfplayOrchestrator:
     """Return the orchestrator of this process."""
-    return process_scope().get(SelfplayOrchestrator, SelfplayOrchestrator)
+    return SelfplayOrchestrator.get_instance()
+
+
+reset_selfplay_orchestrator = SelfplayOrchestrator.reset_instance
 
 
 def wire_selfplay_events(router: UnifiedEventRouter | None = None) -> SelfplayOrchestrator:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.emergency import EmergencyStop, get_emergency_stop
@@ -36,22 +36,18 @@ class TaskCoordinator(WiredCoordinator):
 
     def __init__(
         self,
-        admission: TaskAdmission,
+        admission: TaskAdmission | None = None,
         *,
         emergency: EmergencyStop | None = None,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(NAME, router=router)
-        self.admission = admission
+        self.admission = get_task_admission() if admission is None else admission
+        check_part("admission", self.admission, TaskAdmission)
         self._emergency = emergency or get_emergency_stop()
         self._runtime = runtime or system_runtime()
         self._counts = dict.fromkeys(("asked", "refused", "spawned", "completed", "failed", "cancelled"), 0)
-
-    @staticmethod
-    def get_instance() -> TaskCoordinator:
-        """Return the coordinator of this process."""
-        return get_task_coordinator()
 
     def _hears(self) -> Mapping[str, Callback]:
         return dict.fromkeys(self.subscribes, self._on_event)
@@ -270,14 +266,15 @@ def _about(task: RunningTask, *, short: bool = False) -> dict[str, Any]:
 
 def get_task_coordinator() -> TaskCoordinator:
     """Return the coordinator of this process."""
-    return process_scope().get(TaskCoordinator, lambda: TaskCoordinator(get_task_admission()))
+    return TaskCoordinator.get_instance()
+
+
+reset_task_coordinator = TaskCoordinator.reset_instance
 
 
 def wire_task_limits(router: UnifiedEventRouter | None = None) -> TaskCoordinator:
     """Return the coordinator of this process, subscribed; for another *router*, one of its own."""
-    coordinator = (
-        get_task_coordinator() if router is None else TaskCoordinator(get_task_admission(), router=router)
-    )
+    coordinator = get_task_coordinator() if router is None else TaskCoordinator(router=router)
     coordinator.wire()
     return coordinator
 

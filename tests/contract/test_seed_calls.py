@@ -1,0 +1,129 @@
+"""Names that the documents print with their arguments, or with none, are called just so."""
+
+import importlib
+
+import pytest
+from app.coordination import event_emitters
+from app.coordination.event_router import get_router
+from app.coordination.optimization_coordinator import (
+    OptimizationRun,
+    OptimizationStatus,
+    OptimizationType,
+    trigger_cmaes,
+    trigger_nas,
+)
+from app.coordination.selfplay_orchestrator import emit_selfplay_completion
+
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import close_engine, get_engine
+from ringrift.errors import ConfigError
+from ringrift.learning.run_choice import RunChoice, write_run_choice
+from ringrift.learning.tuning_store import TuningStore
+
+
+@pytest.fixture(autouse=True)
+async def ended():
+    yield
+    await close_engine()
+
+
+# Emitter, its arguments as they are printed, and what a handler then finds.
+PRINTED = [
+    (
+        "emit_selfplay_complete",
+        {"config_key": "hex8_2p", "games_generated": 1000, "db_path": "/data/games/selfplay.db"},
+        ("SELFPLAY_COMPLETE", {"config_key": "hex8_2p", "games_generated": 1000}),
+    ),
+    (
+        "emit_training_complete",
+        {
+            "config_key": "hex8_2p",
+            "model_path": "/models/hex8_2p_epoch_10.pth",
+            "metrics": {"loss": 0.5, "accuracy": 0.75},
+        },
+        ("TRAINING_COMPLETED", {"config_key": "hex8_2p", "model_path": "/models/hex8_2p_epoch_10.pth"}),
+    ),
+    (
+        "emit_training_started",
+        {"config_key": "hex8_2p", "node_name": "node-1", "iteration": 3},
+        (
+            "TRAINING_STARTED",
+            {"config_key": "hex8_2p", "node_id": "node-1", "iteration": 3, "job_id": "hex8_2p_3"},
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "expected"), PRINTED, ids=[row[0] for row in PRINTED])
+@pytest.mark.parametrize("module", ["event_emitters", "event_router"])
+async def test_an_emitter_takes_what_the_documents_print(module, name, fields, expected):
+    event_type, found = expected
+    heard = []
+    get_router().subscribe(event_type, heard.append)
+    emitter = getattr(importlib.import_module(f"app.coordination.{module}"), name)
+    assert await emitter(**fields) is True
+    assert [{key: event.payload[key] for key in found} for event in heard] == [found]
+
+
+async def test_trainings_without_a_turn_are_told_apart():
+    heard = []
+    get_router().subscribe("TRAINING_STARTED", heard.append)
+    for _ in range(2):
+        await event_emitters.emit_training_started(config_key="hex8_2p")
+    assert len({event.payload["job_id"] for event in heard}) == 2
+
+
+async def test_selfplay_completion_by_hand():
+    heard = []
+    get_router().subscribe("SELFPLAY_COMPLETE", heard.append)
+    await emit_selfplay_completion("task-1", "hex8", 2, 40)
+    assert [(event.payload["config_key"], event.payload["games_generated"]) for event in heard] == [
+        ("hex8_2p", 40)
+    ]
+
+
+# --- searches without a config ------------------------------------------------------------------------
+
+
+def learn(*configs):
+    async def choose():
+        await write_run_choice((await get_engine()).kv, RunChoice(configs=configs, workers=1))
+
+    run_blocking(choose())
+
+
+def searched(config, *, began_s):
+    """As if a search for *config* had been made once."""
+
+    async def put():
+        run = OptimizationRun(
+            run_id=f"tune.cmaes.{config}",
+            optimization_type=OptimizationType.CMAES,
+            config_key=config,
+            reason="a test",
+            started_s=began_s,
+            status=OptimizationStatus.COMPLETED,
+        )
+        await TuningStore((await get_engine()).kv).put(run)
+
+    run_blocking(put())
+
+
+def test_a_search_without_a_config_is_for_the_one_that_is_learned():
+    learn("hex8_2p")
+    assert trigger_cmaes().config_key == "hex8_2p"
+
+
+def test_of_several_configs_the_one_that_waits_longest_is_searched():
+    learn("hex8_2p", "square8_2p", "square8_3p")
+    searched("hex8_2p", began_s=30.0)
+    searched("square8_2p", began_s=10.0)
+    searched("square8_3p", began_s=20.0)
+    assert trigger_cmaes().config_key == "square8_2p"
+
+
+def test_a_search_in_an_empty_folder_says_what_is_missing():
+    with pytest.raises(ConfigError, match="nothing is learned in this data folder yet; name a config"):
+        trigger_cmaes()
+    with pytest.raises(ConfigError, match="name a config"):
+        trigger_nas()
