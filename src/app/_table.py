@@ -173,11 +173,8 @@ _PRESENT: dict[str, Alias] = {
     "orchestrator_registry": Alias("roles"),
     "work_queue": Alias(
         "engine",
-        ("ringrift.coordination.work_queue", "ringrift.engine.ports", "ringrift.engine.opening"),
-        names={
-            "WorkQueue": "ringrift.coordination.work_queue:QueueHandle",
-            "get_work_queue_status": "ringrift.work.tasks:get_work_queue_status",
-        },
+        ("ringrift.engine.ports", "ringrift.engine.opening"),
+        names={"get_work_queue_status": "ringrift.work.tasks:get_work_queue_status"},
     ),
     "async_bridge_manager": Alias("engine", ("ringrift.engine.opening",)),
 }
@@ -234,6 +231,17 @@ _BY_CAPABILITY: dict[str, str] = {
     "utilization": "adaptive_resource_manager cluster_watchdog_daemon idle_resource_daemon "
     "resource_optimizer resource_monitoring_coordinator unified_resource_coordinator utilization_optimizer",
     "work_supply": "unified_queue_populator",
+}
+
+# Paths with a file of their own name in `ringrift.coordination`, which is searched before their other homes.
+_OWN = (
+    "async_bridge_manager core_utils daemon_adapters daemon_factory daemon_factory_implementations "
+    "daemon_lifecycle daemon_metrics daemon_runners daemon_stats event_emission_mixin facade helpers "
+    "integration_bridge node_policies pipeline_actions pipeline_triggers sync_base sync_constants tracing "
+    "work_queue"
+)
+_OWN_NAMES: dict[str, dict[str, str]] = {
+    "work_queue": {"WorkQueue": "ringrift.coordination.work_queue:QueueHandle"}
 }
 
 # Old paths and what to import instead; they go on working.
@@ -301,6 +309,9 @@ def _table() -> dict[str, Alias]:
     rows = dict(_PRESENT)
     for owner, names in _BY_CAPABILITY.items():
         rows |= {name: Alias(owner, names=_NAMES_ELSEWHERE.get(name, {})) for name in names.split()}
+    for name in _OWN.split():
+        homes = (f"ringrift.coordination.{name}", *rows[name].built_homes())
+        rows[name] = replace(rows[name], homes=homes, names={**rows[name].names, **_OWN_NAMES.get(name, {})})
     for old, new in _DEPRECATED.items():
         rows[old] = replace(
             rows[new], deprecated=f"{root}.{new}", names={**rows[new].names, **_OLD_NAMES.get(old, {})}

@@ -76,7 +76,8 @@ class KeyedSingleton:
         """Forget the instance of *key* and return it, so that the caller can close it."""
         kept = _by_key()
         with kept.lock:
-            return kept.instances.pop((cls, key), None)
+            dropped: Self | None = kept.instances.pop((cls, key), None)
+            return dropped
 
 
 def _by_key() -> _ByKey:

@@ -55,16 +55,13 @@ def run_blocking(work: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
     return process_scope().get(BackgroundLoop, BackgroundLoop).run(work, timeout_s=timeout_s)
 
 
-def blocking(
-    call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30.0, about: str = ""
-) -> Callable[P, T]:
+def blocking(call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30.0) -> Callable[P, T]:
     """Return the twin of an async function for code without an event loop."""
 
     @functools.wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         return run_blocking(call(*args, **kwargs), timeout_s=timeout_s)
 
-    run.__doc__ = about or call.__doc__
     return run
 
 

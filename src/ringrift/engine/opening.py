@@ -140,10 +140,11 @@ class EngineAt:
 
     def _open(self, path: Path) -> Engine:
         with self._lock:
-            if self._engine is None:
-                config = SqliteConfig(database=path, blob_dir=path.with_name(f"{path.name}.blobs"))
-                self._engine = open_sqlite(config, system_runtime())
-            return self._engine
+            if self._engine is not None:
+                return self._engine
+            config = SqliteConfig(database=path, blob_dir=path.with_name(f"{path.name}.blobs"))
+            self._engine = engine = open_sqlite(config, system_runtime())
+            return engine
 
 
 def shared_engine() -> SharedEngine:

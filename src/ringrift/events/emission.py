@@ -71,7 +71,7 @@ def _complete(event: EventSpec, payload: Payload, defaults: Mapping[str, str | b
     return {**payload, **added} if added else payload
 
 
-def _default(value: str | bool, payload: Payload) -> Any:
+def _default(value: object, payload: Payload) -> Any:
     """What is meant by a default of the emitter table: the value itself, this host, or a name for a job."""
     if value == HERE:
         return system_runtime().hostname

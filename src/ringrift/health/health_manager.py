@@ -18,7 +18,14 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
 from ringrift.health.history import BoundedHistory
 from ringrift.health.isolation import attempt_async
-from ringrift.health.ledger import HealthLedger, HealthLevel, Issue, RecoveryAction, level_of
+from ringrift.health.ledger import (
+    HealthLedger,
+    HealthLevel,
+    Issue,
+    RecoveryAction,
+    SystemHealthScore,
+    level_of,
+)
 from ringrift.health.rules import RULES
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
@@ -29,6 +36,7 @@ NAME = "health_manager"
 RECOVERY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 ISSUES_SHOWN = 20
+SCORES_KEPT = 500
 
 Recovery = Callable[[], Awaitable[Any]]
 
@@ -50,6 +58,7 @@ class UnifiedHealthManager(WiredCoordinator):
         self._runtime = runtime or system_runtime()
         self.ledger = ledger or HealthLedger()
         self.escalations: BoundedHistory[str] = BoundedHistory(100)
+        self._scores: BoundedHistory[SystemHealthScore] = BoundedHistory(SCORES_KEPT)
         self._recoveries: dict[str, Recovery] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._events_seen = 0
@@ -77,6 +86,27 @@ class UnifiedHealthManager(WiredCoordinator):
     def get_system_health_score(self) -> float:
         """1.0 is well, 0.0 is down; 0.0 too while nothing is heard, since unknown is not healthy."""
         return self.ledger.score(self._runtime.now_s()) if self._subscriptions else 0.0
+
+    def get_health_score(self) -> SystemHealthScore:
+        """Return score, level and reasons of this moment in one value."""
+        known = bool(self._subscriptions)
+        return SystemHealthScore(
+            score=self.get_system_health_score() if known else None,
+            level=self.get_system_health_level(),
+            at_s=self._runtime.now_s(),
+            issues=tuple(str(issue) for issue in self.issues()[:ISSUES_SHOWN]),
+            pause_reasons=tuple(self.pause_reasons()),
+        )
+
+    def get_score_history(self, limit: int = 50) -> list[SystemHealthScore]:
+        """Return the scores at which the health changed, oldest first."""
+        return self._scores.recent(limit)
+
+    def _track_score(self) -> None:
+        now = self.get_health_score()
+        last = self._scores.recent(1)
+        if not last or (last[0].score, last[0].level) != (now.score, now.level):
+            self._scores.append(now)
 
     def get_system_health_level(self) -> HealthLevel:
         return level_of(self.get_system_health_score()) if self._subscriptions else HealthLevel.UNKNOWN
@@ -142,6 +172,7 @@ class UnifiedHealthManager(WiredCoordinator):
     async def _on_event(self, event: RouterEvent) -> None:
         self._events_seen += 1
         action, subject = self.ledger.observe(event.event_type, event.payload, self._runtime.now_s())
+        self._track_score()
         if action is RecoveryAction.NONE or event.source == NAME:
             return
         recover = self._recoveries.get(subject)
@@ -194,6 +225,11 @@ def wire_health_events(router: UnifiedEventRouter | None = None) -> UnifiedHealt
 
 def get_system_health_score() -> float:
     return get_health_manager().get_system_health_score()
+
+
+def get_health_score() -> SystemHealthScore:
+    """Return how the whole is, with its reasons."""
+    return get_health_manager().get_health_score()
 
 
 def get_system_health_level() -> HealthLevel:

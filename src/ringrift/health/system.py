@@ -27,6 +27,7 @@ from ringrift.health.coordinator_watch import HEARD_AS, CoordinatorWatch
 from ringrift.health.health_manager import (
     UnifiedHealthManager,
     get_health_manager,
+    get_health_score,
     get_system_health_level,
     get_system_health_score,
     reset_health_manager,
@@ -34,7 +35,7 @@ from ringrift.health.health_manager import (
     wire_health_events,
 )
 from ringrift.health.history import BoundedHistory
-from ringrift.health.ledger import HealthLevel, RecoveryAction
+from ringrift.health.ledger import HealthLevel, RecoveryAction, SystemHealthScore
 from ringrift.health.rules import says_trouble
 from ringrift.health.snapshots import SnapshotStore
 from ringrift.runtime import Runtime
@@ -45,8 +46,10 @@ __all__ = [
     "HealthLevel",
     "RecoveryAction",
     "SystemHealthMonitor",
+    "SystemHealthScore",
     "UnifiedHealthManager",
     "get_health_manager",
+    "get_health_score",
     "get_system_health_level",
     "get_system_health_score",
     "reset_health_manager",
