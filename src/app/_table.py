@@ -116,9 +116,7 @@ _PRESENT: dict[str, Alias] = {
     "daemon_lifecycle": Alias("supervisor", _MANAGER),
     "daemon_metrics": Alias("supervisor", _MANAGER),
     "daemon_stats": Alias("supervisor", _MANAGER),
-    "base_daemon": Alias(
-        "event_handlers", _HANDLERS, names={"BaseDaemon": "ringrift.events.handlers:HandlerBase"}
-    ),
+    "base_daemon": Alias("event_handlers", _HANDLERS),
     "enums": Alias(
         "supervisor", (*_DAEMON_TYPES, "ringrift.status"), planned={"LeadershipRole": "leadership"}
     ),

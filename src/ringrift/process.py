@@ -15,6 +15,8 @@ from ringrift.errors import ConfigError
 
 T = TypeVar("T")
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
 
 class ProcessScope:
     """One instance per type; creation is guarded, so that two threads get the same object."""
@@ -22,7 +24,7 @@ class ProcessScope:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._instances: dict[type[Any], Any] = {}
-        self._made_with: dict[type[Any], tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._made_with: dict[type[Any], Arguments] = {}
 
     def get(self, kind: type[T], make: Callable[[], T]) -> T:
         """Return the instance of *kind*, making it on first use."""
@@ -35,21 +37,19 @@ class ProcessScope:
             return cast(T, self._instances[kind])
 
     def get_made_with(self, kind: type[T], make: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Return the instance of *kind*, made by *make* of the given arguments on first use.
+        """Return the instance of *kind*, made with these arguments on first use.
 
-        Without arguments the caller takes what is there. Arguments other than those that the instance was
-        made with are a `ConfigError`: an object that ignores what it was asked for would be worse.
+        Without arguments it returns whatever there is. With others than the instance was made with it raises
+        `ConfigError`: they would have no effect.
         """
-        asked = (args, kwargs)
         with self._lock:
             if kind not in self._instances:
                 self._instances[kind] = make(*args, **kwargs)
-                self._made_with[kind] = asked
-            elif (args or kwargs) and asked != self._made_with.get(kind, ((), {})):
-                name = kind.__name__
+                self._made_with[kind] = (args, kwargs)
+            elif (args or kwargs) and self._made_with.get(kind) != (args, kwargs):
                 raise ConfigError(
-                    f"the {name} of this process is there already and was made with other arguments; "
-                    f"drop it first ({name}.reset_instance()), or make one of your own ({name}(...))"
+                    f"this process has its {kind.__name__} already, made with other arguments; "
+                    "drop it first with reset_instance()"
                 )
             return cast(T, self._instances[kind])
 
@@ -89,8 +89,8 @@ class SingletonMixin:
 
     @classmethod
     def get_instance(cls, *args: Any, **kwargs: Any) -> Self:
-        """Return the instance, made of the arguments on first use; other ones later are a `ConfigError`."""
-        return process_scope().get_made_with(cls, cls, *args, **kwargs)
+        """Return the instance, made on first use; `ConfigError` for arguments that come too late."""
+        return process_scope().get_made_with(cls, cls._for_this_process, *args, **kwargs)
 
     @classmethod
     def has_instance(cls) -> bool:
@@ -98,5 +98,10 @@ class SingletonMixin:
 
     @classmethod
     def reset_instance(cls) -> Self | None:
-        """Forget the instance and return it, so that the caller can close it."""
+        """Forget the instance and return it; one that runs must be stopped first."""
         return process_scope().drop(cls)
+
+    @classmethod
+    def _for_this_process(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make the instance; for classes whose parts are those of the process."""
+        return cls(*args, **kwargs)

@@ -283,12 +283,15 @@ class Counter:
 
 
 async def test_states_are_kept_in_a_file_of_ones_own(tmp_path):
-    keeper = named("coordinator_persistence.SnapshotCoordinator")(tmp_path / "states.db")
+    keeper = named("coordinator_persistence.SnapshotCoordinator")(db_path=tmp_path / "states.db")
     counter = Counter()
     counter.count = 7
     await keeper.save("counter", counter)
     await keeper.close()
-    later, fresh = named("coordinator_persistence.SnapshotCoordinator")(tmp_path / "states.db"), Counter()
+    later, fresh = (
+        named("coordinator_persistence.SnapshotCoordinator")(db_path=tmp_path / "states.db"),
+        Counter(),
+    )
     assert await later.restore("counter", fresh)
     assert fresh.count == 7
     await later.close()

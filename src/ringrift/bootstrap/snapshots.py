@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from ringrift.engine.opening import EngineAt
-from ringrift.errors import RingRiftError
+from ringrift.errors import ConfigError, RingRiftError
 from ringrift.health.isolation import attempt
 from ringrift.health.snapshots import SnapshotStore, StateSnapshot
 from ringrift.process import SingletonMixin
@@ -35,11 +35,19 @@ class SnapshotCoordinator(SingletonMixin):
     """
 
     def __init__(
-        self, store: SnapshotStore | Path | str | None = None, *, runtime: Runtime | None = None
+        self,
+        store: SnapshotStore | None = None,
+        *,
+        db_path: Path | str | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
-        """Keep the states in *store*, in a database file of that path, or in this process's engine."""
-        self._given = store if isinstance(store, SnapshotStore) else None
-        self._engine = EngineAt(None if isinstance(store, SnapshotStore) else store)
+        """Keep the states in *store*, in a database file of one's own, or in this process's engine."""
+        if store is not None and not isinstance(store, SnapshotStore):
+            raise ConfigError(
+                f"store is {store!r}; it must be a SnapshotStore, or nothing for this process's engine; "
+                "a file of its own is db_path=..."
+            )
+        self._given, self._engine = store, EngineAt(db_path)
         self._runtime = runtime or system_runtime()
 
     async def close(self) -> None:
@@ -122,7 +130,7 @@ def get_snapshot_coordinator(db_path: Path | str | None = None) -> SnapshotCoord
     """Return the one of this process; another *db_path* than it was made with is a `ConfigError`."""
     if db_path is None:
         return SnapshotCoordinator.get_instance()
-    return SnapshotCoordinator.get_instance(Path(db_path))
+    return SnapshotCoordinator.get_instance(db_path=Path(db_path))
 
 
 reset_snapshot_coordinator = SnapshotCoordinator.reset_instance

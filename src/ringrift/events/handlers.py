@@ -10,11 +10,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import structlog
 
-from ringrift.errors import described
+from ringrift.errors import ConfigError, described
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.handler_stats import EventDeduplicator, HandlerError, HandlerStats, judge
 from ringrift.events.normalization import normalize_event_type
@@ -28,7 +28,10 @@ from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 log = structlog.get_logger()
 
+ConfigT = TypeVar("ConfigT")
+
 __all__ = [
+    "BaseDaemon",
     "BaseEventHandler",
     "Callback",
     "CoordinatorStatus",
@@ -62,6 +65,7 @@ class HandlerBase(SingletonMixin, ABC):
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
+        _check(name, cycle_interval, router)
         self._name, self.config = name, config
         self._cycle_interval, self._dedup_enabled = cycle_interval, dedup_enabled
         self._own_router, self._runtime = router, runtime or system_runtime()
@@ -277,12 +281,27 @@ class HandlerBase(SingletonMixin, ABC):
             "stats": self._stats.to_dict(),
         }
 
-    # --- one per process ------------------------------------------------------------------------------
-
     @classmethod
-    def reset_singleton(cls) -> Self | None:
-        """`reset_instance` under its older name; a handler that runs must be stopped first."""
-        return cls.reset_instance()
+    def reset_singleton(cls) -> None:
+        """`reset_instance` under its other name."""
+        cls.reset_instance()
+
+
+class BaseDaemon(HandlerBase, Generic[ConfigT]):
+    """A handler that says of what type its configuration is: `class Mine(BaseDaemon[MineConfig])`."""
+
+    config: ConfigT
+
+
+def _check(name: object, cycle_interval: object, router: object) -> None:
+    """Refuse here what would fail only in the task of a started handler."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"the name of a handler is {name!r}; it must be text")
+    is_number = isinstance(cycle_interval, int | float) and not isinstance(cycle_interval, bool)
+    if not is_number or not cast(float, cycle_interval) >= 0:
+        raise ConfigError(f"cycle_interval of {name} is {cycle_interval!r}; it must be a number of seconds")
+    if router is not None and not hasattr(router, "subscribe"):
+        raise ConfigError(f"router of {name} is {router!r}; it must be an event router")
 
 
 BaseEventHandler = HandlerBase

@@ -2,9 +2,12 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pytest
+from app.coordination.base_daemon import BaseDaemon
 
+from ringrift.errors import ConfigError
 from ringrift.events import handlers
 from ringrift.events.handlers import HandlerBase, HandlerStats
 from ringrift.events.router import get_router
@@ -194,6 +197,47 @@ def test_one_instance_per_class_and_process():
     assert not Worker.has_instance()
 
 
+async def test_a_daemon_names_the_type_of_its_configuration(router):
+    @dataclass
+    class Pace:
+        interval_s: float
+
+    class Mine(BaseDaemon[Pace]):
+        def __init__(self, config):
+            super().__init__("mine", config, cycle_interval=config.interval_s, router=router)
+            self.cycles = 0
+
+        async def _run_cycle(self):
+            self.cycles += 1
+
+    mine = Mine(Pace(0.01))
+    await mine.start()
+    async with asyncio.timeout(10):
+        while mine.cycles < 2:
+            await asyncio.sleep(0.01)
+    await mine.stop()
+    assert mine.config.interval_s == 0.01
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": None}, "name"),
+        ({"cycle_interval": "often"}, "cycle_interval"),
+        ({"cycle_interval": -1}, "cycle_interval"),
+        ({"router": "events"}, "router"),
+    ],
+)
+def test_a_handler_with_a_wrong_argument_is_refused_when_it_is_made(wrong, text):
+    class Mine(HandlerBase):
+        async def _run_cycle(self):
+            pass
+
+    with pytest.raises(ConfigError, match=text):
+        Mine(**{"name": "mine", **wrong})
+
+
 def test_what_it_sends_and_hears_is_declared(router):
     wiring = Worker(router).wiring()
     assert wiring.emits == ("TASK_COMPLETED",)
@@ -205,7 +249,7 @@ def test_statistics_are_plain_values():
     assert stats.to_dict()["success_rate"] == 0.75
     assert stats.error_count == 1
     assert HandlerStats().success_rate == 1.0
-    assert len(handlers.__all__) == 11
+    assert len(handlers.__all__) == 12
 
 
 async def test_without_a_router_of_its_own_it_uses_that_of_the_process():
