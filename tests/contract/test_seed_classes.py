@@ -10,9 +10,14 @@ import warnings
 
 import pytest
 
+from ringrift.bootstrap.coordination import bootstrap_coordination, get_initialiser
+from ringrift.coordination.daemon_factory import get_daemon_factory
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, LeaseLost
 from ringrift.learning.pipeline_orchestrator import PipelineConfig
+from ringrift.work.durations import BusyHours
+from ringrift.work.queue_depths import QUEUE_LIMITS
+from ringrift.work.supply_rules import SupplyLimits
 
 ALONE = [
     "async_training_bridge.TrainingCoordinator",
@@ -177,12 +182,31 @@ def test_a_getter_takes_the_configuration_and_refuses_another(tmp_path):
     queue.close()
 
 
-def test_the_pipeline_orchestrator_takes_its_configuration():
-    get = named("data_pipeline_orchestrator.get_pipeline_orchestrator")
-    asked = PipelineConfig(training_epochs=3)
-    assert get(asked).config.training_epochs == 3
+@pytest.mark.parametrize(
+    ("getter", "asked", "other"),
+    [
+        ("coordinator_persistence.get_snapshot_coordinator", "one.db", "two.db"),
+        ("cross_process_events.get_event_queue", "one.db", "two.db"),
+        ("work_queue.get_work_queue", "one.db", "two.db"),
+        (
+            "data_pipeline_orchestrator.get_pipeline_orchestrator",
+            PipelineConfig(training_epochs=3),
+            PipelineConfig(training_epochs=4),
+        ),
+        ("duration_scheduler.get_duration_scheduler", BusyHours(8, 9), BusyHours(9, 10)),
+        ("queue_monitor.get_queue_monitor", QUEUE_LIMITS, {}),
+        ("unified_queue_populator.get_queue_populator", SupplyLimits(ahead=2), SupplyLimits(ahead=3)),
+        ("task_lifecycle_coordinator.get_task_lifecycle_coordinator", 30.0, 60.0),
+        ("stall_detection.get_stall_detector", 30.0, 60.0),
+    ],
+)
+async def test_a_getter_takes_the_configuration_of_its_class(getter, asked, other, tmp_path):
+    get = named(getter)
+    asked, other = (tmp_path / each if isinstance(each, str) else each for each in (asked, other))
+    made = get(asked)
+    assert get(asked) is get() is made
     with pytest.raises(ConfigError, match="made with other arguments"):
-        get(PipelineConfig(training_epochs=4))
+        get(other)
 
 
 def test_the_five_singleton_variants(tmp_path):
@@ -312,3 +336,16 @@ def test_dead_letters_in_a_file_of_ones_own(tmp_path):
     queue.capture("TRAINING_COMPLETED", {"config_key": "hex8_2p"}, "mine", "broken")
     assert queue.get_stats()["pending"] == 1
     queue.close()
+
+
+# --- how it is ------------------------------------------------------------------------------------------
+
+
+async def test_every_daemon_and_every_coordinator_says_how_it_is():
+    factory = get_daemon_factory()
+    daemons = {each: await factory.create(each) for each in factory.registered_types()}
+    assert [each for each, made in daemons.items() if not callable(getattr(made, "health_check", None))] == []
+    bootstrap_coordination()
+    made = get_initialiser().instances
+    assert made
+    assert [name for name, each in made.items() if not callable(getattr(each, "health_check", None))] == []

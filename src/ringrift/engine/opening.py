@@ -129,7 +129,8 @@ class EngineAt:
     async def get(self) -> Engine:
         if self.path is None:
             return await get_engine()
-        return self._engine or await asyncio.to_thread(self._open, self.path)
+        engine = self._engine
+        return await asyncio.to_thread(self._open, self.path) if engine is None else engine
 
     async def close(self) -> None:
         """Close an engine of its own; the next use opens it anew."""

@@ -184,9 +184,9 @@ class StallDetector(SingletonMixin):
         }
 
 
-def get_stall_detector() -> StallDetector:
-    """Return the detector of this process."""
-    return StallDetector.get_instance()
+def get_stall_detector(silent_s: float | None = None) -> StallDetector:
+    """Return the detector of this process; another *silent_s* than it was made with is a `ConfigError`."""
+    return StallDetector.get_instance() if silent_s is None else StallDetector.get_instance(silent_s=silent_s)
 
 
 def _monotonic_s() -> float:

@@ -171,9 +171,9 @@ class QueueMonitor(SingletonMixin):
             self.callback_errors += ended.error is not None
 
 
-def get_queue_monitor() -> QueueMonitor:
-    """Return the monitor of this process."""
-    return QueueMonitor.get_instance()
+def get_queue_monitor(limits: Mapping[QueueType, QueueLimits] | None = None) -> QueueMonitor:
+    """Return the monitor of this process; other *limits* than it was made with are a `ConfigError`."""
+    return QueueMonitor.get_instance() if limits is None else QueueMonitor.get_instance(limits=limits)
 
 
 reset_queue_monitor = QueueMonitor.reset_instance

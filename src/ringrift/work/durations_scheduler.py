@@ -93,9 +93,9 @@ class DurationScheduler(SingletonMixin):
         return max(60.0, task.started_s + min(LONGEST_S, expected_s) - now_s)
 
 
-def get_duration_scheduler() -> DurationScheduler:
-    """Return the scheduler of this process."""
-    return DurationScheduler.get_instance()
+def get_duration_scheduler(busy: BusyHours | None = None) -> DurationScheduler:
+    """Return the scheduler of this process; other *busy* hours than it was made with are a `ConfigError`."""
+    return DurationScheduler.get_instance() if busy is None else DurationScheduler.get_instance(busy=busy)
 
 
 reset_duration_scheduler = DurationScheduler.reset_instance

@@ -156,9 +156,11 @@ class QueuePopulatorDaemon(HandlerBase):
         return {**super().get_status(), **self.populator.get_stats()}
 
 
-def get_queue_populator() -> UnifiedQueuePopulator:
-    """Return the populator of this process."""
-    return UnifiedQueuePopulator.get_instance()
+def get_queue_populator(limits: SupplyLimits | None = None) -> UnifiedQueuePopulator:
+    """Return the populator of this process; other *limits* than it was made with are a `ConfigError`."""
+    if limits is None:
+        return UnifiedQueuePopulator.get_instance()
+    return UnifiedQueuePopulator.get_instance(limits=limits)
 
 
 reset_queue_populator = UnifiedQueuePopulator.reset_instance

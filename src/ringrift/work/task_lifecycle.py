@@ -233,9 +233,13 @@ class TaskLifecycleCoordinator(WiredCoordinator):
         )
 
 
-def get_task_lifecycle_coordinator() -> TaskLifecycleCoordinator:
-    """Return the coordinator of this process."""
-    return TaskLifecycleCoordinator.get_instance()
+def get_task_lifecycle_coordinator(
+    heartbeat_threshold_s: float | None = None,
+) -> TaskLifecycleCoordinator:
+    """Return the coordinator of this process; another threshold than it was made with is a `ConfigError`."""
+    if heartbeat_threshold_s is None:
+        return TaskLifecycleCoordinator.get_instance()
+    return TaskLifecycleCoordinator.get_instance(heartbeat_threshold_s=heartbeat_threshold_s)
 
 
 reset_task_lifecycle_coordinator = TaskLifecycleCoordinator.reset_instance
