@@ -159,11 +159,6 @@ async def get_engine() -> Engine:
     return await asyncio.to_thread(shared.get) if engine is None else engine
 
 
-async def shared_kv() -> KeyValue:
-    """Return the keys and values of this process's engine."""
-    return (await get_engine()).kv
-
-
 def get_engine_blocking() -> Engine:
     """Return this process's engine, for code without an event loop."""
     return shared_engine().get()
@@ -175,3 +170,8 @@ async def close_engine() -> None:
     engine = None if shared is None else shared.peek()
     if engine is not None:
         await engine.close()
+
+
+async def shared_kv() -> KeyValue:
+    """Return the keys and values of this process's engine."""
+    return (await get_engine()).kv

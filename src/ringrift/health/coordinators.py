@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
@@ -32,6 +33,8 @@ class CoordinatorBase:
     """
 
     def __init__(self, name: str, *, runtime: Runtime | None = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"the name of a coordinator is {name!r}; it must be text")
         self.name = name
         self.runtime = runtime or system_runtime()
         self.operations = 0
@@ -154,7 +157,11 @@ class CoordinatorRegistry(SingletonMixin):
         self._entries: dict[str, _Registered] = {}
 
     def register(self, coordinator: Any, *, shutdown_priority: int = 0) -> None:
-        self._entries[coordinator.name] = _Registered(coordinator, shutdown_priority)
+        """Add or replace. `ConfigError` for what has no name or cannot be shut down: its end would fail."""
+        name, shutdown = getattr(coordinator, "name", None), getattr(coordinator, "shutdown", None)
+        if not isinstance(name, str) or not callable(shutdown):
+            raise ConfigError(f"{coordinator!r} is no coordinator: it needs a name and shutdown()")
+        self._entries[name] = _Registered(coordinator, shutdown_priority)
 
     def unregister(self, name: str) -> bool:
         return self._entries.pop(name, None) is not None

@@ -13,10 +13,12 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from ringrift.engine.opening import get_engine
+from ringrift.engine.ports import KeyValue
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcements import ANNOUNCED
+from ringrift.learning.ledger import known_configs
 from ringrift.learning.loop import TrainingLoop
 from ringrift.learning.pipeline_orchestrator import (
     DataPipelineOrchestrator,
@@ -28,7 +30,7 @@ from ringrift.learning.pipeline_orchestrator import (
     wire_pipeline_events,
 )
 from ringrift.learning.pipeline_records import IterationRecord, PipelineStage, StageTransition
-from ringrift.learning.run_choice import configs_of_the_run
+from ringrift.learning.run_choice import read_run_choice
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
@@ -69,6 +71,14 @@ class _Seat:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
+
+
+async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
+    """Return what the run was asked to learn; without a wish, what has been learned before."""
+    choice = await read_run_choice(kv)
+    if choice is not None and choice.configs:
+        return choice.configs
+    return tuple(await known_configs(kv))
 
 
 class DataPipelineDaemon:

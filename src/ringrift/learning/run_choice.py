@@ -6,7 +6,6 @@ import msgspec
 
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
-from ringrift.learning.ledger import known_configs
 
 CHOICE_KEY = "learning/run_choice"
 
@@ -29,14 +28,6 @@ async def read_run_choice(kv: KeyValue) -> RunChoice | None:
     """What the last run on this folder did."""
     entry = await kv.get(CHOICE_KEY)
     return None if entry is None else decode_entry(entry, RunChoice)
-
-
-async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
-    """Return what the run was asked to learn; if nobody asked, what has been learned before."""
-    choice = await read_run_choice(kv)
-    if choice is not None and choice.configs:
-        return choice.configs
-    return tuple(await known_configs(kv))
 
 
 async def write_run_choice(kv: KeyValue, choice: RunChoice) -> None:

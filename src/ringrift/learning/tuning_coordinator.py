@@ -19,8 +19,8 @@ from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import ConfigError, Conflict
 from ringrift.learning.feedback_architecture import TOPIC as ARCHITECTURE
+from ringrift.learning.pipeline import configs_of_the_run
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.run_choice import configs_of_the_run
 from ringrift.learning.signals_face import ListeningCoordinator, heard_by
 from ringrift.learning.trends_windows import WINDOW_POINTS, analyse
 from ringrift.learning.tuning_events import ended_events, generation_events, started_events, triggered_events

@@ -19,12 +19,13 @@ from ringrift.learning.pipeline import (
     OperationMode,
     PipelineConfig,
     PipelineStage,
+    configs_of_the_run,
     get_pipeline_orchestrator,
     get_pipeline_status,
     wire_pipeline_events,
 )
 from ringrift.learning.rules import LearningRules, learning_rules
-from ringrift.learning.run_choice import CHOICE_KEY, configs_of_the_run
+from ringrift.learning.run_choice import CHOICE_KEY
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.learning.signals_source import get_open_run
 from ringrift.work.scheduling_bell import get_bell
