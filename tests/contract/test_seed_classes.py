@@ -12,6 +12,7 @@ import pytest
 
 from ringrift.bootstrap.coordination import bootstrap_coordination, get_initialiser
 from ringrift.coordination.daemon_factory import get_daemon_factory
+from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, LeaseLost
 from ringrift.learning.pipeline_orchestrator import PipelineConfig
@@ -266,10 +267,9 @@ def test_a_work_queue_in_a_file(tmp_path):
     assert queue.fail_work(low, "no GPU") == "pending"
     with pytest.raises(ConfigError, match="was not claimed through this queue"):
         queue.complete_work(low)
-    queue.close()
+    run_blocking(close_engine())
     again = named("work_queue.WorkQueue")(str(tmp_path / "queue" / "work.db"))
     assert again.get_status()["by_status"] == {"completed": 1, "pending": 1}
-    again.close()
 
 
 def test_a_work_queue_refuses_a_claim_that_another_ended(tmp_path):
@@ -280,8 +280,6 @@ def test_a_work_queue_refuses_a_claim_that_another_ended(tmp_path):
     other.cancel_work(item, "not wanted")
     with pytest.raises(LeaseLost):
         one.complete_work(item)
-    one.close()
-    other.close()
 
 
 async def test_the_work_queue_without_a_path_is_the_one_of_the_process():
@@ -311,14 +309,13 @@ async def test_states_are_kept_in_a_file_of_ones_own(tmp_path):
     counter = Counter()
     counter.count = 7
     await keeper.save("counter", counter)
-    await keeper.close()
+    await close_engine()
     later, fresh = (
         named("coordinator_persistence.SnapshotCoordinator")(db_path=tmp_path / "states.db"),
         Counter(),
     )
     assert await later.restore("counter", fresh)
     assert fresh.count == 7
-    await later.close()
 
 
 def test_a_snapshot_is_made_of_a_state():

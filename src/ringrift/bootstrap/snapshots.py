@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import structlog
 
-from ringrift.engine.opening import EngineAt
+from ringrift.engine.arguments import check_database
+from ringrift.engine.opening import engine_at
+from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.health.isolation import attempt
 from ringrift.health.snapshots import SnapshotStore, StateSnapshot
@@ -47,12 +50,8 @@ class SnapshotCoordinator(SingletonMixin):
                 f"store is {store!r}; it must be a SnapshotStore, or nothing for this process's engine; "
                 "a file of its own is db_path=..."
             )
-        self._given, self._engine = store, EngineAt(db_path)
+        self._given, self._db_path = store, check_database("db_path", db_path)
         self._runtime = runtime or system_runtime()
-
-    async def close(self) -> None:
-        """Close a database file of its own."""
-        await self._engine.close()
 
     async def save(self, name: str, component: Any) -> StateSnapshot | None:
         """Store the component's state; None if it has none and had none before."""
@@ -104,8 +103,11 @@ class SnapshotCoordinator(SingletonMixin):
             return None
         return await store.save(name, state, schema=schema)
 
+    async def _engine(self) -> Engine:
+        return await asyncio.to_thread(engine_at, self._db_path)
+
     async def _store(self) -> SnapshotStore:
-        return self._given or SnapshotStore((await self._engine.get()).kv, runtime=self._runtime)
+        return self._given or SnapshotStore((await self._engine()).kv, runtime=self._runtime)
 
 
 class PersistentState(ABC):

@@ -1,18 +1,21 @@
 """The work queue of an engine in the words of the documents, for code without an event loop.
 
 Items go to one claimant at a time. A claim ends with its lease: whoever comes too late is refused with
-`LeaseLost`, and an item is never completed twice.
+`LeaseLost`, and an item is never completed twice. A database file of one's own is opened on first use and
+stays open until the process ends or closes its engines (`close_engine`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ringrift.engine.blocking import blocking, run_blocking
-from ringrift.engine.opening import EngineAt
-from ringrift.engine.ports import Claimant, NewWork, WorkQueue, WorkState
+from ringrift.engine.arguments import check_database
+from ringrift.engine.blocking import blocking
+from ringrift.engine.opening import engine_at
+from ringrift.engine.ports import Claimant, Engine, NewWork, WorkQueue, WorkState
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin
 from ringrift.work.task_queue_view import STATUS_OF, as_documented, work_queue_status
@@ -28,12 +31,15 @@ class QueueHandle(SingletonMixin):
     """`WorkQueue(db_path)`: the queue in a database file, or without a path that of this process."""
 
     def __init__(self, db_path: Path | str | None = None) -> None:
-        self._engine = EngineAt(db_path)
+        self.db_path = check_database("db_path", db_path)
         self._tokens: dict[str, int] = {}  # of the claims that were made through this handle
 
     async def port(self) -> WorkQueue:
         """Return the queue itself, for code on an event loop."""
-        return (await self._engine.get()).queue
+        return (await self._engine()).queue
+
+    async def _engine(self) -> Engine:
+        return await asyncio.to_thread(engine_at, self.db_path)
 
     async def _add(
         self,
@@ -116,7 +122,7 @@ class QueueHandle(SingletonMixin):
 
     async def _status(self) -> dict[str, Any]:
         """Return how many items there are by status and type, and those that wait and run."""
-        return await work_queue_status(await self._engine.get())
+        return await work_queue_status(await self._engine())
 
     async def _depth(self) -> int:
         """Return how many items wait."""
@@ -134,10 +140,6 @@ class QueueHandle(SingletonMixin):
     get_work = blocking(_get, timeout_s=ANSWER_S)
     get_status = blocking(_status, timeout_s=ANSWER_S)
     get_queue_depth = blocking(_depth, timeout_s=ANSWER_S)
-
-    def close(self) -> None:
-        """Close a database file of its own; the queue of the process is left open."""
-        run_blocking(self._engine.close(), timeout_s=ANSWER_S)
 
     def _token(self, work_id: str) -> int:
         token = self._tokens.get(work_id)

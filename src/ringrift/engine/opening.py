@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from ringrift.engine.arguments import refuse
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.errors import ConfigError
 from ringrift.private_files import close_to_others, make_private_folder
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
@@ -25,6 +24,7 @@ from ringrift.settings import Settings, get_settings
 __all__ = [
     "close_data_folder",
     "close_engine",
+    "engine_at",
     "get_engine",
     "get_engine_blocking",
     "memory_engine",
@@ -75,10 +75,21 @@ def close_data_folder(settings: Settings) -> None:
         )
 
 
-class SharedEngine:
-    """This process's engine: opened on first use, by whoever comes first."""
+def _config_of_run() -> SqliteConfig:
+    """Of the data folder that the settings name, which is closed to others on the way."""
+    settings = get_settings()
+    close_data_folder(settings)
+    config = SqliteConfig.from_settings(settings)
+    if process_scope().peek(BeginningAllowed) is not None:
+        config = replace(config, may_begin_among_files=True)
+    return config
 
-    def __init__(self) -> None:
+
+class SharedEngine:
+    """An engine of this process: opened on first use, by whoever comes first."""
+
+    def __init__(self, config: Callable[[], SqliteConfig] = _config_of_run) -> None:
+        self._config = config
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._inherited: list[Engine] = []
@@ -94,12 +105,7 @@ class SharedEngine:
     def get(self) -> Engine:
         with self._lock:
             if self._engine is None:
-                settings = get_settings()
-                close_data_folder(settings)
-                config = SqliteConfig.from_settings(settings)
-                if process_scope().peek(BeginningAllowed) is not None:
-                    config = replace(config, may_begin_among_files=True)
-                self._engine = open_sqlite(config, system_runtime())
+                self._engine = open_sqlite(self._config(), system_runtime())
             return self._engine
 
     def peek(self) -> Engine | None:
@@ -111,45 +117,13 @@ class SharedEngine:
             self._engine = engine
 
 
-class EngineAt:
-    """The engine in a database file of the caller's choice, or this process's; opened on first use.
-
-    An engine of its own is closed by whoever made this; that of the process is left alone.
-    """
-
-    def __init__(self, db_path: Path | str | None = None) -> None:
-        if db_path is not None and not isinstance(db_path, str | Path):
-            refuse("db_path", db_path, "the path of a database file, or left out")
-        self.path = None if db_path is None else Path(db_path)
-        if self.path is not None and self.path.is_dir():
-            raise ConfigError(f"{self.path} is a folder; name the database file in it")
-        self._lock = threading.Lock()
-        self._engine: Engine | None = None
-
-    async def get(self) -> Engine:
-        if self.path is None:
-            return await get_engine()
-        engine = self._engine
-        return await asyncio.to_thread(self._open, self.path) if engine is None else engine
-
-    async def close(self) -> None:
-        """Close an engine of its own; the next use opens it anew."""
-        with self._lock:
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.close()
-
-    def _open(self, path: Path) -> Engine:
-        with self._lock:
-            if self._engine is not None:
-                return self._engine
-            config = SqliteConfig(database=path, blob_dir=path.with_name(f"{path.name}.blobs"))
-            self._engine = engine = open_sqlite(config, system_runtime())
-            return engine
-
-
 def shared_engine() -> SharedEngine:
     return process_scope().get(SharedEngine, SharedEngine)
+
+
+async def shared_kv() -> KeyValue:
+    """Return the keys and values of this process's engine."""
+    return (await get_engine()).kv
 
 
 async def get_engine() -> Engine:
@@ -164,14 +138,40 @@ def get_engine_blocking() -> Engine:
     return shared_engine().get()
 
 
+class EnginesByPath:
+    """Engines that somebody named by the path of their database, one for each in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engines: dict[Path, SharedEngine] = {}
+
+    def at(self, path: Path) -> Engine:
+        config = SqliteConfig(
+            database=path, blob_dir=path.with_name(f"{path.name}.blobs"), may_begin_in_empty_file=True
+        )
+        with self._lock:
+            shared = self._engines.setdefault(path, SharedEngine(lambda: config))
+        return shared.get()
+
+    def opened(self) -> list[Engine]:
+        return [engine for shared in self._engines.values() if (engine := shared.peek()) is not None]
+
+
+def engine_at(db_path: Path | str | None = None) -> Engine:
+    """Return the engine whose database is *db_path*, made if it is absent; this process's without a path.
+
+    Blocks. The same path gives the same engine for the life of the process, or until `close_engine`.
+    """
+    path = None if db_path is None else Path(db_path).absolute()
+    if path is None or path == get_settings().coordinator_db.absolute():
+        return get_engine_blocking()
+    return process_scope().get(EnginesByPath, EnginesByPath).at(path)
+
+
 async def close_engine() -> None:
-    """Close this process's engine, if there is one; the next use opens it anew."""
-    shared = process_scope().drop(SharedEngine)
+    """Close this process's engines, if there are any; the next use opens them anew."""
+    shared, by_path = process_scope().drop(SharedEngine), process_scope().drop(EnginesByPath)
     engine = None if shared is None else shared.peek()
-    if engine is not None:
-        await engine.close()
-
-
-async def shared_kv() -> KeyValue:
-    """Return the keys and values of this process's engine."""
-    return (await get_engine()).kv
+    for each in (engine, *([] if by_path is None else by_path.opened())):
+        if each is not None:
+            await each.close()
