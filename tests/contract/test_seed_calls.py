@@ -12,11 +12,18 @@ from app.coordination.optimization_coordinator import (
     trigger_cmaes,
     trigger_nas,
 )
+from app.coordination.queue_monitor import (
+    BackpressureLevel,
+    QueueType,
+    check_backpressure,
+    should_throttle_production,
+)
 from app.coordination.selfplay_orchestrator import emit_selfplay_completion
+from app.coordination.training_coordinator import request_training_slot, training_slot
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, get_engine
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, PayloadError
 from ringrift.learning.run_choice import RunChoice, write_run_choice
 from ringrift.learning.tuning_store import TuningStore
 
@@ -77,9 +84,32 @@ async def test_selfplay_completion_by_hand():
     heard = []
     get_router().subscribe("SELFPLAY_COMPLETE", heard.append)
     await emit_selfplay_completion("task-1", "hex8", 2, 40)
+    await emit_selfplay_completion("task-2", config_key="square8_2p", games_generated=7)
     assert [(event.payload["config_key"], event.payload["games_generated"]) for event in heard] == [
-        ("hex8_2p", 40)
+        ("hex8_2p", 40),
+        ("square8_2p", 7),
     ]
+    with pytest.raises(PayloadError, match="games_generated is missing"):
+        await emit_selfplay_completion("task-3", "hex8", 2)
+
+
+def test_a_training_slot_is_asked_for_by_board_and_players_or_by_config():
+    with training_slot("hex8_2p") as job_id:
+        assert job_id is not None
+        assert request_training_slot("hex8", 2) is None
+        assert request_training_slot("hex8_2p") is None
+    with pytest.raises(ConfigError, match="how many play hex8"):
+        request_training_slot("hex8")
+
+
+def test_backpressure_of_no_queue_is_that_of_the_fullest():
+    assert check_backpressure() is BackpressureLevel.NONE
+    worst = check_backpressure(QueueType.EVALUATION, 190)
+    assert worst > BackpressureLevel.NONE
+    assert check_backpressure() is worst
+    assert should_throttle_production() is worst.throttles
+    with pytest.raises(ConfigError, match="is of one queue; name it"):
+        check_backpressure(current_depth=5)
 
 
 # --- searches without a config ------------------------------------------------------------------------
