@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from ringrift.engine.blocking import BackgroundLoop, run_blocking
+from ringrift.errors import Conflict
 from ringrift.process import SingletonMixin, process_scope
 
 __all__ = [
@@ -43,15 +44,25 @@ class AsyncBridge(SingletonMixin):
         """Call a blocking function from an event loop, which goes on meanwhile."""
         return await asyncio.to_thread(call, *args, **kwargs)
 
+    def under_way(self) -> list[str]:
+        """What runs on the loop now, such as the renewal of a role or of a training slot."""
+        loop = process_scope().peek(BackgroundLoop)
+        return [] if loop is None else loop.under_way()
+
     def shutdown(self) -> bool:
-        """End the loop and its thread; False if there was none. Calls under way get no answer."""
+        """End the loop and its thread; False if there was none.
+
+        Raises `Conflict` while something is under way: a lease that nobody renews any more would be lost.
+        """
+        if busy := self.under_way():
+            raise Conflict(f"the bridge is in use by {', '.join(busy)}; end that first")
         loop = process_scope().drop(BackgroundLoop)
         if loop is not None:
             loop.close()
         return loop is not None
 
     def get_stats(self) -> dict[str, Any]:
-        return {"running": self.is_running}
+        return {"running": self.is_running, "under_way": self.under_way()}
 
 
 AsyncBridgeManager = AsyncBridge

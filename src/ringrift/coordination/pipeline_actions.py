@@ -1,8 +1,9 @@
 """Asking for a stage of the pipeline by hand, behind the breaker that failures of the stage open.
 
-The loop orders all work, by its plan; no call orders a second time beside it. Asking wakes the loop of this
-process, if it runs here, and answers with what the plan says of the stage: that it goes on, or what it waits
-for. A stage that failed too often in a row is blocked for a while by the facts; that is the breaker.
+The loop orders all work, by its plan; no call orders a second time beside it. Asking wakes the loop, if it
+runs in this process (elsewhere it looks again within seconds by itself), and answers with what the plan says
+of the stage: that it goes on, or what it waits for. A stage that failed too often in a row is blocked for a
+while by the facts; that is the breaker.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from ringrift.process import process_scope
 P = ParamSpec("P")
 T = TypeVar("T")
 
+UNDER_WAY_S = 10.0
+
 
 class BackgroundLoop:
     """An event loop in a thread of its own, for the life of the process."""
@@ -38,6 +40,15 @@ class BackgroundLoop:
                 raise  # the work itself timed out
             future.cancel()
             raise Unavailable(f"no answer in {timeout_s:g} s") from None
+
+    def under_way(self) -> list[str]:
+        """Return the names of what runs on the loop: calls, and what calls began and left running there."""
+
+        async def names() -> list[str]:
+            own = asyncio.current_task()
+            return sorted(task.get_name() for task in asyncio.all_tasks() if task is not own)
+
+        return self.run(names(), timeout_s=UNDER_WAY_S)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

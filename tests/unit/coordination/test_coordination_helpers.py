@@ -16,11 +16,12 @@ from ringrift.coordination.async_bridge_manager import (
 from ringrift.coordination.event_emission_mixin import EventEmissionMixin
 from ringrift.coordination.tracing import new_trace, with_trace
 from ringrift.engine.opening import close_engine
-from ringrift.errors import ConfigError, ForeignFile, Unavailable
+from ringrift.errors import ConfigError, Conflict, ForeignFile, Unavailable
 from ringrift.events.router import get_router
 from ringrift.events.tracing import get_trace_id, inject, span
 from ringrift.settings import get_settings
 from ringrift.work.backpressure import QueueType
+from ringrift.work.roles import OrchestratorRole, acquire_orchestrator_role, release_orchestrator_role
 from ringrift.work.tasks import TaskType
 
 
@@ -185,6 +186,16 @@ def test_the_bridge_begins_with_the_first_call_and_can_be_ended():
     assert bridge.shutdown()
     assert not bridge.is_running
     assert run_async(add(3, 4)) == 7
+
+
+def test_the_bridge_is_not_ended_under_a_lease():
+    bridge = get_bridge_manager()
+    assert acquire_orchestrator_role(OrchestratorRole.PIPELINE)
+    with pytest.raises(Conflict, match=r"in use by .*role pipeline_orchestrator"):
+        bridge.shutdown()
+    assert release_orchestrator_role(OrchestratorRole.PIPELINE)
+    run_async(close_engine())
+    assert bridge.shutdown()
 
 
 async def test_a_blocking_call_leaves_the_loop_free():
