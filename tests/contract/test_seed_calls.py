@@ -1,9 +1,15 @@
 """Names that the documents print with their arguments, or with none, are called just so."""
 
+import asyncio
+import csv
 import importlib
+import inspect
+import warnings
+from pathlib import Path
 
 import pytest
 from app.coordination import event_emitters
+from app.coordination.daemon_types import DaemonType
 from app.coordination.event_router import get_router
 from app.coordination.optimization_coordinator import (
     OptimizationRun,
@@ -12,6 +18,7 @@ from app.coordination.optimization_coordinator import (
     trigger_cmaes,
     trigger_nas,
 )
+from app.coordination.orchestrator_registry import OrchestratorRole, release_orchestrator_role
 from app.coordination.queue_monitor import (
     BackpressureLevel,
     QueueType,
@@ -19,13 +26,17 @@ from app.coordination.queue_monitor import (
     should_throttle_production,
 )
 from app.coordination.selfplay_orchestrator import emit_selfplay_completion
-from app.coordination.training_coordinator import request_training_slot, training_slot
+from app.coordination.task_coordinator import TaskType
+from app.coordination.training_coordinator import release_training_slot, request_training_slot, training_slot
 
+from app._hook import PlannedModule
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError, PayloadError
 from ringrift.learning.run_choice import RunChoice, write_run_choice
 from ringrift.learning.tuning_store import TuningStore
+
+DOCUMENTS = Path(__file__).parents[1] / "data" / "documents"
 
 
 @pytest.fixture(autouse=True)
@@ -157,3 +168,132 @@ def test_a_search_in_an_empty_folder_says_what_is_missing():
         trigger_cmaes()
     with pytest.raises(ConfigError, match="name a config"):
         trigger_nas()
+
+
+# --- every function that the documents name ------------------------------------------------------------
+
+
+def later(call):
+    """An async function, called from a program of its own; what never ends runs for a moment."""
+
+    async def run():
+        async with asyncio.timeout(60):
+            return await call()
+
+    return asyncio.run(run())
+
+
+def endless(call):
+    async def run():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await call()
+
+    asyncio.run(run())
+
+
+def in_a_block(manager):
+    with manager:
+        pass
+
+
+class Listener:
+    def _on_event(self, event):
+        pass
+
+
+def decorated(decorate):
+    @decorate
+    def work():
+        return 7
+
+    assert work() == 7
+
+
+ROLE = OrchestratorRole.MAINTENANCE
+# A call that a reader of the documents would try first. Emitters and searches have tests of their own above.
+CALLS = {
+    "acquire_orchestrator_role": lambda f: f(ROLE) and release_orchestrator_role(ROLE),
+    "analyze_metrics": lambda f: f(),
+    "async_can_train": lambda f: later(lambda: f("hex8", 2)),
+    "async_request_training": lambda f: release_training_slot(later(lambda: f("hex8", 2))),
+    "bootstrap_coordination": lambda f: f(),
+    "can_schedule_task": lambda f: f("training"),
+    "can_spawn": lambda f: f(TaskType.SELFPLAY, "node-1"),
+    "check_backpressure": lambda f: f(QueueType.TRAINING_DATA),
+    "check_before_spawn": lambda f: f(TaskType.SELFPLAY, "node-1"),
+    "coordinate_task": lambda f: decorated(f(TaskType.EXPORT)),
+    "estimate_task_duration": lambda f: f("training"),
+    "get_bootstrap_status": lambda f: f(),
+    "get_config": lambda f: f(),
+    "get_daemon_manager": lambda f: f(),
+    "get_dead_letter_queue": lambda f: f(),
+    "get_initialization_order": lambda f: f(),
+    "get_pipeline_status": lambda f: f(),
+    "get_production_model_id": lambda f: f("hex8", 2),
+    "get_router": lambda f: f(),
+    "get_runner": lambda f: f(DaemonType.EVENT_ROUTER),
+    "get_system_health": lambda f: f(),
+    "get_task_stats": lambda f: f(),
+    "get_trace_id": lambda f: f(),
+    "has_subscribers": lambda f: f("TRAINING_COMPLETED"),
+    "initialize_all_coordinators": lambda f: f(auto_trigger_pipeline=True),
+    "make_handlers_resilient": lambda f: f(Listener(), "listener"),
+    "publish": lambda f: later(lambda: f("TRAINING_COMPLETED", {"config_key": "hex8_2p"}, "trainer")),
+    "publish_event": lambda f: f("TRAINING_COMPLETED", {"config_key": "hex8_2p"}),
+    "record_metric": lambda f: f("loss", 0.5, "hex8_2p"),
+    "request_training_slot": lambda f: release_training_slot(f("hex8", 2)),
+    "run_retry_daemon": lambda f: endless(lambda: f(interval_seconds=60)),
+    "should_throttle_production": lambda f: f(),
+    "shutdown_all_coordinators": lambda f: later(f),
+    "shutdown_coordination": lambda f: f(),
+    "span": lambda f: in_a_block(f("model_inference")),
+    "subscribe": lambda f: f("TRAINING_COMPLETED", print),
+    "task_context": lambda f: in_a_block(f(TaskType.EXPORT)),
+    "traced": lambda f: decorated(f("selfplay_game")),
+    "training_slot": lambda f: in_a_block(f("hex8", 2)),
+    "unsubscribe": lambda f: f("TRAINING_COMPLETED", print),
+    "wire_pipeline_events": lambda f: f(),
+    "wire_selfplay_events": lambda f: f(),
+    "wire_task_events": lambda f: f(),
+}
+ABOVE = ("emit_", "trigger_", "select_curriculum_config")
+
+
+def named_functions():
+    """Every function that the documents name, of what is built, but those that move data."""
+    found = {}
+    with (DOCUMENTS / "names.csv").open(encoding="utf8", newline="") as file:
+        for row in csv.DictReader(file):
+            try:
+                value = taken(row["module"], row["name"])
+            except PlannedModule:
+                continue
+            moves_data = getattr(value, "__module__", "").startswith(
+                ("ringrift.data.", "ringrift.resources.")
+            )
+            if callable(value) and not inspect.isclass(value) and not moves_data:
+                found[f"{row['module']}.{row['name']}"] = value
+    return found
+
+
+def taken(module, name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return getattr(importlib.import_module(module), name)
+
+
+def test_every_named_function_is_called_below():
+    names = {path.rpartition(".")[2] for path in named_functions()}
+    assert sorted(name for name in names if name not in CALLS and not name.startswith(ABOVE)) == []
+    assert sorted(set(CALLS) - names) == []
+
+
+@pytest.mark.parametrize("path", [path for path in named_functions() if path.rpartition(".")[2] in CALLS])
+def test_a_named_function_is_called(path):
+    CALLS[path.rpartition(".")[2]](named_functions()[path])
+    asyncio.run(get_router().stop())
+
+
+def test_a_config_is_chosen_among_those_that_are_learned():
+    assert taken("app.coordination.job_scheduler", "select_curriculum_config")({"hex8_2p": 10}) == "hex8_2p"
