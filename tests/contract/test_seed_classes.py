@@ -5,20 +5,27 @@ tests of their own.
 """
 
 import asyncio
+import csv
 import importlib
 import warnings
+from enum import Enum
+from pathlib import Path
 
 import pytest
 
 from ringrift.bootstrap.coordination import bootstrap_coordination, get_initialiser
 from ringrift.coordination.daemon_factory import get_daemon_factory
+from ringrift.daemons.types import DaemonType
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, LeaseLost
+from ringrift.events.stages import StageEvent
 from ringrift.learning.pipeline_orchestrator import PipelineConfig
 from ringrift.work.durations import BusyHours
 from ringrift.work.queue_depths import QUEUE_LIMITS
 from ringrift.work.supply_rules import SupplyLimits
+
+DOCUMENTS = Path(__file__).parents[1] / "data" / "documents"
 
 ALONE = [
     "async_training_bridge.TrainingCoordinator",
@@ -346,3 +353,52 @@ async def test_every_daemon_and_every_coordinator_says_how_it_is():
     made = get_initialiser().instances
     assert made
     assert [name for name, each in made.items() if not callable(getattr(each, "health_check", None))] == []
+
+
+# --- none left out --------------------------------------------------------------------------------------
+
+# Values and bases: what a reader gives them, or None where only a subclass can be made.
+GIVEN = {
+    "BaseEventHandler": None,
+    "CoordinatorBase": ("mine",),
+    "DaemonInfo": (DaemonType.AUTO_SYNC,),
+    "DaemonManagerConfig": (),
+    "DynamicThreshold": ("stale_hours", 4.0, 1.0, 24.0),
+    "HandlerBase": None,
+    "HealthCheckResult": (True,),
+    "RouterEvent": ("TRAINING_COMPLETED",),
+    "SQLitePersistenceMixin": None,
+    "StageCompletionResult": (StageEvent.TRAINING_COMPLETE, True, 1, "now"),
+    "StateSnapshot": None,  # StateSnapshot.create makes one
+}
+
+
+def named_classes():
+    """Every class that the documents name, of what is built, but enums and those that move data."""
+    found = {}
+    with (DOCUMENTS / "names.csv").open(encoding="utf8", newline="") as file:
+        for row in csv.DictReader(file):
+            try:
+                kind = named(f"{row['module'].removeprefix('app.coordination.')}.{row['name']}")
+            except ImportError:
+                continue
+            moves_data = getattr(kind, "__module__", "").startswith(("ringrift.data.", "ringrift.resources."))
+            if isinstance(kind, type) and not issubclass(kind, Enum) and not moves_data:
+                found[row["name"]] = kind
+    return found
+
+
+def test_every_class_of_the_documents_can_be_made():
+    alone = {path.rpartition(".")[2] for path in ALONE}
+    missing = [name for name in named_classes() if name not in alone and name not in GIVEN]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_value_is_made_of_what_is_given(name):
+    kind = named_classes()[name]
+    if GIVEN[name] is None:
+        with pytest.raises(TypeError):
+            kind()
+    else:
+        assert kind(*GIVEN[name]) is not None
