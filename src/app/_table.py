@@ -251,6 +251,17 @@ _BY_CAPABILITY: dict[str, str] = {
     "work_supply": "unified_queue_populator",
 }
 
+# Paths with a file of their own name in `ringrift.coordination`, which is searched before their other homes.
+_OWN = (
+    "async_bridge_manager core_utils daemon_adapters daemon_factory daemon_factory_implementations "
+    "daemon_lifecycle daemon_metrics daemon_runners daemon_stats event_emission_mixin facade helpers "
+    "integration_bridge node_policies pipeline_actions pipeline_triggers sync_base sync_constants tracing "
+    "work_queue"
+)
+_OWN_NAMES: dict[str, dict[str, str]] = {
+    "work_queue": {"WorkQueue": "ringrift.coordination.work_queue:QueueHandle"}
+}
+
 # Old paths and what to import instead; they go on working.
 _DEPRECATED: dict[str, str] = {
     "alert_types": "types",
@@ -316,6 +327,9 @@ def _table() -> dict[str, Alias]:
     rows = dict(_PRESENT)
     for owner, names in _BY_CAPABILITY.items():
         rows |= {name: Alias(owner, names=_NAMES_ELSEWHERE.get(name, {})) for name in names.split()}
+    for name in _OWN.split():
+        homes = (f"ringrift.coordination.{name}", *rows[name].built_homes())
+        rows[name] = replace(rows[name], homes=homes, names={**rows[name].names, **_OWN_NAMES.get(name, {})})
     for old, new in _DEPRECATED.items():
         rows[old] = replace(
             rows[new], deprecated=f"{root}.{new}", names={**rows[new].names, **_OLD_NAMES.get(old, {})}

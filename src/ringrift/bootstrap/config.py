@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringrift.settings import Settings, get_settings
@@ -14,7 +14,7 @@ __all__ = ["CoordinatorConfig", "get_config"]
 class CoordinatorConfig:
     """What coordinators may want to know."""
 
-    settings: Settings
+    settings: Settings = field(default_factory=get_settings)
 
     @property
     def auto_trigger_pipeline(self) -> bool:

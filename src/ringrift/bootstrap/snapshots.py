@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import structlog
 
-from ringrift.engine.opening import get_engine
+from ringrift.engine.arguments import check_database
+from ringrift.engine.opening import engine_at
+from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.health.isolation import attempt
 from ringrift.health.snapshots import SnapshotStore, StateSnapshot
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 
-__all__ = ["PersistentState", "SnapshotCoordinator", "StateSnapshot", "get_snapshot_coordinator"]
+__all__ = [
+    "PersistentState",
+    "SnapshotCoordinator",
+    "StateSnapshot",
+    "get_snapshot_coordinator",
+    "reset_snapshot_coordinator",
+]
 
 log = structlog.get_logger()
 
 
-class SnapshotCoordinator:
+class SnapshotCoordinator(SingletonMixin):
     """Components are those with `get_state` and `restore_state`; the rest is passed over.
 
     A state that fails its check is not restored and not overwritten in silence: it is reported, and its
     earlier versions stay to be restored by hand with `restore(name, component, version=...)`.
     """
 
-    def __init__(self, store: SnapshotStore | None = None, *, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        store: SnapshotStore | None = None,
+        *,
+        db_path: Path | str | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """Keep the states in *store*, in a database file of one's own, or in this process's engine."""
         if store is not None and not isinstance(store, SnapshotStore):
             raise ConfigError(
-                f"store is {store!r}; it must be a SnapshotStore, or nothing for this process's engine"
+                f"store is {store!r}; it must be a SnapshotStore, or nothing for this process's engine; "
+                "a file of its own is db_path=..."
             )
-        self._given = store
+        self._given, self._db_path = store, check_database("db_path", db_path)
         self._runtime = runtime or system_runtime()
 
     async def save(self, name: str, component: Any) -> StateSnapshot | None:
@@ -93,8 +111,11 @@ class SnapshotCoordinator:
             return None
         return await store.save(name, state, schema=schema)
 
+    async def _engine(self) -> Engine:
+        return await asyncio.to_thread(engine_at, self._db_path)
+
     async def _store(self) -> SnapshotStore:
-        return self._given or SnapshotStore((await get_engine()).kv, runtime=self._runtime)
+        return self._given or SnapshotStore((await self._engine()).kv, runtime=self._runtime)
 
 
 class PersistentState(ABC):
@@ -115,9 +136,14 @@ class PersistentState(ABC):
         return await get_snapshot_coordinator().restore(self.name, self)
 
 
-def get_snapshot_coordinator() -> SnapshotCoordinator:
-    """Return the one of this process."""
-    return process_scope().get(SnapshotCoordinator, SnapshotCoordinator)
+def get_snapshot_coordinator(db_path: Path | str | None = None) -> SnapshotCoordinator:
+    """Return the one of this process; another *db_path* than it was made with is a `ConfigError`."""
+    if db_path is None:
+        return SnapshotCoordinator.get_instance()
+    return SnapshotCoordinator.get_instance(db_path=Path(db_path))
+
+
+reset_snapshot_coordinator = SnapshotCoordinator.reset_instance
 
 
 def _check_stateful(name: str, component: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 import click
 from rich.table import Table
 from rich.text import Text
@@ -15,12 +13,8 @@ from ringrift.cli.known_configs import require_config
 from ringrift.cli.options import as_json, on_data_folder, some_config
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import duration, stage_title
-from ringrift.decoding import decode_as
-from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Engine
-from ringrift.errors import Corrupt
-from ringrift.learning.run_status import EXPLAIN_PREFIX
-from ringrift.learning.snapshot import Explanation
+from ringrift.learning.snapshot import Explanation, read_explanations
 from ringrift.runtime import system_runtime
 
 
@@ -54,13 +48,4 @@ def explain(config: str, as_json: bool) -> None:
 
 async def _read(engine: Engine, config: str) -> list[Explanation]:
     await require_config(engine.kv, config)
-    key = EXPLAIN_PREFIX + quote(config, safe="")
-    entry = await engine.kv.get(key)
-    if entry is None:
-        return []
-    try:
-        return decode_as(entry.value, list[Explanation])
-    except UNREADABLE as error:
-        raise Corrupt(
-            key, found=f"no explanation of this version: {error}", advice="`ringrift run` writes it anew"
-        ) from None
+    return await read_explanations(engine.kv, config)

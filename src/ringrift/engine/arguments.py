@@ -59,6 +59,23 @@ def refuse(what: str, value: object, allowed: str) -> NoReturn:
     raise ConfigError(f"{what} is {shown(value)}; it must be {allowed}")
 
 
+def check_part(what: str, value: object, kind: type) -> None:
+    """Refuse what is not a *kind* when an object is made, before its first call fails at a distance."""
+    if not isinstance(value, kind):
+        refuse(what, value, f"of type {kind.__name__}, or left out")
+
+
+def check_database(what: str, path: object) -> Path | None:
+    """Return the path of a database file; None, which stands for this process's engine, stays None."""
+    if path is None:
+        return None
+    if not isinstance(path, str | Path):
+        refuse(what, path, "the path of a database file, or left out")
+    if Path(path).is_dir():
+        raise ConfigError(f"{path} is a folder; name the database file in it")
+    return Path(path)
+
+
 def check_integer(what: str, value: object, *, low: int = 0, high: int = INTEGER_MAX) -> None:
     # bool is an int to Python, but True is no number to anybody who reads it back.
     if type(value) is not int or not low <= value <= high:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ringrift.engine.arguments import check_wait
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.process import process_scope
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+UNDER_WAY_S = 10.0
 
 
 class BackgroundLoop:
@@ -37,6 +41,15 @@ class BackgroundLoop:
             future.cancel()
             raise Unavailable(f"no answer in {timeout_s:g} s") from None
 
+    def under_way(self) -> list[str]:
+        """Return the names of what runs on the loop: calls, and what calls began and left running there."""
+
+        async def names() -> list[str]:
+            own = asyncio.current_task()
+            return sorted(task.get_name() for task in asyncio.all_tasks() if task is not own)
+
+        return self.run(names(), timeout_s=UNDER_WAY_S)
+
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -51,6 +64,16 @@ def run_blocking(work: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
         work.close()
         raise
     return process_scope().get(BackgroundLoop, BackgroundLoop).run(work, timeout_s=timeout_s)
+
+
+def blocking(call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30.0) -> Callable[P, T]:
+    """Return the twin of an async function for code without an event loop."""
+
+    @functools.wraps(call)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_blocking(call(*args, **kwargs), timeout_s=timeout_s)
+
+    return run
 
 
 def end_threads(pool: ThreadPoolExecutor, *, wait_s: float) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+from ringrift.engine.arguments import check_part
 from ringrift.events.dead_letter_queue import DeadLetterQueue
 from ringrift.events.handlers import HandlerBase
+from ringrift.events.process_dead_letters import get_dead_letter_queue
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
@@ -23,7 +25,7 @@ class DLQRetryDaemon(HandlerBase):
 
     def __init__(
         self,
-        dlq: DeadLetterQueue,
+        dlq: DeadLetterQueue | None = None,
         interval_seconds: float = 60.0,
         max_events_per_cycle: int = 10,
         max_attempts: int = 5,
@@ -33,7 +35,8 @@ class DLQRetryDaemon(HandlerBase):
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__("dlq_retry", cycle_interval=interval_seconds, router=router, runtime=runtime)
-        self._dlq = dlq
+        self._dlq = get_dead_letter_queue() if dlq is None else dlq
+        check_part("dlq", self._dlq, DeadLetterQueue)
         self._dlq.max_retries = max_attempts
         self._batch, self._stale_hours = max_events_per_cycle, max_stale_hours
         self._announced = 0

@@ -32,7 +32,7 @@ from ringrift.events.failures import Failure
 from ringrift.events.handler_steps import await_ending
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -55,7 +55,7 @@ class RetryOutcome(StrEnum):
     SKIPPED = "skipped"  # not due, not ours, or taken by another process
 
 
-class DeadLetterQueue:
+class DeadLetterQueue(SingletonMixin):
     """Keeps and retries dead letters. Calls that are not async block for the length of one SQL statement."""
 
     def __init__(

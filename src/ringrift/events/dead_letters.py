@@ -8,7 +8,7 @@ from ringrift.events.dead_letter_daemon import DLQRetryDaemon
 from ringrift.events.dead_letter_daemon import create_dlq_retry_daemon as _create
 from ringrift.events.dead_letter_queue import DeadLetterQueue
 from ringrift.events.dead_letter_store import FailedEvent
-from ringrift.events.process_dead_letters import get_dead_letter_queue
+from ringrift.events.process_dead_letters import get_dead_letter_queue, reset_dead_letter_queue
 
 __all__ = [
     "DLQRetryDaemon",
@@ -17,6 +17,7 @@ __all__ = [
     "create_dlq_retry_daemon",
     "enable_dead_letter_queue",
     "get_dead_letter_queue",
+    "reset_dead_letter_queue",
     "run_retry_daemon",
 ]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ringrift.errors import ConfigError, PayloadError, Unavailable
 from ringrift.events.catalog import CATALOG, EventSpec
-from ringrift.events.catalog.emitter_table import EMITTERS, HERE, EmitterSpec
+from ringrift.events.catalog.emitter_table import EMITTERS, HERE, JOB, EmitterSpec
 from ringrift.events.catalog.spec import Payload
 from ringrift.events.normalization import resolve, resolve_alias
 from ringrift.events.router import get_router
@@ -62,17 +62,25 @@ def _arguments(spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any]
 
 
 def _complete(event: EventSpec, payload: Payload, defaults: Mapping[str, str | bool]) -> Payload:
-    added: Payload = {
-        key: system_runtime().hostname if value == HERE else value
-        for key, value in defaults.items()
-        if key not in payload
-    }
+    added: Payload = {key: _default(value, payload) for key, value in defaults.items() if key not in payload}
     if event.name == "ELO_UPDATED" and "elo_delta" not in payload:
         new, old = payload.get("new_elo"), payload.get("old_elo")
         # A rating of another type is left for the check that follows to refuse.
         if isinstance(new, int | float) and isinstance(old, int | float):
             added["elo_delta"] = new - old
     return {**payload, **added} if added else payload
+
+
+def _default(value: object, payload: Payload) -> Any:
+    """What is meant by a default of the emitter table: the value itself, this host, or a name for a job."""
+    if value == HERE:
+        return system_runtime().hostname
+    if value != JOB:
+        return value
+    # Of a turn of the loop there is one training a config; without a turn nothing sets two of them apart.
+    turn = payload.get("iteration")
+    number = system_runtime().new_id() if turn is None else turn
+    return f"{payload.get('config_key', 'training')}_{number}"
 
 
 def follow_ups(event: EventSpec, payload: Payload) -> list[tuple[EventSpec, Payload]]:

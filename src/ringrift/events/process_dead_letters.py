@@ -6,12 +6,16 @@ from pathlib import Path
 
 from ringrift.events.dead_letter_queue import DeadLetterQueue
 from ringrift.events.failures import Failure
-from ringrift.process import process_scope
 
 
 def get_dead_letter_queue(db_path: Path | str | None = None) -> DeadLetterQueue:
-    """Return the queue of this process; *db_path* counts only for the call that opens it."""
-    return process_scope().get(DeadLetterQueue, lambda: DeadLetterQueue(db_path))
+    """Return the queue of this process; another *db_path* than it was opened with is a `ConfigError`."""
+    if db_path is None:
+        return DeadLetterQueue.get_instance()
+    return DeadLetterQueue.get_instance(Path(db_path))
+
+
+reset_dead_letter_queue = DeadLetterQueue.reset_instance
 
 
 class ProcessDeadLetters:

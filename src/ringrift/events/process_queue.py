@@ -26,7 +26,7 @@ from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Subscription
 from ringrift.events.surroundings import Surroundings
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
 
@@ -42,7 +42,7 @@ _CALL_S = 60.0
 _RETRY_S, _RETRY_S_MAX = 0.1, 1.6
 
 
-class CrossProcessEventQueue:
+class CrossProcessEventQueue(SingletonMixin):
     """Publish, poll and acknowledge, from plain threads."""
 
     def __init__(self, db_path: Path | str | None = None, *, settings: Settings | None = None) -> None:
@@ -315,12 +315,14 @@ def _as_polled(record: LogRecord) -> CrossProcessEvent:
 
 
 def get_event_queue(db_path: Path | str | None = None) -> CrossProcessEventQueue:
-    """Return the queue of this process; *db_path* counts only for the call that makes it."""
-    return process_scope().get(CrossProcessEventQueue, lambda: CrossProcessEventQueue(db_path))
+    """Return the queue of this process; another *db_path* than it was made with is a `ConfigError`."""
+    if db_path is None:
+        return CrossProcessEventQueue.get_instance()
+    return CrossProcessEventQueue.get_instance(Path(db_path))
 
 
 def reset_event_queue() -> None:
-    queue = process_scope().drop(CrossProcessEventQueue)
+    queue = CrossProcessEventQueue.reset_instance()
     if queue is not None:
         queue.close()
 

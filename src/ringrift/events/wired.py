@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Self
 
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback, SubscriptionHandle
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.process import SingletonMixin
 from ringrift.status import CoordinatorStatus
 
 
-class WiredCoordinator(ABC):
+class WiredCoordinator(SingletonMixin, ABC):
     """Subscribes to its events when it is wired, and does nothing in between."""
 
     def __init__(self, name: str, *, router: UnifiedEventRouter | None = None) -> None:
@@ -55,6 +57,14 @@ class WiredCoordinator(ABC):
         for subscription in self._subscriptions:
             subscription.cancel()
         self._subscriptions = []
+
+    @classmethod
+    def reset_instance(cls) -> Self | None:
+        """Forget the coordinator of this process; it hears nothing more."""
+        dropped = super().reset_instance()
+        if dropped is not None:
+            dropped.unwire()
+        return dropped
 
     async def start(self) -> None:
         self.wire()

@@ -19,9 +19,15 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
 from ringrift.health.history import BoundedHistory
 from ringrift.health.isolation import attempt_async
-from ringrift.health.ledger import HealthLedger, HealthLevel, Issue, RecoveryAction, level_of
+from ringrift.health.ledger import (
+    HealthLedger,
+    HealthLevel,
+    Issue,
+    RecoveryAction,
+    SystemHealthScore,
+    level_of,
+)
 from ringrift.health.rules import RULES
-from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
@@ -31,11 +37,12 @@ NAME = "health_manager"
 RECOVERY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 ISSUES_SHOWN = 20
+SCORES_KEPT = 500
 
 Recovery = Callable[[], Awaitable[Any]]
 
 
-class UnifiedHealthManager(WiredCoordinator, SingletonMixin):
+class UnifiedHealthManager(WiredCoordinator):
     """The coordinator of errors, recoveries and system health."""
 
     emits = ("RECOVERY_INITIATED", "RECOVERY_COMPLETED", "RECOVERY_FAILED")
@@ -52,6 +59,7 @@ class UnifiedHealthManager(WiredCoordinator, SingletonMixin):
         self._runtime = runtime or system_runtime()
         self.ledger = ledger or HealthLedger()
         self.escalations: BoundedHistory[str] = BoundedHistory(100)
+        self._scores: BoundedHistory[SystemHealthScore] = BoundedHistory(SCORES_KEPT)
         self._recoveries: dict[str, Recovery] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._events_seen = 0
@@ -79,6 +87,27 @@ class UnifiedHealthManager(WiredCoordinator, SingletonMixin):
     def get_system_health_score(self) -> float:
         """1.0 is well, 0.0 is down; 0.0 too while nothing is heard, since unknown is not healthy."""
         return self.ledger.score(self._runtime.now_s()) if self._subscriptions else 0.0
+
+    def get_health_score(self) -> SystemHealthScore:
+        """Return score, level and reasons of this moment in one value."""
+        known = bool(self._subscriptions)
+        return SystemHealthScore(
+            score=self.get_system_health_score() if known else None,
+            level=self.get_system_health_level(),
+            at_s=self._runtime.now_s(),
+            issues=tuple(str(issue) for issue in self.issues()[:ISSUES_SHOWN]),
+            pause_reasons=tuple(self.pause_reasons()),
+        )
+
+    def get_score_history(self, limit: int = 50) -> list[SystemHealthScore]:
+        """Return the scores at which the health changed, oldest first."""
+        return self._scores.recent(limit)
+
+    def _track_score(self) -> None:
+        now = self.get_health_score()
+        last = self._scores.recent(1)
+        if not last or (last[0].score, last[0].level) != (now.score, now.level):
+            self._scores.append(now)
 
     def get_system_health_level(self) -> HealthLevel:
         return level_of(self.get_system_health_score()) if self._subscriptions else HealthLevel.UNKNOWN
@@ -146,6 +175,7 @@ class UnifiedHealthManager(WiredCoordinator, SingletonMixin):
     async def _on_event(self, event: RouterEvent) -> None:
         self._events_seen += 1
         action, subject = self.ledger.observe(event.event_type, event.payload, self._runtime.now_s())
+        self._track_score()
         if action is RecoveryAction.NONE or event.source == NAME:
             return
         recover = self._recoveries.get(subject)
@@ -186,6 +216,9 @@ def get_health_manager() -> UnifiedHealthManager:
     return UnifiedHealthManager.get_instance()
 
 
+reset_health_manager = UnifiedHealthManager.reset_instance
+
+
 def wire_health_events(router: UnifiedEventRouter | None = None) -> UnifiedHealthManager:
     """Return the health manager of this process, subscribed; for another *router*, one of its own."""
     manager = get_health_manager() if router is None else UnifiedHealthManager(router=router)
@@ -195,6 +228,11 @@ def wire_health_events(router: UnifiedEventRouter | None = None) -> UnifiedHealt
 
 def get_system_health_score() -> float:
     return get_health_manager().get_system_health_score()
+
+
+def get_health_score() -> SystemHealthScore:
+    """Return how the whole is, with its reasons."""
+    return get_health_manager().get_health_score()
 
 
 def get_system_health_level() -> HealthLevel:

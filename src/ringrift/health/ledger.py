@@ -43,6 +43,24 @@ def level_of(score: float) -> HealthLevel:
     return next((level for least, level in _LEVELS if score >= least), HealthLevel.CRITICAL)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemHealthScore:
+    """How the whole was at one moment. *score* is None while nothing watches: unknown is not a number."""
+
+    score: float | None
+    level: HealthLevel
+    at_s: float
+    issues: tuple[str, ...] = ()  # the heaviest first
+    pause_reasons: tuple[str, ...] = ()  # why the pipeline should not go on
+
+    @property
+    def should_pause(self) -> bool:
+        return bool(self.pause_reasons)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "level": self.level.value, "should_pause": self.should_pause}
+
+
 @dataclass(frozen=True, slots=True)
 class Issue:
     """One thing that is wrong."""

@@ -25,7 +25,7 @@ from ringrift.health.progress_rules import (
     velocity_per_hour,
 )
 from ringrift.health.progress_view import ConfigSeen, RunSeen, read_run
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
@@ -157,11 +157,11 @@ def create_progress_watchdog(
     return ProgressWatchdog(router=router, runtime=runtime)
 
 
-class StallDetector:
+class StallDetector(SingletonMixin):
     """Operations that should report now and then; one that falls silent beyond its own limit is stalled."""
 
-    def __init__(self, now_s: Callable[[], float], *, silent_s: float = 600.0) -> None:
-        self._now_s, self._silent_s = now_s, silent_s
+    def __init__(self, now_s: Callable[[], float] | None = None, *, silent_s: float = 600.0) -> None:
+        self._now_s, self._silent_s = now_s or _monotonic_s, silent_s
         self._operations: dict[str, tuple[float, float]] = {}  # last sign of life, seconds allowed
 
     def report(self, operation: str, *, silent_s: float | None = None) -> None:
@@ -184,9 +184,9 @@ class StallDetector:
         }
 
 
-def get_stall_detector() -> StallDetector:
-    """Return the detector of this process."""
-    return process_scope().get(StallDetector, lambda: StallDetector(_monotonic_s))
+def get_stall_detector(silent_s: float | None = None) -> StallDetector:
+    """Return the detector of this process; another *silent_s* than it was made with is a `ConfigError`."""
+    return StallDetector.get_instance() if silent_s is None else StallDetector.get_instance(silent_s=silent_s)
 
 
 def _monotonic_s() -> float:

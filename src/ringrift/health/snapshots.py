@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ringrift.engine.arguments import check_integer
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, SchemaTooNew
 from ringrift.runtime import Runtime, system_runtime
@@ -26,6 +27,22 @@ class StateSnapshot:
     created_s: float
     state: Mapping[str, Any]
     schema: int = 1  # of the state; the component's own number
+
+    @classmethod
+    def create(
+        cls, coordinator: str, state: Mapping[str, Any], *, version: int = 1, schema: int = 1
+    ) -> StateSnapshot:
+        """Return *state* as it is now. State must be JSON values; what cannot be kept is refused here."""
+        _key(coordinator)
+        check_integer("version", version, low=1)
+        check_integer("schema", schema, low=1)
+        now_s = system_runtime().now_s()
+        made = cls(coordinator=coordinator, version=version, created_s=now_s, state=state, schema=schema)
+        try:
+            made.to_bytes()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"the state of {coordinator} cannot be kept: {error}") from None
+        return made
 
     @property
     def checksum(self) -> str:

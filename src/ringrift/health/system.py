@@ -27,13 +27,15 @@ from ringrift.health.coordinator_watch import HEARD_AS, CoordinatorWatch
 from ringrift.health.health_manager import (
     UnifiedHealthManager,
     get_health_manager,
+    get_health_score,
     get_system_health_level,
     get_system_health_score,
+    reset_health_manager,
     should_pause_pipeline,
     wire_health_events,
 )
 from ringrift.health.history import BoundedHistory
-from ringrift.health.ledger import HealthLevel, RecoveryAction
+from ringrift.health.ledger import HealthLevel, RecoveryAction, SystemHealthScore
 from ringrift.health.rules import says_trouble
 from ringrift.health.snapshots import SnapshotStore
 from ringrift.runtime import Runtime
@@ -44,10 +46,13 @@ __all__ = [
     "HealthLevel",
     "RecoveryAction",
     "SystemHealthMonitor",
+    "SystemHealthScore",
     "UnifiedHealthManager",
     "get_health_manager",
+    "get_health_score",
     "get_system_health_level",
     "get_system_health_score",
+    "reset_health_manager",
     "should_pause_pipeline",
     "wire_health_events",
 ]

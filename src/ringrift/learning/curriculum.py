@@ -22,7 +22,6 @@ from ringrift.learning.curriculum_weights import (
 from ringrift.learning.signals_face import ListeningCoordinator, Told
 from ringrift.learning.signals_source import Situation
 from ringrift.learning.state import ConfigState
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.shares import curriculum_weights
@@ -35,6 +34,7 @@ __all__ = [
     "get_curriculum_integration",
     "get_curriculum_weight",
     "load_curriculum_weights",
+    "reset_curriculum_integration",
     "tier_of",
     "wire_curriculum_events",
 ]
@@ -220,8 +220,12 @@ class CurriculumIntegrationDaemon(HandlerBase):
         return super().health_check().with_details(**self._integration.get_metrics())
 
 
-def get_curriculum_integration() -> CurriculumIntegration:
-    return process_scope().get(CurriculumIntegration, CurriculumIntegration)
+def get_curriculum_integration(**parts: Any) -> CurriculumIntegration:
+    """Return the coordinator of this process; other *parts* than it was made with are a `ConfigError`."""
+    return CurriculumIntegration.get_instance(**parts)
+
+
+reset_curriculum_integration = CurriculumIntegration.reset_instance
 
 
 def wire_curriculum_events(router: UnifiedEventRouter | None = None) -> CurriculumIntegration:

@@ -7,6 +7,7 @@ from ringrift.learning.curriculum import (
     get_curriculum_integration,
     get_curriculum_weight,
     load_curriculum_weights,
+    reset_curriculum_integration,
     wire_curriculum_events,
 )
 from ringrift.learning.feedback_architecture import ArchitectureFeedback, architecture_weights
@@ -46,5 +47,6 @@ __all__ = [
     "get_feedback_signals",
     "load_curriculum_weights",
     "momentum_of",
+    "reset_curriculum_integration",
     "wire_curriculum_events",
 ]

@@ -28,7 +28,6 @@ from ringrift.learning.records import ModelState
 from ringrift.learning.signals_face import ListeningCoordinator, Told, heard_by
 from ringrift.learning.signals_source import Situations
 from ringrift.learning.state import ConfigState
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 
 __all__ = [
@@ -41,6 +40,7 @@ __all__ = [
     "get_model_coordinator",
     "get_model_stats",
     "get_production_model_id",
+    "reset_model_coordinator",
     "too_weak",
     "wire_model_events",
 ]
@@ -227,7 +227,10 @@ def _registry_events(action: str, model: str, payload: Mapping[str, Any]) -> lis
 
 
 def get_model_coordinator() -> ModelLifecycleCoordinator:
-    return process_scope().get(ModelLifecycleCoordinator, ModelLifecycleCoordinator)
+    return ModelLifecycleCoordinator.get_instance()
+
+
+reset_model_coordinator = ModelLifecycleCoordinator.reset_instance
 
 
 def wire_model_events(*, router: UnifiedEventRouter | None = None) -> ModelLifecycleCoordinator:

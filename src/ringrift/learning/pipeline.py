@@ -28,6 +28,7 @@ from ringrift.learning.pipeline_orchestrator import (
     PipelineConfig,
     get_pipeline_orchestrator,
     get_pipeline_status,
+    reset_pipeline_orchestrator,
     wire_pipeline_events,
 )
 from ringrift.learning.pipeline_records import IterationRecord, PipelineStage, StageTransition
@@ -50,6 +51,7 @@ __all__ = [
     "create_data_pipeline",
     "get_pipeline_orchestrator",
     "get_pipeline_status",
+    "reset_pipeline_orchestrator",
     "wire_pipeline_events",
 ]
 

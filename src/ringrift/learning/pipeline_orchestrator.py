@@ -28,7 +28,6 @@ from ringrift.learning.pipeline_records import (
 )
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.signals_source import get_open_run
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.work.scheduling_bell import get_bell
@@ -199,9 +198,14 @@ _WORK = (
 )
 
 
-def get_pipeline_orchestrator() -> DataPipelineOrchestrator:
-    """Return the orchestrator of this process."""
-    return process_scope().get(DataPipelineOrchestrator, DataPipelineOrchestrator)
+def get_pipeline_orchestrator(config: PipelineConfig | None = None) -> DataPipelineOrchestrator:
+    """Return the orchestrator of this process; another *config* than it has is a `ConfigError`."""
+    if config is None:
+        return DataPipelineOrchestrator.get_instance()
+    return DataPipelineOrchestrator.get_instance(config)
+
+
+reset_pipeline_orchestrator = DataPipelineOrchestrator.reset_instance
 
 
 def wire_pipeline_events(

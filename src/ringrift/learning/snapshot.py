@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 import msgspec
 
+from ringrift.decoding import decode_as
+from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import Corrupt
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.feedback_rules import NEUTRAL, Feedback
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.run_status import EXPLAIN_PREFIX
 from ringrift.learning.state import ConfigState, stage_of
 from ringrift.work.job_orders import JobOrder
 
@@ -55,6 +61,20 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     will: bool
     reason: str
     until_s: float | None = None
+
+
+async def read_explanations(kv: KeyValue, config: str) -> list[Explanation]:
+    """Return what the plan last said of the stages of *config*; empty if it has said nothing."""
+    key = EXPLAIN_PREFIX + quote(config, safe="")
+    entry = await kv.get(key)
+    if entry is None:
+        return []
+    try:
+        return decode_as(entry.value, list[Explanation])
+    except UNREADABLE as error:
+        raise Corrupt(
+            key, found=f"no explanation of this version: {error}", advice="`ringrift run` writes it anew"
+        ) from None
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from ringrift.learning.training_coordinator import (
     TrainingCoordinator,
     TrainingRecord,
     get_training_coordinator,
+    reset_training_coordinator,
     wire_training_events,
 )
 from ringrift.learning.training_slots import (
@@ -33,6 +34,7 @@ from ringrift.learning.training_triggers import (
     TrainingTriggerDaemon,
     create_training_trigger,
 )
+from ringrift.work.scheduling_budget import board_and_players
 
 __all__ = [
     "SLOTS_MAX",
@@ -60,6 +62,7 @@ __all__ = [
     "good_samples",
     "release_training_slot",
     "request_training_slot",
+    "reset_training_coordinator",
     "training_slot",
     "update_training_progress",
     "wire_training_events",
@@ -69,7 +72,7 @@ ANSWER_S = 15.0
 
 
 def request_training_slot(
-    board_type: str, num_players: int, model_version: str = "", *, wait_seconds: float = 0.0
+    board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
 ) -> str | None:
     """Take a slot and return the id of the training; None if there is none (`can_train` says why)."""
     asking = get_training_coordinator().request(
@@ -93,14 +96,14 @@ def update_training_progress(job_id: str, epochs: int, best_val_loss: float | No
     run_blocking(slots.update(job_id, epochs=epochs, best_val_loss=best_val_loss), timeout_s=ANSWER_S)
 
 
-def can_train(board_type: str, num_players: int) -> tuple[bool, str]:
+def can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
     """Return whether a slot would be given now, and why not."""
     return run_blocking(async_can_train(board_type, num_players), timeout_s=ANSWER_S)
 
 
 @contextmanager
 def training_slot(
-    board_type: str, num_players: int, model_version: str = "", *, wait_seconds: float = 0.0
+    board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
 ) -> Iterator[str | None]:
     """Hold a slot for a block and give the id of the training, or None if there is no slot.
 
@@ -127,7 +130,7 @@ def get_training_status() -> dict[str, Any]:
 # --- for code on an event loop ------------------------------------------------------------------------
 
 
-async def async_can_train(board_type: str, num_players: int) -> tuple[bool, str]:
+async def async_can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
     coordinator = get_training_coordinator()
     if (why := coordinator.why_unhealthy()) is not None:
         return False, f"{Refusal.CLUSTER_UNHEALTHY.value}: {why}"
@@ -136,7 +139,7 @@ async def async_can_train(board_type: str, num_players: int) -> tuple[bool, str]
 
 
 async def async_request_training(
-    board_type: str, num_players: int, model_version: str = "", *, wait_seconds: float = 0.0
+    board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
 ) -> str | None:
     """`request_training_slot` for code on an event loop."""
     return await asyncio.to_thread(
@@ -150,7 +153,7 @@ async def async_release_training(job_id: str, *, model_path: str = "", error: st
 
 @asynccontextmanager
 async def async_training_slot(
-    board_type: str, num_players: int, model_version: str = "", *, wait_seconds: float = 0.0
+    board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
 ) -> AsyncIterator[str | None]:
     """`training_slot` for a block of asynchronous code."""
     slot = training_slot(board_type, num_players, model_version, wait_seconds=wait_seconds)
@@ -163,7 +166,12 @@ async def async_training_slot(
     await asyncio.to_thread(slot.__exit__, None, None, None)
 
 
-def _key(board_type: str, num_players: int) -> str:
+def _key(board_type: str, num_players: int | None) -> str:
+    """The config of a board and a number of players, or the one that *board_type* names alone."""
+    if num_players is None:
+        if board_and_players(board_type)[0] == board_type:
+            raise ConfigError(f"how many play {board_type}? Name the number, or a config such as hex8_2p")
+        return board_type
     if num_players < 1:
         raise ConfigError(f"{num_players} players cannot play {board_type}")
     return f"{board_type}_{num_players}p"

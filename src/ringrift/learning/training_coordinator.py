@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ringrift.engine.opening import get_engine
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.arguments import check_part
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.training_slots import Refusal, Refused, TrainingJob, TrainingSlots
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_face import CoordinatorFace
@@ -74,7 +72,8 @@ class TrainingCoordinator(CoordinatorFace):
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(NAME, router=router, runtime=runtime)
-        self.slots = slots or TrainingSlots(_shared_kv, runtime=self.runtime)
+        self.slots = TrainingSlots(runtime=self.runtime) if slots is None else slots
+        check_part("slots", self.slots, TrainingSlots)
         self.nodes = NodeNotes()
         self.signals = ConfigSignals()
         self._running: dict[str, TrainingRecord] = {}
@@ -239,13 +238,12 @@ class TrainingCoordinator(CoordinatorFace):
         }
 
 
-async def _shared_kv() -> KeyValue:
-    return (await get_engine()).kv
-
-
 def get_training_coordinator() -> TrainingCoordinator:
     """Return the coordinator of this process."""
-    return process_scope().get(TrainingCoordinator, TrainingCoordinator)
+    return TrainingCoordinator.get_instance()
+
+
+reset_training_coordinator = TrainingCoordinator.reset_instance
 
 
 def wire_training_events(router: UnifiedEventRouter | None = None) -> TrainingCoordinator:

@@ -18,9 +18,10 @@ import structlog
 
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder
+from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
 
@@ -75,15 +76,16 @@ class TrainingSlots:
 
     def __init__(
         self,
-        get_kv: Callable[[], Awaitable[KeyValue]],
+        get_kv: Callable[[], Awaitable[KeyValue]] | None = None,
         *,
-        runtime: Runtime,
+        runtime: Runtime | None = None,
         slots_max: int = SLOTS_MAX,
         config: LeaseConfig = LEASE,
     ) -> None:
         if slots_max < 1:
             raise ConfigError("at least one training must be possible")
-        self._get_kv, self._runtime = get_kv, runtime
+        runtime = runtime or system_runtime()
+        self._get_kv, self._runtime = get_kv or shared_kv, runtime
         self._slots_max, self._config = slots_max, config
         self._holder = f"{runtime.hostname}:{runtime.pid}:{runtime.new_id()}"
         self._held: dict[str, _Held] = {}

@@ -6,6 +6,7 @@ from ringrift.learning.trends_metrics import (
     analyze_metrics,
     get_metrics_orchestrator,
     record_metric,
+    reset_metrics_orchestrator,
     wire_metrics_events,
 )
 from ringrift.learning.trends_plateaus import PlateauFinding, plateau
@@ -31,6 +32,7 @@ __all__ = [
     "rating_curve",
     "record_metric",
     "regression",
+    "reset_metrics_orchestrator",
     "trend",
     "wire_metrics_events",
 ]

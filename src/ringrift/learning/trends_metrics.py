@@ -19,7 +19,6 @@ from ringrift.learning.signals_face import ListeningCoordinator, Told
 from ringrift.learning.signals_source import Situation
 from ringrift.learning.trends_plateaus import PlateauFinding
 from ringrift.learning.trends_windows import WINDOW_POINTS, WindowAnalysis, analyse
-from ringrift.process import process_scope
 
 METRICS_MAX = 2_000
 _LOWER_IS_BETTER = ("loss", "seconds", "error", "failed", "age")
@@ -177,7 +176,10 @@ def _plateau_event(config: str, situation: Situation, found: PlateauFinding) -> 
 
 
 def get_metrics_orchestrator() -> MetricsAnalysisOrchestrator:
-    return process_scope().get(MetricsAnalysisOrchestrator, MetricsAnalysisOrchestrator)
+    return MetricsAnalysisOrchestrator.get_instance()
+
+
+reset_metrics_orchestrator = MetricsAnalysisOrchestrator.reset_instance
 
 
 def wire_metrics_events(router: UnifiedEventRouter | None = None) -> MetricsAnalysisOrchestrator:

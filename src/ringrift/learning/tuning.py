@@ -19,7 +19,6 @@ from ringrift.learning.tuning_runs import (
     tuned_rules,
     why_not,
 )
-from ringrift.process import process_scope
 
 __all__ = [
     "OptimizationCoordinator",
@@ -28,6 +27,7 @@ __all__ = [
     "OptimizationType",
     "async_trigger",
     "get_optimization_coordinator",
+    "reset_optimization_coordinator",
     "trigger_cmaes",
     "trigger_nas",
     "trigger_pbt",
@@ -42,8 +42,12 @@ log = structlog.get_logger()
 ANSWER_S = 30.0
 
 
-def get_optimization_coordinator() -> OptimizationCoordinator:
-    return process_scope().get(OptimizationCoordinator, OptimizationCoordinator)
+def get_optimization_coordinator(**parts: Any) -> OptimizationCoordinator:
+    """Return the coordinator of this process; other *parts* than it was made with are a `ConfigError`."""
+    return OptimizationCoordinator.get_instance(**parts)
+
+
+reset_optimization_coordinator = OptimizationCoordinator.reset_instance
 
 
 def wire_optimization_events(router: UnifiedEventRouter | None = None) -> OptimizationCoordinator:
@@ -54,9 +58,12 @@ def wire_optimization_events(router: UnifiedEventRouter | None = None) -> Optimi
 
 
 async def async_trigger(
-    kind: OptimizationType | str, config_key: str, reason: str = "", **params: Any
+    kind: OptimizationType | str, config_key: str | None = None, reason: str = "", **params: Any
 ) -> OptimizationRun | None:
-    """Order a search; None, with the reason in the log, if none may begin now."""
+    """Order a search; None, with the reason in the log, if none may begin now.
+
+    Without a *config_key* it is for the config of the run that waits longest for a search.
+    """
     try:
         return await get_optimization_coordinator().begin(kind, config_key, reason, **params)
     except Conflict as refused:
@@ -64,23 +71,23 @@ async def async_trigger(
         return None
 
 
-def trigger_cmaes(config_key: str, reason: str = "", **params: Any) -> OptimizationRun | None:
+def trigger_cmaes(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
     """Search for better weights of the heuristic player, from code that is not async."""
     return _trigger(OptimizationType.CMAES, config_key, reason, params)
 
 
-def trigger_nas(config_key: str, reason: str = "", **params: Any) -> OptimizationRun | None:
+def trigger_nas(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
     """Search for the size of the network, from code that is not async."""
     return _trigger(OptimizationType.NAS, config_key, reason, params)
 
 
-def trigger_pbt(config_key: str, reason: str = "", **params: Any) -> OptimizationRun | None:
+def trigger_pbt(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
     """Search for training parameters by a population, from code that is not async."""
     return _trigger(OptimizationType.PBT, config_key, reason, params)
 
 
 def _trigger(
-    kind: OptimizationType, config_key: str, reason: str, params: dict[str, Any]
+    kind: OptimizationType, config_key: str | None, reason: str, params: dict[str, Any]
 ) -> OptimizationRun | None:
     work = async_trigger(kind, config_key, reason, **params)
     try:

@@ -17,8 +17,9 @@ import structlog
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
-from ringrift.errors import Conflict
+from ringrift.errors import ConfigError, Conflict
 from ringrift.learning.feedback_architecture import TOPIC as ARCHITECTURE
+from ringrift.learning.pipeline import configs_of_the_run
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.signals_face import ListeningCoordinator, heard_by
 from ringrift.learning.trends_windows import WINDOW_POINTS, analyse
@@ -79,16 +80,20 @@ class OptimizationCoordinator(ListeningCoordinator):
     async def begin(
         self,
         kind: OptimizationType | str,
-        config: str,
+        config: str | None = None,
         reason: str = "",
         *,
         automatic: bool = False,
         run_id: str | None = None,
         **params: Any,
     ) -> OptimizationRun:
-        """Order a search. Raises `Conflict` that says why none may begin now."""
+        """Order a search, for the config that waits longest for one if none is named.
+
+        Raises `Conflict` that says why none may begin now.
+        """
         engine = await self._engine()
         await self.refresh()
+        config = config or await self._next_config(engine)
         situation, loop = self._situations.get(config), self._situations.loop
         search = Search(
             kind=OptimizationType(kind),
@@ -107,6 +112,14 @@ class OptimizationCoordinator(ListeningCoordinator):
         )
         await self.tell(triggered_events(run))
         return run
+
+    async def _next_config(self, engine: Engine) -> str:
+        """The config of the run whose last search began first, or that has had none."""
+        configs = await configs_of_the_run(engine.kv)
+        if not configs:
+            raise ConfigError("nothing is learned in this data folder yet; name a config to search for")
+        last = {run.config_key: run.started_s for run in await TuningStore(engine.kv).runs()}
+        return min(configs, key=lambda config: last.get(config, 0.0))
 
     async def refresh(self) -> OptimizationRun | None:
         """Look how the open search is, and tell what is new; returns it as it is now."""

@@ -14,6 +14,7 @@ from ringrift.work.backpressure_monitor import (
     check_backpressure_async,
     get_queue_monitor,
     get_throttle_factor,
+    reset_queue_monitor,
     should_stop_production,
     should_throttle_production,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "get_throttle_factor",
     "level_of",
     "next_level",
+    "reset_queue_monitor",
     "should_stop_production",
     "should_throttle_production",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine
+from ringrift.errors import ConfigError
 from ringrift.health.isolation import attempt
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
@@ -171,46 +172,60 @@ class QueueMonitor(SingletonMixin):
             self.callback_errors += ended.error is not None
 
 
-def get_queue_monitor() -> QueueMonitor:
-    """Return the monitor of this process."""
-    return QueueMonitor.get_instance()
+def get_queue_monitor(limits: Mapping[QueueType, QueueLimits] | None = None) -> QueueMonitor:
+    """Return the monitor of this process; other *limits* than it was made with are a `ConfigError`."""
+    return QueueMonitor.get_instance() if limits is None else QueueMonitor.get_instance(limits=limits)
 
 
-async def check_backpressure_async(queue: QueueType, current_depth: float | None = None) -> BackpressureLevel:
-    """The level of *queue*, from a depth that the caller knows or from the engine (at most 10 s old)."""
+reset_queue_monitor = QueueMonitor.reset_instance
+
+
+async def check_backpressure_async(
+    queue: QueueType | None = None, current_depth: float | None = None
+) -> BackpressureLevel:
+    """The level of *queue*, from a depth that the caller knows or from the engine (at most 10 s old).
+
+    Without a queue it is the highest level of all.
+    """
     monitor = get_queue_monitor()
     if current_depth is not None:
-        return monitor.note(queue, current_depth)
+        return _noted(monitor, queue, current_depth)
     if not monitor.is_fresh:
         await monitor.refresh()
-    return monitor.level(queue)
+    return _level(monitor, queue)
 
 
-def check_backpressure(queue: QueueType, current_depth: float | None = None) -> BackpressureLevel:
+def check_backpressure(
+    queue: QueueType | None = None, current_depth: float | None = None
+) -> BackpressureLevel:
     """`check_backpressure_async` for code that cannot wait: it reads at most once in ten seconds."""
     monitor = get_queue_monitor()
     if current_depth is not None:
-        return monitor.note(queue, current_depth)
+        return _noted(monitor, queue, current_depth)
     if not monitor.is_fresh:
         run_blocking(monitor.refresh(), timeout_s=ANSWER_S)
-    return monitor.level(queue)
+    return _level(monitor, queue)
 
 
 def should_throttle_production(queue: QueueType | None = None, current_depth: float | None = None) -> bool:
     """Whether producers of *queue* (of any queue, when none is named) should slow down."""
-    return _level(queue, current_depth).throttles
+    return check_backpressure(queue, current_depth).throttles
 
 
 def should_stop_production(queue: QueueType | None = None, current_depth: float | None = None) -> bool:
-    return _level(queue, current_depth) is BackpressureLevel.STOP
+    return check_backpressure(queue, current_depth) is BackpressureLevel.STOP
 
 
 def get_throttle_factor(queue: QueueType | None = None, current_depth: float | None = None) -> float:
     """The share of full speed at which producers of *queue* should run, from 1 down to 0."""
-    return _level(queue, current_depth).throttle_factor
+    return check_backpressure(queue, current_depth).throttle_factor
 
 
-def _level(queue: QueueType | None, current_depth: float | None) -> BackpressureLevel:
-    if queue is not None:
-        return check_backpressure(queue, current_depth)
-    return max(check_backpressure(item) for item in QueueType)
+def _noted(monitor: QueueMonitor, queue: QueueType | None, depth: float) -> BackpressureLevel:
+    if queue is None:
+        raise ConfigError(f"a depth of {depth:g} is of one queue; name it")
+    return monitor.note(queue, depth)
+
+
+def _level(monitor: QueueMonitor, queue: QueueType | None) -> BackpressureLevel:
+    return max(monitor.level(item) for item in QueueType) if queue is None else monitor.level(queue)

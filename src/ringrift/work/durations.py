@@ -15,6 +15,7 @@ from ringrift.work.durations_scheduler import (
     estimate_task_duration,
     get_duration_scheduler,
     record_task_completion,
+    reset_duration_scheduler,
 )
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "get_duration_scheduler",
     "record_duration",
     "record_task_completion",
+    "reset_duration_scheduler",
 ]
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
 from ringrift.process import process_scope
@@ -38,7 +38,7 @@ class DurationBook:
     def __init__(
         self, kv: Callable[[], Awaitable[KeyValue]] | None = None, *, runtime: Runtime | None = None
     ) -> None:
-        self._kv, self._runtime = kv or _shared_kv, runtime or system_runtime()
+        self._kv, self._runtime = kv or shared_kv, runtime or system_runtime()
         self._cached: dict[str, tuple[float, list[MeasuredSeries]]] = {}
 
     async def record(
@@ -96,10 +96,6 @@ class DurationBook:
 def get_duration_book() -> DurationBook:
     """Return the book of this process."""
     return process_scope().get(DurationBook, DurationBook)
-
-
-async def _shared_kv() -> KeyValue:
-    return (await get_engine()).kv
 
 
 def _prefix(kind: str) -> str:

@@ -7,8 +7,9 @@ For people and programs that plan by hand; the loop itself is paced by its work 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
@@ -42,18 +43,17 @@ class DurationScheduler(SingletonMixin):
 
     def __init__(
         self,
-        book: DurationBook,
-        registry: TaskRegistry,
+        book: DurationBook | None = None,
+        registry: TaskRegistry | None = None,
         *,
         busy: BusyHours | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._book, self._registry = book, registry
+        self._book = get_duration_book() if book is None else book
+        self._registry = TaskRegistry() if registry is None else registry
+        check_part("book", self._book, DurationBook)
+        check_part("registry", self._registry, TaskRegistry)
         self._busy, self._runtime = busy or BusyHours(), runtime or system_runtime()
-
-    @classmethod
-    def _for_this_process(cls) -> Self:
-        return cls(get_duration_book(), TaskRegistry())
 
     async def estimate_s(self, task_type: str, config: str = "", host: str = "") -> float:
         return (await self._book.estimate(str(task_type), config, host)).seconds
@@ -93,9 +93,12 @@ class DurationScheduler(SingletonMixin):
         return max(60.0, task.started_s + min(LONGEST_S, expected_s) - now_s)
 
 
-def get_duration_scheduler() -> DurationScheduler:
-    """Return the scheduler of this process."""
-    return DurationScheduler.get_instance()
+def get_duration_scheduler(busy: BusyHours | None = None) -> DurationScheduler:
+    """Return the scheduler of this process; other *busy* hours than it was made with are a `ConfigError`."""
+    return DurationScheduler.get_instance() if busy is None else DurationScheduler.get_instance(busy=busy)
+
+
+reset_duration_scheduler = DurationScheduler.reset_instance
 
 
 def estimate_task_duration(task_type: TaskType | str, config: str = "", host: str = "") -> float:

@@ -19,13 +19,14 @@ import msgspec
 import structlog
 
 from ringrift.decoding import decode_as
+from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import KeyValue
 from ringrift.held_folder import make_folders, remove_file
 from ringrift.private_files import replace_file
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 
@@ -78,11 +79,14 @@ class EmergencyPlaces:
         return self.folder / FILE_NAME
 
 
-class EmergencyStop:
+class EmergencyStop(SingletonMixin):
     """Reads, sets and clears it. The file is the truth of this machine, the key that of all of them."""
 
-    def __init__(self, places: EmergencyPlaces, *, runtime: Runtime | None = None) -> None:
-        self._places, self._runtime = places, runtime or system_runtime()
+    def __init__(self, places: EmergencyPlaces | None = None, *, runtime: Runtime | None = None) -> None:
+        """Of *places*, or of this process's data folder."""
+        self._places = EmergencyPlaces(get_settings().data_dir, shared_kv) if places is None else places
+        check_part("places", self._places, EmergencyPlaces)
+        self._runtime = runtime or system_runtime()
 
     async def notice(self) -> EmergencyNotice | None:
         """Return what is in force now."""
@@ -172,15 +176,7 @@ def _write_file(path: Path, content: bytes) -> None:
 
 def get_emergency_stop() -> EmergencyStop:
     """Return the emergency stop of this process's data folder."""
-    return process_scope().get(EmergencyStop, _make)
-
-
-def _make() -> EmergencyStop:
-    return EmergencyStop(EmergencyPlaces(get_settings().data_dir, _shared_kv))
-
-
-async def _shared_kv() -> KeyValue:
-    return (await get_engine()).kv
+    return EmergencyStop.get_instance()
 
 
 def emergency_notice() -> EmergencyNotice | None:

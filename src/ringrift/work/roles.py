@@ -18,10 +18,10 @@ import structlog
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.leases import LeaseConfig, LeaseHolder, NamedLease, end_lease, lease_holder
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Conflict, LeaseLost
-from ringrift.process import process_scope
+from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.roles_audit import RoleAction, RoleAudit, RoleRow
@@ -72,17 +72,18 @@ class _Claim:
     keeper: asyncio.Task[None]
 
 
-class OrchestratorRoles:
+class OrchestratorRoles(SingletonMixin):
     """The roles that this process holds. Lives on one event loop, which renews them."""
 
     def __init__(
         self,
-        get_kv: Callable[[], Awaitable[KeyValue]],
+        get_kv: Callable[[], Awaitable[KeyValue]] | None = None,
         *,
-        runtime: Runtime,
+        runtime: Runtime | None = None,
         config: LeaseConfig | None = None,
         place: ProcessPlace | None = None,
     ) -> None:
+        get_kv, runtime = get_kv or shared_kv, runtime or system_runtime()
         self._get_kv, self._runtime, self._config = get_kv, runtime, config or LeaseConfig()
         self._place = place or ProcessPlace.here(runtime)
         self.holder = self._place.holder(runtime)
@@ -187,15 +188,9 @@ def _lease_name(role: OrchestratorRole) -> str:
     return f"role/{role.value}"
 
 
-async def _shared_kv() -> KeyValue:
-    return (await get_engine()).kv
-
-
 def get_orchestrator_roles() -> OrchestratorRoles:
     """Return the roles of this process; the functions below run them on the background loop."""
-    return process_scope().get(
-        OrchestratorRoles, lambda: OrchestratorRoles(_shared_kv, runtime=system_runtime())
-    )
+    return OrchestratorRoles.get_instance()
 
 
 # --- for code that is not async -----------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
+from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.process import SingletonMixin
 from ringrift.work.limits import SpawnVerdict
@@ -17,14 +18,11 @@ ANSWER_S = 10.0
 class Safeguards(SingletonMixin):
     """Says whether a kind of work may start on a node. Every no has a reason and a time to ask again."""
 
-    def __init__(self, admission: TaskAdmission) -> None:
-        self._admission = admission
+    def __init__(self, admission: TaskAdmission | None = None) -> None:
+        self._admission = get_task_admission() if admission is None else admission
+        check_part("admission", self._admission, TaskAdmission)
         self.asked = 0
         self.refused: dict[str, int] = {}  # by check
-
-    @classmethod
-    def _for_this_process(cls) -> Self:
-        return cls(get_task_admission())
 
     async def allow(self, kind: str, node: str = "") -> SpawnVerdict:
         """Whether work of *kind* (a job kind or a task type) may start on *node* now."""
@@ -73,6 +71,9 @@ class Safeguards(SingletonMixin):
 def get_safeguards() -> Safeguards:
     """Return the safeguards of this process."""
     return Safeguards.get_instance()
+
+
+reset_safeguards = Safeguards.reset_instance
 
 
 def check_before_spawn(task_type: str, node_id: str = "") -> tuple[bool, str]:

@@ -16,6 +16,7 @@ from ringrift.work.scheduling_jobs import (
     ScheduledJob,
     create_job_scheduler_daemon,
     get_job_scheduler,
+    reset_job_scheduler,
     select_curriculum_config,
     wire_job_events,
 )
@@ -24,6 +25,7 @@ from ringrift.work.scheduling_priorities import (
     SelfplayScheduler,
     create_selfplay_scheduler,
     get_selfplay_scheduler,
+    reset_selfplay_scheduler,
 )
 from ringrift.work.scheduling_selfplay import (
     SelfplayOrchestrator,
@@ -32,6 +34,7 @@ from ringrift.work.scheduling_selfplay import (
     emit_selfplay_completion,
     get_selfplay_orchestrator,
     get_selfplay_stats,
+    reset_selfplay_orchestrator,
     wire_selfplay_events,
 )
 from ringrift.work.shares import ConfigView, config_shares, curriculum_weights, next_kind
@@ -62,6 +65,9 @@ __all__ = [
     "get_selfplay_stats",
     "next_kind",
     "quality_factor",
+    "reset_job_scheduler",
+    "reset_selfplay_orchestrator",
+    "reset_selfplay_scheduler",
     "search_budget",
     "select_curriculum_config",
     "wire_job_events",

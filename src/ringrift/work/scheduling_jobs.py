@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Json, NewWork, WorkItem, WorkQueue, WorkState
@@ -24,7 +25,6 @@ from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.progress_view import read_run
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_face import CoordinatorFace
@@ -229,13 +229,14 @@ class JobSchedulerDaemon(HandlerBase):
 
     def __init__(
         self,
-        scheduler: PriorityJobScheduler,
+        scheduler: PriorityJobScheduler | None = None,
         *,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__("job_scheduler_daemon", cycle_interval=INTERVAL_S, router=router, runtime=runtime)
-        self.scheduler = scheduler
+        self.scheduler = get_job_scheduler() if scheduler is None else scheduler
+        check_part("scheduler", self.scheduler, PriorityJobScheduler)
         self._wired_here = False
 
     async def _on_start(self) -> None:
@@ -252,7 +253,10 @@ class JobSchedulerDaemon(HandlerBase):
 
 def get_job_scheduler() -> PriorityJobScheduler:
     """Return the scheduler of this process."""
-    return process_scope().get(PriorityJobScheduler, PriorityJobScheduler)
+    return PriorityJobScheduler.get_instance()
+
+
+reset_job_scheduler = PriorityJobScheduler.reset_instance
 
 
 def wire_job_events(router: UnifiedEventRouter | None = None) -> PriorityJobScheduler:
@@ -265,7 +269,7 @@ def wire_job_events(router: UnifiedEventRouter | None = None) -> PriorityJobSche
 def create_job_scheduler_daemon(
     router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
 ) -> JobSchedulerDaemon:
-    return JobSchedulerDaemon(get_job_scheduler(), router=router, runtime=runtime)
+    return JobSchedulerDaemon(router=router, runtime=runtime)
 
 
 async def _shared_queue() -> WorkQueue:

@@ -19,7 +19,6 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.progress_rules import velocity_per_hour
 from ringrift.health.progress_view import ConfigSeen, RunSeen, read_run
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_budget import board_and_players, search_budget
@@ -227,7 +226,10 @@ def _kept(shares: Mapping[str, float], told: list[str]) -> dict[str, float]:
 
 def get_selfplay_scheduler() -> SelfplayScheduler:
     """Return the scheduler of this process; it hears events once it is started."""
-    return process_scope().get(SelfplayScheduler, SelfplayScheduler)
+    return SelfplayScheduler.get_instance()
+
+
+reset_selfplay_scheduler = SelfplayScheduler.reset_instance
 
 
 def create_selfplay_scheduler(

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from ringrift.events.emitters import emit_selfplay_complete
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_budget import board_and_players, quality_factor
@@ -244,7 +244,10 @@ class SelfplayOrchestrator(CoordinatorFace):
 
 def get_selfplay_orchestrator() -> SelfplayOrchestrator:
     """Return the orchestrator of this process."""
-    return process_scope().get(SelfplayOrchestrator, SelfplayOrchestrator)
+    return SelfplayOrchestrator.get_instance()
+
+
+reset_selfplay_orchestrator = SelfplayOrchestrator.reset_instance
 
 
 def wire_selfplay_events(router: UnifiedEventRouter | None = None) -> SelfplayOrchestrator:
@@ -256,27 +259,19 @@ def wire_selfplay_events(router: UnifiedEventRouter | None = None) -> SelfplayOr
 
 async def emit_selfplay_completion(
     task_id: str,
-    board_type: str,
-    num_players: int,
-    games_generated: int,
+    board_type: str | None = None,
+    num_players: int | None = None,
+    games_generated: int | None = None,
     *,
-    success: bool = True,
-    node_id: str = "",
     selfplay_type: str = SelfplayType.CANONICAL.value,
-    error: str | None = None,
-) -> None:
-    """Tell that a self-play task that no worker ran has ended."""
-    await get_selfplay_orchestrator().tell(
-        "SELFPLAY_COMPLETE",
-        {
-            "config_key": f"{board_type}_{num_players}p",
-            "task_id": task_id,
-            "node_id": node_id,
-            "games_generated": games_generated,
-            "success": success,
-            "selfplay_type": selfplay_type,
-            "error": error,
-        },
+    **fields: Any,
+) -> bool:
+    """Tell that a self-play task that no worker ran has ended; further fields as `emit_selfplay_complete`.
+
+    The config is named by board and players, or by `config_key`.
+    """
+    return await emit_selfplay_complete(
+        task_id, board_type, num_players, games_generated, source=NAME, selfplay_type=selfplay_type, **fields
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
+from ringrift.engine.arguments import check_part
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkState
 from ringrift.events.handlers import HandlerBase
@@ -17,7 +18,6 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.progress_rules import velocity_per_hour
 from ringrift.health.progress_view import RunSeen, read_run
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_face import CoordinatorFace
@@ -33,6 +33,7 @@ __all__ = [
     "UnifiedQueuePopulator",
     "create_queue_populator_daemon",
     "get_queue_populator",
+    "reset_queue_populator",
     "slots_for",
     "wanted_items",
     "wire_supply_events",
@@ -128,13 +129,14 @@ class QueuePopulatorDaemon(HandlerBase):
 
     def __init__(
         self,
-        populator: UnifiedQueuePopulator,
+        populator: UnifiedQueuePopulator | None = None,
         *,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__("queue_populator_daemon", cycle_interval=INTERVAL_S, router=router, runtime=runtime)
-        self.populator = populator
+        self.populator = get_queue_populator() if populator is None else populator
+        check_part("populator", self.populator, UnifiedQueuePopulator)
         self._wired_here = False
 
     async def _on_start(self) -> None:
@@ -154,9 +156,14 @@ class QueuePopulatorDaemon(HandlerBase):
         return {**super().get_status(), **self.populator.get_stats()}
 
 
-def get_queue_populator() -> UnifiedQueuePopulator:
-    """Return the populator of this process."""
-    return process_scope().get(UnifiedQueuePopulator, UnifiedQueuePopulator)
+def get_queue_populator(limits: SupplyLimits | None = None) -> UnifiedQueuePopulator:
+    """Return the populator of this process; other *limits* than it was made with are a `ConfigError`."""
+    if limits is None:
+        return UnifiedQueuePopulator.get_instance()
+    return UnifiedQueuePopulator.get_instance(limits=limits)
+
+
+reset_queue_populator = UnifiedQueuePopulator.reset_instance
 
 
 def wire_supply_events(router: UnifiedEventRouter | None = None) -> UnifiedQueuePopulator:
@@ -169,4 +176,4 @@ def wire_supply_events(router: UnifiedEventRouter | None = None) -> UnifiedQueue
 def create_queue_populator_daemon(
     router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
 ) -> QueuePopulatorDaemon:
-    return QueuePopulatorDaemon(get_queue_populator(), router=router, runtime=runtime)
+    return QueuePopulatorDaemon(router=router, runtime=runtime)

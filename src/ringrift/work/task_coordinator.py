@@ -7,14 +7,14 @@ lands in the same records. `can_spawn` and its like serve code without a loop; e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
+from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
-from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.emergency import EmergencyStop, get_emergency_stop
@@ -28,7 +28,7 @@ NAME = "global_task_coordinator"
 ANSWER_S = 10.0
 
 
-class TaskCoordinator(WiredCoordinator, SingletonMixin):
+class TaskCoordinator(WiredCoordinator):
     """The coordinator of limits."""
 
     emits = ("TASK_SPAWNED", "TASK_CANCELLED", "TASK_COMPLETED", "TASK_FAILED", "TASK_HEARTBEAT")
@@ -36,21 +36,18 @@ class TaskCoordinator(WiredCoordinator, SingletonMixin):
 
     def __init__(
         self,
-        admission: TaskAdmission,
+        admission: TaskAdmission | None = None,
         *,
         emergency: EmergencyStop | None = None,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(NAME, router=router)
-        self.admission = admission
+        self.admission = get_task_admission() if admission is None else admission
+        check_part("admission", self.admission, TaskAdmission)
         self._emergency = emergency or get_emergency_stop()
         self._runtime = runtime or system_runtime()
         self._counts = dict.fromkeys(("asked", "refused", "spawned", "completed", "failed", "cancelled"), 0)
-
-    @classmethod
-    def _for_this_process(cls) -> Self:
-        return cls(get_task_admission())
 
     def _hears(self) -> Mapping[str, Callback]:
         return dict.fromkeys(self.subscribes, self._on_event)
@@ -272,11 +269,12 @@ def get_task_coordinator() -> TaskCoordinator:
     return TaskCoordinator.get_instance()
 
 
+reset_task_coordinator = TaskCoordinator.reset_instance
+
+
 def wire_task_limits(router: UnifiedEventRouter | None = None) -> TaskCoordinator:
     """Return the coordinator of this process, subscribed; for another *router*, one of its own."""
-    coordinator = (
-        get_task_coordinator() if router is None else TaskCoordinator(get_task_admission(), router=router)
-    )
+    coordinator = get_task_coordinator() if router is None else TaskCoordinator(router=router)
     coordinator.wire()
     return coordinator
 

@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
+from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
 from ringrift.health.history import BoundedHistory
-from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.task_admission import TaskAdmission, get_task_admission
@@ -64,7 +64,7 @@ _ENDS = {
 }
 
 
-class TaskLifecycleCoordinator(WiredCoordinator, SingletonMixin):
+class TaskLifecycleCoordinator(WiredCoordinator):
     """The coordinator of the lives of tasks."""
 
     emits = ("TASK_ORPHANED", "TASK_ABANDONED")
@@ -82,7 +82,7 @@ class TaskLifecycleCoordinator(WiredCoordinator, SingletonMixin):
 
     def __init__(
         self,
-        admission: TaskAdmission,
+        admission: TaskAdmission | None = None,
         *,
         heartbeat_threshold_s: float = ORPHAN_AFTER_S,
         router: UnifiedEventRouter | None = None,
@@ -90,15 +90,12 @@ class TaskLifecycleCoordinator(WiredCoordinator, SingletonMixin):
     ) -> None:
         super().__init__(NAME, router=router)
         self.heartbeat_threshold_s = heartbeat_threshold_s
-        self._admission = admission
+        self._admission = get_task_admission() if admission is None else admission
+        check_part("admission", self._admission, TaskAdmission)
         self._runtime = runtime or system_runtime()
         self.history: BoundedHistory[EndedTask] = BoundedHistory(HISTORY_MAX)
         self._totals: Counter[str] = Counter()
         self._orphans: dict[str, float] = {}  # told about, and when
-
-    @classmethod
-    def _for_this_process(cls) -> Self:
-        return cls(get_task_admission())
 
     def _hears(self) -> Mapping[str, Callback]:
         return dict.fromkeys(self.subscribes, self._on_event)
@@ -236,9 +233,16 @@ class TaskLifecycleCoordinator(WiredCoordinator, SingletonMixin):
         )
 
 
-def get_task_lifecycle_coordinator() -> TaskLifecycleCoordinator:
-    """Return the coordinator of this process."""
-    return TaskLifecycleCoordinator.get_instance()
+def get_task_lifecycle_coordinator(
+    heartbeat_threshold_s: float | None = None,
+) -> TaskLifecycleCoordinator:
+    """Return the coordinator of this process; another threshold than it was made with is a `ConfigError`."""
+    if heartbeat_threshold_s is None:
+        return TaskLifecycleCoordinator.get_instance()
+    return TaskLifecycleCoordinator.get_instance(heartbeat_threshold_s=heartbeat_threshold_s)
+
+
+reset_task_lifecycle_coordinator = TaskLifecycleCoordinator.reset_instance
 
 
 def wire_task_events(
@@ -246,9 +250,7 @@ def wire_task_events(
 ) -> TaskLifecycleCoordinator:
     """Return the coordinator of this process, subscribed; for another *router*, one of its own."""
     coordinator = (
-        get_task_lifecycle_coordinator()
-        if router is None
-        else TaskLifecycleCoordinator(get_task_admission(), router=router)
+        get_task_lifecycle_coordinator() if router is None else TaskLifecycleCoordinator(router=router)
     )
     if heartbeat_threshold is not None:
         coordinator.heartbeat_threshold_s = heartbeat_threshold

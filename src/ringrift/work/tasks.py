@@ -14,12 +14,13 @@ from ringrift.work.emergency import (
     turn_on_emergency_stop,
 )
 from ringrift.work.limits import CoordinatorState, SpawnVerdict, TaskLimits, TokenBucket
-from ringrift.work.safeguards import Safeguards, check_before_spawn, get_safeguards
+from ringrift.work.safeguards import Safeguards, check_before_spawn, get_safeguards, reset_safeguards
 from ringrift.work.task_coordinator import (
     TaskCoordinator,
     can_spawn,
     can_spawn_async,
     get_task_coordinator,
+    reset_task_coordinator,
     wire_task_limits,
 )
 from ringrift.work.task_decorators import (
@@ -35,6 +36,7 @@ from ringrift.work.task_lifecycle import (
     TaskStatus,
     get_task_lifecycle_coordinator,
     get_task_stats,
+    reset_task_lifecycle_coordinator,
     wire_task_events,
 )
 from ringrift.work.task_queue_view import get_work_queue_status, work_queue_status
@@ -71,6 +73,9 @@ __all__ = [
     "get_task_lifecycle_coordinator",
     "get_task_stats",
     "get_work_queue_status",
+    "reset_safeguards",
+    "reset_task_coordinator",
+    "reset_task_lifecycle_coordinator",
     "task_context",
     "task_type_of",
     "turn_on_emergency_stop",

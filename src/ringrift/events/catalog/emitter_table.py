@@ -17,6 +17,7 @@ from ringrift.events.catalog.table import read_rows, split_names
 PREFIX = "emit_"
 SYNC_SUFFIX = "_sync"
 HERE = "@host"
+JOB = "@job"
 
 _CONFIG_PARTS = {"board_type": "str", "num_players": "int"}
 

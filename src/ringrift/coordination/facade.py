@@ -1,0 +1,86 @@
+"""One object for programs that only want to take part: may I start, what runs, how is it all.
+
+Every answer is that of the part it comes from; this keeps nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringrift.bootstrap import get_system_health
+from ringrift.daemons.manager import get_daemon_manager
+from ringrift.learning.models import get_production_model_id
+from ringrift.learning.pipeline import get_pipeline_status
+from ringrift.learning.training import can_train, get_training_status
+from ringrift.process import SingletonMixin
+from ringrift.runtime import system_runtime
+from ringrift.work.tasks import (
+    TaskType,
+    can_spawn,
+    get_task_coordinator,
+    get_task_stats,
+    get_work_queue_status,
+)
+
+__all__ = ["CoordinationFacade", "get_coordination_facade", "reset_coordination_facade"]
+
+
+class CoordinationFacade(SingletonMixin):
+    """The coordination of this process, for code without an event loop."""
+
+    def can_spawn_task(self, task_type: TaskType | str, node_id: str = "") -> tuple[bool, str]:
+        """Whether a task may start on a node now, and why not."""
+        return can_spawn(task_type, node_id)
+
+    def spawn_task(
+        self,
+        task_type: TaskType | str,
+        node_id: str = "",
+        *,
+        task_id: str | None = None,
+        pid: int | None = None,
+        config_key: str = "",
+    ) -> tuple[str | None, str]:
+        """Register a task if it may start: its id and "ok", or None and why not."""
+        ok, reason = can_spawn(task_type, node_id)
+        if not ok:
+            return None, reason
+        name = task_id or f"{task_type}-{system_runtime().new_id()}"
+        return get_task_coordinator().register_task(name, task_type, node_id, pid, config_key), "ok"
+
+    def complete_task(self, task_id: str, result: dict[str, Any] | None = None) -> bool:
+        return get_task_coordinator().complete_task(task_id, result)
+
+    def fail_task(self, task_id: str, error: str) -> bool:
+        return get_task_coordinator().fail_task(task_id, error)
+
+    def cancel_task(self, task_id: str, reason: str = "asked for") -> bool:
+        return get_task_coordinator().cancel_task(task_id, reason)
+
+    def can_train(self, board_type: str, num_players: int) -> tuple[bool, str]:
+        """Whether a trainer of one's own may train a config now, and why not."""
+        return can_train(board_type, num_players)
+
+    def get_champion(self, config_key: str) -> str | None:
+        """The hash of the champion of a config; None if it has none."""
+        return get_production_model_id(config_key=config_key)
+
+    def get_system_health(self) -> dict[str, Any]:
+        return get_system_health()
+
+    def get_status(self) -> dict[str, Any]:
+        """All of it: daemons, pipeline, training, tasks and the work queue."""
+        return {
+            "daemons": get_daemon_manager().status_document()["summary"],
+            "pipeline": get_pipeline_status(),
+            "training": get_training_status(),
+            "tasks": get_task_stats(),
+            "work_queue": get_work_queue_status(),
+        }
+
+
+def get_coordination_facade() -> CoordinationFacade:
+    return CoordinationFacade.get_instance()
+
+
+reset_coordination_facade = CoordinationFacade.reset_instance
