@@ -178,17 +178,28 @@ def test_the_documented_calls_work_without_a_loop(tmp_path):
     source = write_file(tmp_path / "a", b"content")
     verifier = get_transfer_verifier()
     name = verifier.record_transfer(source, source)
-    assert verify_transfer(name)
+    assert verifier.verify_transfer(name)
     assert quick_verify(source, compute_file_checksum(source))
     batch = verifier.record_batch([{"game": 1}])
     assert verifier.verify_batch(batch, [{"game": 1}])
     assert verifier.health_check().healthy
     write_file(tmp_path / "a", b"other")
-    assert not verify_transfer(name)
+    assert not verifier.verify_transfer(name)
     assert not verifier.health_check().healthy
     assert verifier.quarantine(source, "it changed").parent == get_settings().data_dir / "quarantine"
     assert len(verifier.get_quarantined()) == 1
     assert verifier.cleanup() == 0
+    asyncio.run(close_engine())
+
+
+def test_two_files_are_compared_as_the_documents_print_it(tmp_path):
+    source, good = write_file(tmp_path / "a", b"content"), write_file(tmp_path / "b", b"content")
+    assert verify_transfer(source, good)
+    assert not verify_transfer(str(source), write_file(tmp_path / "c", b"contenT"))
+    with pytest.raises(FileNotFoundError, match="none"):
+        verify_transfer(source, tmp_path / "none")
+    stats = get_transfer_verifier().get_stats()
+    assert (stats["verified_24h"], stats["failed_24h"], stats["unverified_24h"]) == (1, 1, 1)
     asyncio.run(close_engine())
 
 

@@ -289,9 +289,13 @@ def wire_transfer_events(router: UnifiedEventRouter | None = None) -> TransferVe
     return found
 
 
-def verify_transfer(transfer_id: str, path: Path | str | None = None) -> bool:
-    """Whether what arrived is what left."""
-    return get_transfer_verifier().verify_transfer(transfer_id, path)
+def verify_transfer(source_path: Path | str, dest_path: Path | str) -> bool:
+    """Whether the file at *dest_path* is the one at *source_path*; both are read whole, and it is recorded.
+
+    `FileMissing` if there is no source, `FileBusy` if either changes meanwhile.
+    """
+    verifier = get_transfer_verifier()
+    return verifier.verify_transfer(verifier.record_transfer(source_path, dest_path))
 
 
 def quick_verify(path: Path | str, checksum: str) -> bool:

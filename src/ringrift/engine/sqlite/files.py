@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ringrift.engine.digests import is_digest
+from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import LOST_ADVICE, RESTORE_ADVICE
 from ringrift.engine.sqlite.schema import APPLICATION_ID, Migration, migrate
 from ringrift.errors import Corrupt, ForeignFile, StorageReadOnly
-from ringrift.held_folder import check_leads_there, link_file, remove_file, sync_folder
+from ringrift.held_folder import check_leads_there, link_file, remove_file, rename_file, sync_folder
 from ringrift.private_files import close_to_others, make_private_folder, open_private
 
 _HEADER_BYTES = 100
@@ -64,17 +66,51 @@ def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> b
     if not config.may_begin_among_files:
         check_not_lost(path, config.blob_dir)
     _remove_leftovers(path)
-    making = path.with_name(f"{path.name}{_LEFTOVER}{os.getpid()}-{os.urandom(4).hex()}")
-    try:
-        _make(making, migrations)
+    with _made(path, migrations) as making:
         try:
             link_file(making, path)
         except FileExistsError:
             return False  # another process was first, and its file is as good
-    finally:
-        remove_file(making)
     sync_folder(path.parent)
     return True
+
+
+def fill_if_empty(path: Path, migrations: Sequence[Migration]) -> bool:
+    """Put a new database in the place of an empty file; return whether it was done here.
+
+    For those alone who know otherwise whether anything was lost with a file's content. What SQLite left
+    beside the file speaks for a database that was cut off: it stays as it is.
+    """
+    if not _is_empty(path) or any(path.with_name(path.name + suffix).exists() for suffix in SIDECARS):
+        return False
+    lock = LockFile(
+        path
+    )  # of two processes that find the file empty, the second finds the first one's database
+    try:
+        lock.lock()
+        if not _is_empty(path):
+            return False
+        with _made(path, migrations) as making:
+            rename_file(making, path)
+        sync_folder(path.parent)
+        return True
+    finally:
+        lock.close()
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_file() and not path.stat().st_size
+
+
+@contextmanager
+def _made(path: Path, migrations: Sequence[Migration]) -> Iterator[Path]:
+    """A new database under another name than *path*; that name is gone at the end."""
+    making = path.with_name(f"{path.name}{_LEFTOVER}{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        _make(making, migrations)
+        yield making
+    finally:
+        remove_file(making)
 
 
 def check_not_lost(path: Path, blob_dir: Path) -> None:
