@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.data.sync.announcing import PrioritySync, SyncAnnouncer
 from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
@@ -113,6 +114,7 @@ class SyncFacade:
         run = _Run(asked, plane.runtime.monotonic_s(), backend=choose_backend(asked))
         try:
             async with asyncio.timeout(asked.timeout_seconds):
+                await Cataloguer(plane).catalogue()  # what was sealed a moment ago is asked for as well
                 await self._attempts(plane, run)
         except TimeoutError:
             run.errors.append(f"{run.backend.value}: timed out after {asked.timeout_seconds:g} s")
