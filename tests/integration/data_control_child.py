@@ -22,7 +22,7 @@ def say(*words):
 
 async def append(kv):
     """Write games ahead, and hand every third over."""
-    wal, number = SyncWAL(kv), 0
+    wal, number = SyncWAL(kv=kv), 0
     while True:
         name = await wal.append(f"game {number}", "here", "there", {"moves": [number]})
         say("appended", name)

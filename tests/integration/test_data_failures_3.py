@@ -180,7 +180,7 @@ async def test_row_18_games_that_were_acknowledged_survive_kill_9():
         child.kill()
         acknowledged |= {words[1] for words in child.lines if words[0] == "appended"}
         given_away |= {words[1] for words in child.lines if words[0] == "completing"}
-    left = {entry.entry_id for entry in await SyncWAL((await get_engine()).kv).recover()}
+    left = {entry.entry_id for entry in await SyncWAL().recover()}
     assert acknowledged - given_away <= left
     assert len(acknowledged) >= 5
     await close_engine()

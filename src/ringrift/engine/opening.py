@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import structlog
 
@@ -22,6 +24,7 @@ from ringrift.settings import Settings, get_settings
 __all__ = [
     "close_data_folder",
     "close_engine",
+    "engine_at",
     "get_engine",
     "get_engine_blocking",
     "memory_engine",
@@ -72,10 +75,21 @@ def close_data_folder(settings: Settings) -> None:
         )
 
 
-class SharedEngine:
-    """This process's engine: opened on first use, by whoever comes first."""
+def _config_of_run() -> SqliteConfig:
+    """Of the data folder that the settings name, which is closed to others on the way."""
+    settings = get_settings()
+    close_data_folder(settings)
+    config = SqliteConfig.from_settings(settings)
+    if process_scope().peek(BeginningAllowed) is not None:
+        config = replace(config, may_begin_among_files=True)
+    return config
 
-    def __init__(self) -> None:
+
+class SharedEngine:
+    """An engine of this process: opened on first use, by whoever comes first."""
+
+    def __init__(self, config: Callable[[], SqliteConfig] = _config_of_run) -> None:
+        self._config = config
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._inherited: list[Engine] = []
@@ -91,12 +105,7 @@ class SharedEngine:
     def get(self) -> Engine:
         with self._lock:
             if self._engine is None:
-                settings = get_settings()
-                close_data_folder(settings)
-                config = SqliteConfig.from_settings(settings)
-                if process_scope().peek(BeginningAllowed) is not None:
-                    config = replace(config, may_begin_among_files=True)
-                self._engine = open_sqlite(config, system_runtime())
+                self._engine = open_sqlite(self._config(), system_runtime())
             return self._engine
 
     def peek(self) -> Engine | None:
@@ -124,9 +133,40 @@ def get_engine_blocking() -> Engine:
     return shared_engine().get()
 
 
+class EnginesByPath:
+    """Engines that somebody named by the path of their database, one for each in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engines: dict[Path, SharedEngine] = {}
+
+    def at(self, path: Path) -> Engine:
+        config = SqliteConfig(
+            database=path, blob_dir=path.with_name(f"{path.name}.blobs"), may_begin_in_empty_file=True
+        )
+        with self._lock:
+            shared = self._engines.setdefault(path, SharedEngine(lambda: config))
+        return shared.get()
+
+    def opened(self) -> list[Engine]:
+        return [engine for shared in self._engines.values() if (engine := shared.peek()) is not None]
+
+
+def engine_at(db_path: Path | str | None = None) -> Engine:
+    """Return the engine whose database is *db_path*, made if it is absent; this process's without a path.
+
+    Blocks. The same path gives the same engine for the life of the process, or until `close_engine`.
+    """
+    path = None if db_path is None else Path(db_path).absolute()
+    if path is None or path == get_settings().coordinator_db.absolute():
+        return get_engine_blocking()
+    return process_scope().get(EnginesByPath, EnginesByPath).at(path)
+
+
 async def close_engine() -> None:
-    """Close this process's engine, if there is one; the next use opens it anew."""
-    shared = process_scope().drop(SharedEngine)
+    """Close this process's engines, if there are any; the next use opens them anew."""
+    shared, by_path = process_scope().drop(SharedEngine), process_scope().drop(EnginesByPath)
     engine = None if shared is None else shared.peek()
-    if engine is not None:
-        await engine.close()
+    for each in (engine, *([] if by_path is None else by_path.opened())):
+        if each is not None:
+            await each.close()

@@ -15,7 +15,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.decisions import DecisionLog
-from ringrift.data.delivery_ledger import DeliveryLedger
+from ringrift.data.delivery_ledger import DeliveryEnd, DeliveryLedger
 from ringrift.data.kv_records import each
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes
@@ -92,9 +92,9 @@ class TransferService:
         self.config = config or TransferConfig()
         self.health = TransferHealth()
         self.gates = TransferGates(self.config.gates)
-        self.bandwidth = BandwidthManager(kv, runtime=runtime, nodes=nodes)
+        self.bandwidth = BandwidthManager(kv=kv, runtime=runtime, nodes=nodes)
         self.holdings = Holdings(kv, blobs)
-        self.ledger = DeliveryLedger(kv, runtime)
+        self.ledger = DeliveryLedger(kv=kv, runtime=runtime)
         self._decisions = DecisionLog(kv, runtime, node=nodes.this.name)
 
     async def send(
@@ -394,7 +394,12 @@ class TransferService:
             await each(
                 tally.cards,
                 lambda card: self.ledger.record_delivery_started(
-                    card.kind.value, card.digest, node.name, checksum=card.digest, size=card.size
+                    card.kind.value,
+                    card.digest,
+                    node.name,
+                    checksum=card.digest,
+                    size=card.size,
+                    source_node=self._nodes.this.name,
                 ),
             )
 
@@ -405,7 +410,14 @@ class TransferService:
                 await each(
                     list(tally.ends()),
                     lambda end: self.ledger.end(
-                        tally.card(end.digest), node.name, error=end.error, method=end.method
+                        tally.card(end.digest),
+                        DeliveryEnd(
+                            source_node=self._nodes.this.name,
+                            target_node=node.name,
+                            error=end.error,
+                            method=end.method,
+                            checksum_failed=end.checksum_failed,
+                        ),
                     ),
                 )
             except Unavailable as error:  # what was moved is worth more than the note of it

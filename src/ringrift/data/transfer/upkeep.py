@@ -21,7 +21,7 @@ class TransferUpkeep:
 
     def __init__(self, transfers: TransferService, runtime: Runtime, *, this: str) -> None:
         self._transfers, self._runtime, self._this = transfers, runtime, this
-        self.retries = RetryQueue(transfers.ledger, runtime)
+        self.retries = RetryQueue(transfers.ledger, runtime, source_node=this)
         self.retries.register_handler(self._send_again)
         self._hinted_s: float | None = None
 

@@ -25,6 +25,9 @@ class SqliteConfig:
     pending_max: int = 10_000  # calls waiting for the writer; more are refused
     batch_max: int = 1_000  # calls that share one commit
     may_begin_among_files: bool = False  # make a database where sealed files lie, which speaks for a lost one
+    may_begin_in_empty_file: bool = (
+        False  # take an empty file for a new database, and not for one that was cut off
+    )
 
     def __post_init__(self) -> None:
         for name in ("call_wait_s", "poll_s", "lost_wakeup_s", "upkeep_s", "pending_max", "batch_max"):

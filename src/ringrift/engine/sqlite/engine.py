@@ -22,6 +22,7 @@ from ringrift.engine.sqlite.files import (
     check_writable,
     connect,
     create_if_absent,
+    fill_if_empty,
 )
 from ringrift.engine.sqlite.kv import SqliteKeyValue
 from ringrift.engine.sqlite.queue import SqliteWorkQueue
@@ -101,6 +102,8 @@ def open_sqlite(
     path = config.database
     with told_in_our_words(path), ExitStack() as undo:
         create_if_absent(config, migrations)
+        if config.may_begin_in_empty_file:
+            fill_if_empty(path, migrations)
         check_ours(path)
         check_writable(path)
         _check_contents(config, migrations)
