@@ -190,7 +190,7 @@ class Settings:
     )
 
     max_syncs_cluster: int = _setting(
-        "RINGRIFT_MAX_SYNCS_CLUSTER", COUNT, 1, "hosts whose sync lock may be held at once"
+        "RINGRIFT_MAX_SYNCS_CLUSTER", COUNT, 8, "hosts that are synced at once, each under its lock"
     )
     p2p_startup_grace_period: float = _setting(
         "RINGRIFT_P2P_STARTUP_GRACE_PERIOD", SECONDS, 120.0, "time a new node has to report"

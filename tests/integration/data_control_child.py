@@ -34,7 +34,7 @@ async def append(kv):
 
 async def lock(kv):
     """Take a lock; then do what is asked, line by line."""
-    mutex = SyncMutex(kv, max_global=5)
+    mutex = SyncMutex(kv=kv, max_global=5)
     assert await mutex.acquire_async("host", timeout=3.0, wait=True)
     say("token", mutex.token("host"))
     loop = asyncio.get_running_loop()

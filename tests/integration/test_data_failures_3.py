@@ -193,7 +193,7 @@ async def test_row_19_a_holder_that_was_stopped_does_not_act_on_the_next_ones_lo
     late = Child("lock")
     late.wait_for(1)
     os.kill(late.process.pid, signal.SIGSTOP)
-    mutex = SyncMutex((await get_engine()).kv, max_global=5)
+    mutex = SyncMutex(max_global=5)
     try:
         # The stopped one's lease runs out in the store, by the store's clock.
         assert await mutex.acquire_async("host", timeout=60, wait=True, wait_timeout=60)
@@ -203,7 +203,7 @@ async def test_row_19_a_holder_that_was_stopped_does_not_act_on_the_next_ones_lo
         assert await asyncio.to_thread(late.ask) == ["after", "None", "False", "False"]
         assert mutex.token("host") == token
         assert (await mutex.info_async("host")).token == token
-        assert not await SyncMutex((await get_engine()).kv, max_global=5).acquire_async("host")
+        assert not await SyncMutex(max_global=5).acquire_async("host")
         assert await mutex.release_async("host")
     finally:
         late.kill()

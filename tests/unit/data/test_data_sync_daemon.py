@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 import pytest
-from guards_world import World, nodes
+from guards_world import DirectTransfers, World, nodes
 
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.capacity import DiskState, DiskStates
@@ -17,7 +17,7 @@ from ringrift.data.sync.news import NewsDesk
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.data.transfer.refusals import TransferRefused
 from ringrift.data.transfer.service import TransferService
-from ringrift.engine.leases import NamedLease
+from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
 from ringrift.events.routed_event import RouterEvent
@@ -297,15 +297,49 @@ async def test_events_make_it_look_at_once():
 async def test_one_process_of_a_node_syncs_at_a_time():
     world = World(*nodes("a", "b"))
     made = await world.make(b"one", "a", games=5)
-    other = NamedLease(world.planes["a"].kv, world.runtime, "sync_cycle:a", holder="another")
-    assert await other.try_acquire()
+    other = SyncMutex(kv=world.planes["a"].kv, runtime=world.runtime)
+    assert await other.acquire_async("sync_cycle:a", "maintenance")
     daemon = daemon_of(world)
     await daemon._run_cycle()
     assert await world.holders(made) == {"a"}
-    assert "another process of this node syncs" in daemon.counts.held_back[0]
-    await other.release()
+    assert "sync_cycle:a: its sync lock is held by" in daemon.counts.held_back[0]
+    assert await other.release_async("sync_cycle:a")
     await daemon._run_cycle()
     assert await world.holders(made) == {"a", "b"}
+
+
+async def test_a_host_whose_sync_lock_is_held_is_not_synced_and_it_is_said_why():
+    world = World(*nodes("a", "b", "c"))
+    made = await world.make(b"one", "a", games=5)
+    somebody = SyncMutex(kv=world.planes["a"].kv, runtime=world.runtime)
+    assert await somebody.acquire_async("b", "maintenance")
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a", "c"}, "the others are synced"
+    (why,) = daemon.counts.held_back
+    assert why.startswith("b: its sync lock is held by process")
+    assert "'maintenance'" in why
+    assert await somebody.release_async("b")
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a", "b", "c"}
+    assert await somebody.locks_async() == [], "what the cycle held is given back"
+
+
+async def test_a_host_is_locked_while_files_go_to_it():
+    world = World(*nodes("a", "b"))
+    await world.make(b"one", "a", games=5)
+    plane, seen = world.planes["a"], []
+    others = SyncMutex(kv=plane.kv, runtime=world.runtime)
+
+    class Watched(DirectTransfers):
+        async def send(self, node, artifacts, **terms):
+            seen.extend(info.host for info in await others.locks_async())
+            assert not await others.acquire_async(node.name)
+            return await super().send(node, artifacts, **terms)
+
+    plane._transfers = Watched(world, plane)
+    await daemon_of(world)._run_cycle()
+    assert sorted(seen) == ["b", "sync_cycle:a"]
 
 
 # --- what it says -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ringrift.data.sync.history import SyncHistory
 from ringrift.data.sync.news import NewsDesk
 from ringrift.data.transfer.contract import Moved
 from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
+from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError, StorageFull
@@ -150,6 +151,30 @@ async def test_what_a_job_sealed_a_moment_ago_goes_without_waiting_for_the_daemo
     assert response.success
     assert response.details["digests_moved"] == [digest]
     assert await world.planes["b"].blobs.has(digest)
+
+
+async def test_a_request_waits_for_the_lock_of_its_host_and_says_who_holds_it():
+    world = world_of(*nodes("a", "b"))
+    made = await world.make(b"one", "a")
+    somebody = SyncMutex(kv=world.planes["a"].kv, runtime=world.runtime)
+    assert await somebody.acquire_async("b", "maintenance", timeout=1000)
+
+    async def time_passes():
+        while True:
+            await asyncio.sleep(0.01)
+            world.runtime.advance(1.0)
+
+    passing = asyncio.ensure_future(time_passes())
+    refused = await facade_of(world).sync("games", targets=["b"], timeout_seconds=8)
+    passing.cancel()
+    assert not refused.success
+    assert any("held by process" in error and "'maintenance'" in error for error in refused.errors)
+    asking = asyncio.ensure_future(facade_of(world).sync("games", targets=["b"], timeout_seconds=60))
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    assert await somebody.release_async("b")
+    assert (await asking).success
+    assert await world.holders(made) == {"a", "b"}
 
 
 # --- counts come from receipts ------------------------------------------------------------------------

@@ -35,6 +35,7 @@ ORPHAN_RECOVERY = "orphan_games_recovery"
 _REMEMBERED = 100
 _ERRORS_MAX = 100
 _DIGESTS_SHOWN = 100
+_LOCK_WAIT_S_MAX = 60.0  # for a host that another syncs
 _WAITED_S = 3.0  # for a node that says nothing; one that refuses does so at once, and may be asked again
 
 _CHAINS: Mapping[SyncBackend, tuple[SyncBackend, ...]] = {
@@ -329,6 +330,7 @@ def _pace_of(request: SyncRequest) -> SyncPace:
         bytes_per_s=request.bytes_per_s,
         data_type=request.data_type,
         read_again=request.require_confirmation,
+        lock_wait_s=min(_LOCK_WAIT_S_MAX, request.timeout_seconds / 2),
     )
 
 
