@@ -18,6 +18,7 @@ from ringrift.data.promises import Holder, KeepAnswer, KeepRequest, Released, Re
 from ringrift.data.quarantine import set_damaged_aside
 from ringrift.data.transfer.assembling import assemble_holders, assemble_transfers
 from ringrift.data.transfer.contract import Moved, Terms
+from ringrift.data.transfer.stalls import SyncStallHandler
 from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.opening import get_engine, get_engine_blocking
 from ringrift.engine.ports import Blobs, Engine, KeyValue, WorkQueue
@@ -98,6 +99,7 @@ class DataPlane:
         self._tombstones = mirror_tombstones(engine.kv, runtime)
         self._heirs = mirror_heirs(engine.kv, runtime)
         self.windows = ExportWindows(engine.queue)
+        self.stalls = SyncStallHandler(kv=engine.kv, runtime=runtime)
         self.mutex = SyncMutex(kv=engine.kv, runtime=runtime, max_global=settings.max_syncs_cluster)
         self.holder = holder or open_holder(settings, runtime, node=self.nodes.this)
         self.promises = self.holder.promises

@@ -12,11 +12,12 @@ from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
 from ringrift.data.nodes import DataNode
 from ringrift.data.quarantine import set_damaged_aside
-from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncStrategy, create_sync_daemon
+from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncFacade, SyncStrategy, create_sync_daemon
 from ringrift.data.sync.news import NewsDesk
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.data.transfer.refusals import TransferRefused
 from ringrift.data.transfer.service import TransferService
+from ringrift.data.transfer.stalls import SyncStallHandler
 from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
@@ -57,13 +58,14 @@ async def arrived(world, artifact, *holders):
 
 
 class LeftAlone:
-    """Transfers that refuse a node after its failures."""
+    """Transfers that set a node aside after its failures."""
 
-    def __init__(self):
-        self.asked = 0
+    def __init__(self, plane):
+        self.asked, self._stalls = 0, plane.stalls
 
     async def send(self, node, artifacts, **_terms):
         self.asked += 1
+        await self._stalls.record_stall_async(node.name, "it failed 3 times in a row", 300.0)
         raise TransferRefused(node.name, reason="it failed 3 times in a row", retry_after_s=300.0)
 
 
@@ -85,18 +87,40 @@ class Lines:
 async def test_a_node_that_is_left_alone_is_not_asked_at_every_new_file():
     world = World(*nodes("a", "b"))
     await world.make(b"own", "a", node="a", games=5)
-    daemon, transfers = daemon_of(world), LeftAlone()
+    daemon, transfers = daemon_of(world), LeftAlone(world.planes["a"])
     world.planes["a"]._transfers = transfers
     for _ in range(5):
         await daemon._run_cycle()
     assert (transfers.asked, len(world.heard("DATA_SYNC_FAILED"))) == (1, 1)
-    assert daemon.counts.held_back[-1] == "b: it failed, and is tried again in 300 s"
-    daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
+    assert daemon.counts.held_back[-1] == "b: it failed 3 times in a row; it is tried again in 300 s"
+    await daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
     await daemon._run_cycle()
     assert transfers.asked == 2, "news of the node are worth a try"
     world.runtime.advance(301.0)
     await daemon._run_cycle()
     assert transfers.asked == 3
+
+
+async def test_a_node_that_somebody_sets_aside_is_left_alone_until_then():
+    world = World(*nodes("a", "b", "c"))
+    made = await world.make(b"own", "a", node="a", games=5)
+    theirs = await world.make(b"theirs", "b", "c", node="b", games=5)
+    daemon = daemon_of(world, strategy="pull")
+    await SyncStallHandler(kv=world.planes["b"].kv, runtime=world.runtime).record_stall_async(
+        "b", "no disk", 60
+    )
+    await daemon_of(world)._run_cycle()
+    assert await world.holders(made) == {"a", "c"}
+    await daemon._run_cycle()
+    assert [source for source, target, _ in world.transfers if target == "a"] == ["c"], "another source"
+    assert await world.holders(theirs) == {"a", "b", "c"}
+    refused = await SyncFacade(
+        world.planes["a"], router=world.router, config=AutoSyncConfig(), news=NewsDesk()
+    ).sync("games", targets=["b"])
+    assert refused.errors == ["b: no disk; it is tried again in 60 s"]
+    world.runtime.advance(61.0)
+    await daemon_of(world)._run_cycle()
+    assert await world.holders(made) == {"a", "b", "c"}, "and afterwards it is used again"
 
 
 async def test_a_node_that_is_well_again_is_sent_to_although_its_breaker_is_open():
@@ -119,7 +143,7 @@ async def test_a_node_that_is_well_again_is_sent_to_although_its_breaker_is_open
         await daemon._run_cycle()
         world.runtime.advance(1.0)
     down.up, tried = True, down.calls
-    daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
+    await daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
     await daemon._run_cycle()
     assert down.calls > tried
     assert await world.holders(own) == {"a", "b"}

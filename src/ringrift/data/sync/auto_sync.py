@@ -112,7 +112,6 @@ class AutoSyncDaemon(WakingDaemon):
         self._wishes, self._paused, self._busy = _Wishes(), "", False
         self.counts, self._progress = SyncCounts(), SyncProgress(self._runtime)
         self._upkeep: TransferUpkeep | None = None
-        self._resting: dict[str, float] = {}  # node: until when it is left alone after failures
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -158,9 +157,10 @@ class AutoSyncDaemon(WakingDaemon):
         self._wishes.at_once = True
         self._on_new_data(event)
 
-    def _on_recovered(self, event: RouterEvent) -> None:
+    async def _on_recovered(self, event: RouterEvent) -> None:
         node = str(event.payload["node_id"])
         self._news.came_back(node)
+        await (await self._opened()).stalls.record_recovery_async(node)
         if self._upkeep is not None:
             self._upkeep.came_back(node)
         self._on_wish(event)
@@ -220,7 +220,6 @@ class AutoSyncDaemon(WakingDaemon):
         # Off the loop: with a hundred thousand files it takes a good part of a second.
         cycle = await asyncio.to_thread(plan_cycle, picture, strategy, at_once=wishes.at_once)
         cycle = _without(cycle, await self._locked_by_others(plane))
-        cycle = self._spared(cycle, at_once=wishes.at_once)
         counts.strategy, counts.held_back = str(cycle.strategy), cycle.held_back
         if cycle.plan.is_empty:
             await self._judge_blocked(picture, cycle)
@@ -232,16 +231,6 @@ class AutoSyncDaemon(WakingDaemon):
         ends = await Courier(plane, self._progress).carry_out(cycle.plan, pace, tally)
         await self._record(plane, cycle, ends)
         await self._count(plane, cycle, ends, tally)
-
-    def _spared(self, cycle: CyclePlan, *, at_once: bool) -> CyclePlan:
-        """Leave out nodes that are left alone for now: asking them at every new file only makes noise."""
-        now_s = self._runtime.monotonic_s()
-        self._resting = {} if at_once else {n: end_s for n, end_s in self._resting.items() if end_s > now_s}
-        why = {
-            node: f"it failed, and is tried again in {end_s - now_s:.0f} s"
-            for node, end_s in self._resting.items()
-        }
-        return _without(cycle, why)
 
     async def _locked_by_others(self, plane: DataPlane) -> dict[str, str]:
         """Hosts that somebody else syncs, or keeps from being synced, and who that is."""
@@ -264,8 +253,6 @@ class AutoSyncDaemon(WakingDaemon):
 
     async def _count(self, plane: DataPlane, cycle: CyclePlan, ends: list[TripEnd], tally: SyncTally) -> None:
         counts, now_s = self.counts, plane.runtime.now_s()
-        rests_from_s = self._runtime.monotonic_s()
-        self._resting |= {end.trip.node: rests_from_s + end.rest_s for end in ends if end.rest_s}
         errors = [error for end in ends for error in end.errors]
         counts.files += tally.files
         counts.games += sum(tally.games.values())

@@ -17,7 +17,7 @@ from ringrift.data.sync.history import SyncHistory, SyncRecord
 from ringrift.data.sync.plans import SyncPlan, Trip
 from ringrift.data.sync.progress import SyncProgress
 from ringrift.data.transfer.contract import AT_REST, Moved, Terms, TransferProgress
-from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
+from ringrift.data.transfer.refusals import NodeUnreachable
 from ringrift.data.transfer.sync_locks import SyncLock
 from ringrift.errors import Conflict, LeaseLost, RingRiftError
 
@@ -37,7 +37,6 @@ class TripEnd:
     errors: tuple[str, ...] = ()
     broken_off: bool = False  # after an error that further files would meet, too
     unreachable: bool = False  # no transport got through to the node
-    rest_s: float = 0.0  # for how long the node is left alone after its failures
     seconds: float = 0.0
 
     @property
@@ -178,9 +177,8 @@ class Courier:
             self.progress.call_ended(trip, files=len(batch), size=size, error=str(error))
             log.warning("sync.trip_failed", node=trip.node, fetch=trip.fetch, error=str(error))
             told = (*end.errors, f"{trip.node}: {error}")
-            rest_s = error.retry_after_s if isinstance(error, TransferRefused) else 0.0
             unreachable = isinstance(error, NodeUnreachable)
-            return replace(end, errors=told, broken_off=True, unreachable=unreachable, rest_s=rest_s)
+            return replace(end, errors=told, broken_off=True, unreachable=unreachable)
         self.progress.call_ended(trip, files=len(batch), size=size)
         receiver = self._plane.this.name if trip.fetch else trip.node
         return _grown(end, batch, moved, receiver=receiver, read_again=pace.read_again)

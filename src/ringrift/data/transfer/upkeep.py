@@ -37,7 +37,7 @@ class TransferUpkeep:
         return outcome
 
     def came_back(self, node: str) -> None:
-        """A node said that it is well: what it failed at before is no reason to leave it alone."""
+        """A node said that it is well: what it failed at before says nothing about it now."""
         self._transfers.health.forgive(node)
 
     async def _send_again(self, delivery: DeliveryRecord) -> bool:
