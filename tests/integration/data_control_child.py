@@ -48,7 +48,7 @@ async def lock(kv):
 
 async def merge(kv, folder):
     """Write one version after the other to several files at once."""
-    log, version = TransactionLog(kv), 1
+    log, version = TransactionLog(kv=kv), 1
     while True:
         name = await log.begin_async("here")
         for file in FILES:

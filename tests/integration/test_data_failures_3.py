@@ -234,7 +234,7 @@ async def test_row_20_files_that_are_merged_together_are_of_one_version_after_ki
 
 async def recover_at_once(kv):
     """End what the dead process left, as if its lease had run out by now."""
-    log = TransactionLog(kv)
+    log = TransactionLog(kv=kv)
     for record in await log.records_async():
         await kv.delete(f"lease/transaction/{record.transaction_id}")
     await log.recover_async()

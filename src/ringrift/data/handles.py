@@ -97,9 +97,12 @@ def one_per_process(kind: type[T], make: Callable[..., T], **given: Any) -> T:
     scope = process_scope()
     options = {name: value for name, value in given.items() if value is not None}
     made_with = scope.get(_Options, _Options).of
-    if scope.peek(kind) is None:
-        made_with[kind] = options
-        return scope.get(kind, lambda: make(**options))
+    if (found := scope.peek(kind)) is None:
+        # Made outside of the scope's lock: what it does to begin with may need other objects of the scope.
+        made = make(**options)
+        if (found := scope.get(kind, lambda: made)) is made:
+            made_with[kind] = options
+            return made
     before = made_with.get(kind, {})
     if differing := sorted(name for name, value in options.items() if before.get(name) != value):
         name = differing[0]
@@ -108,4 +111,4 @@ def one_per_process(kind: type[T], make: Callable[..., T], **given: Any) -> T:
             f"this process has a {kind.__name__} already, made with {told}; make another one with "
             f"{kind.__name__}({name}=...), or drop it first (process_scope().drop)"
         )
-    return scope.get(kind, lambda: make(**options))
+    return found
