@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.deletion_records import Heir, Tombstone, mirror_heirs, mirror_tombstones
@@ -31,8 +31,9 @@ from ringrift.settings import Settings, get_settings
 class Transfers(Protocol):
     """Moves sealed files by whatever way works, and writes the receipts into the manifest.
 
-    *limit_bytes_per_s* holds this call below what its node and the line would allow. Both calls raise
-    `TransferFailed` if the node cannot be reached in any way; the result names single files that failed.
+    *limit_bytes_per_s* holds this call below what its node and the line would allow; transports in *avoid*
+    are tried last. Both calls raise `TransferFailed` if the node cannot be reached in any way; the result
+    names single files that failed.
     """
 
     async def send(
@@ -43,6 +44,7 @@ class Transfers(Protocol):
         priority: str = "normal",
         terms: Terms | None = None,
         limit_bytes_per_s: float | None = None,
+        avoid: Collection[str] = (),
     ) -> Moved: ...
 
     async def fetch(
@@ -53,6 +55,7 @@ class Transfers(Protocol):
         priority: str = "normal",
         terms: Terms | None = None,
         limit_bytes_per_s: float | None = None,
+        avoid: Collection[str] = (),
     ) -> Moved: ...
 
     async def close(self) -> None:
@@ -182,6 +185,23 @@ def get_data_plane() -> DataPlane:
         scope.drop(DataPlane)
         plane = scope.get(DataPlane, _open)
     return plane
+
+
+class ClusterTransport:
+    """What moves files between this process's node and the others, by the healthiest way.
+
+    Each call takes the transfers of the data plane that is open then. *node* is the name of a node.
+    """
+
+    async def send(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
+        """Bring sealed files of this node to another; options as of the transfers of a data plane."""
+        plane = await open_data_plane()
+        return await plane.transfers.send(plane.nodes[node], artifacts, **options)
+
+    async def fetch(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
+        """Bring sealed files of another node here."""
+        plane = await open_data_plane()
+        return await plane.transfers.fetch(plane.nodes[node], artifacts, **options)
 
 
 def get_cluster_transport() -> Transfers:

@@ -95,6 +95,7 @@ class SyncPace:
     data_type: str = "all"
     read_again: bool = False  # receivers hash what they have already
     lock_wait_s: float = 5.0  # for a host that another syncs just now
+    avoid: frozenset[str] = frozenset()  # transports that are tried last
 
 
 class HostLocked(Conflict):
@@ -171,7 +172,12 @@ class Courier:
         try:
             async with self._locked(trip.node, pace):
                 moved = await move(
-                    node, batch, priority=pace.priority, terms=terms, limit_bytes_per_s=bytes_per_s
+                    node,
+                    batch,
+                    priority=pace.priority,
+                    terms=terms,
+                    limit_bytes_per_s=bytes_per_s,
+                    avoid=pace.avoid,
                 )
         except RingRiftError as error:
             self.progress.call_ended(trip, files=len(batch), size=size, error=str(error))
