@@ -23,6 +23,7 @@ from ringrift.setting_kinds import (
     BOOL,
     COUNT,
     COUNT_OR_ZERO,
+    FOLDERS,
     HOST,
     HOURS,
     JOBS,
@@ -189,6 +190,12 @@ class Settings:
         "RINGRIFT_DATA_SECRET", SECRET, None, "what nodes prove to know when they exchange files"
     )
 
+    intake_dirs: tuple[Path, ...] = _setting(
+        "RINGRIFT_INTAKE_DIRS",
+        FOLDERS,
+        (),
+        "folders that files named in events are taken from; none by default",
+    )
     max_syncs_cluster: int = _setting(
         "RINGRIFT_MAX_SYNCS_CLUSTER", COUNT, 8, "hosts that are synced at once, each under its lock"
     )
