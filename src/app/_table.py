@@ -313,8 +313,12 @@ _OLD_NAMES: dict[str, dict[str, str]] = {
 # Names of a path that live beside the home of its capability.
 _NAMES_ELSEWHERE: dict[str, dict[str, str]] = {
     "cluster_transport": {
-        "ClusterTransport": "ringrift.data.transfer.service:TransferService",
+        "ClusterTransport": "ringrift.data.plane:ClusterTransport",
         "get_cluster_transport": "ringrift.data.plane:get_cluster_transport",
+    },
+    "sync_bandwidth": {
+        "BatchRsync": "ringrift.data.sync.batch:BatchRsync",
+        "BatchRsyncResult": "ringrift.data.sync.batch:BatchRsyncResult",
     },
     "sync_bloom_filter": {"BloomFilter": "ringrift.data.transfer.bloom:BloomFilter"},
     "sync_stall_handler": {"SyncStallHandler": "ringrift.data.transfer.stalls:SyncStallHandler"},

@@ -7,6 +7,7 @@ port of 1.5, a list written as a text or a number that is not finite is refused.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -91,6 +92,17 @@ def _parse_names(value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
         raise TypeError
     return tuple(_parse_name(each.strip()) for each in given if each.strip())
+
+
+def _parse_folders(value: Any) -> tuple[Path, ...]:
+    """Read a list of full paths, or the same with colons between them, as in PATH."""
+    given = value.split(os.pathsep) if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        raise TypeError
+    folders = tuple(_parse_path(each) for each in given if each != "")
+    if not all(folder.is_absolute() for folder in folders):
+        raise ValueError
+    return folders
 
 
 def _parse_host(value: Any) -> str:
@@ -254,6 +266,7 @@ PORT = ValueKind(
 )
 NAME = ValueKind("1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit", _parse_name)
 NAMES = ValueKind("a list of names", _parse_names)
+FOLDERS = ValueKind("a list of full paths of folders, with colons between them", _parse_folders)
 HOST = ValueKind("a host name or IP address", _parse_host)
 SECONDS = ValueKind(
     "a number of seconds above 0, at most 604800",

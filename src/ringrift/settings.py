@@ -25,6 +25,7 @@ from ringrift.setting_kinds import (
     BOOL,
     COUNT,
     COUNT_OR_ZERO,
+    FOLDERS,
     HOST,
     HOURS,
     JOBS,
@@ -214,8 +215,14 @@ class Settings:
         "RINGRIFT_DATA_SECRET", SECRET, None, "what nodes prove to know when they exchange files"
     )
 
+    intake_dirs: tuple[Path, ...] = _setting(
+        "RINGRIFT_INTAKE_DIRS",
+        FOLDERS,
+        (),
+        "folders that files named in events are taken from; none by default",
+    )
     max_syncs_cluster: int = _setting(
-        "RINGRIFT_MAX_SYNCS_CLUSTER", COUNT, 1, "hosts whose sync lock may be held at once"
+        "RINGRIFT_MAX_SYNCS_CLUSTER", COUNT, 8, "hosts that are synced at once, each under its lock"
     )
     p2p_startup_grace_period: float = _setting(
         "RINGRIFT_P2P_STARTUP_GRACE_PERIOD",

@@ -22,7 +22,7 @@ def say(*words):
 
 async def append(kv):
     """Write games ahead, and hand every third over."""
-    wal, number = SyncWAL(kv), 0
+    wal, number = SyncWAL(kv=kv), 0
     while True:
         name = await wal.append(f"game {number}", "here", "there", {"moves": [number]})
         say("appended", name)
@@ -34,7 +34,7 @@ async def append(kv):
 
 async def lock(kv):
     """Take a lock; then do what is asked, line by line."""
-    mutex = SyncMutex(kv, max_global=5)
+    mutex = SyncMutex(kv=kv, max_global=5)
     assert await mutex.acquire_async("host", timeout=3.0, wait=True)
     say("token", mutex.token("host"))
     loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ async def lock(kv):
 
 async def merge(kv, folder):
     """Write one version after the other to several files at once."""
-    log, version = TransactionLog(kv), 1
+    log, version = TransactionLog(kv=kv), 1
     while True:
         name = await log.begin_async("here")
         for file in FILES:

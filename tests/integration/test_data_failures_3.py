@@ -180,7 +180,7 @@ async def test_row_18_games_that_were_acknowledged_survive_kill_9():
         child.kill()
         acknowledged |= {words[1] for words in child.lines if words[0] == "appended"}
         given_away |= {words[1] for words in child.lines if words[0] == "completing"}
-    left = {entry.entry_id for entry in await SyncWAL((await get_engine()).kv).recover()}
+    left = {entry.entry_id for entry in await SyncWAL().recover()}
     assert acknowledged - given_away <= left
     assert len(acknowledged) >= 5
     await close_engine()
@@ -193,7 +193,7 @@ async def test_row_19_a_holder_that_was_stopped_does_not_act_on_the_next_ones_lo
     late = Child("lock")
     late.wait_for(1)
     os.kill(late.process.pid, signal.SIGSTOP)
-    mutex = SyncMutex((await get_engine()).kv, max_global=5)
+    mutex = SyncMutex(max_global=5)
     try:
         # The stopped one's lease runs out in the store, by the store's clock.
         assert await mutex.acquire_async("host", timeout=60, wait=True, wait_timeout=60)
@@ -203,7 +203,7 @@ async def test_row_19_a_holder_that_was_stopped_does_not_act_on_the_next_ones_lo
         assert await asyncio.to_thread(late.ask) == ["after", "None", "False", "False"]
         assert mutex.token("host") == token
         assert (await mutex.info_async("host")).token == token
-        assert not await SyncMutex((await get_engine()).kv, max_global=5).acquire_async("host")
+        assert not await SyncMutex(max_global=5).acquire_async("host")
         assert await mutex.release_async("host")
     finally:
         late.kill()
@@ -234,7 +234,7 @@ async def test_row_20_files_that_are_merged_together_are_of_one_version_after_ki
 
 async def recover_at_once(kv):
     """End what the dead process left, as if its lease had run out by now."""
-    log = TransactionLog(kv)
+    log = TransactionLog(kv=kv)
     for record in await log.records_async():
         await kv.delete(f"lease/transaction/{record.transaction_id}")
     await log.recover_async()

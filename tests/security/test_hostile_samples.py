@@ -19,6 +19,7 @@ from jobs_samples import random_game, run, write_shard
 
 from ringrift.data.dataset_checks import check_dataset, quick_npz_check
 from ringrift.games.registry import load_game
+from ringrift.jobs.exit_codes import ExitCode
 from ringrift.jobs.export import EXPORT
 from ringrift.jobs.samples.npz_check import check_samples, quick_check
 
@@ -169,26 +170,26 @@ def test_rows_that_the_rules_do_not_know_are_refused(sound, tmp_path, name):
     assert any(why in error for error in found.errors), found.errors
 
 
-def test_samples_without_checksums_are_refused_by_training(sound, tmp_path):
-    arrays = arrays_of(sound)
-    del arrays["checksums"]
-    np.savez(tmp_path / "x.npz", **arrays)
-    command = [
-        sys.executable,
-        "-m",
-        "ringrift.jobs",
-        "train",
-        "--config",
-        GAME,
-        "--samples",
-        tmp_path / "x.npz",
-    ]
-    ended = subprocess.run(
-        [*map(str, command), "--out", str(tmp_path / "m.safetensors")],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 4, ended.stderr
-    assert "no checksum" in ended.stdout
+def without_checksums(arrays):
+    return {name: array for name, array in arrays.items() if name != "checksums"}
+
+
+def with_seat_100(arrays):
+    arrays["seats"][0] = 100
+    return summed(arrays)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"), [(without_checksums, "no checksum"), (with_seat_100, "seats: from 0 to 100")]
+)
+def test_training_refuses_what_it_cannot_trust_and_says_why(sound, tmp_path, change, why):
+    np.savez(tmp_path / "x.npz", **change(arrays_of(sound)))
+    command = [sys.executable, "-m", "ringrift.jobs", "train", "--config", GAME]
+    command += ["--samples", str(tmp_path / "x.npz"), "--out", str(tmp_path / "m.safetensors")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == ExitCode.DATA_REFUSED, ended.stderr
+    assert why in json.loads(ended.stdout.splitlines()[-1])["error"]
+    assert not (tmp_path / "m.safetensors").exists()
 
 
 def test_all_of_them_in_little_memory(tmp_path):

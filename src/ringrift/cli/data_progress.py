@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -55,10 +55,16 @@ class WatchedTransfers:
         priority: str = "normal",
         terms: Terms | None = None,
         limit_bytes_per_s: float | None = None,
+        avoid: Collection[str] = (),
     ) -> Moved:
         with self._bar(f"to {node.name}", artifacts, terms) as watched:
             return await self._transfers.send(
-                node, artifacts, priority=priority, terms=watched, limit_bytes_per_s=limit_bytes_per_s
+                node,
+                artifacts,
+                priority=priority,
+                terms=watched,
+                limit_bytes_per_s=limit_bytes_per_s,
+                avoid=avoid,
             )
 
     async def fetch(
@@ -69,10 +75,16 @@ class WatchedTransfers:
         priority: str = "normal",
         terms: Terms | None = None,
         limit_bytes_per_s: float | None = None,
+        avoid: Collection[str] = (),
     ) -> Moved:
         with self._bar(f"from {node.name}", artifacts, terms) as watched:
             return await self._transfers.fetch(
-                node, artifacts, priority=priority, terms=watched, limit_bytes_per_s=limit_bytes_per_s
+                node,
+                artifacts,
+                priority=priority,
+                terms=watched,
+                limit_bytes_per_s=limit_bytes_per_s,
+                avoid=avoid,
             )
 
     async def close(self) -> None:

@@ -23,6 +23,8 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.quarantine import Quarantine
 from ringrift.data.replication_plan import holders
 from ringrift.data.retention import read_held
+from ringrift.data.transaction_log import TransactionLog
+from ringrift.data.transaction_records import OperationType
 from ringrift.data.waking import WakingDaemon
 from ringrift.decoding import convert_to
 from ringrift.engine.encoding import decode_entry
@@ -232,12 +234,18 @@ class ConsolidationDaemon(WakingDaemon):
         if made is None or not sources:
             log.error("consolidation.nothing_merged", item=end.item.id)
             return
-        await self._register(plane, order.config, made, made_s=end.item.changed_s)
-        records = DeletionRecords(plane.kv)
-        for digest in sources:
-            reason = f"merged with {len(sources) - 1} others by work item {end.item.id}"
-            heir = Heir(digest=digest, heir=made.digest, reason=reason, at_s=plane.runtime.now_s())
-            await records.name_heir(heir)
+        transactions = TransactionLog(kv=plane.kv, runtime=plane.runtime)
+        told = {"work": end.item.id, "merged": made.digest}
+        async with transactions.transaction(report.node, plane.this.name, PART, told) as name:
+            for digest in (*sources, made.digest):
+                await transactions.add_operation_async(name, OperationType.KEEP, f"blob:{digest}")
+            await self._register(plane, order.config, made, made_s=end.item.changed_s)
+            records = DeletionRecords(plane.kv)
+            for digest in sources:
+                reason = f"merged with {len(sources) - 1} others by work item {end.item.id}"
+                heir = Heir(digest=digest, heir=made.digest, reason=reason, at_s=plane.runtime.now_s())
+                await records.name_heir(heir)
+        await transactions.commit_async(name)
         self.merged_shards += len(sources)
         self.merged_games += int(made.counts.get("games", 0))
         payload = {

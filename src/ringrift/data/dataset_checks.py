@@ -52,10 +52,10 @@ def validate_npz_structure(path: str | Path) -> NPZValidationResult:
         return NPZValidationResult(valid=False, errors=(f"it cannot be read: {error}",), file_size=size)
 
 
-def quick_npz_check(path: str | Path) -> tuple[bool, str]:
-    """Return whether the file is whole, and the first thing that is wrong with it."""
+def quick_npz_check(path: str | Path) -> tuple[bool, str | None]:
+    """Return whether the file is whole, and the first thing that is wrong with it: None if nothing is."""
     result = validate_npz_structure(path)
-    return result.valid, f"{result.sample_count} samples" if result.valid else result.errors[0]
+    return result.valid, None if result.valid else result.errors[0]
 
 
 def check_dataset(path: str | Path) -> NPZValidationResult:

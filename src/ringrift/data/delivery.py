@@ -5,6 +5,9 @@ The home of the capability. `get_delivery_ledger` and `get_retry_queue` are thos
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from ringrift.data.delivery_ledger import (
     DeliveryLedger,
     DeliveryRecord,
@@ -13,8 +16,7 @@ from ringrift.data.delivery_ledger import (
     retry_delay_s,
 )
 from ringrift.data.delivery_retries import RetryHandler, RetryQueue, RetryRound
-from ringrift.engine.opening import get_engine_blocking
-from ringrift.process import process_scope
+from ringrift.data.handles import one_per_process
 
 __all__ = [
     "DeliveryLedger",
@@ -30,11 +32,15 @@ __all__ = [
 ]
 
 
-def get_delivery_ledger() -> DeliveryLedger:
-    """Return the ledger of this process; the first call opens the engine."""
-    return process_scope().get(DeliveryLedger, lambda: DeliveryLedger(get_engine_blocking().kv))
+def get_delivery_ledger(db_path: Path | str | None = None) -> DeliveryLedger:
+    """Return the ledger of this process; it opens the engine when it is first asked something."""
+    return one_per_process(DeliveryLedger, DeliveryLedger, db_path=db_path)
 
 
-def get_retry_queue() -> RetryQueue:
+def get_retry_queue(ledger: DeliveryLedger | None = None, *, at_once: int | None = None) -> RetryQueue:
     """Return the retry queue of this process. It retries what handlers were registered for."""
-    return process_scope().get(RetryQueue, lambda: RetryQueue(get_delivery_ledger()))
+
+    def make(ledger: DeliveryLedger | None = None, **options: Any) -> RetryQueue:
+        return RetryQueue(ledger or get_delivery_ledger(), **options)
+
+    return one_per_process(RetryQueue, make, ledger=ledger, at_once=at_once)

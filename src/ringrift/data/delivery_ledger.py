@@ -1,19 +1,23 @@
 """The delivery ledger: what was to go where, and how far it came. One record per file and target.
 
 A record changes as its delivery goes on, over all attempts; a second attempt does not begin a second one.
-Failed deliveries carry the time of their next attempt: the retry queue is a view of this ledger.
+Deliveries that are to be tried carry the time of their next attempt: the retry queue is a view of the ledger.
+So are the write-ahead log of the sync, its dead letters, and what the transfer verifier knows of transfers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.handles import kv_of
 from ringrift.data.kv_records import KvRecords
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
@@ -32,7 +36,7 @@ SUCCESS_SHARE_MIN = 0.8
 class DeliveryStatus(StrEnum):
     """How far a delivery came. Only VERIFIED means that the target has the file."""
 
-    PENDING = "pending"
+    PENDING = "pending"  # asked for, and not begun
     TRANSFERRING = "transferring"
     TRANSFERRED = "transferred"  # sent, but the target has not said that it is right
     VERIFIED = "verified"
@@ -58,10 +62,28 @@ class DeliveryRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     verified_at: float = 0.0
     next_retry_at: float | None = None
     error: str = ""
+    error_type: str = ""
+    source_node: str = ""  # who is to send it; empty: whoever asks
+    dest_path: str = ""  # of a file that is no artifact: where it went
+    checksum_failed: bool = False  # other bytes than ours were found there, at least once
+    promised: bool = False  # somebody was told that it is kept until it is done, however long that takes
+    by_hand: bool = False  # whoever noted it brings it there; nobody else could
+    data: dict[str, Any] = {}  # of what is in no file
+    resolved_at: float | None = None  # somebody said that it is safe although it was given up
 
     @property
     def is_given_up(self) -> bool:
-        return self.status is DeliveryStatus.FAILED and self.next_retry_at is None
+        return self.status is DeliveryStatus.FAILED and self.next_retry_at is None and not self.by_hand
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the target still has to get it."""
+        return self.status is not DeliveryStatus.VERIFIED and not self.is_given_up
+
+
+def _kept_s(delivery: DeliveryRecord) -> float | None:
+    """For how long a record stays; None: until it changes."""
+    return None if delivery.promised else KEPT_S
 
 
 def delivery_id(data_path: str, target_node: str) -> str:
@@ -73,12 +95,23 @@ def retry_delay_s(retry_count: int) -> float:
     return float(min(RETRY_S_MAX, RETRY_S * 2**retry_count))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryEnd:
+    """How an attempt ended; without an error, the target has verified the file."""
+
+    source_node: str
+    target_node: str
+    error: str = ""
+    method: str = ""
+    checksum_failed: bool = False
+
+
 # --- decisions ----------------------------------------------------------------------------------------
 
 
 def failed(delivery: DeliveryRecord, error: str, *, now_s: float, final: bool = False) -> DeliveryRecord:
     """The delivery after a failed attempt: due again later, or given up."""
-    again = not final and delivery.retry_count < delivery.max_retries
+    again = not final and not delivery.by_hand and delivery.retry_count < delivery.max_retries
     return msgspec.structs.replace(
         delivery,
         status=DeliveryStatus.FAILED,
@@ -91,11 +124,16 @@ def failed(delivery: DeliveryRecord, error: str, *, now_s: float, final: bool = 
 def verified(delivery: DeliveryRecord, checksum: str, *, method: str, now_s: float) -> DeliveryRecord:
     """The delivery after the target said what it has. Another checksum than ours is no success."""
     if delivery.checksum and checksum != delivery.checksum:
-        return failed(delivery, f"the target has {checksum[:12]}, not {delivery.checksum[:12]}", now_s=now_s)
+        why = f"the target has {checksum[:12]}, not {delivery.checksum[:12]}"
+        wrong = msgspec.structs.replace(delivery, verified_checksum=checksum, checksum_failed=True)
+        return failed(wrong, why, now_s=now_s)
     return msgspec.structs.replace(
         delivery,
         status=DeliveryStatus.VERIFIED,
         verified_checksum=checksum,
+        promised=False,
+        by_hand=False,
+        data={},
         method=method or delivery.method,
         updated_at=now_s,
         verified_at=now_s,
@@ -106,21 +144,27 @@ def verified(delivery: DeliveryRecord, checksum: str, *, method: str, now_s: flo
 
 def begun(found: DeliveryRecord | None, fresh: DeliveryRecord) -> DeliveryRecord | None:
     """The delivery as an attempt begins that is not one of the retry queue; None if it goes on already."""
-    if found is None or found.status is DeliveryStatus.VERIFIED or found.checksum != fresh.checksum:
+    if found is None or found.status is DeliveryStatus.VERIFIED or found.checksum not in ("", fresh.checksum):
         return fresh
     if found.status is DeliveryStatus.TRANSFERRING:
         return None
     if found.is_given_up:
         return fresh  # somebody asks anew: the count begins anew
+    if found.status is DeliveryStatus.PENDING:
+        known = {"status": fresh.status, "checksum": fresh.checksum, "size": fresh.size}
+        return msgspec.structs.replace(
+            found, **known, data_type=fresh.data_type, updated_at=fresh.updated_at, next_retry_at=None
+        )
     return retried(found, now_s=fresh.updated_at)
 
 
 def retried(delivery: DeliveryRecord, *, now_s: float) -> DeliveryRecord:
-    """The delivery as its next attempt begins."""
+    """The delivery as its next attempt begins. The first attempt of one that waited is no repetition."""
+    waited = delivery.status is DeliveryStatus.PENDING
     return msgspec.structs.replace(
         delivery,
         status=DeliveryStatus.TRANSFERRING,
-        retry_count=delivery.retry_count + 1,
+        retry_count=delivery.retry_count + (not waited),
         updated_at=now_s,
         next_retry_at=None,
     )
@@ -132,22 +176,54 @@ def retried(delivery: DeliveryRecord, *, now_s: float) -> DeliveryRecord:
 class DeliveryLedger:
     """Deliveries in the key-value port."""
 
-    def __init__(self, kv: KeyValue, runtime: Runtime | None = None) -> None:
-        self._records = KvRecords(kv, PREFIX, DeliveryRecord)
+    def __init__(
+        self,
+        db_path: Path | str | None = None,
+        *,
+        kv: KeyValue | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._records = KvRecords(kv_of(db_path, kv), PREFIX, DeliveryRecord)
         self._runtime = runtime or system_runtime()
 
     async def record_delivery_started(
-        self, data_type: str, data_path: str, target_node: str, *, checksum: str = "", size: int = 0
+        self,
+        data_type: str,
+        data_path: str,
+        target_node: str,
+        *,
+        checksum: str = "",
+        size: int = 0,
+        source_node: str = "",
     ) -> str:
         """Note that an attempt begins; return the id of the delivery, which is the same for every attempt."""
-        fresh = self._fresh(data_type, data_path, target_node, checksum=checksum, size=size)
+        fresh = self._fresh(
+            data_type, data_path, target_node, checksum=checksum, size=size, source_node=source_node
+        )
         name = fresh.delivery_id
         if not await self._records.create(name, fresh, ttl_s=KEPT_S):
-            await self._records.change(name, lambda found: begun(found, fresh), ttl_s=KEPT_S)
+            await self.change(name, lambda found: begun(found, fresh))
         return name
 
+    async def add(self, delivery: DeliveryRecord) -> bool:
+        """Note a delivery as it is; False if there is one of its id."""
+        return await self._records.create(delivery.delivery_id, delivery, ttl_s=_kept_s(delivery))
+
+    async def change(
+        self, name: str, step: Callable[[DeliveryRecord | None], DeliveryRecord | None]
+    ) -> DeliveryRecord | None:
+        """Replace a delivery by what *step* makes of it; None from *step* leaves it as it is."""
+        return await self._records.change(name, step, ttl_s=_kept_s)
+
     def _fresh(
-        self, data_type: str, data_path: str, target_node: str, *, checksum: str, size: int
+        self,
+        data_type: str,
+        data_path: str,
+        target_node: str,
+        *,
+        checksum: str,
+        size: int,
+        source_node: str = "",
     ) -> DeliveryRecord:
         now_s = self._runtime.now_s()
         return DeliveryRecord(
@@ -156,6 +232,7 @@ class DeliveryLedger:
             data_path=data_path,
             target_node=target_node,
             status=DeliveryStatus.TRANSFERRING,
+            source_node=source_node,
             checksum=checksum,
             size=size,
             created_at=now_s,
@@ -186,18 +263,26 @@ class DeliveryLedger:
 
         return await self._change(name, step)
 
-    async def end(self, artifact: Artifact, target_node: str, *, error: str = "", method: str = "") -> None:
+    async def end(self, artifact: Artifact, end: DeliveryEnd) -> None:
         """Note how an attempt ended, begun or not: without an error, the target has verified the file."""
         now_s, digest = self._runtime.now_s(), artifact.digest
-        fresh = self._fresh(artifact.kind.value, digest, target_node, checksum=digest, size=artifact.size)
+        fresh = self._fresh(
+            artifact.kind.value,
+            digest,
+            end.target_node,
+            checksum=digest,
+            size=artifact.size,
+            source_node=end.source_node,
+        )
 
         def step(found: DeliveryRecord | None) -> DeliveryRecord | None:
             now = begun(found, fresh) or found or fresh
-            if not error:
-                return verified(now, digest, method=method, now_s=now_s)
-            return failed(now, error, now_s=now_s)
+            now = msgspec.structs.replace(now, checksum_failed=now.checksum_failed or end.checksum_failed)
+            if not end.error:
+                return verified(now, digest, method=end.method, now_s=now_s)
+            return failed(now, end.error, now_s=now_s)
 
-        await self._records.change(fresh.delivery_id, step, ttl_s=KEPT_S)
+        await self.change(fresh.delivery_id, step)
 
     async def begin_retry(self, name: str) -> DeliveryRecord | None:
         """Take a delivery that is due; None if it is not, or another took it."""
@@ -207,7 +292,7 @@ class DeliveryLedger:
             due = found is not None and found.next_retry_at is not None and found.next_retry_at <= now_s
             return retried(found, now_s=now_s) if found is not None and due else None
 
-        return await self._records.change(name, step, ttl_s=KEPT_S)
+        return await self.change(name, step)
 
     async def get(self, name: str) -> DeliveryRecord | None:
         return await self._records.get(name)
@@ -226,13 +311,14 @@ class DeliveryLedger:
         found = await self._records.all()
         counts = Counter(item.status.value for item in found)
         arrived, lost = counts["verified"], sum(item.is_given_up for item in found)
+        settled = sum(item.is_given_up and item.resolved_at is not None for item in found)
         return {
             "total": len(found),
             "by_status": {status.value: counts[status.value] for status in DeliveryStatus},
             "in_flight": counts["transferring"] + counts["transferred"] + counts["pending"],
             "waiting_for_retry": counts["failed"] - lost,
             "given_up": lost,
-            "success_rate": arrived / (arrived + lost) if arrived + lost else 1.0,
+            "success_rate": arrived / (arrived + lost - settled) if arrived + lost - settled else 1.0,
         }
 
     async def check(self) -> HealthCheckResult:
@@ -250,6 +336,6 @@ class DeliveryLedger:
                 raise ConfigError(f"no delivery is called {name!r}")
             return step(found)
 
-        after = await self._records.change(name, checked, ttl_s=KEPT_S)
+        after = await self.change(name, checked)
         assert after is not None
         return after

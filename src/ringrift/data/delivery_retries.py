@@ -44,11 +44,19 @@ class RetryQueue:
     """Tries what is due, a few at once."""
 
     def __init__(
-        self, ledger: DeliveryLedger, runtime: Runtime | None = None, *, at_once: int = AT_ONCE
+        self,
+        ledger: DeliveryLedger | None = None,
+        runtime: Runtime | None = None,
+        *,
+        at_once: int = AT_ONCE,
+        source_node: str = "",
     ) -> None:
+        """Of *ledger*, by default this process's; with *source_node*, without what others are to send."""
         if at_once < 1:
             raise ConfigError("at least one delivery must be retried at once")
-        self._ledger, self._runtime, self._at_once = ledger, runtime or system_runtime(), at_once
+        self._runtime, self._at_once = runtime or system_runtime(), at_once
+        self._ledger = ledger or DeliveryLedger(runtime=self._runtime)
+        self._source_node = source_node
         self._handlers: dict[str, RetryHandler] = {}
         self._rounds = 0
         self._delivered = 0
@@ -59,9 +67,14 @@ class RetryQueue:
 
     async def due(self) -> list[DeliveryRecord]:
         """Return what may be tried now, longest due first."""
-        now_s = self._runtime.now_s()
-        found = await self._ledger.deliveries(status=DeliveryStatus.FAILED)
-        ready = [(item.next_retry_at, item) for item in found if item.next_retry_at is not None]
+        now_s, mine = self._runtime.now_s(), ("", self._source_node)
+        ready = [
+            (item.next_retry_at, item)
+            for item in await self._ledger.deliveries()
+            if item.status in (DeliveryStatus.FAILED, DeliveryStatus.PENDING)
+            and item.next_retry_at is not None
+            and (not self._source_node or item.source_node in mine)
+        ]
         return [item for at_s, item in sorted(ready, key=lambda pair: pair[0]) if at_s <= now_s]
 
     async def run_due(self) -> RetryRound:
@@ -95,7 +108,7 @@ class RetryQueue:
         }
 
     async def _retry(self, item: DeliveryRecord) -> str:
-        if self._runtime.now_s() - item.created_at > AGE_S_MAX:
+        if not item.promised and self._runtime.now_s() - item.created_at > AGE_S_MAX:
             await self._ledger.record_failed(item.delivery_id, item.error or "too old", final=True)
             log.warning("delivery.given_up", delivery=item.delivery_id, error=item.error)
             return "given_up"

@@ -14,8 +14,10 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
+from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.away import AwayNodes
 from ringrift.data.capacity import DiskStates
+from ringrift.data.decisions import DecisionLog
 from ringrift.data.distribution_plan import (
     DistributionRules,
     DistributionScene,
@@ -27,13 +29,15 @@ from ringrift.data.distribution_plan import (
     wants_of_samples,
     with_card,
 )
+from ringrift.data.file_checks import FileUnreadable
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.moves import arrived, copy_artifacts
+from ringrift.data.offered_files import take_offered
 from ringrift.data.plane import DataPlane
 from ringrift.data.retention import read_champions
 from ringrift.data.waking import WakingDaemon
 from ringrift.engine.digests import is_digest
-from ringrift.errors import RingRiftError
+from ringrift.errors import ConfigError, Corrupt, RingRiftError
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -130,8 +134,10 @@ class DistributionDaemon(WakingDaemon):
     async def _on_wish(self, event: RouterEvent) -> None:
         """A model should be on nodes: remember it, so that a restart does not forget it."""
         payload = event.payload
-        digest = digest_in(payload)
-        if digest is None or "models" not in self.kinds:
+        if "models" not in self.kinds:
+            return
+        digest = digest_in(payload) or await self._taken_in(event)
+        if digest is None:
             return
         plane = await self._opened()
         wish = ModelWish(
@@ -143,8 +149,31 @@ class DistributionDaemon(WakingDaemon):
             target=str(payload.get("target_node") or ""),
             priority=str(payload.get("priority") or "high"),
         )
-        await self._wishes(plane).put(f"{digest}/{wish.target}", wish, ttl_s=WISH_S)
-        self.wake()
+        changed = await self._wishes(plane).change(
+            f"{digest}/{wish.target}",
+            lambda found: (
+                None
+                if found is not None and msgspec.structs.replace(found, at_s=wish.at_s) == wish
+                else wish  # the same wish said again changes nothing
+            ),
+            ttl_s=WISH_S,
+        )
+        if changed is not None:
+            self.wake()
+
+    async def _taken_in(self, event: RouterEvent) -> str | None:
+        """The digest of a model that an event names by its path; None if it is refused, which is told."""
+        path = str(event.payload.get("model_path") or "")
+        if "/" not in path:
+            return None  # a name, and no file
+        plane, config = await self._opened(), str(event.payload.get("config_key") or "")
+        try:
+            return (await take_offered(plane, path, kind=ArtifactKind.MODEL, config=config)).digest
+        except (ConfigError, Corrupt, FileUnreadable) as error:
+            log.warning("distribution.model_refused", event_type=event.event_type, error=str(error))
+            decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+            await decisions.record("distribution", "refused", str(error), event=event.event_type)
+            return None
 
     def _on_progress(self, event: RouterEvent) -> None:
         """A training is nearly over: the champion, which its model will meet, should be everywhere."""

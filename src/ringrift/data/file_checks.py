@@ -22,7 +22,15 @@ from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.held_folder import create_file, make_folders, remove_file, rename_file, sync_folder
 
-__all__ = ["ALGORITHMS", "FileBusy", "atomic_file_write", "compute_file_checksum", "set_aside"]
+__all__ = [
+    "ALGORITHMS",
+    "FileBusy",
+    "FileMissing",
+    "FileUnreadable",
+    "atomic_file_write",
+    "compute_file_checksum",
+    "set_aside",
+]
 
 ALGORITHMS = ("sha256", "sha1", "md5", "blake2b")
 
@@ -31,18 +39,40 @@ class FileBusy(Unavailable):
     """Somebody is using the file; whether it is sound can be told when they are done."""
 
 
+class FileUnreadable(Unavailable, OSError):
+    """The file cannot be read. Also an `OSError`, which is what a caller expects of a path that is wrong."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        why = error.strerror or str(error)
+        super().__init__(f"{path}: {why}", retry_after_s=5.0)
+        self.path, self.errno, self.strerror, self.filename = path, error.errno, why, str(path)
+
+    def __str__(self) -> str:
+        return self.what  # waiting does not help against a wrong path
+
+
+class FileMissing(FileUnreadable, FileNotFoundError):
+    """There is no such file."""
+
+
 def compute_file_checksum(path: Path | str, algorithm: str = "sha256") -> str:
     """Return the checksum of the whole file in hex, whatever its size.
 
-    `FileBusy` if it was changed meanwhile, `Unavailable` if it cannot be read.
+    `FileBusy` if it was changed meanwhile, `FileMissing` if there is none, `FileUnreadable` if it cannot be
+    read otherwise; the last two are `OSError` too.
     """
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"no checksum is called {algorithm!r}; there are: {', '.join(ALGORITHMS)}")
     path = Path(path)
-    with told_in_our_words(path), path.open("rb") as file:
-        before = os.fstat(file.fileno())
-        digest = hashlib.file_digest(file, algorithm).hexdigest()
-        after = path.stat()
+    try:
+        with path.open("rb") as file:
+            before = os.fstat(file.fileno())
+            digest = hashlib.file_digest(file, algorithm).hexdigest()
+            after = path.stat()
+    except FileNotFoundError as error:
+        raise FileMissing(path, error) from error
+    except OSError as error:
+        raise FileUnreadable(path, error) from error
     if (before.st_ino, before.st_size, before.st_mtime_ns) != (
         after.st_ino,
         after.st_size,

@@ -42,6 +42,7 @@ __all__ = [
 
 TIMEOUT_S = 30.0
 ERRORS_MAX = 100
+NO_TABLE = "it has no table"
 _MAGIC = b"SQLite format 3\x00"
 _STEPS = 5_000  # of SQLite's machine, between looks at the clock
 _PRIMARY_CODE = 0xFF
@@ -55,7 +56,7 @@ class DatabaseState(StrEnum):
     SOUND = "sound"
     BUSY = "busy"  # locked, or not checked in time: nothing is known
     CORRUPT = "corrupt"
-    EMPTY = "empty"  # nothing was ever written to it
+    EMPTY = "empty"  # nothing was ever written to it, which is a database without tables to SQLite
     MISSING = "missing"
 
 
@@ -140,11 +141,14 @@ def check_sqlite_integrity(
 ) -> tuple[bool, list[str]]:
     """Return whether a database is sound, and what is wrong with it.
 
+    An empty file is a sound database without tables, which the fast check misses as it does in any other.
     `FileBusy` if that cannot be told now: it is locked, or larger than the time allows.
     """
     found = check_database(path, timeout, quick=use_quick_check, fast=use_fast_check)
     if found.state is DatabaseState.BUSY:
         raise FileBusy(f"{path} cannot be checked now ({'; '.join(found.errors)})", retry_after_s=30.0)
+    if found.state is DatabaseState.EMPTY:
+        return not use_fast_check, [NO_TABLE] if use_fast_check else []
     return found.ok, list(found.errors)
 
 
@@ -193,7 +197,7 @@ def _look(db: sqlite3.Connection) -> list[str]:
     if number("PRAGMA freelist_count") < 0:
         errors.append("its list of free pages is broken")
     if number("SELECT count(*) FROM sqlite_master WHERE type = 'table'") < 1:
-        errors.append("it has no table")
+        errors.append(NO_TABLE)
     return errors
 
 

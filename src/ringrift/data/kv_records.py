@@ -54,11 +54,16 @@ class KvRecords(Generic[T]):
         return await self._kv.delete(self.key(name))
 
     async def change(
-        self, name: str, step: Callable[[T | None], T | None], *, ttl_s: float | None = None
+        self,
+        name: str,
+        step: Callable[[T | None], T | None],
+        *,
+        ttl_s: float | Callable[[T], float | None] | None = None,
     ) -> T | None:
         """Replace the record by what *step* makes of it; None from *step* leaves it as it is.
 
-        Returns what *step* returned. `Unavailable` if others change it all the time.
+        How long it stays may follow from what it became. Returns what *step* returned. `Unavailable` if
+        others change it all the time.
         """
         for _ in range(TRIES_MAX):
             entry = await self._kv.get(self.key(name))
@@ -66,11 +71,12 @@ class KvRecords(Generic[T]):
             if after is None:
                 return None
             value = msgspec.json.encode(after)
+            stays_s = ttl_s(after) if callable(ttl_s) else ttl_s
             try:
                 if entry is None:
-                    await self._kv.create(self.key(name), value, ttl_s=ttl_s)
+                    await self._kv.create(self.key(name), value, ttl_s=stays_s)
                 else:
-                    await self._kv.update(entry.key, value, revision=entry.revision, ttl_s=ttl_s)
+                    await self._kv.update(entry.key, value, revision=entry.revision, ttl_s=stays_s)
             except (AlreadyExists, RevisionMismatch):
                 continue
             return after

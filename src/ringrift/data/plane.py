@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.deletion_records import Heir, Tombstone, mirror_heirs, mirror_tombstones
@@ -18,6 +18,8 @@ from ringrift.data.promises import Holder, KeepAnswer, KeepRequest, Released, Re
 from ringrift.data.quarantine import set_damaged_aside
 from ringrift.data.transfer.assembling import assemble_holders, assemble_transfers
 from ringrift.data.transfer.contract import Moved, Terms
+from ringrift.data.transfer.stalls import SyncStallHandler
+from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.opening import get_engine, get_engine_blocking
 from ringrift.engine.ports import Blobs, Engine, KeyValue, WorkQueue
 from ringrift.errors import Unavailable
@@ -29,8 +31,9 @@ from ringrift.settings import Settings, get_settings
 class Transfers(Protocol):
     """Moves sealed files by whatever way works, and writes the receipts into the manifest.
 
-    *limit_bytes_per_s* holds this call below what its node and the line would allow. Both calls raise
-    `TransferFailed` if the node cannot be reached in any way; the result names single files that failed.
+    *limit_bytes_per_s* holds this call below what its node and the line would allow; transports in *avoid*
+    are tried last. Both calls raise `TransferFailed` if the node cannot be reached in any way; the result
+    names single files that failed.
     """
 
     async def send(
@@ -41,6 +44,7 @@ class Transfers(Protocol):
         priority: str = "normal",
         terms: Terms | None = None,
         limit_bytes_per_s: float | None = None,
+        avoid: Collection[str] = (),
     ) -> Moved: ...
 
     async def fetch(
@@ -51,6 +55,7 @@ class Transfers(Protocol):
         priority: str = "normal",
         terms: Terms | None = None,
         limit_bytes_per_s: float | None = None,
+        avoid: Collection[str] = (),
     ) -> Moved: ...
 
     async def close(self) -> None:
@@ -97,6 +102,8 @@ class DataPlane:
         self._tombstones = mirror_tombstones(engine.kv, runtime)
         self._heirs = mirror_heirs(engine.kv, runtime)
         self.windows = ExportWindows(engine.queue)
+        self.stalls = SyncStallHandler(kv=engine.kv, runtime=runtime)
+        self.mutex = SyncMutex(kv=engine.kv, runtime=runtime, max_global=settings.max_syncs_cluster)
         self.holder = holder or open_holder(settings, runtime, node=self.nodes.this)
         self.promises = self.holder.promises
         self._make_transfers, self._make_holders = make_transfers, make_holders
@@ -178,6 +185,23 @@ def get_data_plane() -> DataPlane:
         scope.drop(DataPlane)
         plane = scope.get(DataPlane, _open)
     return plane
+
+
+class ClusterTransport:
+    """What moves files between this process's node and the others, by the healthiest way.
+
+    Each call takes the transfers of the data plane that is open then. *node* is the name of a node.
+    """
+
+    async def send(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
+        """Bring sealed files of this node to another; options as of the transfers of a data plane."""
+        plane = await open_data_plane()
+        return await plane.transfers.send(plane.nodes[node], artifacts, **options)
+
+    async def fetch(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
+        """Bring sealed files of another node here."""
+        plane = await open_data_plane()
+        return await plane.transfers.fetch(plane.nodes[node], artifacts, **options)
 
 
 def get_cluster_transport() -> Transfers:

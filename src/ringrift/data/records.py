@@ -21,13 +21,15 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.deletion_records import DeletionRecords, Heir
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest_index import ManifestView
-from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
 from ringrift.data.records_merge import Merged, RecordTable, count_records, merge_database, take_snapshot
+from ringrift.data.transaction_log import TransactionLog
+from ringrift.data.transaction_records import OperationType
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.errors import RingRiftError
 from ringrift.events.handlers import HandlerBase
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.held_folder import create_file, make_folders
+from ringrift.held_folder import create_file
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -82,18 +84,25 @@ class RecordSync:
     tables: ClassVar[tuple[RecordTable, ...]] = ()
 
     def __init__(
-        self, plane: DataPlane, *, db_path: Path | None = None, interval_s: float = INTERVAL_S
+        self,
+        plane: DataPlane | None = None,
+        *,
+        db_path: Path | str | None = None,
+        interval_s: float = INTERVAL_S,
     ) -> None:
+        """Of this process's data plane unless another is given, which opens its engine."""
+        plane = plane or get_data_plane()
         self._plane, self.interval_s = plane, interval_s
-        self.db_path = db_path or plane.settings.data_dir / "records" / f"{self.name}.db"
+        default = plane.settings.data_dir / "records" / f"{self.name}.db"
+        self.db_path = default if db_path is None else Path(db_path)
+        self._transactions = TransactionLog(kv=plane.kv, runtime=plane.runtime)
         self._merged = KvRecords(plane.kv, f"{_MERGED}{plane.this.name}/{self.name}/", _MergedSnapshot)
         self.counts = RecordSyncCounts()
 
     # --- for subclasses -------------------------------------------------------------------------------
 
     def _merge_databases(self, remote: Path) -> Merged:
-        """Take over the records of a snapshot; runs off the event loop."""
-        make_folders(self.db_path.parent)
+        """Take over the records of a snapshot; runs off the event loop, when the transaction is committed."""
         return merge_database(self.db_path, remote, self.tables)
 
     def _update_local_stats(self, merged: Merged) -> None:
@@ -106,6 +115,7 @@ class RecordSync:
         """Merge what others published, then publish what is known here. A node that fails stops no other."""
         plane, total, errors = self._plane, Merged(), []
         self.counts.rounds += 1
+        await self._transactions.recover_async()  # a merge that was decided on is finished, whoever began it
         view = await plane.view()
         for snapshot in self.newest(view):
             try:
@@ -175,11 +185,22 @@ class RecordSync:
         with tempfile.TemporaryDirectory(prefix="ringrift-records-") as folder:
             copy = Path(folder) / f"{self.name}.db"
             await self._lay_out(snapshot.digest, copy)
-            merged = await asyncio.to_thread(self._merge_databases, copy)
+            merged = await self._merge(snapshot, copy)
         self._update_local_stats(merged)
         self.counts.merged += 1
         await self._merged.put(snapshot.node, _MergedSnapshot(snapshot.digest))
         return merged
+
+    async def _merge(self, snapshot: Artifact, copy: Path) -> Merged:
+        """Take the records over in a transaction: all of them, also if this process dies on the way."""
+        log, kind = self._transactions, f"records.{self.name}"
+        told = {"snapshot": snapshot.digest}
+        async with log.transaction(snapshot.node, self._plane.this.name, kind, told) as name:
+            operation = await log.add_operation_async(
+                name, OperationType.MERGE, self.db_path, copy, self.tables
+            )
+            await log.complete_operation_async(name, operation.operation_id)
+        return await log.commit_async(name, self._merge_databases)
 
     async def _fetch(self, view: ManifestView, snapshot: Artifact) -> None:
         plane = self._plane

@@ -1,21 +1,22 @@
 """What is still needed on this node, and what for: nobody deletes it, however many copies there are.
 
-Needed are: champions, what a person pinned, inputs of work that has not ended, the games of the last window
-that was exported and all that came after them, the newest sample files, models and files of unfinished games
-of each config.
+Needed are: champions, what a person pinned, inputs of work that has not ended, what a transaction keeps, the
+games of the last window that was exported and all that came after them, the newest sample files, models and
+files of unfinished games of each config.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DataPlane
 from ringrift.data.promises import PINS
+from ringrift.data.transaction_log import kept_by_transactions
 from ringrift.engine.digests import check_digest
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue, WorkItem, WorkQueue, WorkState
@@ -60,6 +61,7 @@ class Needs:
     former: Mapping[str, str]  # the same of checkpoints that a rollback could lead to
     open_inputs: Mapping[str, str]  # digest: what kind of work
     windows: Mapping[str, frozenset[str]]  # config: inputs of its last export
+    transactions: Mapping[str, str] = field(default_factory=dict)  # digest: the transaction that keeps it
 
 
 def copies_needed(artifact: Artifact, copies_min: int) -> int:
@@ -98,6 +100,7 @@ async def read_needs(plane: DataPlane) -> Needs:
         former=await read_former(kv),
         open_inputs=await OpenInputs(plane.queue).refresh(),
         windows=await plane.windows.refresh(),
+        transactions=await kept_by_transactions(kv),
     )
 
 
@@ -137,6 +140,7 @@ def held(
     reasons = _newest(known.values(), rules)
     reasons |= _window_reasons(known, needs.windows, young_s=now_s - rules.unexported_s)
     reasons |= {digest: f"input of {kind} work" for digest, kind in needs.open_inputs.items()}
+    reasons |= {digest: f"kept by transaction {name}" for digest, name in needs.transactions.items()}
     reasons |= {digest: f"a champion before of {config}" for digest, config in needs.former.items()}
     reasons |= {digest: f"the champion of {config}" for digest, config in needs.champions.items()}
     return reasons | {digest: f"pinned: {why}" for digest, why in needs.pins.items()}
@@ -160,6 +164,8 @@ async def needed_for(plane: DataPlane, digest: str, inputs: OpenInputs) -> str:
         return f"the champion of {config}"
     if (config := (await read_former(plane.kv)).get(digest)) is not None:
         return f"a champion before of {config}"
+    if (name := (await kept_by_transactions(plane.kv, digest)).get(digest)) is not None:
+        return f"kept by transaction {name}"
     kind = (await inputs.refresh()).get(digest)
     return "" if kind is None else f"input of {kind} work"
 

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from ringrift.data.file_checks import compute_file_checksum
+from ringrift.data.records_merge import Merged, merge_database
 from ringrift.data.transaction_records import MergeOperation, OperationType, TransactionRecord
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.held_folder import sync_folder
+from ringrift.held_folder import make_folders, sync_folder
 
 STAGED = ".staged-"
+
+Merge = Callable[[Path], Merged]
+"""Takes the records of the staged database over; by default by the tables of the operation."""
 
 
 def checksum_or_absent(path: Path) -> str:
@@ -30,6 +35,8 @@ def base_checksum(kind: OperationType, dest: Path) -> str:
         raise ConfigError(f"{dest} is there already; to replace it is an update")
     if kind in (OperationType.UPDATE, OperationType.DELETE) and not dest.exists():
         raise ConfigError(f"{dest} is not there; nothing can be done to it")
+    if kind is OperationType.MERGE:
+        return ""  # others go on writing to a live database; the merge takes its turn among them
     return checksum_or_absent(dest)
 
 
@@ -51,7 +58,7 @@ def stage(operation: MergeOperation, source: Path | None) -> None:
 
 def seal(operation: MergeOperation) -> str:
     """Bring the staged content to the disk and return its checksum; empty for a deletion."""
-    if operation.kind is OperationType.DELETE:
+    if operation.kind in (OperationType.DELETE, OperationType.KEEP):
         return ""
     staged = Path(operation.staged_path)
     with told_in_our_words(staged):
@@ -65,6 +72,10 @@ def seal(operation: MergeOperation) -> str:
 
 def is_unchanged(operation: MergeOperation) -> bool:
     """Whether file and staged content are as they were noted."""
+    if operation.kind is OperationType.KEEP:
+        return True
+    if operation.kind is OperationType.MERGE:
+        return checksum_or_absent(Path(operation.staged_path)) == operation.new_checksum
     if checksum_or_absent(Path(operation.dest_path)) != operation.base_checksum:
         return False
     if operation.kind is OperationType.DELETE:
@@ -72,10 +83,16 @@ def is_unchanged(operation: MergeOperation) -> bool:
     return checksum_or_absent(Path(operation.staged_path)) == operation.new_checksum
 
 
-def put_in_place(record: TransactionRecord) -> None:
-    """Do what a transaction decided. What an earlier attempt did already stays."""
+def put_in_place(record: TransactionRecord, merge: Merge | None = None) -> Merged:
+    """Do what a transaction decided; return what merges changed. What an earlier attempt did stays."""
+    total = Merged()
     for operation in record.operations:
         dest = Path(operation.dest_path)
+        if operation.kind is OperationType.KEEP:
+            continue
+        if operation.kind is OperationType.MERGE:
+            total += _merge(operation, merge)
+            continue
         with told_in_our_words(dest):
             if operation.kind is OperationType.DELETE:
                 # Only the file that was meant; a new one under its name belongs to somebody else.
@@ -91,6 +108,19 @@ def put_in_place(record: TransactionRecord) -> None:
                 )
             if dest.parent.is_dir():
                 sync_folder(dest.parent)
+    return total
+
+
+def _merge(operation: MergeOperation, merge: Merge | None) -> Merged:
+    """Take the records over; doing it again changes nothing, so the staged ones go last."""
+    dest, staged = Path(operation.dest_path), Path(operation.staged_path)
+    if not staged.exists():
+        return Merged()  # an earlier attempt came this far
+    make_folders(dest.parent)
+    merged = merge_database(dest, staged, operation.tables) if merge is None else merge(staged)
+    with told_in_our_words(staged):
+        staged.unlink()
+    return merged
 
 
 def throw_away(record: TransactionRecord) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,16 @@ import msgspec
 import structlog
 
 from ringrift.data import transaction_files as files
+from ringrift.data.handles import kv_of
 from ringrift.data.kv_records import KvRecords
+from ringrift.data.records_merge import Merged, RecordTable
 from ringrift.data.transaction_records import (
     MergeOperation,
     OperationType,
     TransactionRecord,
     TransactionState,
 )
+from ringrift.engine.digests import check_digest
 from ringrift.engine.leases import LeaseConfig, NamedLease
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
@@ -33,6 +37,8 @@ from ringrift.runtime import Runtime, system_runtime
 log = structlog.get_logger()
 
 PREFIX, PATHS = "data/transactions/", "data/transaction_paths/"
+KEEPS = "data/transaction_keeps/"  # DIGEST/TRANSACTION: what no node deletes meanwhile
+BLOB = "blob:"
 KEPT_S = 7 * 86_400.0
 LEASE = LeaseConfig(lease_s=60.0, renew_s=5.0)
 
@@ -50,10 +56,16 @@ class _Owned:
 class TransactionLog:
     """The transactions that one process owns, and those of others that lost their owner."""
 
-    def __init__(self, kv: KeyValue, runtime: Runtime | None = None) -> None:
-        self._kv, self._runtime = kv, runtime or system_runtime()
-        self._records = KvRecords(kv, PREFIX, TransactionRecord)
-        self._claims = KvRecords(kv, PATHS, _PathClaim)
+    def __init__(
+        self,
+        db_path: Path | str | None = None,
+        *,
+        kv: KeyValue | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._kv, self._runtime = kv_of(db_path, kv), runtime or system_runtime()
+        self._records = KvRecords(self._kv, PREFIX, TransactionRecord)
+        self._claims = KvRecords(self._kv, PATHS, _PathClaim)
         self._owned: dict[str, _Owned] = {}
 
     async def begin_async(
@@ -87,14 +99,21 @@ class TransactionLog:
         kind: OperationType | str,
         dest_path: Path | str,
         source_path: Path | str | None = None,
+        tables: Sequence[RecordTable] = (),
     ) -> MergeOperation:
         """Add what is to become of a file; return the operation.
 
         The new content is taken from *source_path*, or written by the caller to the operation's
-        `staged_path`. `Conflict` if another transaction has the file.
+        `staged_path`. A merge names its *tables*. `Conflict` if another transaction has the file.
         """
         self._check_owned(name)
         wanted = _operation_type(kind)
+        if (wanted is OperationType.MERGE) != bool(tables):
+            raise ConfigError(
+                f"a merge names the tables that it takes over, and no other operation; not {kind}"
+            )
+        if wanted is OperationType.KEEP:
+            return await self._keep(name, str(dest_path))
         dest = await asyncio.to_thread(lambda: Path(dest_path).absolute())
         if any(item.dest_path == str(dest) for item in (await self._get(name)).operations):
             raise ConfigError(f"{dest} is in this transaction already")
@@ -107,11 +126,25 @@ class TransactionLog:
             dest_path=str(dest),
             staged_path="" if wanted is OperationType.DELETE else str(staged),
             base_checksum=await asyncio.to_thread(files.base_checksum, wanted, dest),
+            tables=tuple(tables),
         )
         # Written down before it is on the disk, so that what a crash leaves behind is found.
         await self._change(name, lambda record: record.with_operation(operation, now_s=self._runtime.now_s()))
         source = None if source_path is None else Path(source_path)
         await asyncio.to_thread(files.stage, operation, source)
+        return operation
+
+    async def _keep(self, name: str, artifact: str) -> MergeOperation:
+        digest = artifact.removeprefix(BLOB)
+        check_digest(digest)
+        operation = MergeOperation(
+            operation_id=self._runtime.new_id(),
+            kind=OperationType.KEEP,
+            dest_path=f"{BLOB}{digest}",
+            complete=True,
+        )
+        await self._change(name, lambda record: record.with_operation(operation, now_s=self._runtime.now_s()))
+        await self._kv.put(f"{KEEPS}{digest}/{name}", name.encode())
         return operation
 
     async def complete_operation_async(self, name: str, operation_id: str) -> MergeOperation:
@@ -138,11 +171,30 @@ class TransactionLog:
         await self._step(name, TransactionState.PREPARING)
         return True
 
-    async def commit_async(self, name: str) -> None:
-        """Put everything in place. ValueError unless it was prepared; `LeaseLost` if another ended it."""
+    async def commit_async(self, name: str, merge: files.Merge | None = None) -> Merged:
+        """Put everything in place; return what merges changed, which *merge* may carry out in its own way.
+
+        ValueError unless it was prepared; `LeaseLost` if another ended it.
+        """
         self._check_owned(name)
         record = await self._step(name, TransactionState.COMMITTING)
-        await self._finish(record)
+        return await self._finish(record, merge)
+
+    @asynccontextmanager
+    async def transaction(
+        self, source_host: str, dest_host: str, merge_type: str, metadata: Mapping[str, str] | None = None
+    ) -> AsyncIterator[str]:
+        """A transaction for a block, prepared at its end; undone if either fails. The caller commits it."""
+        name = await self.begin_async(source_host, dest_host, merge_type, metadata)
+        try:
+            yield name
+            prepared = await self.prepare_async(name)
+        except BaseException as error:
+            await self.rollback_async(name, f"{type(error).__name__}: {error}")
+            raise
+        if not prepared:
+            await self.rollback_async(name, "it could not be prepared")
+            raise Conflict(f"transaction {name} could not be prepared; nothing was changed")
 
     async def rollback_async(self, name: str, reason: str = "") -> None:
         """Leave everything as it was. ValueError once it is decided that it will be done."""
@@ -156,7 +208,11 @@ class TransactionLog:
         ended = []
         for record in await self._records.all():
             name = record.transaction_id
-            if record.state.is_final or name in self._owned:
+            if record.state.is_final:
+                continue
+            if name in self._owned:
+                if record.state in (TransactionState.COMMITTING, TransactionState.ROLLING_BACK):
+                    ended.append(await self._recover(name))  # decided on, and something was in the way then
                 continue
             holder = f"{self._runtime.hostname}:{self._runtime.pid}:recovery"
             lease = NamedLease(self._kv, self._runtime, _lease(name), holder=holder, config=LEASE)
@@ -181,13 +237,16 @@ class TransactionLog:
         log.warning("transaction.recovered", transaction=name, state=after.state.value)
         return after
 
-    async def _finish(self, record: TransactionRecord) -> None:
+    async def _finish(self, record: TransactionRecord, merge: files.Merge | None = None) -> Merged:
         """Carry a decision out. May be done again, by anybody, until it is noted as done."""
         name, committing = record.transaction_id, record.state is TransactionState.COMMITTING
         last = TransactionState.COMMITTED if committing else TransactionState.ROLLED_BACK
-        work = files.put_in_place if committing else files.throw_away
+        merged = Merged()
         try:
-            await asyncio.to_thread(work, record)
+            if committing:
+                merged = await asyncio.to_thread(files.put_in_place, record, merge)
+            else:
+                await asyncio.to_thread(files.throw_away, record)
         except Corrupt as error:
             if (await self._get(name)).state is not last:
                 await self._step(name, TransactionState.FAILED, error=str(error))
@@ -195,8 +254,12 @@ class TransactionLog:
         if (await self._get(name)).state is not last:  # another may have done it while this one was held up
             await self._step(name, last)
         for operation in record.operations:
-            await self._unclaim(Path(operation.dest_path), name)
+            if operation.kind is OperationType.KEEP:
+                await self._kv.delete(f"{KEEPS}{operation.dest_path.removeprefix(BLOB)}/{name}")
+            else:
+                await self._unclaim(Path(operation.dest_path), name)
         await self._disown(name)
+        return merged
 
     async def _step(self, name: str, state: TransactionState, error: str = "") -> TransactionRecord:
         now_s = self._runtime.now_s()
@@ -259,6 +322,12 @@ class TransactionLog:
         if owned is not None:
             owned.keeper.get_loop().call_soon_threadsafe(owned.keeper.cancel)
             await owned.lease.release()
+
+
+async def kept_by_transactions(kv: KeyValue, digest: str = "") -> dict[str, str]:
+    """The artifacts that open transactions keep, each with the id of one; of one *digest*, if given."""
+    found = await kv.entries(f"{KEEPS}{digest}/" if digest else KEEPS)
+    return {entry.key.removeprefix(KEEPS).partition("/")[0]: entry.value.decode() for entry in found}
 
 
 def _lease(name: str) -> str:

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from ringrift.data.records_merge import RecordTable
 from ringrift.errors import ConfigError
 
 OPERATIONS_MAX = 1_000
@@ -43,6 +44,8 @@ class OperationType(StrEnum):
     UPDATE = "update"  # it must exist
     DELETE = "delete"
     APPEND = "append"  # the new content goes behind what is there
+    MERGE = "merge"  # the records of the staged database go into it, whoever writes to it meanwhile
+    KEEP = "keep"  # an artifact ("blob:DIGEST"): no node of this store deletes it before the end
 
 
 class MergeOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,6 +58,7 @@ class MergeOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     base_checksum: str = ""  # of the file as it was when the operation was added; empty: absent
     new_checksum: str = ""  # of the staged content
     complete: bool = False
+    tables: tuple[RecordTable, ...] = ()  # of a merge
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

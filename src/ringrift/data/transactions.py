@@ -1,16 +1,19 @@
 """Merges of several files, all or nothing: a crash at any step leaves the old ones or the new ones.
 
-The home of the capability: the transactions of a process for code without a loop, and as a block.
+Records of other nodes are merged, and consolidated games taken in, by such transactions. The home of the
+capability: the transactions of a process for code without a loop, and as a block.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ringrift.data.handles import one_per_process
+from ringrift.data.records_merge import Merged, RecordTable
 from ringrift.data.transaction_log import TransactionLog
 from ringrift.data.transaction_records import (
     MergeOperation,
@@ -19,9 +22,7 @@ from ringrift.data.transaction_records import (
     TransactionState,
 )
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import get_engine_blocking
 from ringrift.errors import Conflict
-from ringrift.process import process_scope
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -59,8 +60,9 @@ class TransactionIsolation(TransactionLog):
         kind: OperationType | str,
         dest_path: Path | str,
         source_path: Path | str | None = None,
+        tables: Sequence[RecordTable] = (),
     ) -> MergeOperation:
-        adding = self.add_operation_async(name, kind, dest_path, source_path)
+        adding = self.add_operation_async(name, kind, dest_path, source_path, tables)
         return run_blocking(adding, timeout_s=WORK_S)
 
     def complete_operation(self, name: str, operation_id: str) -> MergeOperation:
@@ -69,8 +71,8 @@ class TransactionIsolation(TransactionLog):
     def prepare_commit(self, name: str) -> bool:
         return run_blocking(self.prepare_async(name), timeout_s=WORK_S)
 
-    def commit(self, name: str) -> None:
-        run_blocking(self.commit_async(name), timeout_s=WORK_S)
+    def commit(self, name: str) -> Merged:
+        return run_blocking(self.commit_async(name), timeout_s=WORK_S)
 
     def rollback(self, name: str, reason: str = "") -> None:
         run_blocking(self.rollback_async(name, reason), timeout_s=WORK_S)
@@ -105,13 +107,13 @@ class TransactionIsolation(TransactionLog):
 # --- of this process ----------------------------------------------------------------------------------
 
 
-def get_transaction_isolation() -> TransactionIsolation:
+def get_transaction_isolation(db_path: Path | str | None = None) -> TransactionIsolation:
     """Return the transactions of this process; the first call opens the engine and ends what died."""
-    return process_scope().get(TransactionIsolation, _open)
+    return one_per_process(TransactionIsolation, _open, db_path=db_path)
 
 
-def _open() -> TransactionIsolation:
-    found = TransactionIsolation(get_engine_blocking().kv)
+def _open(db_path: Path | str | None = None) -> TransactionIsolation:
+    found = TransactionIsolation(db_path)
     found.recover()
     return found
 

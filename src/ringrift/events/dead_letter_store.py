@@ -22,7 +22,7 @@ import structlog
 from ringrift.engine.digests import row_hash
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent
+from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent, fill_if_empty
 from ringrift.engine.sqlite.schema import Migration, migrate
 from ringrift.errors import ForeignFile, storable_text
 from ringrift.events.plain_values import to_json
@@ -140,6 +140,7 @@ class DeadLetterStore:
         config = SqliteConfig(database=path, blob_dir=path.parent)
         with told_in_our_words(path):
             create_if_absent(config, _MIGRATIONS)
+            fill_if_empty(path, _MIGRATIONS)  # the mark beside it says whether there were letters in it
             check_ours(path)
             self._db = connect(config)
             self._db.row_factory = sqlite3.Row

@@ -74,4 +74,4 @@ def _is_good(model: Model, state: ConfigState, missing: Collection[str]) -> bool
 
 def _are_good(samples: Samples, state: ConfigState, missing: Collection[str]) -> bool:
     recalled = state.trust_before_recall.keys() & set(samples.shards)
-    return samples.digest not in missing and not recalled
+    return not recalled and samples.digest not in missing and samples.digest not in state.unfit_samples

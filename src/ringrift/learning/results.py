@@ -205,7 +205,8 @@ def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
         return "the report counts time below zero"
     for kinds in _NEEDED.get(job.kind, ()):
         if not any(_artifacts(report, kind) for kind in kinds):
-            return _with_reason(f"the job ended well but brought no {' and no '.join(kinds)}", report)
+            how = "refused its data and" if report.status == DATA_REFUSED else "ended well but"
+            return _with_reason(f"the job {how} brought no {' and no '.join(kinds)}", report)
     read = _READ.get(job.kind)
     try:
         brought = _Brought() if read is None else read(state, job, report, 0.0)

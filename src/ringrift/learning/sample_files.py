@@ -2,7 +2,7 @@
 
 Every checked game is exported once: an export makes a file of the games that came since the last one, and a
 training reads as many of the newest files as fill the window. A file that holds recalled games is read by
-nobody any more; its other games are exported again.
+nobody any more; its other games are exported again. So are, once, those of a file that a training refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ringrift.learning.window import base_rows, growth_of, shards_in_window, win
 
 FILES_MAX = 64  # an order is one value of the store, and names each file
 SHARDS_MAX = 500  # of one export, for the same reason
+UNFIT_EXPORTS_MAX = 2  # files with the same games that trainings refuse; then they are left alone
 
 
 def rows_in_window(state: ConfigState, rules: LearningRules) -> int:
@@ -36,7 +37,7 @@ def window_files(state: ConfigState, rules: LearningRules) -> list[Samples]:
         if rows >= wanted or len(taken) == FILES_MAX:
             break
         # Older versions wrote the whole window into each file, so two of theirs hold the same games.
-        if not held.isdisjoint(samples.shards) or has_recalled(state, samples.shards):
+        if not held.isdisjoint(samples.shards) or not _is_readable(state, samples):
             continue
         taken.append(samples)
         held.update(samples.shards)
@@ -73,5 +74,11 @@ def fit_shards(state: ConfigState) -> Iterator[Shard]:
 
 
 def _is_sampled(state: ConfigState, shard: Shard) -> bool:
+    if state.unfit_exports[shard.digest] >= UNFIT_EXPORTS_MAX:
+        return True  # whoever exports it makes what no training takes: another file would be refused, too
     samples = state.samples.get(state.sampled.get(shard.digest, ""))
-    return samples is not None and not has_recalled(state, samples.shards)
+    return samples is not None and _is_readable(state, samples)
+
+
+def _is_readable(state: ConfigState, samples: Samples) -> bool:
+    return samples.digest not in state.unfit_samples and not has_recalled(state, samples.shards)

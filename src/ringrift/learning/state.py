@@ -146,6 +146,10 @@ class ConfigState:
     reset: TrainingReset | None = None  # the newest
     restarts: bool = False  # the next training begins where `reset` says, not at the newest model
     sampled: dict[str, str] = field(default_factory=dict)  # shard: the newest file of samples with its games
+    unfit_samples: set[str] = field(default_factory=set)  # files that a training refused to learn from
+    unfit_exports: Counter[str] = field(
+        default_factory=Counter
+    )  # shard: files with its games that were refused
     promotions: list[Promotion] = field(default_factory=list)
     rollbacks: int = 0
     rejections: int = 0
@@ -194,7 +198,9 @@ class ConfigState:
 
     @property
     def newest_samples(self) -> Samples | None:
-        return next(reversed(self.samples.values()), None)
+        """The newest file that no training refused."""
+        found = (each for each in reversed(self.samples.values()) if each.digest not in self.unfit_samples)
+        return next(found, None)
 
     def newest_note(self, topic: str, *kinds: str) -> Noted | None:
         """The newest note of *topic*, however long ago; with *kinds*, the newest of one of them."""
@@ -212,6 +218,7 @@ class ConfigState:
     def add_samples(self, samples: Samples) -> None:
         self.samples.pop(samples.digest, None)  # made again, it is the newest
         self.samples[samples.digest] = samples
+        self.unfit_samples.discard(samples.digest)  # the games in it were checked again
         self.sampled.update(dict.fromkeys(samples.shards, samples.digest))
 
     def add_model(self, model: Model) -> None:
@@ -384,6 +391,7 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
         failures.last_s, failures.error = fact.at_s, fact.error
         state.decisions.append(fact)
         _note_bad_checkpoint(state, job, fact.error)
+        _note_unfit_samples(state, job, fact.error)
         if job.kind == "recompute" and (shard := results.compared_games(state, job.order)) is not None:
             state.comparisons.pop(shard.digest, None)  # its files may be gone; other games are asked about
         return
@@ -408,6 +416,18 @@ def _note_bad_checkpoint(state: ConfigState, job: OpenJob, error: str) -> None:
     told = error.replace(f".{results.CHECKPOINT_FILE}", "")  # of the one that it could not write itself
     if checkpoint and any(sign in told for sign in (results.CHECKPOINT_FILE, checkpoint, DIVERGED)):
         state.bad_checkpoints.add(checkpoint)
+
+
+def _note_unfit_samples(state: ConfigState, job: OpenJob, error: str) -> None:
+    """What a training refuses, the next one would refuse as well: the file is not read any more.
+
+    Workers read inputs whole before a job sees them, so it is the content and not one damaged copy of it.
+    """
+    for name, digest in job.order.inputs.items() if job.kind == "train" else ():
+        samples = state.samples.get(digest)
+        if samples is not None and f"/{name}: " in error:
+            state.unfit_samples.add(digest)
+            state.unfit_exports.update(samples.shards)
 
 
 def _give_back_unfinished(state: ConfigState, job: OpenJob, *, failed: bool) -> None:

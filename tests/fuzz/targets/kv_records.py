@@ -25,8 +25,9 @@ from ringrift.data.sync.history import SyncRecord
 from ringrift.data.transaction_log import TransactionRecord, _PathClaim
 from ringrift.data.transfer.bandwidth import BandwidthBook
 from ringrift.data.transfer.durability import DeadLetterEntry, SyncWALEntry
+from ringrift.data.transfer.stalls import StallRecord, StallTotals
 from ringrift.data.transfer.sync_mutex import SyncLockInfo
-from ringrift.data.transfer.verification_records import BatchChecksum, QuarantineRecord, TransferRecord
+from ringrift.data.transfer.verification_records import BatchChecksum, QuarantineRecord
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseRecord
 from ringrift.engine.leases import _seen as read_lease
@@ -66,8 +67,8 @@ OF_THE_MANIFEST = (Artifact, Receipt)
 OF_DELETION = (Tombstone, Heir)
 OF_DATA = (
     *(_Away, BandwidthBook, BatchChecksum, DeadLetterEntry, DeliveryRecord, DiskState, Evacuation, HostNote),
-    *(ModelWish, QuarantineNote, QuarantineRecord, SyncLockInfo, SyncRecord, SyncWALEntry),
-    *(TransactionRecord, _PathClaim, TransferRecord, WriteThrough),
+    *(ModelWish, QuarantineNote, QuarantineRecord, StallRecord, StallTotals, SyncLockInfo, SyncRecord),
+    *(SyncWALEntry, TransactionRecord, _PathClaim, WriteThrough),
 )
 OF_THE_ENGINE = (
     *(Champion, DataDecision, Diagnosis, OptimizationRun, Recalled, Reservation, RunChoice),

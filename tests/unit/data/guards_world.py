@@ -31,6 +31,8 @@ class JitteryKv:
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._kv, name)
+        if name == "watch":
+            return call
 
         async def jittered(*args: Any, **kwargs: Any) -> Any:
             await self._pause()

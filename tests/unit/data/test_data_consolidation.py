@@ -18,7 +18,8 @@ from ringrift.data.consolidation import (
 )
 from ringrift.data.deletion_records import DeletionRecords
 from ringrift.data.replication import ReplicationRepairDaemon
-from ringrift.data.retention import pin
+from ringrift.data.retention import OpenInputs, needed_for, pin
+from ringrift.data.transaction_log import TransactionLog
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import ConfigError
 from ringrift.jobs.consolidate import CONSOLIDATE
@@ -194,6 +195,27 @@ async def test_shards_that_are_needed_are_not_merged(tmp_path):
     await world.planes["a"].queue.add([NewWork(kind="validate", payload=order.as_payload())])
     await daemon_of(world)._run_cycle()
     assert KIND not in await world.planes["a"].queue.counts()
+
+
+async def test_shards_that_a_transaction_keeps_are_neither_merged_nor_deleted(tmp_path):
+    world, shards = await world_of_shards(tmp_path)
+    plane, daemon = world.planes["a"], daemon_of(world)
+    transactions = TransactionLog(kv=plane.kv, runtime=world.runtime)
+    name = await transactions.begin_async("elsewhere", merge_type="by hand")
+    for each in shards:
+        await transactions.add_operation_async(name, "keep", f"blob:{each.digest}")
+    await daemon._run_cycle()
+    assert world.heard("CONSOLIDATION_STARTED") == []
+    needed = await needed_for(plane, shards[0].digest, OpenInputs(plane.queue))
+    assert needed == f"kept by transaction {name}", "which is what deletion asks last"
+    await transactions.rollback_async(name)
+    await daemon._run_cycle()
+    assert world.heard("CONSOLIDATION_STARTED") == [{"config_key": CONFIG}]
+    await worked(world, tmp_path)
+    await daemon._run_cycle()
+    done = {each.merge_type: each.state for each in await transactions.records_async()}
+    assert done == {"by hand": "rolled_back", "consolidation": "committed"}
+    assert await plane.kv.entries("data/transaction_keeps/") == []
 
 
 async def test_a_machine_alone_merges_nothing(tmp_path):

@@ -1,6 +1,7 @@
 """A busy database is busy, a damaged one is damaged, and only snapshots leave a node."""
 
 import asyncio
+import errno
 import os
 import random
 import sqlite3
@@ -114,6 +115,21 @@ def test_an_empty_a_missing_and_another_file_are_told_apart(tmp_path):
     assert check_database(tmp_path / "text.db").state is DatabaseState.CORRUPT
 
 
+@pytest.mark.parametrize("how", [{}, {"use_quick_check": True}])
+def test_an_empty_file_is_a_database_without_tables(tmp_path, how):
+    (tmp_path / "empty.db").touch()
+    assert check_sqlite_integrity(tmp_path / "empty.db", **how) == (True, [])
+    assert check_sqlite_integrity(tmp_path / "empty.db", use_fast_check=True) == (False, ["it has no table"])
+    with pytest.raises(ConfigError, match="empty, not corrupt"):
+        quarantine_corrupted_db(tmp_path / "empty.db")
+
+
+def test_a_folder_is_no_database_and_waiting_does_not_help(tmp_path):
+    ok, (why,) = check_sqlite_integrity(tmp_path)
+    assert not ok
+    assert "no plain file" in why
+
+
 def test_a_database_that_its_owner_must_recover_first_is_not_corrupt(tmp_path):
     path = make_database(tmp_path / "games.db")
     db = sqlite3.connect(path, isolation_level=None)
@@ -177,6 +193,15 @@ def test_the_documented_checksums_are_there(tmp_path, algorithm):
         compute_file_checksum(path, "crc32")
     with pytest.raises(Unavailable):
         compute_file_checksum(tmp_path / "none", algorithm)
+
+
+def test_a_checksum_of_no_file_is_the_error_that_every_program_expects(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none: No such file") as missing:
+        compute_file_checksum(tmp_path / "none")
+    assert missing.value.errno == errno.ENOENT
+    assert "try again" not in str(missing.value)
+    with pytest.raises(OSError, match="Is a directory"):
+        compute_file_checksum(tmp_path)
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.records import RatingRecordSync, RatingSyncDaemon, RegistryRecordSync
 from ringrift.data.records_merge import RecordTable, merge_database, take_snapshot
-from ringrift.errors import ConfigError, Corrupt
+from ringrift.data.transaction_log import TransactionLog
+from ringrift.errors import ConfigError, Corrupt, Unavailable
 
 MODELS = RecordTable(table="models", key=("model_id",), age="updated_at")
 
@@ -179,3 +180,61 @@ async def test_a_node_that_does_not_answer_is_a_failed_round_and_stops_no_other(
     world.down = set()
     await manager.sync()
     assert [row[0] for row in rows_of(tmp_path / "a.db")] == ["b", "c"]
+
+
+async def test_records_are_merged_in_a_transaction_and_a_file_has_one_at_a_time(tmp_path):
+    world = World(*nodes("a", "b"))
+    theirs = RegistryRecordSync(world.planes["b"], db_path=tmp_path / "b.db")
+    write_models(theirs.db_path, [("m1", 1500.0, 1.0)])
+    await theirs.sync()
+    mine = RegistryRecordSync(world.planes["a"], db_path=tmp_path / "a.db")
+    write_models(mine.db_path, [("m2", 1400.0, 1.0)])
+    somebody = TransactionLog(kv=world.planes["a"].kv, runtime=world.runtime)
+    held = await somebody.begin_async("elsewhere", merge_type="by hand")
+    await somebody.add_operation_async(held, "update", mine.db_path)
+    await mine.sync()
+    assert f"belongs to transaction {held}" in mine.counts.last_error
+    assert rows_of(mine.db_path) == [("m2", 1400.0, 1.0)]
+    await somebody.rollback_async(held)
+    await mine.sync()
+    assert rows_of(mine.db_path) == [("m1", 1500.0, 1.0), ("m2", 1400.0, 1.0)]
+    done = {each.merge_type: each.state for each in await somebody.records_async()}
+    assert done == {"by hand": "rolled_back", "records.registry": "committed"}
+    assert [path.name for path in tmp_path.iterdir() if ".staged-" in path.name] == []
+
+
+async def test_a_merge_that_was_decided_on_is_finished_by_the_next_process(tmp_path):
+    world = World(*nodes("a", "b"))
+    theirs = RegistryRecordSync(world.planes["b"], db_path=tmp_path / "b.db")
+    write_models(theirs.db_path, [("m1", 1500.0, 1.0)])
+    await theirs.sync()
+
+    class Dying(RegistryRecordSync):
+        def _merge_databases(self, remote):
+            raise Unavailable("the process ends here")
+
+    dying = Dying(world.planes["a"], db_path=tmp_path / "a.db")
+    await dying.sync()
+    assert not (tmp_path / "a.db").exists()
+    for owned in dying._transactions._owned.values():
+        owned.keeper.cancel()
+    world.runtime.advance(1000.0)
+    await RatingRecordSync(world.planes["a"], db_path=tmp_path / "other.db").sync()
+    assert rows_of(tmp_path / "a.db") == [("m1", 1500.0, 1.0)]
+
+
+async def test_a_merge_that_met_a_locked_database_is_finished_in_the_next_round(tmp_path):
+    world = World(*nodes("a", "b"))
+    theirs = RegistryRecordSync(world.planes["b"], db_path=tmp_path / "b.db")
+    write_models(theirs.db_path, [("m1", 1500.0, 1.0)])
+    await theirs.sync()
+
+    class Busy(RegistryRecordSync):
+        def _merge_databases(self, remote):
+            raise Unavailable("another writes to it")
+
+    mine = Busy(world.planes["a"], db_path=tmp_path / "a.db")
+    await mine.sync()
+    assert "another writes to it" in mine.counts.last_error
+    await mine.sync()
+    assert rows_of(tmp_path / "a.db") == [("m1", 1500.0, 1.0)]

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 import pytest
-from guards_world import World, nodes
+from guards_world import DirectTransfers, World, nodes
 
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.capacity import DiskState, DiskStates
@@ -12,12 +12,13 @@ from ringrift.data.decisions import DecisionLog
 from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
 from ringrift.data.nodes import DataNode
 from ringrift.data.quarantine import set_damaged_aside
-from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncStrategy, create_sync_daemon
+from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncFacade, SyncStrategy, create_sync_daemon
 from ringrift.data.sync.news import NewsDesk
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.data.transfer.refusals import TransferRefused
 from ringrift.data.transfer.service import TransferService
-from ringrift.engine.leases import NamedLease
+from ringrift.data.transfer.stalls import SyncStallHandler
+from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
 from ringrift.events.routed_event import RouterEvent
@@ -57,13 +58,14 @@ async def arrived(world, artifact, *holders):
 
 
 class LeftAlone:
-    """Transfers that refuse a node after its failures."""
+    """Transfers that set a node aside after its failures."""
 
-    def __init__(self):
-        self.asked = 0
+    def __init__(self, plane):
+        self.asked, self._stalls = 0, plane.stalls
 
     async def send(self, node, artifacts, **_terms):
         self.asked += 1
+        await self._stalls.record_stall_async(node.name, "it failed 3 times in a row", 300.0)
         raise TransferRefused(node.name, reason="it failed 3 times in a row", retry_after_s=300.0)
 
 
@@ -85,13 +87,13 @@ class Lines:
 async def test_a_node_that_is_left_alone_is_not_asked_at_every_new_file():
     world = World(*nodes("a", "b"))
     await world.make(b"own", "a", node="a", games=5)
-    daemon, transfers = daemon_of(world), LeftAlone()
+    daemon, transfers = daemon_of(world), LeftAlone(world.planes["a"])
     world.planes["a"]._transfers = transfers
     for _ in range(5):
         await daemon._run_cycle()
     assert (transfers.asked, len(world.heard("DATA_SYNC_FAILED"))) == (1, 1)
-    assert daemon.counts.held_back[-1] == "b: it failed, and is tried again in 300 s"
-    daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
+    assert daemon.counts.held_back[-1] == "b: it failed 3 times in a row; it is tried again in 300 s"
+    await daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
     await daemon._run_cycle()
     assert transfers.asked == 2, "news of the node are worth a try"
     world.runtime.advance(301.0)
@@ -117,6 +119,28 @@ async def test_a_host_that_is_said_to_be_away_is_left_alone_until_it_is_back():
     await world.router.stop()
 
 
+async def test_a_node_that_somebody_sets_aside_is_left_alone_until_then():
+    world = World(*nodes("a", "b", "c"))
+    made = await world.make(b"own", "a", node="a", games=5)
+    theirs = await world.make(b"theirs", "b", "c", node="b", games=5)
+    daemon = daemon_of(world, strategy="pull")
+    await SyncStallHandler(kv=world.planes["b"].kv, runtime=world.runtime).record_stall_async(
+        "b", "no disk", 60
+    )
+    await daemon_of(world)._run_cycle()
+    assert await world.holders(made) == {"a", "c"}
+    await daemon._run_cycle()
+    assert [source for source, target, _ in world.transfers if target == "a"] == ["c"], "another source"
+    assert await world.holders(theirs) == {"a", "b", "c"}
+    refused = await SyncFacade(
+        world.planes["a"], router=world.router, config=AutoSyncConfig(), news=NewsDesk()
+    ).sync("games", targets=["b"])
+    assert refused.errors == ["b: no disk; it is tried again in 60 s"]
+    world.runtime.advance(61.0)
+    await daemon_of(world)._run_cycle()
+    assert await world.holders(made) == {"a", "b", "c"}, "and afterwards it is used again"
+
+
 async def test_a_node_that_is_well_again_is_sent_to_although_its_breaker_is_open():
     world = World(*nodes("a", "b"))
     plane = world.planes["a"]
@@ -137,7 +161,7 @@ async def test_a_node_that_is_well_again_is_sent_to_although_its_breaker_is_open
         await daemon._run_cycle()
         world.runtime.advance(1.0)
     down.up, tried = True, down.calls
-    daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
+    await daemon._on_recovered(RouterEvent("NODE_RECOVERED", {"node_id": "b"}, 1.0, "test"))
     await daemon._run_cycle()
     assert down.calls > tried
     assert await world.holders(own) == {"a", "b"}
@@ -315,15 +339,49 @@ async def test_events_make_it_look_at_once():
 async def test_one_process_of_a_node_syncs_at_a_time():
     world = World(*nodes("a", "b"))
     made = await world.make(b"one", "a", games=5)
-    other = NamedLease(world.planes["a"].kv, world.runtime, "sync_cycle:a", holder="another")
-    assert await other.try_acquire()
+    other = SyncMutex(kv=world.planes["a"].kv, runtime=world.runtime)
+    assert await other.acquire_async("sync_cycle:a", "maintenance")
     daemon = daemon_of(world)
     await daemon._run_cycle()
     assert await world.holders(made) == {"a"}
-    assert "another process of this node syncs" in daemon.counts.held_back[0]
-    await other.release()
+    assert "sync_cycle:a: its sync lock is held by" in daemon.counts.held_back[0]
+    assert await other.release_async("sync_cycle:a")
     await daemon._run_cycle()
     assert await world.holders(made) == {"a", "b"}
+
+
+async def test_a_host_whose_sync_lock_is_held_is_not_synced_and_it_is_said_why():
+    world = World(*nodes("a", "b", "c"))
+    made = await world.make(b"one", "a", games=5)
+    somebody = SyncMutex(kv=world.planes["a"].kv, runtime=world.runtime)
+    assert await somebody.acquire_async("b", "maintenance")
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a", "c"}, "the others are synced"
+    (why,) = daemon.counts.held_back
+    assert why.startswith("b: its sync lock is held by process")
+    assert "'maintenance'" in why
+    assert await somebody.release_async("b")
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a", "b", "c"}
+    assert await somebody.locks_async() == [], "what the cycle held is given back"
+
+
+async def test_a_host_is_locked_while_files_go_to_it():
+    world = World(*nodes("a", "b"))
+    await world.make(b"one", "a", games=5)
+    plane, seen = world.planes["a"], []
+    others = SyncMutex(kv=plane.kv, runtime=world.runtime)
+
+    class Watched(DirectTransfers):
+        async def send(self, node, artifacts, **terms):
+            seen.extend(info.host for info in await others.locks_async())
+            assert not await others.acquire_async(node.name)
+            return await super().send(node, artifacts, **terms)
+
+    plane._transfers = Watched(world, plane)
+    await daemon_of(world)._run_cycle()
+    assert sorted(seen) == ["b", "sync_cycle:a"]
 
 
 # --- what it says -------------------------------------------------------------------------------------

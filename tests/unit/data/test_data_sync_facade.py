@@ -15,9 +15,12 @@ from ringrift.data.sync.history import SyncHistory
 from ringrift.data.sync.news import NewsDesk
 from ringrift.data.transfer.contract import Moved
 from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
+from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.opening import close_engine
+from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError, StorageFull
 from ringrift.status import CoordinatorStatus
+from ringrift.work.job_orders import JobArtifact, JobReport
 
 
 class WatchedTransfers(DirectTransfers):
@@ -103,6 +106,75 @@ async def test_nodes_that_nobody_knows_are_refused_by_name():
     assert not response.success
     assert response.errors == ["node-1: no node is called that", "node-2: no node is called that"]
     await close_engine()
+
+
+@pytest.mark.parametrize("silent", [(), ("b",)], ids=["alive", "dead"])
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_a_named_node_that_was_asked_nothing_is_no_success(silent, confirmed):
+    world = world_with_silent(*silent, among=nodes("a", "b"))
+    response = await facade_of(world).sync("models", targets=["b"], require_confirmation=confirmed)
+    assert not response.success
+    assert response.errors == ["b: nothing was brought or confirmed: the manifest knows of no models"]
+    (failed,) = world.heard("DATA_SYNC_FAILED")
+    assert failed["error"] == response.errors[0]
+
+
+async def test_a_dead_node_confirms_nothing():
+    world = world_with_silent("b", among=nodes("a", "b"))
+    await world.make(b"one", "a", "b", kind=ArtifactKind.MODEL)
+    response = await facade_of(world).sync("models", targets=["b"], require_confirmation=True)
+    assert not response.success
+    assert response.nodes_synced == 0
+    assert any("b cannot be reached" in error for error in response.errors)
+    assert list(response.details["not_confirmed"]) == ["b"]
+
+
+async def test_a_source_of_which_nothing_is_known_is_no_confirmed_success():
+    world = world_of(*nodes("a", "b"))
+    response = await facade_of(world).sync("games", source_node="b", require_confirmation=True)
+    assert not response.success
+    assert "knows of no such file on b" in response.errors[0]
+
+
+async def test_what_a_job_sealed_a_moment_ago_goes_without_waiting_for_the_daemon():
+    world = world_of(*nodes("a", "b"))
+    plane = world.planes["a"]
+    await plane.queue.add([NewWork(kind="train", id="one", payload={"config": "hex8_2p"})])
+    (claim,) = await plane.queue.claim(Claimant(worker="w", node="a"), lease_s=60)
+    digest = await plane.blobs.put_bytes(b"weights")
+    sealed = JobArtifact(name="one", kind="model", digest=digest, size_bytes=7)
+    report = JobReport(
+        status="done", worker="w", node="a", started_s=0.0, wall_s=1.0, cpu_s=1.0, artifacts=(sealed,)
+    )
+    await plane.queue.complete(claim.id, token=claim.token, result=report.as_result())
+    response = await facade_of(world).sync("models", targets=["b"], require_confirmation=True)
+    assert response.success
+    assert response.details["digests_moved"] == [digest]
+    assert await world.planes["b"].blobs.has(digest)
+
+
+async def test_a_request_waits_for_the_lock_of_its_host_and_says_who_holds_it():
+    world = world_of(*nodes("a", "b"))
+    made = await world.make(b"one", "a")
+    somebody = SyncMutex(kv=world.planes["a"].kv, runtime=world.runtime)
+    assert await somebody.acquire_async("b", "maintenance", timeout=1000)
+
+    async def time_passes():
+        while True:
+            await asyncio.sleep(0.01)
+            world.runtime.advance(1.0)
+
+    passing = asyncio.ensure_future(time_passes())
+    refused = await facade_of(world).sync("games", targets=["b"], timeout_seconds=8)
+    passing.cancel()
+    assert not refused.success
+    assert any("held by process" in error and "'maintenance'" in error for error in refused.errors)
+    asking = asyncio.ensure_future(facade_of(world).sync("games", targets=["b"], timeout_seconds=60))
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    assert await somebody.release_async("b")
+    assert (await asking).success
+    assert await world.holders(made) == {"a", "b"}
 
 
 # --- counts come from receipts ------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class World:
         self.logs = []
 
     def process(self, kv=None):
-        self.logs.append(TransactionLog(kv or self.kv, self.runtime))
+        self.logs.append(TransactionLog(kv=kv or self.kv, runtime=self.runtime))
         return self.logs[-1]
 
     def write(self, name, content):

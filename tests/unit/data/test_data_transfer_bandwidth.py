@@ -233,4 +233,4 @@ def taken(host, kbps, *, expires_at=100.0):
 
 
 def manager(world):
-    return BandwidthManager(world.kv, runtime=world.runtime, nodes=DataNodes("here"))
+    return BandwidthManager(kv=world.kv, runtime=world.runtime, nodes=DataNodes("here"))

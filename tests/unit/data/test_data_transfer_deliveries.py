@@ -11,7 +11,15 @@ from transfer_kit import in_transfer_world
 from ringrift.data.delivery import get_delivery_ledger, get_retry_queue
 from ringrift.data.delivery_ledger import DeliveryLedger, DeliveryStatus, retry_delay_s
 from ringrift.data.delivery_retries import RetryQueue
-from ringrift.data.transfer.durability import SyncDeadLetterQueue, SyncWAL, WalFull
+from ringrift.data.kv_records import KvRecords
+from ringrift.data.transfer.durability import (
+    DeadLetterEntry,
+    SyncDeadLetterQueue,
+    SyncWAL,
+    SyncWALEntry,
+    WalFull,
+    get_sync_wal,
+)
 from ringrift.data.transfer.refusals import NodeUnreachable
 from ringrift.data.transfer.upkeep import TransferUpkeep
 from ringrift.engine.opening import close_engine, memory_engine
@@ -25,7 +33,7 @@ def test_retries_wait_longer_each_time_up_to_a_bound():
 
 def test_all_attempts_of_a_delivery_are_one_record():
     async def scenario(world):
-        ledger = DeliveryLedger(world.kv, world.runtime)
+        ledger = DeliveryLedger(kv=world.kv, runtime=world.runtime)
         for number in range(3):
             name = await ledger.record_delivery_started("model", "abc", "there", checksum="abc")
             await ledger.record_failed(name, f"try {number}")
@@ -37,7 +45,7 @@ def test_all_attempts_of_a_delivery_are_one_record():
 
 def test_a_delivery_that_failed_too_often_is_given_up_until_somebody_asks_anew():
     async def scenario(world):
-        ledger = DeliveryLedger(world.kv, world.runtime)
+        ledger = DeliveryLedger(kv=world.kv, runtime=world.runtime)
         for _ in range(5):
             name = await ledger.record_delivery_started("model", "abc", "there", checksum="abc")
             record = await ledger.record_failed(name, "down")
@@ -50,7 +58,7 @@ def test_a_delivery_that_failed_too_often_is_given_up_until_somebody_asks_anew()
 
 def test_another_checksum_at_the_target_is_no_delivery():
     async def scenario(world):
-        ledger = DeliveryLedger(world.kv, world.runtime)
+        ledger = DeliveryLedger(kv=world.kv, runtime=world.runtime)
         name = await ledger.record_delivery_started("model", "path", "there", checksum="right")
         await ledger.record_transferred(name, method="rsync")
         assert (await ledger.get(name)).status is DeliveryStatus.TRANSFERRED
@@ -62,7 +70,7 @@ def test_another_checksum_at_the_target_is_no_delivery():
 
 def test_a_late_failure_does_not_undo_what_was_verified():
     async def scenario(world):
-        ledger = DeliveryLedger(world.kv, world.runtime)
+        ledger = DeliveryLedger(kv=world.kv, runtime=world.runtime)
         name = await ledger.record_delivery_started("model", "path", "there", checksum="c")
         await ledger.record_verified(name, "c")
         assert (await ledger.record_failed(name, "late")).status is DeliveryStatus.VERIFIED
@@ -73,14 +81,14 @@ def test_a_late_failure_does_not_undo_what_was_verified():
 def test_an_unknown_delivery_is_named():
     async def scenario(world):
         with pytest.raises(ConfigError, match="no delivery"):
-            await DeliveryLedger(world.kv, world.runtime).record_verified("nobody/x", "c")
+            await DeliveryLedger(kv=world.kv, runtime=world.runtime).record_verified("nobody/x", "c")
 
     in_transfer_world(scenario)
 
 
 def test_health_follows_from_what_arrived():
     async def scenario(world):
-        ledger = DeliveryLedger(world.kv, world.runtime)
+        ledger = DeliveryLedger(kv=world.kv, runtime=world.runtime)
         for number in range(10):
             name = await ledger.record_delivery_started("model", str(number), "there", checksum="c")
             if number < 7:
@@ -179,7 +187,7 @@ def test_what_is_older_than_a_day_is_given_up():
 
 def test_an_attempt_whose_process_died_is_tried_again():
     async def scenario(world):
-        ledger = DeliveryLedger(world.kv, world.runtime)
+        ledger = DeliveryLedger(kv=world.kv, runtime=world.runtime)
         await ledger.record_delivery_started("model", "abc", "there", checksum="c")
         queue, done = RetryQueue(ledger, world.runtime), []
         queue.register_handler(noting(done))
@@ -204,7 +212,7 @@ def test_the_process_has_one_ledger_and_one_queue():
 
 def test_the_same_game_with_the_same_data_is_one_entry():
     async def scenario(world):
-        wal = SyncWAL(world.kv, world.runtime)
+        wal = SyncWAL(kv=world.kv, runtime=world.runtime)
         first = await wal.append("g1", "here", "there", {"moves": [1, 2], "winner": 0})
         again = await wal.append("g1", "here", "there", {"winner": 0, "moves": [1, 2]})
         other = await wal.append("g1", "here", "there", {"moves": [1, 2, 3]})
@@ -217,11 +225,11 @@ def test_the_same_game_with_the_same_data_is_one_entry():
 
 def test_what_failed_is_recovered_like_what_was_never_tried():
     async def scenario(world):
-        wal = SyncWAL(world.kv, world.runtime)
+        wal = SyncWAL(kv=world.kv, runtime=world.runtime)
         names = [await wal.append(f"g{number}", "here", "there") for number in range(3)]
         await wal.mark_in_progress(names[:2])
         await wal.mark_failed(names[0], "down")
-        recovered = {entry.game_id: entry.retry_count for entry in await SyncWAL(world.kv).recover()}
+        recovered = {entry.game_id: entry.retry_count for entry in await SyncWAL(kv=world.kv).recover()}
         assert recovered == {"g0": 1, "g1": 0, "g2": 0}
 
     in_transfer_world(scenario)
@@ -229,7 +237,7 @@ def test_what_failed_is_recovered_like_what_was_never_tried():
 
 def test_a_full_log_refuses_and_takes_again_when_there_is_room():
     async def scenario(world):
-        wal = SyncWAL(world.kv, world.runtime, pending_max=3)
+        wal = SyncWAL(kv=world.kv, runtime=world.runtime, pending_max=3)
         names = [await wal.append(f"g{number}", "here", "there") for number in range(3)]
         with pytest.raises(WalFull):
             await wal.append("g3", "here", "there")
@@ -265,7 +273,7 @@ def test_row_18_no_acknowledged_game_is_lost_wherever_the_process_dies(writes, b
     async def run():
         world = SimpleNamespace(runtime=SimulatedRuntime())
         kv = memory_engine(world.runtime).kv
-        dying = SyncWAL(CrashingKeyValue(kv, writes), world.runtime)
+        dying = SyncWAL(kv=CrashingKeyValue(kv, writes), runtime=world.runtime)
         acknowledged, handed_over = {}, set()
         try:
             for number in range(5):
@@ -277,7 +285,7 @@ def test_row_18_no_acknowledged_game_is_lost_wherever_the_process_dies(writes, b
                     await dying.mark_complete(done)
         except Unavailable:
             pass
-        left = {entry.entry_id for entry in await SyncWAL(kv, world.runtime).recover()}
+        left = {entry.entry_id for entry in await SyncWAL(kv=kv, runtime=world.runtime).recover()}
         assert set(acknowledged) - handed_over <= left
         assert left <= set(acknowledged)
 
@@ -286,7 +294,7 @@ def test_row_18_no_acknowledged_game_is_lost_wherever_the_process_dies(writes, b
 
 def test_completing_a_batch_leaves_what_was_added_meanwhile():
     async def scenario(world):
-        wal = SyncWAL(world.kv, world.runtime)
+        wal = SyncWAL(kv=world.kv, runtime=world.runtime)
         batch = [await wal.append(f"g{number}", "here", "there") for number in range(3)]
         await wal.append("late", "here", "there")
         assert await wal.mark_complete(batch) == 3
@@ -300,7 +308,10 @@ def test_completing_a_batch_leaves_what_was_added_meanwhile():
 
 def test_dead_letters_stay_until_they_are_settled():
     async def scenario(world):
-        wal, dead = SyncWAL(world.kv, world.runtime), SyncDeadLetterQueue(world.kv, world.runtime)
+        wal, dead = (
+            SyncWAL(kv=world.kv, runtime=world.runtime),
+            SyncDeadLetterQueue(kv=world.kv, runtime=world.runtime),
+        )
         name = await wal.append("g1", "here", "there")
         entry = await wal.mark_failed(name, "down")
         await dead.add(entry, "gave up", error_type="NodeUnreachable")
@@ -314,8 +325,104 @@ def test_dead_letters_stay_until_they_are_settled():
     in_transfer_world(scenario)
 
 
+def test_the_log_shows_what_transfers_did():
+    async def scenario(world):
+        wal, dead = SyncWAL(kv=world.kv), SyncDeadLetterQueue(kv=world.kv, runtime=world.runtime)
+        sent, late = await world.make("sent"), await world.make("late")
+        await world.transfers.send("there", [sent])
+        entry = await wal.get(f"there/{sent.digest}")
+        assert (entry.status, entry.source_host, entry.target_host) == ("complete", "here", "there")
+        world.http.faults = world.rsync.faults = ["down", "down"]
+        with pytest.raises(NodeUnreachable):
+            await world.transfers.send("there", [late])
+        (open_entry,) = await wal.recover()
+        assert (open_entry.game_id, open_entry.status) == (late.digest, "failed")
+        assert (await SyncWAL(kv=world.kv, runtime=world.runtime).stats())["complete"] == 1
+        assert await dead.unresolved() == [], "it is tried again"
+
+    in_transfer_world(scenario)
+
+
+def test_a_file_that_is_appended_to_the_log_is_sent_by_the_machine():
+    async def scenario(world):
+        wal = SyncWAL(kv=world.kv, runtime=world.runtime)
+        upkeep = TransferUpkeep(world.transfers, world.runtime, this="here")
+        card = await world.make("wanted there")
+        name = await wal.append(card.digest, "here", "there")
+        elsewhere = await wal.append(card.digest, "yonder", "there2")
+        game = await wal.append("a game of my own", "here", "there", {"moves": [1]})
+        assert (await upkeep.run()).delivered == 1
+        assert await world.copies(card) == ["there"]
+        assert (await wal.get(name)).status == "complete"
+        left = {entry.entry_id: entry.status for entry in await wal.recover()}
+        assert left == {elsewhere: "pending", game: "pending"}, "another node's, and what is in no file"
+        await world.runtime.sleep(40 * 86_400)
+        assert {entry.entry_id for entry in await wal.recover()} == {elsewhere, game}, "kept for ever"
+
+    in_transfer_world(scenario)
+
+
+def test_what_the_machine_gives_up_is_a_dead_letter():
+    async def scenario(world):
+        wal, dead = (kind(kv=world.kv, runtime=world.runtime) for kind in (SyncWAL, SyncDeadLetterQueue))
+        upkeep = TransferUpkeep(world.transfers, world.runtime, this="here")
+        await wal.append("0" * 64, "here", "there")
+        for _ in range(6):
+            await upkeep.run()
+            await world.runtime.sleep(300)
+        (letter,) = await dead.unresolved()
+        assert letter.retry_count == 4
+        assert await wal.recover() == []
+        assert await dead.resolve("0" * 64) == 1
+        assert (await world.transfers.ledger.check()).healthy
+
+    in_transfer_world(scenario)
+
+
+def test_entries_of_an_earlier_version_are_taken_over():
+    async def scenario(world):
+        old = SyncWALEntry(
+            entry_id="x-y", game_id="g1", source_host="here", target_host="there", data={"a": 1}
+        )
+        await KvRecords(world.kv, "data/wal/open/", SyncWALEntry).put("x-y", old)
+        letter = DeadLetterEntry(
+            entry_id="z", game_id="g2", source_host="here", target_host="there", error_message="down"
+        )
+        await KvRecords(world.kv, "data/wal/dead/", DeadLetterEntry).put("z", letter)
+        for _ in range(2):
+            (entry,) = await SyncWAL(kv=world.kv, runtime=world.runtime).recover()
+            assert (entry.game_id, entry.data) == ("g1", {"a": 1})
+            (found,) = await SyncDeadLetterQueue(kv=world.kv, runtime=world.runtime).unresolved()
+            assert (found.game_id, found.error_message) == ("g2", "down")
+        assert await world.kv.entries("data/wal/") == []
+
+    in_transfer_world(scenario)
+
+
+async def test_a_log_at_a_path_is_made_and_used_alone(tmp_path):
+    path = tmp_path / "wal.db"
+    path.touch()
+    wal = SyncWAL(db_path=path)
+    name = await wal.append("g1", "here", "there", {"moves": [1]})
+    assert [entry.entry_id for entry in await SyncWAL(path).recover()] == [name]
+    assert await SyncWAL().recover() == [], "another engine's"
+    await close_engine()
+    assert [entry.entry_id for entry in await wal.recover()] == [name]
+    with pytest.raises(ConfigError, match="db_path"):
+        SyncWAL(object())
+    await close_engine()
+
+
+def test_the_log_of_this_process_takes_its_options_once(tmp_path):
+    wal = get_sync_wal(tmp_path / "wal.db", pending_max=3)
+    assert get_sync_wal() is wal
+    assert get_sync_wal(tmp_path / "wal.db") is wal
+    with pytest.raises(ConfigError, match=r"SyncWAL already.*pending_max=3"):
+        get_sync_wal(pending_max=4)
+
+
 async def failing_ledger(world):
-    ledger = DeliveryLedger(world.kv, world.runtime)
+    ledger = DeliveryLedger(kv=world.kv, runtime=world.runtime)
     name = await ledger.record_delivery_started("model", "abc", "there", checksum="c")
     await ledger.record_failed(name, "down")
     return ledger

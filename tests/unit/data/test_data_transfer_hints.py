@@ -1,5 +1,7 @@
 """Bloom filters and stalled sources: hints that cost at most time."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +14,9 @@ from ringrift.data.transfer.bloom import (
 )
 from ringrift.data.transfer.holdings import Holdings
 from ringrift.data.transfer.stalls import SyncStallHandler
-from ringrift.engine.opening import memory_engine
+from ringrift.engine.opening import close_engine, memory_engine
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate
 
 
 @given(st.sets(st.text(max_size=20), max_size=200))
@@ -79,31 +81,30 @@ def test_a_node_publishes_what_it_holds():
 
 
 def in_stalls(scenario):
-    async def run():
-        runtime = SimulatedRuntime()
-        await scenario(SyncStallHandler(runtime=runtime), runtime)
-
-    simulate(run())
+    runtime = ManualRuntime()
+    runtime.advance(10_000.0)
+    scenario(SyncStallHandler(runtime=runtime), runtime)
+    asyncio.run(close_engine())
 
 
 def test_a_source_that_stood_still_is_left_alone_for_a_while():
-    async def scenario(stalls, runtime):
+    def scenario(stalls, runtime):
         stalls.record_stall("a")
         assert stalls.get_alternative_source("b", ["a", "b", "c"]) == "c"
         assert stalls.get_alternative_source({"b", "c"}, ["a", "b", "c"]) is None
-        await runtime.sleep(301)
+        runtime.advance(301)
         assert stalls.get_alternative_source("b", ["a", "b", "c"]) == "a"
 
     in_stalls(scenario)
 
 
 def test_retries_end_after_a_few_in_a_row_until_the_penalty_is_over():
-    async def scenario(stalls, runtime):
+    def scenario(stalls, runtime):
         for _ in range(3):
             assert stalls.may_retry("a")
             stalls.record_stall("a")
         assert not stalls.may_retry("a")
-        await runtime.sleep(301)
+        runtime.advance(301)
         assert stalls.may_retry("a")
         stalls.record_recovery("a")
         assert stalls.get_stats()["stalls_recovered"] == 1
@@ -112,7 +113,7 @@ def test_retries_end_after_a_few_in_a_row_until_the_penalty_is_over():
 
 
 def test_stalls_without_a_way_out_are_reported():
-    async def scenario(stalls, runtime):
+    def scenario(stalls, runtime):
         assert stalls.check_stall(runtime.now_s() - 601)
         assert not stalls.check_stall(runtime.now_s() - 599)
         for number in range(6):

@@ -17,6 +17,7 @@ from ringrift.data.transfer.priorities import TransferPriority
 from ringrift.data.transfer.ranking import NODE_LIMIT
 from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
 from ringrift.data.transfer.service import TransferConfig
+from ringrift.data.transfer.stalls import SyncStallHandler
 from ringrift.errors import ConfigError, StorageFull, Unavailable
 
 
@@ -147,6 +148,40 @@ def test_a_node_that_keeps_failing_is_left_alone_for_a_while_then_tried_once():
         await world.runtime.sleep(NODE_LIMIT.cooldown_s + 1)
         moved = await transfers.send("there", [card])
         assert len(moved.receipts) == 1
+
+    in_transfer_world(scenario)
+
+
+def test_the_stall_handler_says_which_node_is_left_alone_and_until_when():
+    async def scenario(world):
+        card = await world.make("games")
+        stalls = SyncStallHandler(kv=world.kv, runtime=world.runtime)
+        await stalls.record_stall_async("there", "its operator said so", 100)
+        with pytest.raises(TransferRefused, match="its operator said so; it is tried again in 100 s"):
+            await world.transfers.send("there", [card])
+        assert world.http.calls == world.rsync.calls == []
+        await world.runtime.sleep(101)
+        assert len((await world.transfers.send("there", [card])).receipts) == 1
+        assert await stalls.get_async("there") is None, "it is well again"
+        await stalls.record_stall_async("there")
+        await stalls.record_recovery_async("there")
+        assert (await world.transfers.send("there", [card])).already_there
+        assert (await stalls.stats_async())["stalls_recovered"] == 2
+
+    in_transfer_world(scenario)
+
+
+def test_what_one_process_finds_out_about_a_node_the_others_know():
+    async def scenario(world):
+        card = await world.make("games")
+        one, other = world.service([world.http]), world.service([world.rsync])
+        world.http.faults = ["down"] * 3
+        for _ in range(NODE_LIMIT.failures_max):
+            with pytest.raises(NodeUnreachable):
+                await one.send("there", [card])
+        with pytest.raises(TransferRefused, match="failed 3 times in a row"):
+            await other.send("there", [card])
+        assert list(await SyncStallHandler(kv=world.kv, runtime=world.runtime).set_aside_async()) == ["there"]
 
     in_transfer_world(scenario)
 

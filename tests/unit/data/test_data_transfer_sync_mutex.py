@@ -182,7 +182,7 @@ def test_the_plain_functions_work_without_a_loop():
     assert acquire_sync_lock("host", wait=False)
     assert not acquire_sync_lock("host", wait=False)
     stats = get_sync_mutex().get_stats()
-    assert (stats["active_locks"], stats["max_per_host"], stats["max_global"]) == (1, 1, 1)
+    assert (stats["active_locks"], stats["max_per_host"], stats["max_global"]) == (1, 1, 8)
     assert get_sync_mutex().is_locked("host")
     with sync_lock("host", wait=False) as had:
         assert not had
@@ -202,8 +202,8 @@ def test_the_plain_functions_work_without_a_loop():
 
 def test_a_bound_that_lets_nobody_in_is_refused():
     with pytest.raises(ConfigError):
-        SyncMutex(None, max_global=0)
+        SyncMutex(max_global=0)
 
 
 def mutex(world, *, max_global=1):
-    return SyncMutex(world.kv, world.runtime, max_global=max_global, router=world.router)
+    return SyncMutex(kv=world.kv, runtime=world.runtime, max_global=max_global, router=world.router)

@@ -28,12 +28,9 @@ class VerifierWorld(TransferWorld):
         super().__init__()
         self.folder = folder
         self.verifier = TransferVerifier(
-            self.get_engine, quarantine_dir=folder / "quarantine", runtime=self.runtime, router=self.router
+            kv=self.engine.kv, quarantine_dir=folder / "quarantine", runtime=self.runtime, router=self.router
         )
         self.verifier.wire()
-
-    async def get_engine(self):
-        return self.engine
 
     async def stats(self):
         return await self.verifier.stats_async()
@@ -178,17 +175,28 @@ def test_the_documented_calls_work_without_a_loop(tmp_path):
     source = write_file(tmp_path / "a", b"content")
     verifier = get_transfer_verifier()
     name = verifier.record_transfer(source, source)
-    assert verify_transfer(name)
+    assert verifier.verify_transfer(name)
     assert quick_verify(source, compute_file_checksum(source))
     batch = verifier.record_batch([{"game": 1}])
     assert verifier.verify_batch(batch, [{"game": 1}])
     assert verifier.health_check().healthy
     write_file(tmp_path / "a", b"other")
-    assert not verify_transfer(name)
+    assert not verifier.verify_transfer(name)
     assert not verifier.health_check().healthy
     assert verifier.quarantine(source, "it changed").parent == get_settings().data_dir / "quarantine"
     assert len(verifier.get_quarantined()) == 1
     assert verifier.cleanup() == 0
+    asyncio.run(close_engine())
+
+
+def test_two_files_are_compared_as_the_documents_print_it(tmp_path):
+    source, good = write_file(tmp_path / "a", b"content"), write_file(tmp_path / "b", b"content")
+    assert verify_transfer(source, good)
+    assert not verify_transfer(str(source), write_file(tmp_path / "c", b"contenT"))
+    with pytest.raises(FileNotFoundError, match="none"):
+        verify_transfer(source, tmp_path / "none")
+    stats = get_transfer_verifier().get_stats()
+    assert (stats["verified_24h"], stats["failed_24h"], stats["unverified_24h"]) == (1, 1, 1)
     asyncio.run(close_engine())
 
 
@@ -198,3 +206,34 @@ def test_wiring_opens_nothing():
     assert found.status == "running"
     found.unwire()
     assert not any(get_settings().data_dir.iterdir())
+
+
+def test_what_was_sent_and_what_was_fetched_have_their_records(tmp_path):
+    async def scenario(world):
+        sent = await world.make("games")
+        await world.transfers.send("there", [sent])
+        record = await world.verifier.transfer_async(f"there/{sent.digest}")
+        assert (record.verified, record.dest_checksum, record.file_size) == (True, sent.digest, sent.size)
+        assert (record.source_node, record.target_node) == ("here", "there")
+        assert await world.verifier.verify_transfer_async(record.transfer_id)
+        assert [each.transfer_id for each in await world.verifier.transfers_async()] == [record.transfer_id]
+        fetched = await world.make("model", at="there")
+        await world.transfers.fetch("there", [fetched])
+        landed = await world.verifier.transfer_async(f"here/{fetched.digest}")
+        assert (landed.verified, landed.file_size) == (True, fetched.size)
+        with pytest.raises(ConfigError, match="no transfer is called"):
+            await world.verifier.transfer_async(f"nowhere/{fetched.digest}")
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_node_that_does_not_answer_says_nothing_about_its_bytes(tmp_path):
+    async def scenario(world):
+        card = await world.make("games")
+        world.http.faults = world.rsync.faults = ["down", "down"]
+        with pytest.raises(Unavailable):
+            await world.transfers.send("there", [card])
+        assert (await world.verifier.transfer_async(f"there/{card.digest}")).verified is None
+        assert (await world.stats())["verification_rate"] == 1.0
+
+    in_world(tmp_path, scenario)

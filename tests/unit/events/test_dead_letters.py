@@ -293,6 +293,30 @@ def test_a_damaged_count_of_letters_keeps_no_letter_out(tmp_path, count):
     assert int(path.with_name(path.name + STORED).read_text()) == 3
 
 
+def test_an_empty_file_becomes_a_store_of_letters(tmp_path):
+    path = tmp_path / "letters.db"
+    path.touch()
+    with closing(DeadLetterQueue(path)) as dlq:
+        letter = dlq.capture("MY_EVENT", {}, "h", "e")
+    with closing(DeadLetterQueue(path)) as dlq:
+        assert [found.event_id for found in dlq.get_pending_events()] == [letter]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_store_that_was_cut_to_nothing_says_what_is_lost(tmp_path):
+    path = tmp_path / "letters.db"
+    with closing(DeadLetterQueue(path)) as dlq:
+        dlq.capture("MY_EVENT", {}, "h", "e")
+    path.write_bytes(b"")
+    with capture_logs() as said, closing(DeadLetterQueue(path)) as dlq:
+        assert dlq.get_pending_count() == 0
+    assert [(line["event"], line["letters"]) for line in said] == [("dead_letters.lost", 1)]
+    path.write_bytes(b"")
+    path.with_name("letters.db-wal").write_bytes(b"what SQLite had not yet moved into the database")
+    with pytest.raises(Corrupt, match="the file is empty"):
+        DeadLetterQueue(path)
+
+
 def test_letters_that_are_lost_with_a_file_are_said(tmp_path):
     path, old = tmp_path / "letters.db", tmp_path / "old.db"
     with closing(DeadLetterQueue(path)) as dlq:
@@ -362,13 +386,10 @@ def test_the_table_is_as_documented(dlq):
     assert dlq._is_due(letter.retry_count, letter.last_retry_at)
 
 
-@pytest.mark.parametrize(
-    ("content", "error"), [(b"hello world" * 500, ForeignFile), (b"", Corrupt)], ids=["foreign", "empty"]
-)
-def test_a_file_that_is_not_ours_is_left_alone(tmp_path, content, error):
-    path = tmp_path / "letters.db"
+def test_a_file_that_is_not_ours_is_left_alone(tmp_path):
+    path, content = tmp_path / "letters.db", b"hello world" * 500
     path.write_bytes(content)
-    with pytest.raises(error):
+    with pytest.raises(ForeignFile):
         DeadLetterQueue(path)
     assert path.read_bytes() == content
 

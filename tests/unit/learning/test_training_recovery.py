@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from learning_story import RULES, Story
+from learning_story import RULES, Story, artifact
 
 from ringrift.games.registry import load_game
 from ringrift.jobs.training.learner import LOSSES, Learner, LearnerConfig
@@ -81,6 +81,42 @@ def test_a_checkpoint_that_is_gone_costs_the_optimizer_and_no_training():
     assert "checkpoint" not in again.order.params
     assert again.order.params["warmup_steps"] > 0
     assert "by its weights with a fresh optimizer as its checkpoint is gone" in again.reason
+
+
+def test_samples_that_a_training_refuses_are_not_tried_for_ever():
+    story = Trained()
+    story.play()
+    story.check()
+    bad = story.export()
+    first = next(each for each in planned(story) if each.kind == "train")
+    name = next(name for name, digest in first.order.inputs.items() if digest == bad)
+    refused = f"/jobs/1/inputs/{name}: seats: from 0 to 100, expected 0 to 3. Export the samples again"
+    story.fail(story.issue("train", first.order), refused)
+    assert not any(each.kind == "train" for each in planned(story)), "it waits after a failure"
+    story.now_s += 3600.0
+    (again,) = (each for each in planned(story) if each.kind == "export")
+    games = set(story.state.samples[bad].shards)
+    assert games & set(again.order.inputs.values()), "its games are exported once more"
+    second = "samples-again"  # by the same program, which makes the same mistake
+    story.end(story.issue("export", again.order), artifact("samples", second, rows=2000, games=50))
+    trained = next(each for each in planned(story) if each.kind == "train")
+    assert bad not in trained.order.inputs.values()
+    assert second in trained.order.inputs.values()
+    name = next(name for name, digest in trained.order.inputs.items() if digest == second)
+    story.fail(story.issue("train", trained.order), refused.replace("samples-000.npz", name))
+    story.now_s += 36000.0
+    assert not any(each.kind == "export" for each in planned(story)), "and then they are left alone"
+    for each in planned(story):
+        assert {bad, second}.isdisjoint(each.order.inputs.values())
+    story.play()
+    story.check()
+    (fresh,) = (each for each in planned(story) if each.kind == "export")
+    assert games.isdisjoint(fresh.order.inputs.values())
+    assert "seats: from 0 to 100" in story.state.failures["train"].error
+
+
+def planned(story):
+    return plan(Snapshot(story.state, RULES, story.now_s)).wanted
 
 
 def test_checkpoints_of_long_ago_are_not_counted_on_unless_they_are_of_champions():

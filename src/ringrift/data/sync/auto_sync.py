@@ -33,11 +33,11 @@ from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import SyncPicture, take_picture
 from ringrift.data.sync.progress import SyncProgress
 from ringrift.data.sync.strategies import CyclePlan, plan_cycle
-from ringrift.data.sync.trips import Courier, SyncPace, SyncTally, TripEnd
+from ringrift.data.sync.trips import LOCK_S, Courier, SyncPace, SyncTally, TripEnd
+from ringrift.data.transfer.sync_locks import SyncLock
 from ringrift.data.transfer.upkeep import TransferUpkeep, upkeep_of
 from ringrift.data.waking import WakingDaemon
-from ringrift.engine.leases import NamedLease
-from ringrift.errors import ConfigError, Conflict
+from ringrift.errors import ConfigError
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -112,7 +112,6 @@ class AutoSyncDaemon(WakingDaemon):
         self._wishes, self._paused, self._busy = _Wishes(), "", False
         self.counts, self._progress = SyncCounts(), SyncProgress(self._runtime)
         self._upkeep: TransferUpkeep | None = None
-        self._resting: dict[str, float] = {}  # node: until when it is left alone after failures
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -164,9 +163,10 @@ class AutoSyncDaemon(WakingDaemon):
         """Leave the host alone, also in a process that has no sync coordinator to hear of it."""
         self._news.went_away(str(event.payload["node_id"]), self._runtime.now_s())
 
-    def _on_recovered(self, event: RouterEvent) -> None:
+    async def _on_recovered(self, event: RouterEvent) -> None:
         node = str(event.payload["node_id"])
         self._news.came_back(node)
+        await (await self._opened()).stalls.record_recovery_async(node)
         if self._upkeep is not None:
             self._upkeep.came_back(node)
         self._on_wish(event)
@@ -203,18 +203,14 @@ class AutoSyncDaemon(WakingDaemon):
             counts.held_back = (self._paused or "sync is switched off",)
             self._wishes.at_once |= wishes.at_once
             return
-        lease = NamedLease(
-            plane.kv, plane.runtime, f"sync_cycle:{plane.this.name}", holder=self._holder(plane)
-        )
-        try:
-            async with lease.hold():
+        cycle, operation = f"sync_cycle:{plane.this.name}", f"cycle of {self._name}"
+        lock = SyncLock(plane.mutex, cycle, operation, timeout=LOCK_S, wait_s=0.0, takes_slot=False)
+        async with lock as had:
+            if had:
                 await self._sync_alone(plane, config, wishes)
-        except Conflict as taken:
-            counts.held_back = (f"another process of this node syncs: {taken}",)
-            self._wishes.at_once |= wishes.at_once
-
-    def _holder(self, plane: DataPlane) -> str:
-        return f"{plane.runtime.hostname}:{plane.runtime.pid}:{self._name}"
+            else:
+                counts.held_back = (f"{cycle}: {await plane.mutex.why_not_async(cycle)}",)
+                self._wishes.at_once |= wishes.at_once
 
     async def _sync_alone(self, plane: DataPlane, config: AutoSyncConfig, wishes: _Wishes) -> None:
         counts = self.counts
@@ -229,7 +225,7 @@ class AutoSyncDaemon(WakingDaemon):
             await FreshnessChecker(plane, router=self._own_router).watch()
         # Off the loop: with a hundred thousand files it takes a good part of a second.
         cycle = await asyncio.to_thread(plan_cycle, picture, strategy, at_once=wishes.at_once)
-        cycle = self._spared(cycle, at_once=wishes.at_once)
+        cycle = _without(cycle, await self._locked_by_others(plane))
         counts.strategy, counts.held_back = str(cycle.strategy), cycle.held_back
         if cycle.plan.is_empty:
             await self._judge_blocked(picture, cycle)
@@ -242,23 +238,10 @@ class AutoSyncDaemon(WakingDaemon):
         await self._record(plane, cycle, ends)
         await self._count(plane, cycle, ends, tally)
 
-    def _spared(self, cycle: CyclePlan, *, at_once: bool) -> CyclePlan:
-        """Leave out nodes that are left alone for now: asking them at every new file only makes noise."""
-        now_s, plan = self._runtime.monotonic_s(), cycle.plan
-        self._resting = {} if at_once else {n: end_s for n, end_s in self._resting.items() if end_s > now_s}
-        concerned = {trip.node for trip in (*plan.fetches, *plan.sends)} & self._resting.keys()
-        if not concerned:
-            return cycle
-        told = tuple(
-            f"{node}: it failed, and is tried again in {self._resting[node] - now_s:.0f} s"
-            for node in sorted(concerned)
-        )
-        spared = replace(
-            plan,
-            fetches=tuple(trip for trip in plan.fetches if trip.node not in concerned),
-            sends=tuple(trip for trip in plan.sends if trip.node not in concerned),
-        )
-        return replace(cycle, plan=spared, held_back=(*cycle.held_back, *told))
+    async def _locked_by_others(self, plane: DataPlane) -> dict[str, str]:
+        """Hosts that somebody else syncs, or keeps from being synced, and who that is."""
+        hosts = [info.host for info in await plane.mutex.locks_async()]
+        return {host: await plane.mutex.why_not_async(host) for host in hosts}
 
     async def _record(self, plane: DataPlane, cycle: CyclePlan, ends: list[TripEnd]) -> None:
         decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
@@ -276,8 +259,6 @@ class AutoSyncDaemon(WakingDaemon):
 
     async def _count(self, plane: DataPlane, cycle: CyclePlan, ends: list[TripEnd], tally: SyncTally) -> None:
         counts, now_s = self.counts, plane.runtime.now_s()
-        rests_from_s = self._runtime.monotonic_s()
-        self._resting |= {end.trip.node: rests_from_s + end.rest_s for end in ends if end.rest_s}
         errors = [error for end in ends for error in end.errors]
         counts.files += tally.files
         counts.games += sum(tally.games.values())
@@ -357,6 +338,21 @@ class AutoSyncDaemon(WakingDaemon):
             told = f"the last {counts.failures_in_a_row} syncs failed: {'; '.join(counts.last_errors[:1])}"
             return HealthCheckResult.degraded(told, **found.details)
         return found
+
+
+def _without(cycle: CyclePlan, why: Mapping[str, str]) -> CyclePlan:
+    """The cycle without the nodes of *why*, which says for each what keeps it out."""
+    plan = cycle.plan
+    concerned = {trip.node for trip in (*plan.fetches, *plan.sends)} & why.keys()
+    if not concerned:
+        return cycle
+    left = replace(
+        plan,
+        fetches=tuple(trip for trip in plan.fetches if trip.node not in concerned),
+        sends=tuple(trip for trip in plan.sends if trip.node not in concerned),
+    )
+    told = tuple(f"{node}: {why[node]}" for node in sorted(concerned))
+    return replace(cycle, plan=left, held_back=(*cycle.held_back, *told))
 
 
 def _strategy_of(strategy: str | SyncStrategy) -> SyncStrategy:

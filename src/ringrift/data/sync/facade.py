@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.data.cataloguer import Cataloguer
 from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.data.sync.announcing import PrioritySync, SyncAnnouncer
 from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
@@ -34,6 +35,7 @@ ORPHAN_RECOVERY = "orphan_games_recovery"
 _REMEMBERED = 100
 _ERRORS_MAX = 100
 _DIGESTS_SHOWN = 100
+_LOCK_WAIT_S_MAX = 60.0  # for a host that another syncs
 _WAITED_S = 3.0  # for a node that says nothing; one that refuses does so at once, and may be asked again
 
 _CHAINS: Mapping[SyncBackend, tuple[SyncBackend, ...]] = {
@@ -109,6 +111,7 @@ class SyncFacade(SingletonMixin):
         run = _Run(asked, plane.runtime.monotonic_s(), backend=choose_backend(asked))
         try:
             async with asyncio.timeout(asked.timeout_seconds):
+                await Cataloguer(plane).catalogue()  # what was sealed a moment ago is asked for as well
                 await self._attempts(plane, run)
         except TimeoutError:
             run.errors.append(f"{run.backend.value}: timed out after {asked.timeout_seconds:g} s")
@@ -323,6 +326,7 @@ def _pace_of(request: SyncRequest) -> SyncPace:
         bytes_per_s=request.bytes_per_s,
         data_type=request.data_type,
         read_again=request.require_confirmation,
+        lock_wait_s=min(_LOCK_WAIT_S_MAX, request.timeout_seconds / 2),
     )
 
 

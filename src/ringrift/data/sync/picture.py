@@ -40,6 +40,7 @@ class SyncPicture:
     news: NodeNews = field(default_factory=NodeNews)
     given_up: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by digest: who deleted it
     superseded: frozenset[str] = frozenset()  # all of them is in other files, too
+    aside: Mapping[str, str] = field(default_factory=dict)  # nodes that are left alone: why, and for how long
 
     @property
     def this(self) -> DataNode:
@@ -74,6 +75,8 @@ class SyncPicture:
         """Why it cannot be given any just now, which will pass; empty if it can."""
         if node.name in self.news.away:
             return "it is offline"
+        if why := self.aside.get(node.name):
+            return why
         closed = (self.news.closed.get((node.name, each), 0.0) for each in (data_type, "all"))
         if (left_s := max(closed) - self.now_s) > 0:
             return f"every way to it failed; it is tried again in {left_s:.0f} s"
@@ -118,6 +121,7 @@ async def take_picture(
         news=news or NodeNews(),
         given_up={digest: frozenset(each.nodes) for digest, each in tombstones.items()},
         superseded=frozenset(await plane.heirs()),
+        aside=await plane.stalls.told_async(),
     )
 
 

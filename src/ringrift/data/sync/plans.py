@@ -67,13 +67,16 @@ def plan_request(picture: SyncPicture, left: RequestLeft, backend: SyncBackend) 
     wanted = [each for each in picture.view.artifacts.values() if request.wants(each)]
     wanted.sort(key=lambda each: (each.created_s, each.digest))
     if request.source_node is not None and request.source_node != here:
-        return _plan_from(picture, wanted, request.source_node)
+        return _plan_from(picture, wanted, request.source_node, request)
     targets, refused, blocked = _targets(picture, request)
     shape = _SHAPES[backend]
     chosen = shape.choose(picture, request, [node for node in targets if node.name != here])
     plan = _plan_to(picture, left, wanted, chosen, shape)
     if here in request.explicit_targets:
         plan = _with_fetches(plan, _fetches(picture, picture.view.missing_at(here, wanted), picture.this))
+    if not wanted and (request.explicit_targets or request.require_confirmation):
+        # Nobody is asked anything then: whether such a node even answers is not known.
+        refused += [f"{node.name}: {_nothing_of(request)}" for node in chosen]
     notes = list(plan.notes)
     if not chosen and here not in request.explicit_targets and not refused:
         notes.append(_why_nobody(picture, request, blocked))
@@ -86,6 +89,17 @@ def plan_request(picture: SyncPicture, left: RequestLeft, backend: SyncBackend) 
         up_to_date=plan.up_to_date,
         notes=tuple(notes),
     )
+
+
+def _nothing_of(request: SyncRequest) -> str:
+    kind = "files" if request.data_type == "all" else request.data_type
+    of = "".join(
+        (
+            "" if request.board_type is None else f" of {request.board_type}",
+            "" if request.num_players is None else f" for {request.num_players} players",
+        )
+    )
+    return f"nothing was brought or confirmed: the manifest knows of no {kind}{of}"
 
 
 # --- who ----------------------------------------------------------------------------------------------
@@ -201,7 +215,9 @@ def _plan_to(
     )
 
 
-def _plan_from(picture: SyncPicture, wanted: Sequence[Artifact], source: str) -> SyncPlan:
+def _plan_from(
+    picture: SyncPicture, wanted: Sequence[Artifact], source: str, request: SyncRequest
+) -> SyncPlan:
     """Bring to this node what *source* holds and this node lacks."""
     if source not in picture.nodes:
         return SyncPlan(refused=(f"{source}: no node is called that",))
@@ -212,9 +228,11 @@ def _plan_from(picture: SyncPicture, wanted: Sequence[Artifact], source: str) ->
     files = picture.view.missing_at(picture.this.name, there)
     if files:
         return SyncPlan(fetches=(Trip(node=source, artifacts=tuple(files), fetch=True, reason="its data"),))
-    note = (
-        f"nothing of {source} is missing here" if there else f"the manifest knows of no such file on {source}"
-    )
+    if there:
+        return SyncPlan(up_to_date=(source,), notes=(f"nothing of {source} is missing here",))
+    note = f"the manifest knows of no such file on {source}"
+    if request.require_confirmation:
+        return SyncPlan(refused=(f"{source}: nothing was brought or confirmed: {note}",))
     return SyncPlan(up_to_date=(source,), notes=(note,))
 
 

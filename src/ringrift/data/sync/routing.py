@@ -103,6 +103,7 @@ def sources_of(picture: SyncPicture, artifact: Artifact, target: DataNode) -> li
         for name in picture.view.holders(artifact.digest)
         if name != target.name and name in picture.nodes
     ]
-    awake = [node for node in holders if node.active and node.name not in picture.news.away]
+    asleep = picture.news.away | picture.aside.keys()
+    awake = [node for node in holders if node.active and node.name not in asleep]
     scored = ranked(optimal_source_score(picture, node, target) for node in awake)
     return [picture.nodes[each.node_id] for each in scored]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -16,10 +17,13 @@ from ringrift.data.sync.history import SyncHistory, SyncRecord
 from ringrift.data.sync.plans import SyncPlan, Trip
 from ringrift.data.sync.progress import SyncProgress
 from ringrift.data.transfer.contract import AT_REST, Moved, Terms, TransferProgress
-from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
-from ringrift.errors import RingRiftError
+from ringrift.data.transfer.refusals import NodeUnreachable
+from ringrift.data.transfer.sync_locks import SyncLock
+from ringrift.errors import Conflict, LeaseLost, RingRiftError
 
 log = structlog.get_logger()
+
+LOCK_S = 10.0  # after which the lock of a process that died is free; a living one renews it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +37,6 @@ class TripEnd:
     errors: tuple[str, ...] = ()
     broken_off: bool = False  # after an error that further files would meet, too
     unreachable: bool = False  # no transport got through to the node
-    rest_s: float = 0.0  # for how long the node is left alone after its failures
     seconds: float = 0.0
 
     @property
@@ -91,6 +94,12 @@ class SyncPace:
     bytes_per_s: float | None = None  # for all trips together
     data_type: str = "all"
     read_again: bool = False  # receivers hash what they have already
+    lock_wait_s: float = 5.0  # for a host that another syncs just now
+    avoid: frozenset[str] = frozenset()  # transports that are tried last
+
+
+class HostLocked(Conflict):
+    """Another holds the sync lock of the host, or as many hosts are synced as may be at once."""
 
 
 class Courier:
@@ -161,19 +170,44 @@ class Courier:
 
         terms = Terms(on_progress=show, read_again=pace.read_again)
         try:
-            moved = await move(
-                node, batch, priority=pace.priority, terms=terms, limit_bytes_per_s=bytes_per_s
-            )
+            async with self._locked(trip.node, pace):
+                moved = await move(
+                    node,
+                    batch,
+                    priority=pace.priority,
+                    terms=terms,
+                    limit_bytes_per_s=bytes_per_s,
+                    avoid=pace.avoid,
+                )
         except RingRiftError as error:
             self.progress.call_ended(trip, files=len(batch), size=size, error=str(error))
             log.warning("sync.trip_failed", node=trip.node, fetch=trip.fetch, error=str(error))
             told = (*end.errors, f"{trip.node}: {error}")
-            rest_s = error.retry_after_s if isinstance(error, TransferRefused) else 0.0
             unreachable = isinstance(error, NodeUnreachable)
-            return replace(end, errors=told, broken_off=True, unreachable=unreachable, rest_s=rest_s)
+            return replace(end, errors=told, broken_off=True, unreachable=unreachable)
         self.progress.call_ended(trip, files=len(batch), size=size)
         receiver = self._plane.this.name if trip.fetch else trip.node
         return _grown(end, batch, moved, receiver=receiver, read_again=pace.read_again)
+
+    @asynccontextmanager
+    async def _locked(self, host: str, pace: SyncPace) -> AsyncIterator[None]:
+        """Hold the sync lock of a host for one call; `HostLocked` if another holds on to it.
+
+        A lock that is lost on the way undoes nothing: what arrived arrived, and another may send the same.
+        """
+        mutex, lost = self._plane.mutex, False
+        lock = SyncLock(mutex, host, "sync", timeout=LOCK_S, wait_s=pace.lock_wait_s)
+        if not await lock.__aenter__():
+            raise HostLocked(await mutex.why_not_async(host))
+        try:
+            yield
+        finally:
+            try:
+                await lock.__aexit__(None, None, None)
+            except LeaseLost:
+                lost = True
+            if lost:
+                log.warning("sync.lock_lost", node=host)
 
     async def note(self, end: TripEnd, pace: SyncPace, started_s: float) -> None:
         """Keep what became of a trip."""

@@ -72,6 +72,7 @@ class End(NamedTuple):
     digest: str
     error: str
     method: str
+    checksum_failed: bool
 
 
 class CallTally:
@@ -185,7 +186,8 @@ class CallTally:
         """Yield how it ended for each file that this node had."""
         for digest in self._known:
             if digest not in self.open:
-                yield End(digest, self._failed.get(digest, ""), self._methods.get(digest, ""))
+                error, wrong = self._failed.get(digest, ""), digest in self._corrupted
+                yield End(digest, error, self._methods.get(digest, ""), wrong)
 
     async def show(self, progress: TransferProgress, *, before: tuple[int, int]) -> None:
         """Tell the caller how far the whole call is; it never goes back, though a transport may."""

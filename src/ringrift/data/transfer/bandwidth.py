@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ringrift.data.handles import kv_of, one_per_process
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.nodes import DataNodes
 from ringrift.data.transfer.bandwidth_rules import (
@@ -25,9 +27,7 @@ from ringrift.data.transfer.bandwidth_rules import (
 from ringrift.data.transfer.pacing import BYTES_PER_KB, KBPS_PER_MBPS
 from ringrift.data.transfer.priorities import priority_of
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import get_engine_blocking
 from ringrift.engine.ports import KeyValue
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 
 __all__ = [
@@ -72,16 +72,17 @@ class BandwidthManager:
 
     def __init__(
         self,
-        kv: KeyValue,
+        db_path: Path | str | None = None,
         *,
+        kv: KeyValue | None = None,
         runtime: Runtime | None = None,
         nodes: DataNodes | None = None,
         limits: BandwidthLimits | None = None,
     ) -> None:
         self._runtime = runtime or system_runtime()
-        self._kv, self._nodes, self.limits = kv, nodes, limits or BandwidthLimits()
+        self._kv, self._nodes, self.limits = kv_of(db_path, kv), nodes, limits or BandwidthLimits()
         self._place = "here" if nodes is None else nodes.this.name
-        self._books = KvRecords(kv, PREFIX, BandwidthBook)
+        self._books = KvRecords(self._kv, PREFIX, BandwidthBook)
         self.refused_total = 0  # by this process
 
     # --- in a loop ------------------------------------------------------------------------------------
@@ -232,9 +233,11 @@ class BandwidthManager:
 # --- of this process ----------------------------------------------------------------------------------
 
 
-def get_bandwidth_manager() -> BandwidthManager:
+def get_bandwidth_manager(
+    db_path: Path | str | None = None, *, limits: BandwidthLimits | None = None
+) -> BandwidthManager:
     """Return the manager of this process."""
-    return process_scope().get(BandwidthManager, lambda: BandwidthManager(get_engine_blocking().kv))
+    return one_per_process(BandwidthManager, BandwidthManager, db_path=db_path, limits=limits)
 
 
 def request_bandwidth(host: str, estimated_mb: float = 0.0, priority: str = "normal") -> BandwidthAllocation:

@@ -15,7 +15,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.decisions import DecisionLog
-from ringrift.data.delivery_ledger import DeliveryLedger
+from ringrift.data.delivery_ledger import DeliveryEnd, DeliveryLedger
 from ringrift.data.kv_records import each
 from ringrift.data.manifest_store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes
@@ -29,6 +29,7 @@ from ringrift.data.transfer.priorities import priority_of
 from ringrift.data.transfer.programs import ProgramMissing
 from ringrift.data.transfer.ranking import TransferHealth
 from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
+from ringrift.data.transfer.stalls import SyncStallHandler
 from ringrift.engine.ports import Blobs, KeyValue
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, StorageFull, Unavailable
 from ringrift.events.router import get_router
@@ -92,9 +93,11 @@ class TransferService:
         self.config = config or TransferConfig()
         self.health = TransferHealth()
         self.gates = TransferGates(self.config.gates)
-        self.bandwidth = BandwidthManager(kv, runtime=runtime, nodes=nodes)
+        self.bandwidth = BandwidthManager(kv=kv, runtime=runtime, nodes=nodes)
         self.holdings = Holdings(kv, blobs)
-        self.ledger = DeliveryLedger(kv, runtime)
+        self.ledger = DeliveryLedger(kv=kv, runtime=runtime)
+        self.stalls = SyncStallHandler(kv=kv, runtime=runtime)
+        self._stalled: set[str] = set()  # nodes that have a record there, as far as this process has seen
         self._decisions = DecisionLog(kv, runtime, node=nodes.this.name)
 
     async def send(
@@ -181,9 +184,9 @@ class TransferService:
     @asynccontextmanager
     async def _admitted(self, node: DataNode, tally: CallTally, order: MoveOrder) -> AsyncIterator[Pace]:
         """Hold a slot, a share of the line and the right to try, for the length of the block."""
-        self._check_breaker(node.name)
+        await self._check_set_aside(node.name)
         async with self.gates.entered(node.name, priority=order.priority, wait_s=self._left_s(tally)):
-            self._check_breaker(node.name)  # those before us may have found out
+            await self._check_set_aside(node.name)  # those before us may have found out
             got = await self.bandwidth.request_async(
                 node.name,
                 tally.bytes_total / _BYTES_PER_MB,
@@ -234,9 +237,12 @@ class TransferService:
             await self._keep_receipts(tally)
         if reached:
             self.health.succeeded(node.name)
+            if node.name in self._stalled:
+                self._stalled.discard(node.name)
+                await self.stalls.record_recovery_async(node.name)
         else:
             tally.node_failed = True
-            self.health.failed(node.name, now_s=self._runtime.monotonic_s())
+            await self._node_failed(node.name)
         if reached and self._left_s(tally) > 0:
             tally.give_up("no transport brought it there", batch)
         return reached
@@ -300,11 +306,26 @@ class TransferService:
     def _reaching(self, node: DataNode) -> list[str]:
         return [name for name, transport in self._transports.items() if transport.reaches(node)]
 
-    def _check_breaker(self, node: str) -> None:
-        now_s, track = self._runtime.monotonic_s(), self.health.track(node)
-        if not track.admits(now_s):
+    async def _check_set_aside(self, node: str) -> None:
+        """Raise while the node is left alone; afterwards one call at a time finds out whether it is back."""
+        stall, now_s = await self.stalls.get_async(node), self._runtime.now_s()
+        if stall is not None:
+            self._stalled.add(node)
+            if left_s := stall.left_s(now_s):
+                raise TransferRefused(node, reason=stall.told(now_s), retry_after_s=max(1.0, left_s))
+        trial_s = self.health.track(node).trial_until_s - self._runtime.monotonic_s()
+        if trial_s > 0:
+            why = "another transfer finds out whether it is back"
+            raise TransferRefused(node, reason=why, retry_after_s=max(1.0, trial_s))
+
+    async def _node_failed(self, node: str) -> None:
+        """Count that no transport got through; after several in a row the node is left alone for a while."""
+        now_s = self._runtime.monotonic_s()
+        if self.health.failed(node, now_s=now_s):
+            track = self.health.track(node)
             why = f"it failed {track.breaker.failures} times in a row"
-            raise TransferRefused(node, reason=why, retry_after_s=max(1.0, track.wait_s(now_s)))
+            self._stalled.add(node)
+            await self.stalls.record_stall_async(node, why, track.wait_s(now_s))
 
     async def _cards(
         self, artifacts: Sequence[Artifact | str], way: Way
@@ -394,7 +415,12 @@ class TransferService:
             await each(
                 tally.cards,
                 lambda card: self.ledger.record_delivery_started(
-                    card.kind.value, card.digest, node.name, checksum=card.digest, size=card.size
+                    card.kind.value,
+                    card.digest,
+                    node.name,
+                    checksum=card.digest,
+                    size=card.size,
+                    source_node=self._nodes.this.name,
                 ),
             )
 
@@ -405,7 +431,14 @@ class TransferService:
                 await each(
                     list(tally.ends()),
                     lambda end: self.ledger.end(
-                        tally.card(end.digest), node.name, error=end.error, method=end.method
+                        tally.card(end.digest),
+                        DeliveryEnd(
+                            source_node=self._nodes.this.name,
+                            target_node=node.name,
+                            error=end.error,
+                            method=end.method,
+                            checksum_failed=end.checksum_failed,
+                        ),
                     ),
                 )
             except Unavailable as error:  # what was moved is worth more than the note of it

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from ringrift.data.handles import one_per_process
 from ringrift.data.transfer.sync_mutex import ANSWER_S, HOLD_S, WAIT_S, SyncMutex, lock_name
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import get_engine_blocking
 from ringrift.errors import LeaseLost
-from ringrift.process import process_scope
-from ringrift.settings import get_settings
 
 __all__ = [
     "SyncLock",
@@ -29,9 +28,18 @@ class SyncLock:
     A block that ends after its lock was lost raises `LeaseLost`: another may have begun in the middle.
     """
 
-    def __init__(self, mutex: SyncMutex, host: str, operation: str, *, timeout: float, wait_s: float) -> None:
+    def __init__(
+        self,
+        mutex: SyncMutex,
+        host: str,
+        operation: str,
+        *,
+        timeout: float,
+        wait_s: float,
+        takes_slot: bool = True,
+    ) -> None:
         self._mutex, self._host, self._operation = mutex, host, operation
-        self._timeout, self._wait_s = timeout, wait_s
+        self._timeout, self._wait_s, self._takes_slot = timeout, wait_s, takes_slot
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -41,7 +49,12 @@ class SyncLock:
 
     async def __aenter__(self) -> bool:
         had = await self._mutex.acquire_async(
-            self._host, self._operation, self._timeout, wait=self._wait_s > 0, wait_timeout=self._wait_s
+            self._host,
+            self._operation,
+            self._timeout,
+            wait=self._wait_s > 0,
+            wait_timeout=self._wait_s,
+            takes_slot=self._takes_slot,
         )
         if had:
             keeping = self._mutex.keep(self._host)
@@ -67,11 +80,9 @@ class SyncLock:
 # --- of this process ----------------------------------------------------------------------------------
 
 
-def get_sync_mutex() -> SyncMutex:
-    """Return the locks of this process; the first call opens the engine."""
-    return process_scope().get(
-        SyncMutex, lambda: SyncMutex(get_engine_blocking().kv, max_global=get_settings().max_syncs_cluster)
-    )
+def get_sync_mutex(db_path: Path | str | None = None, *, max_global: int | None = None) -> SyncMutex:
+    """Return the locks of this process; they open the engine when they are first used."""
+    return one_per_process(SyncMutex, SyncMutex, db_path=db_path, max_global=max_global)
 
 
 def sync_lock(

@@ -1,19 +1,23 @@
 """One sync per host at a time, and a bounded number in the cluster.
 
-A lock is a lease of the engine: it ends by itself when its holder stops renewing, wherever the holder runs,
-and its token tells a late holder from the present one. A second kind of lease, a slot, bounds how many hosts
-are synced at once; whoever waits for a lock waits for its slot too.
+The sync takes the lock of each host while files go to it or come from it, and "sync_cycle:NODE" for a cycle
+of a node: whoever holds one of them keeps the sync out. A lock is a lease of the engine: it ends by itself
+when its holder stops renewing, wherever the holder runs, and its token tells a late holder from the present
+one. A second kind of lease, a slot, bounds how many hosts are synced at once; whoever waits for a lock waits
+for its slot too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
 
+from ringrift.data.handles import kv_of
 from ringrift.data.kv_records import KvRecords
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_changed, lease_holder
@@ -23,6 +27,7 @@ from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process_identity import is_alive, own_start_s
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
 
 log = structlog.get_logger()
 
@@ -53,7 +58,11 @@ class SyncLockInfo(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(slots=True)
 class _Held:
     lease: NamedLease
-    slot: NamedLease
+    slot: NamedLease | None
+
+    @property
+    def leases(self) -> tuple[NamedLease, ...]:
+        return (self.lease,) if self.slot is None else (self.lease, self.slot)
 
 
 class SyncMutex:
@@ -61,17 +70,19 @@ class SyncMutex:
 
     def __init__(
         self,
-        kv: KeyValue,
-        runtime: Runtime | None = None,
+        db_path: Path | str | None = None,
         *,
-        max_global: int = 1,
+        kv: KeyValue | None = None,
+        runtime: Runtime | None = None,
+        max_global: int | None = None,
         router: UnifiedEventRouter | None = None,
     ) -> None:
-        if max_global < 1:
+        """On the engine of this process, or at a path; *max_global* is by default as the settings say."""
+        self.max_global = get_settings().max_syncs_cluster if max_global is None else max_global
+        if self.max_global < 1:
             raise ConfigError("at least one sync must be allowed at a time")
-        self._kv, self._runtime, self._own_router = kv, runtime or system_runtime(), router
-        self.max_global = max_global
-        self._infos = KvRecords(kv, PREFIX, SyncLockInfo)
+        self._kv, self._runtime, self._own_router = kv_of(db_path, kv), runtime or system_runtime(), router
+        self._infos = KvRecords(self._kv, PREFIX, SyncLockInfo)
         self._held: dict[str, _Held] = {}
         self._began_s = own_start_s()
 
@@ -85,17 +96,18 @@ class SyncMutex:
         *,
         wait: bool = False,
         wait_timeout: float = WAIT_S,
+        takes_slot: bool = True,
     ) -> bool:
         """Take the lock of *host* for *timeout* seconds, counted from when it is had.
 
         `heartbeat` begins the time anew. False if another holds it, or too many are synced at once, and
-        stays so for *wait_timeout* if the caller waits.
+        stays so for *wait_timeout* if the caller waits. Whoever moves nothing under it takes no slot.
         """
         # A holder stops at two thirds of its lease, which is when the time that it asked for is over.
         config = LeaseConfig(lease_s=1.5 * timeout, renew_s=timeout / RENEWALS)
         begun_s = self._runtime.monotonic_s()
         while True:
-            held, in_the_way = await self._try(host, config)
+            held, in_the_way = await self._try(host, config, takes_slot=takes_slot)
             if held is not None:
                 await self._note(host, operation, timeout, held)
                 return True
@@ -114,8 +126,8 @@ class SyncMutex:
         if held is None:
             return False
         ours = await self._is_ours(held.lease)
-        await held.lease.release()
-        await held.slot.release()
+        for lease in held.leases:
+            await lease.release()
         if ours:
             await self._infos.delete(host)
         return ours
@@ -126,8 +138,8 @@ class SyncMutex:
         if held is None:
             return False
         try:
-            await held.lease.renew()
-            await held.slot.renew()
+            for lease in held.leases:
+                await lease.renew()
         except LeaseLost as error:
             log.warning("sync_lock.lost", host=host, reason=error.reason)
             return False
@@ -175,10 +187,18 @@ class SyncMutex:
         """Hold on for as long as it can be done; ends with `LeaseLost`."""
         held = self._held[host]
         async with asyncio.TaskGroup() as group:
-            group.create_task(held.lease.keep())
-            group.create_task(held.slot.keep())
+            for lease in held.leases:
+                group.create_task(lease.keep())
 
-    async def _try(self, host: str, config: LeaseConfig) -> tuple[_Held | None, str]:
+    async def why_not_async(self, host: str) -> str:
+        """Say what keeps the lock of *host* from being had now."""
+        info = await self.info_async(host)
+        if info is None:
+            return f"{self.max_global} hosts are synced at once already (RINGRIFT_MAX_SYNCS_CLUSTER)"
+        by = f"process {info.holder_pid} of {info.holder_hostname}"
+        return f"its sync lock is held by {by} for {info.operation!r}"
+
+    async def _try(self, host: str, config: LeaseConfig, *, takes_slot: bool) -> tuple[_Held | None, str]:
         """Take lock and slot, or neither; return also the name of what is in the way."""
         if host in self._held and self._held[host].lease.held:
             return None, lock_name(host)
@@ -186,6 +206,9 @@ class SyncMutex:
         lease = NamedLease(self._kv, self._runtime, lock_name(host), holder=holder, config=config)
         if not await lease.try_acquire():
             return None, lock_name(host)
+        if not takes_slot:
+            self._held[host] = _Held(lease, None)
+            return self._held[host], ""
         for number in range(self.max_global):
             slot = NamedLease(self._kv, self._runtime, _slot(number), holder=holder, config=config)
             if await slot.try_acquire():

@@ -21,7 +21,7 @@ class TransferUpkeep:
 
     def __init__(self, transfers: TransferService, runtime: Runtime, *, this: str) -> None:
         self._transfers, self._runtime, self._this = transfers, runtime, this
-        self.retries = RetryQueue(transfers.ledger, runtime)
+        self.retries = RetryQueue(transfers.ledger, runtime, source_node=this)
         self.retries.register_handler(self._send_again)
         self._hinted_s: float | None = None
 
@@ -37,7 +37,7 @@ class TransferUpkeep:
         return outcome
 
     def came_back(self, node: str) -> None:
-        """A node said that it is well: what it failed at before is no reason to leave it alone."""
+        """A node said that it is well: what it failed at before says nothing about it now."""
         self._transfers.health.forgive(node)
 
     async def _send_again(self, delivery: DeliveryRecord) -> bool:

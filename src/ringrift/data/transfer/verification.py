@@ -1,21 +1,24 @@
 """The transfer verifier: whether what arrived is what left, and where bad files are set aside.
 
-Sealed artifacts are verified by their receiver and need no more. This is for files that move in other ways,
-and the place that knows how many transfers were right lately. A file that is in use is busy: nothing is
-said about it, and it stays where it is.
+Sealed artifacts are verified by their receiver, and what it said is shown here: a view of the delivery ledger
+and of the receipts that every transfer writes. Files that move in other ways are recorded and verified here.
+A file that is in use is busy: nothing is said about it, and it stays where it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 import structlog
 
+from ringrift.data.delivery_ledger import DeliveryStatus, delivery_id
 from ringrift.data.file_checks import compute_file_checksum, set_aside
+from ringrift.data.handles import kv_of, one_per_process
+from ringrift.data.transfer.service import NAME as TRANSFER
 from ringrift.data.transfer.verification_records import (
     KEPT_S,
     BatchChecksum,
@@ -25,15 +28,14 @@ from ringrift.data.transfer.verification_records import (
     compute_batch_checksum,
 )
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import get_engine
-from ringrift.engine.ports import Engine
+from ringrift.engine.digests import is_digest
+from ringrift.engine.ports import KeyValue
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -66,14 +68,16 @@ class TransferVerifier(WiredCoordinator):
 
     def __init__(
         self,
-        engine: Callable[[], Awaitable[Engine]] = get_engine,
+        db_path: Path | str | None = None,
         *,
+        kv: KeyValue | None = None,
         quarantine_dir: Path | None = None,
         runtime: Runtime | None = None,
         router: UnifiedEventRouter | None = None,
     ) -> None:
         super().__init__(NAME, router=router)
-        self._engine, self._runtime = engine, runtime or system_runtime()
+        self._runtime = runtime or system_runtime()
+        self.records = VerificationRecords(kv_of(db_path, kv), self._runtime)
         self._folder = quarantine_dir
         self._counts = {"syncs_seen": 0, "files_seen": 0, "bytes_seen": 0}
 
@@ -88,12 +92,16 @@ class TransferVerifier(WiredCoordinator):
 
     # --- in a loop ------------------------------------------------------------------------------------
 
-    async def records(self) -> VerificationRecords:
-        """What is written down; the engine is opened by the first who asks."""
-        return VerificationRecords((await self._engine()).kv, self._runtime)
+    async def transfer_async(self, transfer_id: str) -> TransferRecord:
+        """What is known of a transfer; of an artifact it is called "NODE/DIGEST"."""
+        return await self.records.transfer(transfer_id)
+
+    async def transfers_async(self) -> list[TransferRecord]:
+        """What was sent from here within a month, oldest first."""
+        return await self.records.transfers()
 
     async def stats_async(self) -> dict[str, Any]:
-        return {**await (await self.records()).stats(), **self._counts, "status": self.status.value}
+        return {**await self.records.stats(), **self._counts, "status": self.status.value}
 
     async def record_transfer_async(
         self, source_path: Path | str, dest_path: Path | str, checksum: str = ""
@@ -102,14 +110,15 @@ class TransferVerifier(WiredCoordinator):
         source = Path(source_path)
         checksum = checksum or await asyncio.to_thread(compute_file_checksum, source)
         record = TransferRecord(
-            transfer_id=self._runtime.new_id(),
+            transfer_id=delivery_id(self._runtime.new_id(), self._runtime.hostname),
             source_path=str(source),
             dest_path=str(dest_path),
             source_checksum=checksum,
             file_size=await asyncio.to_thread(_size_of, source),
             transfer_time=self._runtime.now_s(),
+            target_node=self._runtime.hostname,
         )
-        await (await self.records()).transfers.put(record.transfer_id, record, ttl_s=KEPT_S)
+        await self.records.note(record)
         return record.transfer_id
 
     async def verify_transfer_async(self, transfer_id: str, path: Path | str | None = None) -> bool:
@@ -117,22 +126,16 @@ class TransferVerifier(WiredCoordinator):
 
         `FileBusy` if it changes meanwhile, `Unavailable` if it cannot be read: neither is an answer.
         """
-        record = await (await self.records()).transfer(transfer_id)
+        record = await self.records.transfer(transfer_id)
+        if record.source_path == record.dest_path and path is None and is_digest(record.dest_path):
+            return record.verified is True  # its receiver read it
         dest = Path(path or record.dest_path)
         found = await asyncio.to_thread(compute_file_checksum, dest)
-        right = found == record.source_checksum
-        after = msgspec.structs.replace(
-            record,
-            dest_path=str(dest),
-            dest_checksum=found,
-            verified=right,
-            verification_time=self._runtime.now_s(),
-            error_message="" if right else "the checksum differs",
-        )
-        await (await self.records()).transfers.put(transfer_id, after, ttl_s=KEPT_S)
-        if not right:
-            await self._say_failed(after)
-        return right
+        after = await self.records.ledger.record_verified(transfer_id, found)
+        if after.status is DeliveryStatus.VERIFIED:
+            return True
+        await self._say_failed(record.source_path, str(dest), after.error)
+        return False
 
     async def quarantine_async(
         self, path: Path | str, reason: str, metadata: Mapping[str, Any] | None = None
@@ -154,7 +157,7 @@ class TransferVerifier(WiredCoordinator):
             checksum=checksum,
             metadata=dict(metadata or {}),
         )
-        await (await self.records()).quarantined.put(record.quarantine_id, record)
+        await self.records.quarantined.put(record.quarantine_id, record)
         log.warning("transfer.quarantined", path=str(path), place=str(place), reason=reason)
         return place
 
@@ -167,14 +170,14 @@ class TransferVerifier(WiredCoordinator):
             batch_id=self._runtime.new_id(),
             created_at=self._runtime.now_s(),
         )
-        await (await self.records()).batches.put(batch.batch_id, batch, ttl_s=KEPT_S)
+        await self.records.batches.put(batch.batch_id, batch, ttl_s=KEPT_S)
         return batch.batch_id
 
     async def verify_batch_async(
         self, batch_id: str, records: Sequence[str | bytes | Mapping[str, Any]]
     ) -> bool:
         """Whether these are as many records as left, and the same."""
-        left = await (await self.records()).batches.get(batch_id)
+        left = await self.records.batches.get(batch_id)
         found = compute_batch_checksum(records)
         return (
             left is not None and left.record_count == found.record_count and left.checksum == found.checksum
@@ -182,7 +185,7 @@ class TransferVerifier(WiredCoordinator):
 
     async def forget_quarantined_async(self) -> int:
         """Drop the records of files that are no longer in quarantine; files are never deleted here."""
-        records, gone = await self.records(), 0
+        records, gone = self.records, 0
         for record in await records.quarantined.all():
             if not await asyncio.to_thread(Path(record.quarantine_path).exists):
                 await records.quarantined.delete(record.quarantine_id)
@@ -190,7 +193,7 @@ class TransferVerifier(WiredCoordinator):
         return gone
 
     async def quarantined_async(self) -> list[QuarantineRecord]:
-        return await (await self.records()).quarantined.all()
+        return await self.records.quarantined.all()
 
     # --- without a loop -------------------------------------------------------------------------------
 
@@ -199,6 +202,12 @@ class TransferVerifier(WiredCoordinator):
 
     def verify_transfer(self, transfer_id: str, path: Path | str | None = None) -> bool:
         return run_blocking(self.verify_transfer_async(transfer_id, path), timeout_s=WORK_S)
+
+    def get_transfer(self, transfer_id: str) -> TransferRecord:
+        return run_blocking(self.transfer_async(transfer_id))
+
+    def get_transfers(self) -> list[TransferRecord]:
+        return run_blocking(self.transfers_async())
 
     def quarantine(self, path: Path | str, reason: str, metadata: Mapping[str, Any] | None = None) -> Path:
         return run_blocking(self.quarantine_async(path, reason, metadata), timeout_s=WORK_S)
@@ -241,11 +250,12 @@ class TransferVerifier(WiredCoordinator):
         self._counts["bytes_seen"] += int(said.get("bytes_transferred") or 0)
 
     async def _on_checksum_failed(self, event: RouterEvent) -> None:
-        if event.source == NAME:
-            return  # its record says so already
+        if event.source in (NAME, TRANSFER):
+            return  # the ledger says so already
         said, now_s = event.payload, self._runtime.now_s()
+        node = str(said.get("target_node") or self._runtime.hostname)
         record = TransferRecord(
-            transfer_id=event.event_id,
+            transfer_id=delivery_id(event.event_id, node),
             source_path=str(said.get("source_path", "")),
             dest_path=str(said.get("dest_path", "")),
             source_checksum="",
@@ -253,20 +263,21 @@ class TransferVerifier(WiredCoordinator):
             verified=False,
             verification_time=now_s,
             error_message=str(said.get("error") or "the checksum differs"),
+            target_node=node,
         )
-        await (await self.records()).transfers.put(record.transfer_id, record, ttl_s=KEPT_S)
+        await self.records.note(record)
 
-    async def _say_failed(self, record: TransferRecord) -> None:
+    async def _say_failed(self, source_path: str, dest_path: str, error: str) -> None:
         payload = {
-            "source_path": record.source_path,
-            "dest_path": record.dest_path,
+            "source_path": source_path,
+            "dest_path": dest_path,
             "target_node": self._runtime.hostname,
-            "error": record.error_message,
+            "error": error,
         }
         try:
             await self.router.publish("SYNC_CHECKSUM_FAILED", payload, NAME)
-        except RingRiftError as error:
-            log.error("transfer.announcement_lost", path=record.dest_path, error=str(error))
+        except RingRiftError as lost:
+            log.error("transfer.announcement_lost", path=dest_path, error=str(lost))
 
 
 def _size_of(path: Path) -> int:
@@ -279,9 +290,11 @@ def _size_of(path: Path) -> int:
 # --- of this process ----------------------------------------------------------------------------------
 
 
-def get_transfer_verifier() -> TransferVerifier:
+def get_transfer_verifier(
+    db_path: Path | str | None = None, *, quarantine_dir: Path | None = None
+) -> TransferVerifier:
     """Return the verifier of this process."""
-    return process_scope().get(TransferVerifier, TransferVerifier)
+    return one_per_process(TransferVerifier, TransferVerifier, db_path=db_path, quarantine_dir=quarantine_dir)
 
 
 def wire_transfer_events(router: UnifiedEventRouter | None = None) -> TransferVerifier:
@@ -291,9 +304,13 @@ def wire_transfer_events(router: UnifiedEventRouter | None = None) -> TransferVe
     return found
 
 
-def verify_transfer(transfer_id: str, path: Path | str | None = None) -> bool:
-    """Whether what arrived is what left."""
-    return get_transfer_verifier().verify_transfer(transfer_id, path)
+def verify_transfer(source_path: Path | str, dest_path: Path | str) -> bool:
+    """Whether the file at *dest_path* is the one at *source_path*; both are read whole, and it is recorded.
+
+    `FileMissing` if there is no source, `FileBusy` if either changes meanwhile.
+    """
+    verifier = get_transfer_verifier()
+    return verifier.verify_transfer(verifier.record_transfer(source_path, dest_path))
 
 
 def quick_verify(path: Path | str, checksum: str) -> bool:
