@@ -29,6 +29,7 @@ from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.job_ends import ended_fact, without_report
 from ringrift.learning.ledger import Ledger, known_configs, quoted, remember_config
 from ringrift.learning.outlook import outlook
+from ringrift.learning.pauses import Pauses, ReadPauses
 from ringrift.learning.plan import plan, plan_next_games
 from ringrift.learning.ratings_refits import RatingRefits
 from ringrift.learning.recall import has_recalled, shards_behind
@@ -41,7 +42,6 @@ from ringrift.learning.snapshot import ConfigPlan, Snapshot
 from ringrift.learning.standing_requests import StandingRequests, changes_standing, tell_set_aside
 from ringrift.learning.state import STUDENTS, Block, ConfigState, OpenJob
 from ringrift.learning.trends_curves import RatingCurves
-from ringrift.learning.wishes import ReadWishes, Wishes
 from ringrift.learning.worker_standing import SetAside
 from ringrift.runtime import Runtime
 from ringrift.work.safeguards import Safeguards
@@ -80,7 +80,7 @@ class Controller:
         self._announcer, self._safeguards = announcer, safeguards
         self._keep_mark = keep_mark  # makes it durable how far the configs are
         self._held: dict[str, Block] = {}  # kind: why the machine may not take more of it, and until when
-        self._wishes, self._wishes_read = Wishes(engine.kv), ReadWishes()
+        self._pauses, self._pauses_read = Pauses(engine.kv), ReadPauses()
         self._champions = ChampionPointers(engine.kv)
         self._recalls = RecallWishes(engine.kv)
         self._requests = StandingRequests(engine.kv)
@@ -184,7 +184,7 @@ class Controller:
         """Take in what ended, decide, order. Safe to repeat, and to break off at any point."""
         self.passes += 1
         await self.take_in_ends()
-        self._wishes_read = await self._wishes.read()
+        self._pauses_read = await self._pauses.read()
         recalls, requests = await self._recalls.configs(), await self._requests.configs()
         for config in self._ledgers:
             if quoted(config) in recalls:
@@ -455,6 +455,7 @@ class Controller:
             payload=job.order.as_payload(),
             priority=job.priority,
             requires=frozenset(requires),
+            group=job.order.config,
             idempotency_key=job.job_id,
             attempts_max=self.rules.job_attempts,
         )
@@ -481,7 +482,7 @@ class Controller:
         await self._announcer.publish()
 
     def _snapshot(self, state: ConfigState) -> Snapshot:
-        paused = self._wishes_read.why_paused(state.config)
+        paused = self._pauses_read.why_paused(state.config)
         return outlook(state, self.rules, self.curves, now_s=self._runtime.now_s(), paused=paused)
 
     def _view(self, state: ConfigState) -> ConfigView:

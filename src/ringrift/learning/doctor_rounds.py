@@ -18,9 +18,9 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.doctor import examine
 from ringrift.learning.doctor_findings import Finding, Level, Ward, read_diagnoses
 from ringrift.learning.facts import AnyFact
+from ringrift.learning.pauses import Pauses
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
-from ringrift.learning.wishes import Wishes
 from ringrift.runtime import Runtime
 from ringrift.work.job_inputs import damaged_inputs
 from ringrift.work.worker_records import live_workers, running_jobs
@@ -110,8 +110,8 @@ async def look_around(
     kv: KeyValue, configs: Sequence[str], rules: LearningRules, *, now_s: float, data_dir: Path
 ) -> Ward:
     """What surrounds the configs now; whether a run is alive is for the caller to say."""
-    wishes = await Wishes(kv).read()
-    paused = {config: why for config in configs if (why := wishes.why_paused(config)) is not None}
+    pauses = await Pauses(kv).read()
+    paused = {config: why for config in configs if (why := pauses.why_paused(config)) is not None}
     disk = await asyncio.to_thread(disk_usage, data_dir)
     return Ward(
         now_s=now_s,

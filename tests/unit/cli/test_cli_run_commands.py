@@ -12,10 +12,10 @@ from run_folder import answer, in_engine, ringrift, write_models, write_status, 
 
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.learning.ledger import quoted
+from ringrift.learning.pauses import ALL, Pauses
 from ringrift.learning.run_choice import read_run_choice
 from ringrift.learning.run_status import EXPLAIN_PREFIX
 from ringrift.learning.snapshot import Explanation
-from ringrift.learning.wishes import ALL, Wishes
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.work.emergency import get_emergency_stop
@@ -118,30 +118,57 @@ def test_a_file_where_the_data_folder_should_be_is_pointed_out(tmp_path, command
 # --- pause, resume, stop --------------------------------------------------------------------------------
 
 
-def wish(config):
-    return in_engine(lambda engine: Wishes(engine.kv).get(config))
+def pause_of(config):
+    return in_engine(lambda engine: Pauses(engine.kv).get(config))
+
+
+def claimable():
+    """What a worker would get now, whatever it can do."""
+
+    async def claim(engine):
+        claims = await engine.queue.claim(Claimant(worker="w1"), lease_s=60, limit=100)
+        for each in claims:
+            await engine.queue.release(each.id, token=each.token)
+        return {each.id for each in claims}
+
+    return in_engine(claim)
 
 
 def test_a_config_is_paused_and_goes_on():
     write_status(TWO)
     ringrift("pause", "hex8_2p", "--reason", "the board is needed")
-    assert (wish("hex8_2p").paused, wish("hex8_2p").reason) == (True, "the board is needed")
-    assert wish("hex8_2p").by
-    assert wish(ALL) is None
+    assert pause_of("hex8_2p").reason == "the board is needed"
+    assert pause_of("hex8_2p").by
+    assert pause_of(ALL) is None
+    assert answer("resume", "hex8_2p")["resumed"] == ["hex8_2p"]
+    assert pause_of("hex8_2p") is None
+    assert "hex8_2p was not paused" in ringrift("resume", "hex8_2p").stdout
+
+
+def test_what_waits_in_the_queue_is_not_claimed_while_its_config_is_paused():
+    write_status(TWO)
+    items = [NewWork(kind="train", id=f"{config}.1", group=config) for config in TWO.configs]
+    in_engine(lambda engine: engine.queue.add([*items, NewWork(kind="tune", id="mine")]))
+    ringrift("pause", "hex8_2p")
+    assert claimable() == {"square8_2p.1", "mine"}
+    ringrift("pause")
+    assert claimable() == set()
     ringrift("resume", "hex8_2p")
-    assert wish("hex8_2p").paused is False
+    assert claimable() == set(), "the whole run is still paused"
+    ringrift("resume")
+    assert claimable() == {"square8_2p.1", "hex8_2p.1", "mine"}
 
 
 def test_resuming_everything_also_resumes_what_was_paused_alone():
     write_status(TWO)
     ringrift("pause", "hex8_2p")
     ringrift("pause")
-    assert wish(ALL).paused
+    assert pause_of(ALL)
     only_one = answer("resume", "hex8_2p")
     assert only_one["still_paused"]
     ringrift("resume")
-    assert not wish(ALL).paused
-    assert not wish("hex8_2p").paused
+    assert pause_of(ALL) is None
+    assert pause_of("hex8_2p") is None
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "explain", "models", "report"])

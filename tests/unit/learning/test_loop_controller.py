@@ -17,6 +17,7 @@ from ringrift.learning.facts import JobEnded, Noted
 from ringrift.learning.high_water import read_mark
 from ringrift.learning.ledger import Ledger, read_facts
 from ringrift.learning.loop import TrainingLoop
+from ringrift.learning.pauses import Pause, Pauses
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.status_writer import StatusWriter
 from ringrift.settings import Settings
@@ -359,5 +360,36 @@ def test_the_picture_counts_the_workers_that_were_asked_for(tmp_path):
         )
         writer._doctor.findings = healthy
         assert (await writer.picture("running")).workers == 2
+
+    at_a_site(scenario)
+
+
+def test_nothing_of_a_paused_config_is_ordered_or_claimed_until_it_goes_on():
+    async def scenario(site):
+        pauses = Pauses(site.engine.kv)
+        controller = await site.begin(FIRST, SECOND)
+        await controller.reconcile()
+        waiting = {item.id: item.group for item in await site.engine.queue.ready()}
+        assert set(waiting.values()) == {FIRST, SECOND}
+        await pauses.set(FIRST, Pause(reason="a look at it", by="anna", at_s=1.0))
+        claims = await site.engine.queue.claim(Claimant(worker="w"), lease_s=600.0, limit=100)
+        assert {claim.id for claim in claims} == {name for name, group in waiting.items() if group == SECOND}
+        ordered = controller.state(FIRST).facts
+        await controller.reconcile()
+        assert controller.state(FIRST).facts == ordered
+        assert {each.reason for each in controller.plans[FIRST].explanations} == {"paused: a look at it"}
+
+        again = await site.begin(FIRST, SECOND)  # another process takes over
+        await again.reconcile()
+        assert again.state(FIRST).facts == ordered
+        assert (
+            await site.engine.queue.claim(Claimant(worker="w", kinds=frozenset({"selfplay"})), lease_s=60.0)
+            == []
+        )
+
+        await pauses.end([FIRST])
+        await again.reconcile()
+        (claim,) = await site.engine.queue.claim(Claimant(worker="w"), lease_s=60.0)
+        assert claim.payload["config"] == FIRST
 
     at_a_site(scenario)
