@@ -18,7 +18,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.doctor import examine
 from ringrift.learning.doctor_findings import Finding, Level, Ward, read_diagnoses
 from ringrift.learning.facts import AnyFact
-from ringrift.learning.pauses import Pauses
+from ringrift.learning.pauses import ALL, Pauses
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
 from ringrift.runtime import Runtime
@@ -119,6 +119,7 @@ async def look_around(
         workers=await live_workers(kv),
         running=await running_jobs(kv),
         paused=paused,
+        run_paused=pauses.why_paused(ALL),
         damaged=await damaged_inputs(kv),
         disk_free_bytes=disk[0],
         disk_total_bytes=disk[1],

@@ -23,6 +23,7 @@ class Gate:
     reason: str = ""
     until_s: float | None = None
     news: Blocked | None = None  # what is to be written down of it
+    paused: bool = False  # closed on purpose, by a person
 
 
 OPEN = Gate(True)
@@ -33,7 +34,7 @@ def stage_gate(
 ) -> Gate:
     """Whether work of *stage* may be ordered."""
     if paused is not None:
-        return Gate(False, f"paused: {paused}")
+        return Gate(False, f"paused: {paused}", paused=True)
     block = state.blocks.get(stage)
     if block is not None and block.holds(now_s):
         return Gate(False, block.reason, block.until_s)

@@ -85,7 +85,7 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
         if gate.open:
             think(snapshot, made)
             continue
-        made.say(stage, gate.reason, until_s=gate.until_s)
+        made.say_closed(stage, gate)
         if gate.news is not None:
             made.decided.append(gate.news)
     made.decided += [

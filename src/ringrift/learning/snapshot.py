@@ -8,6 +8,7 @@ import msgspec
 
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.feedback_rules import NEUTRAL, Feedback
+from ringrift.learning.gates import Gate
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState, stage_of
 from ringrift.work.job_orders import JobOrder
@@ -55,6 +56,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     will: bool
     reason: str
     until_s: float | None = None
+    paused: bool = False  # it waits because somebody paused it
 
 
 @dataclass(slots=True)
@@ -67,6 +69,11 @@ class ConfigPlan:
 
     def say(self, stage: str, reason: str, *, will: bool = False, until_s: float | None = None) -> None:
         self.explanations.append(Explanation(stage=stage, will=will, reason=reason, until_s=until_s))
+
+    def say_closed(self, stage: str, gate: Gate) -> None:
+        self.explanations.append(
+            Explanation(stage=stage, will=False, reason=gate.reason, until_s=gate.until_s, paused=gate.paused)
+        )
 
     def want(self, kind: str, order: JobOrder, reason: str) -> None:
         wanted = Wanted(kind, order, reason)

@@ -91,20 +91,20 @@ class StatusWriter:
                 curve=controller.curves.of(state),
                 running=running,
                 share=shares[state.config],
-                paused=pauses.why_paused(state.config),
+                paused=pauses.of(state.config),
                 prices=self._settings.prices or {},
                 now_s=now_s,
                 held=controller.held(state.config),
                 idle=idle,
             )
             pictures[state.config] = config_status(state, around)
-        paused = pauses.of(ALL) is not None
+        paused = pauses.of(ALL)
         counts = await self._engine.queue.counts()
         return RunStatus(
             at_s=now_s,
             started_s=self._started_s,
             node=self._runtime.hostname,
-            state="paused" if paused and run_state == "running" else run_state,
+            state="paused" if paused is not None and run_state == "running" else run_state,
             workers=sum(worker.slots for worker in workers if not _only_prepares(worker)),
             configs=pictures,
             decisions=decisions(states),
@@ -112,6 +112,7 @@ class StatusWriter:
             findings=await self._findings(states),
             starting=start_status(states),
             worker_statistics=worker_statistics(states, workers, now_s),
+            paused=None if paused is None else msgspec.to_builtins(paused),
         )
 
     async def _findings(self, states: Sequence[ConfigState]) -> tuple[dict[str, Any], ...]:

@@ -245,6 +245,25 @@ def test_explain_says_stage_by_stage_what_happens_and_why():
     assert "said nothing of square8_2p" in ringrift("explain", "square8_2p").stdout
 
 
+def test_explain_and_status_tell_a_pause_as_such():
+    write_status(SampleRun(configs=TWO.configs, paused=True))
+    pretend_to_run()
+    found = [Explanation(stage="selfplay", will=False, reason="paused: the board is needed", paused=True)]
+    in_engine(lambda engine: engine.kv.put(EXPLAIN_PREFIX + quoted("hex8_2p"), msgspec.json.encode(found)))
+    assert answer("explain", "hex8_2p")["paused"] is None
+    ringrift("pause", "hex8_2p", "--reason", "the board is needed")
+    told = answer("explain", "hex8_2p")
+    assert (told["paused"]["reason"], told["stages"][0]["paused"]) == ("the board is needed", True)
+    shown = ringrift("explain", "hex8_2p").stdout
+    assert "hex8_2p is paused by" in shown
+    assert "Self-play  paused" in shown
+    config = answer("status")["configs"]["hex8_2p"]
+    assert (config["stage"], config["blocked"], config["paused"]["by"]) == ("paused", {}, "anna")
+    shown = ringrift("status").stdout
+    assert "the run is paused by anna" in shown
+    assert "waits" not in shown.split("last decisions")[0]
+
+
 # --- models ---------------------------------------------------------------------------------------------
 
 
