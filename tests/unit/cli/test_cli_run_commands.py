@@ -19,6 +19,7 @@ from ringrift.learning.snapshot import Explanation
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.work.emergency import get_emergency_stop
+from ringrift.work.worker_records import WorkerRecord, worker_key
 
 TWO = SampleRun(configs=("square8_2p", "hex8_2p"))
 
@@ -394,6 +395,77 @@ def test_what_is_claimed_is_listed_with_its_worker():
     (item,) = answer("queue", "list")
     assert (item["id"], item["holder"]) == ("held-1", "box/1")
     assert "box/1" in ringrift("queue", "list").stdout
+
+
+def a_worker(**changes):
+    fields = {
+        "name": "box-1", "node": "box", "pid": 1, "slots": 1, "busy": 1, "kinds": None,
+        "capabilities": ("cpu",), "cpus": 1, "gpus": 0, "memory_mb": 1, "memory_free_mb": 1, "load": 0.0, "started_s": 0.0, "at_s": 0.0,
+    }  # fmt: skip
+    record = WorkerRecord(**{**fields, **changes})
+    return lambda engine: engine.kv.put(worker_key(record.name), msgspec.json.encode(record))
+
+
+def listed(*arguments):
+    return {item["id"]: item for item in answer("queue", "list", *arguments)}
+
+
+def test_what_waits_is_listed_with_the_reason():
+    write_status(TWO)
+
+    async def fill(engine):
+        await engine.queue.add(
+            [
+                NewWork(kind="selfplay", id="plain", group="square8_2p", priority=75),
+                NewWork(kind="train", id="gpu", group="square8_2p", requires=frozenset({"gpu"})),
+                NewWork(kind="export", id="elsewhere", node="attic"),
+                NewWork(kind="export", id="next", group="square8_2p", after=("plain",)),
+                NewWork(kind="export", id="later", delay_s=600.0),
+                NewWork(kind="train", id="ours", group="hex8_2p"),
+                NewWork(kind="train", id="bad", attempts_max=1, priority=99),
+                NewWork(kind="tune", id="held", priority=98),
+            ]
+        )
+        bad, _ = await engine.queue.claim(Claimant(worker="box/1"), lease_s=60, limit=2)
+        await engine.queue.fail(bad.id, token=bad.token, error="out of memory")
+
+    in_engine(fill)
+    assert listed()["plain"]["why"] == "no worker is running"
+    in_engine(a_worker())
+    ringrift("pause", "hex8_2p", "--reason", "the board is needed")
+    found = listed()
+    assert {name: item["why"] for name, item in found.items() if item["listed"] == "waiting"} == {
+        "plain": "for a worker that is free",
+        "gpu": "no worker has what it requires: gpu",
+        "elsewhere": "only attic may do it, and no worker runs there",
+        "next": "needs plain",
+        "later": "not for 10 min more",
+        "ours": "paused: hex8_2p, the board is needed",
+    }
+    assert (found["bad"]["listed"], found["bad"]["why"]) == ("failed", "out of memory")
+    assert (found["held"]["listed"], found["held"]["holder"]) == ("running", "box/1")
+    plain = found["plain"]
+    assert (plain["kind"], plain["config"], plain["priority"]) == ("selfplay", "square8_2p", 75)
+    assert 0 <= plain["age_s"] < 600
+    ringrift("pause")
+    assert {item["why"].split(":")[0] for item in listed("--state", "waiting").values()} == {"paused"}
+
+
+def test_the_list_of_the_queue_has_filters_and_says_what_it_leaves_out():
+    items = [NewWork(kind="selfplay", id=f"a{n}", group="square8_2p") for n in range(5)]
+    items.append(NewWork(kind="train", id="b", group="hex8_2p"))
+    in_engine(lambda engine: engine.queue.add(items))
+    assert list(listed("--config", "hex8_2p")) == list(listed("--kind", "train")) == ["b"]
+    assert listed("--state", "failed") == {}
+    assert "Nothing runs" in ringrift("queue", "list", "--state", "failed").stdout
+    cut = ringrift("queue", "list", "--limit", "3")
+    assert "more items are waiting than the 3 listed" in cut.stderr
+    assert len(listed("--limit", "6")) == 6
+    assert "more" not in ringrift("queue", "list", "--limit", "6").stderr
+    shown = ringrift("queue", "list").stdout
+    assert "hex8_2p" in shown
+    assert "no worker is running" in shown
+    assert "is not one of" in ringrift("queue", "list", "--state", "lost", code=2).stderr
 
 
 # --- report ---------------------------------------------------------------------------------------------
