@@ -400,7 +400,8 @@ def test_what_is_claimed_is_listed_with_its_worker():
 def a_worker(**changes):
     fields = {
         "name": "box-1", "node": "box", "pid": 1, "slots": 1, "busy": 1, "kinds": None,
-        "capabilities": ("cpu",), "cpus": 1, "gpus": 0, "memory_mb": 1, "memory_free_mb": 1, "load": 0.0, "started_s": 0.0, "at_s": 0.0,
+        "capabilities": ("cpu",), "cpus": 1, "gpus": 0, "memory_mb": 1, "memory_free_mb": 1, "load": 0.0,
+        "started_s": 0.0, "at_s": 0.0,
     }  # fmt: skip
     record = WorkerRecord(**{**fields, **changes})
     return lambda engine: engine.kv.put(worker_key(record.name), msgspec.json.encode(record))
