@@ -84,7 +84,7 @@ def stop(timeout: str, as_json: bool) -> None:
 
 async def _pause(engine: Engine, config: str | None, reason: str) -> dict[str, Any]:
     whom = ALL if config is None else await require_config(engine.kv, config)
-    pause = Pause(reason=reason, by=_user(), at_s=system_runtime().now_s())
+    pause = Pause(reason=reason, by=user_name(), at_s=system_runtime().now_s())
     await Pauses(engine.kv).set(whom, pause)
     return {"config": whom, "paused": True, "reason": pause.reason}
 
@@ -108,7 +108,8 @@ async def _resume(engine: Engine, config: str | None, *, clear_emergency: bool) 
     }
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who gives the command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in some containers
