@@ -13,6 +13,8 @@ from enum import StrEnum
 from ringrift.daemons.types import DaemonType
 
 NOT_LEADER = "not the leader"
+BACKPRESSURE = "backpressure"
+OPERATOR = "asked for"
 STOPPED_BY_PERSON = "stopped by a person"
 # Who counts on such a daemon starts all the same: it runs elsewhere, or somebody chose to do without it.
 DONE_WITHOUT = frozenset({NOT_LEADER, STOPPED_BY_PERSON})

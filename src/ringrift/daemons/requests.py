@@ -128,7 +128,7 @@ class RequestCarrier:
                 and request.holds_down
                 and (unit := self._unit(request.daemon)) is not None
             ):
-                unit.holds[STOPPED_BY_PERSON] = None
+                _hold(unit, request)
                 await self._note(request, entry.revision)
 
     async def run(self) -> None:
@@ -163,7 +163,7 @@ class RequestCarrier:
         if first:
             log.info("daemons.requested", daemon=request.daemon, want=str(request.want), by=request.by)
         if request.want is Want.STOP or (request.want is Want.RESTART and first):
-            problem = await self._stop(daemon)
+            problem = await self._stop(unit, request)
         if request.want is not Want.STOP and not problem:
             unit.holds.pop(STOPPED_BY_PERSON, None)
             self._manager.clear_permanently_failed(daemon)
@@ -171,12 +171,11 @@ class RequestCarrier:
                 problem = unit.info.last_error or self._manager.why(daemon) or "it did not start"
         await self._note(request, revision, problem=problem)
 
-    async def _stop(self, daemon: DaemonType) -> str:
+    async def _stop(self, unit: Unit, request: DaemonRequest) -> str:
         """Hold it down and wait for its end; return why it is still there."""
         supervisor, config = self._manager.supervisor, self._manager.config
-        unit = supervisor.units[daemon]
-        unit.holds[STOPPED_BY_PERSON] = None
-        supervisor.look([daemon])
+        _hold(unit, request)
+        supervisor.look([unit.daemon_type])
         until_s = (
             self._runtime.monotonic_s() + config.shutdown_timeout + config.force_kill_timeout + ENDS_WITHIN_S
         )
@@ -201,6 +200,11 @@ class RequestCarrier:
     def _unit(self, name: str) -> Unit | None:
         units = self._manager.supervisor.units
         return next((unit for daemon, unit in units.items() if daemon.value == name), None)
+
+
+def _hold(unit: Unit, request: DaemonRequest) -> None:
+    unit.holds[STOPPED_BY_PERSON] = None
+    unit.causes[STOPPED_BY_PERSON] = ", ".join(each for each in (request.by, request.reason) if each)
 
 
 def _read(entry: Entry) -> DaemonRequest | None:

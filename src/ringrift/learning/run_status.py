@@ -139,6 +139,8 @@ class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
     who_plays: str = ""  # both in words, and how far apart they are
     held_back: str = ""  # what holds its learning back most, in one sentence with its number
     paused: dict[str, Any] | None = None  # who stopped it on purpose: {reason, by, at_s}; it is no block
+    rows_collected: int = 0  # of those that no training was offered: the next ones need them
+    games_collected: int = 0  # of those that are unchecked: their check is not due yet
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,6 +66,8 @@ class ConfigPlan:
     decided: list[AnyFact] = field(default_factory=list)
     wanted: list[Wanted] = field(default_factory=list)
     explanations: list[Explanation] = field(default_factory=list)
+    rows_collected: int = 0  # that no training was offered, and that are no backlog
+    games_collected: int = 0  # that are not checked, and are no backlog either
 
     def say(self, stage: str, reason: str, *, will: bool = False, until_s: float | None = None) -> None:
         self.explanations.append(Explanation(stage=stage, will=will, reason=reason, until_s=until_s))

@@ -108,7 +108,17 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         who_plays=who_plays(state),
         held_back="" if paused is not None else _held_back(state, around),
         paused=None if paused is None else msgspec.to_builtins(paused),
+        **_collected(state, around, trained=0 if trained_on is None else trained_on.rows_generated),
     )
+
+
+def _collected(state: ConfigState, around: AroundConfig, *, trained: int) -> dict[str, int]:
+    """What is there and waits on purpose: all of it while somebody has paused the config."""
+    if around.paused is not None:
+        unchecked = state.totals[f"games {ShardState.UNCHECKED}"]
+        return {"rows_collected": max(0, state.rows - trained), "games_collected": unchecked}
+    plan = around.plan or ConfigPlan()
+    return {"rows_collected": plan.rows_collected, "games_collected": plan.games_collected}
 
 
 def _held_back(state: ConfigState, around: AroundConfig) -> str:
@@ -126,7 +136,7 @@ def _blocked(state: ConfigState, rules: LearningRules, *, now_s: float) -> dict[
     return {
         stage: {"reason": gate.reason, "until_s": gate.until_s}
         for stage, gate in gates.items()
-        if not gate.open
+        if not gate.open and not gate.paused
     }
 
 

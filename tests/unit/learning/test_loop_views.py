@@ -8,8 +8,10 @@ from ringrift.learning.feedback_rules import feedback, gauntlet_of
 from ringrift.learning.generator import who_plays
 from ringrift.learning.orders import evaluate_order
 from ringrift.learning.pauses import Pause
+from ringrift.learning.plan import plan
 from ringrift.learning.promotion import Pairing
 from ringrift.learning.run_status import Curve
+from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.status_view import AroundConfig, config_status, cost
 from ringrift.testing.sample_run import SampleRun
 from ringrift.web.run_metrics import run_metrics
@@ -134,6 +136,21 @@ def test_what_failed_is_told_as_blocked_also_while_its_config_is_paused():
     story.write(Blocked(at_s=story.now_s, stage="train", reason="out of memory", until_s=story.now_s + 60))
     told = config_status(story.state, around_of(story, paused=Pause(by="anna")))
     assert (told.stage, list(told.blocked)) == ("paused", ["train"])
+
+
+def test_what_waits_because_its_config_is_paused_is_no_backlog():
+    story = Story()
+    story.play()
+    told = config_status(story.state, around_of(story, plan=plan(snapshot_of(story))))
+    assert told.games_unchecked > 0
+    later = config_status(story.state, around_of(story, plan=plan(snapshot_of(story, later_s=3600.0))))
+    assert later.games_collected < told.games_unchecked, "their check has been due for an hour"
+    paused = config_status(story.state, around_of(story, paused=Pause(by="anna")))
+    assert paused.games_collected == paused.games_unchecked
+
+
+def snapshot_of(story, *, later_s=0.0):
+    return Snapshot(story.state, RULES, story.now_s + later_s)
 
 
 def metrics_of(status):
