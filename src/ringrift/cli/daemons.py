@@ -21,7 +21,7 @@ from ringrift.cli.options import as_json, has_run, on_data_folder
 from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import duration
 from ringrift.daemons.registry import DaemonSpec, product_registry
-from ringrift.daemons.requests import DaemonRequest, DaemonRequests, Want, require_daemon, what_it_means
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, require_daemon, what_it_means
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
@@ -73,7 +73,7 @@ def daemons(context: click.Context, available: bool, as_json: bool) -> None:
 @on_data_folder
 def stop(name: str, reason: str, as_json: bool) -> None:
     """Stop a daemon of the run, until somebody starts it again; also over restarts of the run."""
-    _ask_for(Want.STOP, name, reason, as_json=as_json)
+    _ask_for(DaemonVerb.STOP, name, reason, as_json=as_json)
 
 
 @daemons.command("start")
@@ -83,7 +83,7 @@ def stop(name: str, reason: str, as_json: bool) -> None:
 @on_data_folder
 def start(name: str, reason: str, as_json: bool) -> None:
     """Start a daemon of the run, in this run and in those to come; ends a stop."""
-    _ask_for(Want.START, name, reason, as_json=as_json)
+    _ask_for(DaemonVerb.START, name, reason, as_json=as_json)
 
 
 @daemons.command("restart")
@@ -93,22 +93,22 @@ def start(name: str, reason: str, as_json: bool) -> None:
 @on_data_folder
 def restart(name: str, reason: str, as_json: bool) -> None:
     """Stop a daemon of the run and start it again; ends a stop."""
-    _ask_for(Want.RESTART, name, reason, as_json=as_json)
+    _ask_for(DaemonVerb.RESTART, name, reason, as_json=as_json)
 
 
-def _ask_for(want: Want, name: str, reason: str, *, as_json: bool) -> None:
+def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None:
     with plain_errors():
         daemon = require_daemon(name)
         if unavailable := product_registry()[DaemonType(daemon)].unavailable_reason:
             raise ConfigError(f"{daemon} cannot be asked to {want}: {unavailable}")
         runs = is_master_loop_running()
-        if want is Want.RESTART and not runs:
-            want = Want.START  # with the next run it starts afresh
+        if want is DaemonVerb.RESTART and not runs:
+            want = DaemonVerb.START  # with the next run it starts afresh
         request = DaemonRequest(
             daemon=daemon, want=want, reason=reason, by=user_name(), at_s=system_runtime().now_s()
         )
         done = change_engine(lambda engine: _request(engine, request, runs=runs))
-    means = what_it_means(daemon) if want is Want.STOP else ""
+    means = what_it_means(daemon) if want is DaemonVerb.STOP else ""
     failed = runs and (done.done_s is None or bool(done.problem))
     if as_json:
         print_json({**msgspec.to_builtins(done), "running": runs, "means": means})
@@ -139,8 +139,8 @@ async def _request(engine: Engine, request: DaemonRequest, *, runs: bool) -> Dae
         return request
 
 
-_DEEDS = {Want.STOP: "is stopped", Want.START: "is started", Want.RESTART: "was restarted"}
-_NEXT = {Want.STOP: "stays stopped", Want.START: "starts", Want.RESTART: "starts"}
+_DEEDS = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonVerb.RESTART: "was restarted"}
+_NEXT = {DaemonVerb.STOP: "stays stopped", DaemonVerb.START: "starts", DaemonVerb.RESTART: "starts"}
 
 
 def _told(done: DaemonRequest, *, runs: bool) -> str:

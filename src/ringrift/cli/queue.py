@@ -162,7 +162,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ListedItem:
     """One item as it is listed."""
 
     item: WorkItem
@@ -188,7 +188,7 @@ class Line:
         return _document(self.item) | listed
 
 
-async def _listed(engine: Engine, chosen: Chosen) -> tuple[list[Line], list[str]]:
+async def _listed(engine: Engine, chosen: Chosen) -> tuple[list[ListedItem], list[str]]:
     """The lines, and in words how much was left out."""
     queue, now_s = engine.queue, system_runtime().now_s()
     # One more than is shown tells whether there are more; with a filter, what it leaves out is read, too.
@@ -203,7 +203,7 @@ async def _listed(engine: Engine, chosen: Chosen) -> tuple[list[Line], list[str]
     if FAILED in found:
         found[FAILED] += await queue.dead(limit=reach)
     reasons = Reasons(await Pauses(engine.kv).read(), await live_workers(engine.kv), now_s)
-    lines, more = list[Line](), list[str]()
+    lines, more = list[ListedItem](), list[str]()
     for state in STATES:
         of_state = [item for item in found.get(state, ()) if chosen.has(item)]
         lines += [reasons.line(item, state) for item in of_state[: chosen.limit]]
@@ -222,14 +222,14 @@ class Reasons:
     workers: Sequence[WorkerRecord]
     now_s: float
 
-    def line(self, item: WorkItem, state: str) -> Line:
+    def line(self, item: WorkItem, state: str) -> ListedItem:
         if state == RUNNING:
             left = duration((item.lease_until_s or self.now_s) - self.now_s)
             attempt = f"attempt {item.attempts} of {item.attempts_max}, lease {left}"
-            return Line(item, state, f"on {item.holder}: {attempt}", self.now_s - item.changed_s)
+            return ListedItem(item, state, f"on {item.holder}: {attempt}", self.now_s - item.changed_s)
         if state == FAILED:
-            return Line(item, state, _one_line(item.error), self.now_s - item.changed_s)
-        return Line(item, state, self.why_waiting(item), self.now_s - item.added_s)
+            return ListedItem(item, state, _one_line(item.error), self.now_s - item.changed_s)
+        return ListedItem(item, state, self.why_waiting(item), self.now_s - item.added_s)
 
     def why_waiting(self, item: WorkItem) -> str:
         """The reason that lasts longest first: a person's, then other work, time, and who could do it."""

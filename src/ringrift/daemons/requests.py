@@ -42,7 +42,7 @@ MEANS: Mapping[str, str] = {
 }
 
 
-class Want(StrEnum):
+class DaemonVerb(StrEnum):
     """What may be asked for."""
 
     STOP = "stop"
@@ -54,7 +54,7 @@ class DaemonRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody wants of one daemon: `daemons/request/<name>`."""
 
     daemon: str
-    want: Want
+    want: DaemonVerb
     reason: str = ""
     by: str = ""
     at_s: float = 0.0
@@ -63,7 +63,7 @@ class DaemonRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds_down(self) -> bool:
-        return self.want is Want.STOP
+        return self.want is DaemonVerb.STOP
 
 
 class DaemonRequests:
@@ -162,9 +162,9 @@ class RequestCarrier:
         problem = ""
         if first:
             log.info("daemons.requested", daemon=request.daemon, want=str(request.want), by=request.by)
-        if request.want is Want.STOP or (request.want is Want.RESTART and first):
+        if request.want is DaemonVerb.STOP or (request.want is DaemonVerb.RESTART and first):
             problem = await self._stop(unit, request)
-        if request.want is not Want.STOP and not problem:
+        if request.want is not DaemonVerb.STOP and not problem:
             unit.holds.pop(STOPPED_BY_PERSON, None)
             self._manager.clear_permanently_failed(daemon)
             if not await self._manager.start(daemon):

@@ -92,7 +92,9 @@ def closed_stages(manager: DaemonReader | None) -> dict[str, ClosedStage]:
     how much is free, and stages of a daemon that the profile leaves out are planned all the same.
     """
     closed: dict[str, ClosedStage] = {}
-    for stage, daemon in STAGE_DAEMONS.items() if manager is not None else ():
+    if manager is None:
+        return closed
+    for stage, daemon in STAGE_DAEMONS.items():
         for reason in (STOPPED_BY_PERSON, OPERATOR, BACKPRESSURE):
             if told := manager.why_resting(daemon, reason):
                 by_person = reason != BACKPRESSURE

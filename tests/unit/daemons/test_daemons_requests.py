@@ -12,8 +12,8 @@ from ringrift.daemons.requests import (
     REQUESTS,
     DaemonRequest,
     DaemonRequests,
+    DaemonVerb,
     RequestCarrier,
-    Want,
     require_daemon,
     what_it_means,
 )
@@ -78,7 +78,7 @@ def test_a_stop_acts_on_the_live_run_and_lasts_over_restarts_until_a_start():
     async def main():
         run = Run()
         async with run.alive() as manager:
-            done = await run.ask(BASE, Want.STOP, "the board is needed")
+            done = await run.ask(BASE, DaemonVerb.STOP, "the board is needed")
             assert (done.problem, done.reason, done.by) == ("", "the board is needed", "anna")
             assert run.daemons[BASE].alive == 0
             assert STOPPED_BY_PERSON in manager.why(BASE)
@@ -89,7 +89,7 @@ def test_a_stop_acts_on_the_live_run_and_lasts_over_restarts_until_a_start():
             assert run.daemons[BASE].lives == 0
             assert run.daemons[NEEDS_IT].alive == 1, "as in the run before"
             assert STOPPED_BY_PERSON in manager.why(BASE)
-            assert (await run.ask(BASE, Want.START)).problem == ""
+            assert (await run.ask(BASE, DaemonVerb.START)).problem == ""
             assert manager.is_running(BASE)
         async with run.alive() as manager:
             assert manager.is_running(BASE)
@@ -100,7 +100,7 @@ def test_a_stop_acts_on_the_live_run_and_lasts_over_restarts_until_a_start():
 def test_a_stop_of_a_run_that_is_down_holds_from_its_next_start():
     async def main():
         run = Run()
-        await run.requests.ask(DaemonRequest(daemon=BASE.value, want=Want.STOP, by="anna", at_s=1.0))
+        await run.requests.ask(DaemonRequest(daemon=BASE.value, want=DaemonVerb.STOP, by="anna", at_s=1.0))
         async with run.alive():
             assert run.daemons[BASE].lives == 0
             assert (await run.requests.get(BASE.value)).done_s is not None
@@ -113,7 +113,7 @@ def test_a_daemon_that_the_run_would_not_start_is_started_in_this_and_the_next_r
         run = Run()
         async with run.alive() as manager:
             assert run.daemons[OTHER].lives == 0
-            await run.ask(OTHER, Want.START)
+            await run.ask(OTHER, DaemonVerb.START)
             assert manager.is_running(OTHER)
         async with run.alive() as manager:
             await run.runtime.sleep(1)
@@ -126,7 +126,7 @@ def test_a_restart_gives_the_daemon_a_second_life_once():
     async def main():
         run = Run()
         async with run.alive() as manager:
-            assert (await run.ask(BASE, Want.RESTART)).problem == ""
+            assert (await run.ask(BASE, DaemonVerb.RESTART)).problem == ""
             await run.runtime.sleep(60)
             assert manager.is_running(BASE)
             assert run.daemons[BASE].lives == 2
@@ -142,7 +142,7 @@ def test_a_start_that_fails_is_answered_with_the_error():
     async def main():
         run = Run()
         async with run.alive(auto_export=NeverReady()):
-            done = await run.ask(OTHER, Want.START)
+            done = await run.ask(OTHER, DaemonVerb.START)
             assert "no such disk" in done.problem
 
     in_simulation(main)
@@ -154,8 +154,8 @@ def test_what_is_no_request_keeps_nobody_from_being_heard():
         await run.kv.put(f"{REQUESTS}auto_sync", b"{")
         async with run.alive():
             await run.kv.put(f"{REQUESTS}elo_sync", b"[]")
-            await run.requests.ask(DaemonRequest(daemon="gone", want=Want.STOP))
-            await run.ask(BASE, Want.STOP)
+            await run.requests.ask(DaemonRequest(daemon="gone", want=DaemonVerb.STOP))
+            await run.ask(BASE, DaemonVerb.STOP)
             assert run.daemons[BASE].alive == 0
             assert "no daemon gone" in (await run.requests.get("gone")).problem
 

@@ -9,7 +9,7 @@ import msgspec
 from learning_story import RULES
 
 from ringrift.daemons.manager import DaemonManager
-from ringrift.daemons.requests import DaemonRequest, DaemonRequests, RequestCarrier, Want
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant, WorkState
@@ -498,7 +498,7 @@ def test_a_stopped_coordinator_orders_no_games_and_is_no_failure():
     async def scenario(site, router, manager, controller):
         requests = DaemonRequests(site.engine.kv)
         await requests.ask(
-            DaemonRequest(daemon=COORDINATOR.value, want=Want.STOP, by="anna", reason="a test")
+            DaemonRequest(daemon=COORDINATOR.value, want=DaemonVerb.STOP, by="anna", reason="a test")
         )
         await RequestCarrier(site.engine.kv, manager, site.runtime).before_start()
         await controller.reconcile()
