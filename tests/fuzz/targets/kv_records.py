@@ -9,6 +9,7 @@ import msgspec
 from tests.fuzz.mutation import mutated_json
 
 from ringrift.bootstrap.control_lease import ControlHolder, _holder
+from ringrift.daemons.requests import DaemonRequest
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.away import _Away
 from ringrift.data.capacity import DiskState
@@ -70,7 +71,7 @@ OF_DATA = (
     *(TransactionRecord, _PathClaim, TransferRecord, WriteThrough),
 )
 OF_THE_ENGINE = (
-    *(Champion, DataDecision, Diagnosis, OptimizationRun, Recalled, Reservation, RunChoice),
+    *(Champion, DaemonRequest, DataDecision, Diagnosis, OptimizationRun, Recalled, Reservation, RunChoice),
     *(RunningRecord, RunStatus, SetAsideRecord, StateNotice, Subscriber, TrainingJob, Pause, WorkerRecord),
 )
 OWN: tuple[tuple[str, Callable[[Entry], object]], ...] = (
