@@ -133,20 +133,25 @@ class RequestCarrier:
 
     async def run(self) -> None:
         """Start what was asked for before this run, then carry out what is asked for; until cancelled."""
+        begun = False
+        while True:
+            try:
+                if not begun:
+                    await self._start_asked_for()
+                    begun = True
+                async for change in self._kv.watch(REQUESTS, after=self._seen):
+                    if change.value is not None:
+                        await self._take(Entry(key=change.key, value=change.value, revision=change.revision))
+                    self._seen = change.revision
+            except RingRiftError as error:  # the store is away, or not ours any more; the lease sees to that
+                log.warning("daemons.requests_unread", error=str(error))
+                await self._runtime.sleep(AGAIN_S)
+
+    async def _start_asked_for(self) -> None:
         for entry in await self._kv.entries(REQUESTS):
             request = _read(entry)
             if request is not None and not request.holds_down:
                 await self._carry_out(request, entry.revision)
-        while True:
-            try:
-                async for change in self._kv.watch(REQUESTS, after=self._seen):
-                    self._seen = change.revision
-                    if change.value is not None:
-                        entry = Entry(key=change.key, value=change.value, revision=change.revision)
-                        await self._take(entry)
-            except RingRiftError as error:  # the store is away, or not ours any more; the lease sees to that
-                log.warning("daemons.requests_unread", error=str(error))
-                await self._runtime.sleep(AGAIN_S)
 
     async def _take(self, entry: Entry) -> None:
         request = _read(entry)
