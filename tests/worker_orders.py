@@ -54,7 +54,7 @@ class Bench:
         order = JobOrder(config="connect_four_2p", params=params, inputs=inputs or {}, **fields)
         payload = order.as_payload()
         (item_id,) = await self.engine.queue.add(
-            [NewWork(kind=kind, payload=payload, attempts_max=attempts_max)]
+            [NewWork(kind=kind, payload=payload, attempts_max=attempts_max, group=order.config)]
         )
         return item_id
 

@@ -254,6 +254,32 @@ def test_a_problem_that_the_doctor_found_looks_like_one(site, visit):
     assert (badge.inner_text(), badge.get_attribute("data-level")) == ("problem", "bad")
 
 
+def colors(visitor, selector):
+    return visitor.page.locator(selector).first.evaluate(
+        "node => [getComputedStyle(node).color, getComputedStyle(node).backgroundColor]"
+    )
+
+
+def test_a_pause_is_no_fault_and_has_a_color_of_its_own(site, visit):
+    blocked = {"train": {"reason": "3 failures in a row: out of memory", "until_s": None}}
+    site.show(changed(ONE, "square8_2p", stage="blocked", blocked=blocked))
+    visitor = visit()
+    visitor.wait_for_text("#blocks", "out of memory")
+    bad = colors(visitor, "#blocks .block")
+    assert visitor.page.locator("#pause").is_hidden()
+    site.show(SampleRun(paused=True))
+    visitor.wait_for_text("#pause", "Paused by anna")
+    assert "the machine is needed" in visitor.text("#pause")
+    assert visitor.page.locator("#blocks .block").count() == 0
+    assert visitor.page.locator('#stages [data-state="blocked"]').count() == 0
+    assert visitor.page.locator('#stages [data-state="paused"]').count() == 5
+    assert colors(visitor, "#pause") != bad
+    assert visitor.page.locator("#state").get_attribute("data-level") == "calm"
+    assert visitor.page.locator("#banner").get_attribute("data-level") == "calm"
+    assert colors(visitor, "#banner") == colors(visitor, "#pause")
+    assert visitor.complaints == []
+
+
 # --- the key --------------------------------------------------------------------------------------------
 
 

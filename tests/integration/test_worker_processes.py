@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 from held_job import STEPS, held_command
-from ringrift.engine.ports import WorkState
+from ringrift.engine.ports import NewWork, WorkState
 from ringrift.jobs.shards.reader import open_shard
+from ringrift.learning.pauses import Pause, Pauses
+from ringrift.work.job_orders import JobOrder
 from ringrift.work.worker_records import live_workers, running_jobs
 from worker_orders import is_alive, use_command, worker_bench
 
@@ -301,3 +303,34 @@ async def test_cores_that_this_machine_does_not_have_are_no_reason_not_to_run(tm
         done = await bench.until_state(item_id, DONE, DEAD)
         assert done.state is DONE, done.error
         assert "job.cores_not_bound" in bench.logs()
+
+
+QUICK = (
+    TALKING
+    + """
+    say(event="result", status="done", exit_code=0)
+"""
+)
+
+
+@pytest.mark.timeout(400)
+async def test_workers_of_other_processes_start_nothing_that_is_paused(tmp_path):
+    use_command(tmp_path, "export", QUICK)
+    async with worker_bench(tmp_path) as bench:
+        pauses = Pauses(bench.engine.kv)
+        await pauses.set(CONFIG, Pause(reason="a look at it", by="anna"))
+        paused = await bench.order("export", {"out": "{out}"})
+        (free,) = await bench.engine.queue.add(
+            [
+                NewWork(
+                    kind="export", payload=JobOrder(config="other_2p", params={"out": "{out}"}).as_payload()
+                )
+            ]
+        )
+        for name in ("w1", "w2"):
+            bench.start_worker(name)
+        await bench.until_state(free, DONE)
+        item = await bench.engine.queue.get(paused)
+        assert (item.state, item.attempts) == (READY, 0)
+        await pauses.end([CONFIG])
+        await bench.until_state(paused, DONE)

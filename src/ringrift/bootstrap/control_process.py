@@ -16,6 +16,7 @@ from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coo
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.bootstrap.run_options import get_run_options, settle_run_options
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
+from ringrift.daemons.requests import RequestCarrier
 from ringrift.daemons.types import DaemonType
 from ringrift.data.plane import close_data_plane
 from ringrift.engine.fencing import fenced
@@ -67,9 +68,13 @@ async def run_control_process(
         stack.push_async_callback(shutdown_all_coordinators, timeout_seconds=SHUTDOWN_S_MAX)
         manager = get_daemon_manager()
         stack.push_async_callback(manager.shutdown)
+        requests = RequestCarrier(engine.kv, manager, system_runtime())
+        await requests.before_start()
         results = await _unless_stopped(manager.start_profile(profile), stop, keeping)
         if results is None:
             return
+        carrying = asyncio.create_task(requests.run(), name="daemon requests")
+        stack.push_async_callback(_end, [carrying])
         local = _workers(choice.workers, lease)
         workers = [asyncio.create_task(worker.run()) for worker in local]
         stack.push_async_callback(_end, workers)
@@ -81,7 +86,7 @@ async def run_control_process(
                 status,
             )
         )
-        await _until_over(stop, [keeping, *workers])
+        await _until_over(stop, [keeping, carrying, *workers])
 
 
 async def _take_control(stack: AsyncExitStack) -> tuple[Engine, ControlLease, asyncio.Task[None]]:

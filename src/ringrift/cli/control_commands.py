@@ -14,13 +14,13 @@ from ringrift.bootstrap.master_loop import MasterLoop, read_master_loop
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.data_folder import change_engine
 from ringrift.cli.durations import parse_duration
-from ringrift.cli.known_configs import configs_of, require_config
+from ringrift.cli.known_configs import require_config
 from ringrift.cli.options import as_json, check_data_folder, on_data_folder
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import duration
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.learning.wishes import ALL, Wish, Wishes
+from ringrift.learning.pauses import ALL, Pause, Pauses
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.emergency import get_emergency_stop
@@ -37,10 +37,11 @@ one_or_all = click.argument("config", required=False, help="A config of the run;
 @as_json
 @on_data_folder
 def pause(config: str | None, reason: str, as_json: bool) -> None:
-    """Order no new jobs, for one config or for all; what runs goes on to its end."""
+    """Start no job of one config, or of all, also none that waits; what runs goes on to its end."""
     with plain_errors():
         answer = change_engine(lambda engine: _pause(engine, config, reason))
-    _tell(answer, as_json, f"{_whom(config)} will order no new jobs; `ringrift resume` lets it go on")
+    again = "ringrift resume" if config is None else f"ringrift resume {config}"
+    _tell(answer, as_json, f"{_whom(config)} is paused: no job of it starts; `{again}` lets it go on")
 
 
 @click.command()
@@ -53,7 +54,7 @@ def resume(config: str | None, clear_emergency: bool, as_json: bool) -> None:
     with plain_errors():
         answer = change_engine(lambda engine: _resume(engine, config, clear_emergency=clear_emergency))
     cleared = answer["emergency_cleared"]
-    text = f"{_whom(config)} may order jobs again"
+    text = f"{_whom(config)} may start jobs again" if answer["resumed"] else f"{_whom(config)} was not paused"
     text += f"; the emergency stop is over ({cleared})" if cleared else ""
     if answer["still_paused"]:
         text += f"; but the whole run is paused ({answer['still_paused']}): `ringrift resume`"
@@ -83,33 +84,32 @@ def stop(timeout: str, as_json: bool) -> None:
 
 async def _pause(engine: Engine, config: str | None, reason: str) -> dict[str, Any]:
     whom = ALL if config is None else await require_config(engine.kv, config)
-    wish = _wish(paused=True, reason=reason)
-    await Wishes(engine.kv).set(whom, wish)
-    return {"config": whom, "paused": True, "reason": wish.reason}
+    pause = Pause(reason=reason, by=user_name(), at_s=system_runtime().now_s())
+    await Pauses(engine.kv).set(whom, pause)
+    return {"config": whom, "paused": True, "reason": pause.reason}
 
 
 async def _resume(engine: Engine, config: str | None, *, clear_emergency: bool) -> dict[str, Any]:
-    wishes, emergency = Wishes(engine.kv), get_emergency_stop()
-    known = await configs_of(engine.kv)
-    whom = (ALL, *known) if config is None else (await require_config(engine.kv, config),)
-    await wishes.resume(whom, _wish(paused=False, reason=""))
-    whole = await wishes.get(ALL)
+    pauses, emergency = Pauses(engine.kv), get_emergency_stop()
+    if config is None:
+        resumed = await pauses.end_all()
+    else:
+        resumed = await pauses.end([await require_config(engine.kv, config)])
+    whole = await pauses.get(ALL)
     cleared = await emergency.clear() if clear_emergency else None
     notice = await emergency.notice()
     return {
         "config": ALL if config is None else config,
         "paused": False,
-        "still_paused": whole.reason or f"by {whole.by}" if whole is not None and whole.paused else "",
+        "resumed": resumed,
+        "still_paused": "" if whole is None else whole.why,
         "emergency_cleared": "" if cleared is None else cleared.reason,
         "emergency": "" if notice is None else notice.reason,
     }
 
 
-def _wish(*, paused: bool, reason: str) -> Wish:
-    return Wish(paused=paused, reason=reason, by=_user(), at_s=system_runtime().now_s())
-
-
-def _user() -> str:
+def user_name() -> str:
+    """Who gives the command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in some containers

@@ -1,31 +1,55 @@
-"""`ringrift daemons`: every daemon type, whether it can run here, and how it is."""
+"""`ringrift daemons`: every daemon type, whether it can run here and how it is; stopping and starting one.
+
+A request goes through the store: the manager of the run carries it out, now or at its next start.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import click
+import msgspec
 
 from ringrift.bootstrap.master_loop import is_master_loop_running
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.control import running_status
-from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.control_commands import user_name
+from ringrift.cli.data_folder import ask_engine, change_engine
+from ringrift.cli.options import as_json, has_run, on_data_folder
 from ringrift.cli.terminal import console, print_table
+from ringrift.cli.wording import duration
 from ringrift.daemons.registry import DaemonSpec, product_registry
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, require_daemon, what_it_means
+from ringrift.daemons.types import DaemonType
+from ringrift.engine.ports import Engine
+from ringrift.errors import ConfigError
+from ringrift.runtime import system_runtime
 
 UNAVAILABLE, UNKNOWN, STOPPED = "unavailable", "unknown", "stopped"
+ANSWER_S_MAX = 60.0  # a daemon that does not end is given up before
+LOOK_EVERY_S = 0.2
+
+one_daemon = click.argument("name", help="The daemon's name, as `ringrift daemons` lists it.")
+with_reason = click.option("--reason", default="", help="Shown to everybody who looks.")
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--available", is_flag=True, help="Leave out what cannot run yet.")
 @as_json
 @on_data_folder
-def daemons(available: bool, as_json: bool) -> None:
-    """List all daemon types: state, capability, and why one is unavailable."""
+@click.pass_context
+def daemons(context: click.Context, available: bool, as_json: bool) -> None:
+    """List all daemon types: state, capability, and why one is unavailable or stopped."""
+    if context.invoked_subcommand is not None:
+        return
     with plain_errors():
         status = running_status()
         runs = status is not None or is_master_loop_running()
-        rows = [_row(spec, status, unseen=UNKNOWN if runs else STOPPED) for spec in product_registry()]
+        asked = ask_engine(lambda engine: DaemonRequests(engine.kv).all()) if has_run() else {}
+        unseen = UNKNOWN if runs else STOPPED
+        rows = [_row(spec, status, asked, unseen=unseen) for spec in product_registry()]
     able, known = sum(row["available"] for row in rows), len(rows)
     if available:
         rows = [row for row in rows if row["available"]]
@@ -42,15 +66,106 @@ def daemons(available: bool, as_json: bool) -> None:
     console().print(f"\n{able} of {known} can run in this version{where}.")
 
 
-def _row(spec: DaemonSpec, status: dict[str, Any] | None, *, unseen: str) -> dict[str, Any]:
+@daemons.command("stop")
+@one_daemon
+@with_reason
+@as_json
+@on_data_folder
+def stop(name: str, reason: str, as_json: bool) -> None:
+    """Stop a daemon of the run, until somebody starts it again; also over restarts of the run."""
+    _ask_for(DaemonVerb.STOP, name, reason, as_json=as_json)
+
+
+@daemons.command("start")
+@one_daemon
+@with_reason
+@as_json
+@on_data_folder
+def start(name: str, reason: str, as_json: bool) -> None:
+    """Start a daemon of the run, in this run and in those to come; ends a stop."""
+    _ask_for(DaemonVerb.START, name, reason, as_json=as_json)
+
+
+@daemons.command("restart")
+@one_daemon
+@with_reason
+@as_json
+@on_data_folder
+def restart(name: str, reason: str, as_json: bool) -> None:
+    """Stop a daemon of the run and start it again; ends a stop."""
+    _ask_for(DaemonVerb.RESTART, name, reason, as_json=as_json)
+
+
+def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None:
+    with plain_errors():
+        daemon = require_daemon(name)
+        if unavailable := product_registry()[DaemonType(daemon)].unavailable_reason:
+            raise ConfigError(f"{daemon} cannot be asked to {want}: {unavailable}")
+        runs = is_master_loop_running()
+        if want is DaemonVerb.RESTART and not runs:
+            want = DaemonVerb.START  # with the next run it starts afresh
+        request = DaemonRequest(
+            daemon=daemon, want=want, reason=reason, by=user_name(), at_s=system_runtime().now_s()
+        )
+        done = change_engine(lambda engine: _request(engine, request, runs=runs))
+    means = what_it_means(daemon) if want is DaemonVerb.STOP else ""
+    failed = runs and (done.done_s is None or bool(done.problem))
+    if as_json:
+        print_json({**msgspec.to_builtins(done), "running": runs, "means": means})
+    else:
+        console().print(_told(done, runs=runs), markup=False)
+        if means:
+            console().print(
+                f"Without it: {means}. `ringrift daemons start {daemon}` ends this.", markup=False
+            )
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+async def _request(engine: Engine, request: DaemonRequest, *, runs: bool) -> DaemonRequest:
+    """Store *request*; with a run alive, wait for its answer and return the request with it."""
+    requests, runtime = DaemonRequests(engine.kv), system_runtime()
+    await requests.ask(request)
+    if not runs:
+        return request
+    try:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            while True:
+                found = await requests.get(request.daemon)
+                if found is None or found.at_s != request.at_s or found.done_s is not None:
+                    return request if found is None else found
+                await runtime.sleep(LOOK_EVERY_S)
+    except TimeoutError:
+        return request
+
+
+_DEEDS = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonVerb.RESTART: "was restarted"}
+_NEXT = {DaemonVerb.STOP: "stays stopped", DaemonVerb.START: "starts", DaemonVerb.RESTART: "starts"}
+
+
+def _told(done: DaemonRequest, *, runs: bool) -> str:
+    if not runs:
+        return f"nothing runs here: {done.daemon} {_NEXT[done.want]} from the next `ringrift run` on"
+    if done.done_s is None:
+        return f"the run has not answered within {duration(ANSWER_S_MAX)}; the request is noted and stands"
+    if done.problem:
+        return f"{done.daemon} could not be asked to {done.want}: {done.problem}"
+    return f"{done.daemon} {_DEEDS[done.want]}"
+
+
+def _row(
+    spec: DaemonSpec, status: dict[str, Any] | None, asked: Mapping[str, DaemonRequest], *, unseen: str
+) -> dict[str, Any]:
     name = spec.daemon_type.value
     live = {} if status is None else status["daemons"].get(name, {})
-    reason = spec.unavailable_reason
+    reason, request = spec.unavailable_reason, asked.get(name)
+    stopped = _stopped(request) if request is not None and request.holds_down else ""
     return {
         "name": name,
         "state": UNAVAILABLE if reason else live.get("state", unseen),
         "available": not reason,
-        "reason": reason or live.get("last_error") or "",
+        "reason": reason or stopped or live.get("last_error") or "",
+        "request": None if request is None else msgspec.to_builtins(request),
         "capability": spec.capability,
         "about": spec.about,
         "profiles": sorted(spec.profiles),
@@ -58,3 +173,10 @@ def _row(spec: DaemonSpec, status: dict[str, Any] | None, *, unseen: str) -> dic
         "restart_count": live.get("restart_count", 0),
         "uptime_seconds": live.get("uptime_seconds", 0.0),
     }
+
+
+def _stopped(request: DaemonRequest) -> str:
+    since = duration(system_runtime().now_s() - request.at_s)
+    noted = "" if request.done_s is not None else " (from the next run on)"
+    why = f": {request.reason}" if request.reason else ""
+    return f"stopped by {request.by or 'a user'} {since} ago{noted}{why}"

@@ -14,6 +14,7 @@ from ringrift.cli.options import as_json, on_data_folder, some_config
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import duration, stage_title
 from ringrift.engine.ports import Engine
+from ringrift.learning.pauses import Pause, Pauses
 from ringrift.learning.snapshot import Explanation, read_explanations
 from ringrift.runtime import system_runtime
 
@@ -25,13 +26,17 @@ from ringrift.runtime import system_runtime
 def explain(config: str, as_json: bool) -> None:
     """Say, stage by stage, what the run does for a config now, and why."""
     with plain_errors():
-        found = ask_engine(lambda engine: _read(engine, config))
+        found, paused = ask_engine(lambda engine: _read(engine, config))
         runs, now_s = is_master_loop_running(), system_runtime().now_s()
     if as_json:
-        print_json({"config": config, "running": runs, "stages": found})
+        print_json({"config": config, "running": runs, "paused": paused, "stages": found})
         return
     if not runs:
         console().print("The run is stopped; this is what it last thought.\n")
+    if paused is not None:
+        by, since = paused.by or "a user", duration(now_s - paused.at_s)
+        text = f"{config} is paused by {by}, for {since} now{': ' * bool(paused.reason)}{paused.reason}"
+        console().print(Text(f"{text}; `ringrift resume` lets it go on.\n", style="blue"))
     if not found:
         console().print(f"The plan has said nothing of {config} yet.", markup=False)
         return
@@ -41,11 +46,12 @@ def explain(config: str, as_json: bool) -> None:
     table.add_column()
     for each in found:
         does = Text("goes on", style="green") if each.will else Text("waits", style="yellow")
+        does = Text("paused", style="blue") if each.paused else does
         left = "" if each.until_s is None else f" (for {duration(each.until_s - now_s)})"
         table.add_row(stage_title(each.stage), does, Text(each.reason + left))
     console().print(table)
 
 
-async def _read(engine: Engine, config: str) -> list[Explanation]:
+async def _read(engine: Engine, config: str) -> tuple[list[Explanation], Pause | None]:
     await require_config(engine.kv, config)
-    return await read_explanations(engine.kv, config)
+    return await read_explanations(engine.kv, config), (await Pauses(engine.kv).read()).of(config)

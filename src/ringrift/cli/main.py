@@ -11,7 +11,7 @@ COMMANDS = {
     "status": Place("ringrift.cli.status:status", "How the run is: stages, ratings, decisions.", logs=False),
     "doctor": Place("ringrift.cli.doctor:doctor", "What is wrong with a run, and what to do."),
     "explain": Place("ringrift.cli.explain:explain", "Why a config does or does not do something now."),
-    "pause": Place("ringrift.cli.control_commands:pause", "Order no new jobs."),
+    "pause": Place("ringrift.cli.control_commands:pause", "Start no jobs."),
     "resume": Place("ringrift.cli.control_commands:resume", "Let what is paused go on."),
     "stop": Place("ringrift.cli.control_commands:stop", "Ask the run to stop, and wait until it has."),
     "link": Place("ringrift.cli.control:link", "A link to the live page that may also act."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -13,10 +15,14 @@ from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import NOTHING, clock, count, duration, stage_title
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import ConfigError
+from ringrift.learning.pauses import ALL, Pauses, ReadPauses
 from ringrift.runtime import system_runtime
+from ringrift.work.worker_records import WorkerRecord, live_workers, own_capability
 
-ALL = "all"
+EVERY = "all"
 LISTED = 200
+LIMIT_MAX = 100_000
+STATES = WAITING, RUNNING, FAILED = "waiting", "running", "failed"
 REVIVED_MAX = 10_000
 ERROR_CHARS = 100
 
@@ -48,30 +54,38 @@ def queue(context: click.Context, as_json: bool) -> None:
 
 
 @queue.command("list")
+@click.option(
+    "--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; may be given repeatedly."
+)
+@click.option("--config", help="Only work of this config.")
+@click.option("--kind", help="Only work of this kind, such as selfplay or train.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, LIMIT_MAX),
+    default=LISTED,
+    show_default=True,
+    help="How many items of each state.",
+)
 @as_json
 @on_data_folder
-def list_items(as_json: bool) -> None:
-    """List what runs at this moment: item, worker, lease."""
+def list_items(
+    states: tuple[str, ...], config: str | None, kind: str | None, limit: int, as_json: bool
+) -> None:
+    """List what waits and why, what runs and where, and what failed for good, newest first."""
     with plain_errors():
-        items = ask_engine(lambda engine: engine.queue.claimed(limit=LISTED))
-        now_s = system_runtime().now_s()
+        chosen = Chosen(states or STATES, config, kind, limit)
+        lines, more = ask_engine(lambda engine: _listed(engine, chosen))
     if as_json:
-        print_json([_document(item) for item in items])
-        return
-    if not items:
-        console().print("Nothing runs at this moment.")
-        return
-    rows = [
-        (
-            item.id,
-            stage_title(item.kind),
-            item.holder or NOTHING,
-            f"{item.attempts} of {item.attempts_max}",
-            duration((item.lease_until_s or now_s) - now_s),
+        print_json([line.document() for line in lines])
+    elif not lines:
+        console().print(
+            f"Nothing runs, waits or has failed{'' if chosen.is_all else ' of what was asked for'}."
         )
-        for item in items
-    ]
-    print_table("Running", ("item", "kind", "worker", "attempt", "lease"), rows)
+    else:
+        columns = ("item", "state", "kind", "config", "priority", "age", "why, or where")
+        print_table("Queue", columns, [line.row() for line in lines])
+    if more:
+        click.echo(f"ringrift: {' and '.join(more)}; --limit shows more", err=True)
 
 
 @queue.command("dead")
@@ -130,6 +144,126 @@ def cancel(item: str, reason: str) -> None:
     console().print(f"{item} is cancelled.", markup=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is to be listed."""
+
+    states: Collection[str]
+    config: str | None
+    kind: str | None
+    limit: int
+
+    @property
+    def is_all(self) -> bool:
+        return self.config is None and self.kind is None and set(self.states) == set(STATES)
+
+    def has(self, item: WorkItem) -> bool:
+        return self.config in (None, item.group) and self.kind in (None, item.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedItem:
+    """One item as it is listed."""
+
+    item: WorkItem
+    state: str
+    why: str
+    age_s: float
+
+    def row(self) -> tuple[str, ...]:
+        item = self.item
+        age = duration(self.age_s)
+        return (
+            item.id,
+            self.state,
+            stage_title(item.kind),
+            item.group or NOTHING,
+            str(item.priority),
+            age,
+            self.why,
+        )
+
+    def document(self) -> dict[str, Any]:
+        listed = {"listed": self.state, "config": self.item.group, "age_s": self.age_s, "why": self.why}
+        return _document(self.item) | listed
+
+
+async def _listed(engine: Engine, chosen: Chosen) -> tuple[list[ListedItem], list[str]]:
+    """The lines, and in words how much was left out."""
+    queue, now_s = engine.queue, system_runtime().now_s()
+    # One more than is shown tells whether there are more; with a filter, what it leaves out is read, too.
+    reach = chosen.limit + 1 if chosen.config is None and chosen.kind is None else LIMIT_MAX
+    found: dict[str, list[WorkItem]] = {state: [] for state in chosen.states}
+    if WAITING in found:
+        found[WAITING] += await queue.ready(limit=reach)
+        found[WAITING] += await queue.delayed(limit=reach)
+        found[WAITING] += await queue.blocked(limit=reach)
+    if RUNNING in found:
+        found[RUNNING] += await queue.claimed(limit=reach)
+    if FAILED in found:
+        found[FAILED] += await queue.dead(limit=reach)
+    reasons = Reasons(await Pauses(engine.kv).read(), await live_workers(engine.kv), now_s)
+    lines, more = list[ListedItem](), list[str]()
+    for state in STATES:
+        of_state = [item for item in found.get(state, ()) if chosen.has(item)]
+        lines += [reasons.line(item, state) for item in of_state[: chosen.limit]]
+        if len(of_state) > chosen.limit:
+            more.append(f"more items are {state} than the {chosen.limit} listed")
+        elif len(found.get(state, ())) >= LIMIT_MAX:
+            more.append(f"only the first {LIMIT_MAX:,} that are {state} were looked at")
+    return lines, more
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Why work waits, from what stands in the store."""
+
+    pauses: ReadPauses
+    workers: Sequence[WorkerRecord]
+    now_s: float
+
+    def line(self, item: WorkItem, state: str) -> ListedItem:
+        if state == RUNNING:
+            left = duration((item.lease_until_s or self.now_s) - self.now_s)
+            attempt = f"attempt {item.attempts} of {item.attempts_max}, lease {left}"
+            return ListedItem(item, state, f"on {item.holder}: {attempt}", self.now_s - item.changed_s)
+        if state == FAILED:
+            return ListedItem(item, state, _one_line(item.error), self.now_s - item.changed_s)
+        return ListedItem(item, state, self.why_waiting(item), self.now_s - item.added_s)
+
+    def why_waiting(self, item: WorkItem) -> str:
+        """The reason that lasts longest first: a person's, then other work, time, and who could do it."""
+        whole = self.pauses.of(ALL)
+        if (pause := self.pauses.of(item.group or ALL)) is not None:
+            what = "the run" if whole is not None else item.group
+            return f"paused: {what}, {pause.why}"
+        if item.waits_for:
+            return f"needs {', '.join(item.waits_for)}"
+        if item.not_before_s is not None:
+            after = f", after: {_one_line(item.error)}" if item.error else ""
+            return f"not for {duration(item.not_before_s - self.now_s)} more{after}"
+        if lacking := self._lacking(item):
+            return lacking
+        return "for a worker that is free"
+
+    def _lacking(self, item: WorkItem) -> str:
+        """Why no worker that lives could take it; empty if one could."""
+        if not self.workers:
+            return "no worker is running"
+        there = [each for each in self.workers if item.node in (None, each.node)]
+        if not there:
+            return f"only {item.node} may do it, and no worker runs there"
+        able = [each for each in there if item.requires <= {*each.capabilities, own_capability(each.name)}]
+        if not able:
+            return f"no worker has what it requires: {', '.join(sorted(item.requires))}"
+        doing = [each for each in able if each.kinds is None or item.kind in each.kinds]
+        if not doing:
+            return f"no worker does work of the kind {item.kind}"
+        if all(each.set_aside for each in doing):
+            return "every worker that could do it is set aside"
+        return ""
+
+
 async def _counts(engine: Engine) -> dict[str, dict[str, int]]:
     counts = await engine.queue.counts()
     return {kind: {state.value: number for state, number in of.items()} for kind, of in counts.items()}
@@ -143,7 +277,7 @@ async def _find(engine: Engine, item_id: str) -> WorkItem:
 
 
 async def _revive(engine: Engine, item_id: str) -> list[str]:
-    if item_id == ALL:
+    if item_id == EVERY:
         ids = [item.id for item in await engine.queue.dead(limit=REVIVED_MAX)]
     else:
         found = await _find(engine, item_id)
@@ -162,7 +296,8 @@ async def _cancel(engine: Engine, item_id: str, reason: str) -> None:
 
 
 def _document(item: WorkItem) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in item.__dataclass_fields__}
+    fields = {name: getattr(item, name) for name in item.__dataclass_fields__}
+    return fields | {"requires": sorted(item.requires)}
 
 
 def _one_line(text: str | None) -> str:

@@ -33,7 +33,7 @@ _STYLES = {
     "promoted": "green",
     "running": "green",
     "refused": "yellow",
-    "paused": "yellow",
+    "paused": "blue",  # on purpose: neither a warning nor a fault
     "warning": "yellow",
     "took back": "red",
     "waits": "red",
@@ -48,7 +48,7 @@ _DEEDS_FIRST, _DEEDS_LAST = ("staged", "promoted", "refused", "took back"), ("wa
 def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None = None) -> RenderableType:
     """Everything in about *height* lines; without a height, everything there is."""
     jobs_max, decisions_max = (100, 20) if height is None else _room(status, height)
-    parts: list[RenderableType] = [_configs(status, width), *_blocks(status, now_s)]
+    parts: list[RenderableType] = [_configs(status, width), *_pauses(status, now_s), *_blocks(status, now_s)]
     parts += _explained(status, None if height is None else EXPLAINED_MAX)
     running = [(key, job) for key, config in status.configs.items() for job in config.running]
     if running:
@@ -145,6 +145,22 @@ def loss_text(losses: Sequence[LossPoint]) -> str:
     newest = losses[-1]
     value = newest.hold_out if newest.hold_out is not None else newest.policy
     return NOTHING if value is None else f"{value:.3f}"
+
+
+def _pauses(status: RunStatus, now_s: float) -> list[RenderableType]:
+    """Who paused what, and why; the pause of the whole run is told once."""
+    told = {"the run": status.paused} if status.paused else {k: c.paused for k, c in status.configs.items()}
+    return [
+        Text(f"{name} is paused by {_by(pause, now_s)}", style=_STYLES["paused"])
+        for name, pause in told.items()
+        if pause
+    ]
+
+
+def _by(pause: dict[str, object], now_s: float) -> str:
+    by, at_s, reason = pause.get("by") or "a user", pause.get("at_s"), pause.get("reason")
+    since = f", for {duration(now_s - at_s)} now" if isinstance(at_s, int | float) else ""
+    return f"{by}{since}{f': {reason}' if reason else ''}"
 
 
 def _blocks(status: RunStatus, now_s: float) -> list[RenderableType]:

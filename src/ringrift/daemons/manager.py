@@ -18,7 +18,7 @@ from ringrift.daemons.ledger import RestartLedger
 from ringrift.daemons.ledger_store import JsonLedger, LedgerStore, MemoryLedger
 from ringrift.daemons.loop_watchdog import LoopWatchdog
 from ringrift.daemons.outbox import EventBus, Outbox
-from ringrift.daemons.planning import Ended, Phase
+from ringrift.daemons.planning import OPERATOR, Ended, Phase
 from ringrift.daemons.reactions import Reactions
 from ringrift.daemons.reader import DaemonReader
 from ringrift.daemons.registration import Registrar
@@ -49,7 +49,6 @@ __all__ = ["DaemonManager", "get_daemon_manager", "reset_daemon_manager"]
 log = structlog.get_logger()
 
 FLUSH_S_MAX = 2.0
-OPERATOR = "asked for"
 EMITTED = (
     "DAEMON_STARTED",
     "DAEMON_STOPPED",

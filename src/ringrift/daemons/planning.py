@@ -13,6 +13,11 @@ from enum import StrEnum
 from ringrift.daemons.types import DaemonType
 
 NOT_LEADER = "not the leader"
+BACKPRESSURE = "backpressure"
+OPERATOR = "asked for"
+STOPPED_BY_PERSON = "stopped by a person"
+# Who counts on such a daemon starts all the same: it runs elsewhere, or somebody chose to do without it.
+DONE_WITHOUT = frozenset({NOT_LEADER, STOPPED_BY_PERSON})
 
 
 class Phase(StrEnum):
@@ -56,12 +61,12 @@ class DaemonView:
 
     @property
     def satisfies(self) -> bool:
-        """Whether daemons that need this one may start: it is up, done, or runs on the leader."""
+        """Whether daemons that need this one may start: it is up, done, or done without on purpose."""
         if self.phase is Phase.UP:
             return True
         if self.phase is not Phase.ABSENT:
             return False
-        return self.ended is Ended.COMPLETED or (self.wanted and NOT_LEADER in self.holds)
+        return self.ended is Ended.COMPLETED or (self.wanted and bool(DONE_WITHOUT & self.holds))
 
 
 class Do(StrEnum):

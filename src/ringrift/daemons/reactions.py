@@ -15,13 +15,12 @@ import structlog
 from ringrift.daemons import foreign
 from ringrift.daemons.loop_watchdog import NOBODY, Incident
 from ringrift.daemons.outbox import EventBus
-from ringrift.daemons.planning import NOT_LEADER
+from ringrift.daemons.planning import BACKPRESSURE, NOT_LEADER
 from ringrift.daemons.supervisor import Emit, Supervisor
 from ringrift.daemons.unit import Unit
 
 log = structlog.get_logger()
 
-BACKPRESSURE = "backpressure"
 DISK_FULL = "disk space is low"
 SPLIT_BRAIN = "two leaders may exist"
 DISK_PERCENT = 85.0
@@ -71,8 +70,13 @@ class Reactions:
             self._bus.unsubscribe(event_type, handler)
         self._subscribed = False
 
-    async def on_backpressure_activated(self, _: Any) -> None:
-        self._change(lambda unit: unit.spec.pausable, lambda unit: unit.pauses.update({BACKPRESSURE: None}))
+    async def on_backpressure_activated(self, event: Any) -> None:
+        cause = str(payload_of(event).get("reason") or "")
+
+        def apply(unit: Unit) -> None:
+            unit.pauses[BACKPRESSURE], unit.causes[BACKPRESSURE] = None, cause
+
+        self._change(lambda unit: unit.spec.pausable, apply)
 
     async def on_backpressure_released(self, _: Any) -> None:
         self._change(lambda _: True, lambda unit: unit.pauses.pop(BACKPRESSURE, None))

@@ -44,6 +44,11 @@ class DaemonReader:
             return f"{daemon_type} is not registered"
         return self._supervisor.why(daemon_type)
 
+    def why_resting(self, daemon_type: DaemonType, *reasons: str) -> str:
+        """Which of *reasons* keep a daemon from working now, with their causes; empty if none does."""
+        unit = self._supervisor.units.get(daemon_type)
+        return "" if unit is None else unit.why_resting(*reasons)
+
     def is_running(self, daemon_type: DaemonType) -> bool:
         unit = self._supervisor.units.get(daemon_type)
         return unit is not None and unit.info.state is DaemonState.RUNNING

@@ -43,6 +43,7 @@ class Unit:
     wanted: bool = False
     holds: dict[str, float | None] = field(default_factory=dict)  # reason -> monotonic end
     pauses: dict[str, float | None] = field(default_factory=dict)
+    causes: dict[str, str] = field(default_factory=dict)  # of those reasons: more words about one
     stops_to_pause: bool = False  # it has no pause() of its own
     phase: Phase = Phase.ABSENT
     ended: Ended = Ended.NEVER_RAN
@@ -90,6 +91,11 @@ class Unit:
             needs=self.needs,
             last_error=self.info.last_error or "",
         )
+
+    def why_resting(self, *reasons: str) -> str:
+        """Which of *reasons* keep it from working now, each with its cause; empty if none does."""
+        there = [reason for reason in reasons if reason in self.pauses or reason in self.holds]
+        return ", ".join(f"{each}: {self.causes[each]}" if self.causes.get(each) else each for each in there)
 
     def drop_expired(self, *, now_s: float) -> float | None:
         """Forget holds and pauses that ran out; return when the next one will."""

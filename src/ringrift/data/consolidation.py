@@ -191,6 +191,7 @@ class ConsolidationDaemon(WakingDaemon):
                 kind=KIND,
                 payload=consolidation_order(batch).as_payload(),
                 priority=PRIORITY,
+                group=batch.config,
                 idempotency_key=f"{KIND}/{batch.key}",
             )
             await plane.queue.add([work])

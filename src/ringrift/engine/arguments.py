@@ -30,6 +30,7 @@ from ringrift.engine.limits import (
     WAIT_S_MAX,
 )
 from ringrift.engine.ports import Claimant, Completion, CursorKey, LogEvent, NewWork, Position, WriteGuard
+from ringrift.engine.work_rules import ALL_WORK, hold_key
 from ringrift.errors import ConfigError
 
 INTEGER_MAX = 2**63 - 1  # what a column of the database holds
@@ -37,7 +38,7 @@ _TIME_S_MAX = 1e12  # a wall-clock time; some thirty thousand years
 _SHOWN_CHARS = 80
 _SHOWN_BITS = 256
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_LAST_CHARACTER = "\U0010ffff"  # ends a range of keys, so no key may contain it
+LAST_CHARACTER = "\U0010ffff"  # ends a range of keys, so no key may contain it
 
 
 # --- one value ------------------------------------------------------------------------------------------
@@ -251,6 +252,8 @@ def check_new_work(items: Sequence[NewWork]) -> None:
             check_text("idempotency key", new.idempotency_key)
         if new.node is not None:
             check_name("node", new.node)
+        if new.group != "":
+            _check_group(new.group)
         _check_names("requires", new.requires)
         if new.after != ():
             if not isinstance(new.after, tuple):
@@ -261,6 +264,14 @@ def check_new_work(items: Sequence[NewWork]) -> None:
         check_integer("attempts_max", new.attempts_max, low=1, high=2**31 - 1)
         check_integer("priority", new.priority, low=-(2**31), high=2**31 - 1)
         check_seconds("delay_s", new.delay_s, high=DELAY_S_MAX)
+
+
+def _check_group(group: str) -> None:
+    check_name("group", group)
+    if group == ALL_WORK:
+        refuse("group", group, "the name of one group; this stands for all of them")
+    if len(hold_key(group)) > KEY_CHARS_MAX:
+        refuse("group", group, f"short enough for a key of {KEY_CHARS_MAX} characters")
 
 
 def check_claim(claimant: Claimant, lease_s: float, limit: int, wait_s: float) -> None:
@@ -309,13 +320,13 @@ def check_cancel(item_id: str, reason: str) -> None:
 
 def check_key(key: str) -> None:
     check_text("key", key)
-    if _LAST_CHARACTER in key:
+    if LAST_CHARACTER in key:
         refuse("key", key, "text without U+10FFFF")
 
 
 def check_prefix(prefix: str) -> None:
     check_text("prefix", prefix, empty=True)
-    if _LAST_CHARACTER in prefix:
+    if LAST_CHARACTER in prefix:
         refuse("prefix", prefix, "text without U+10FFFF")
 
 

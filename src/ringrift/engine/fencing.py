@@ -210,6 +210,9 @@ class FencedWorkQueue:
     async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
         return await self._inner.delayed(limit=limit)
 
+    async def blocked(self, *, limit: int = 1000) -> list[WorkItem]:
+        return await self._inner.blocked(limit=limit)
+
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         return await self._inner.claimed(limit=limit)
 

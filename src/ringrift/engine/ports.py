@@ -188,6 +188,7 @@ class NewWork:
     priority: int = 0  # higher goes first; equal priorities in order of arrival
     requires: frozenset[str] = frozenset()  # capabilities that the claimant must have, all of them
     node: str | None = None  # only this node may claim it
+    group: str = ""  # what it belongs to (its config), and is held together with; empty: to nothing
     after: tuple[str, ...] = ()  # items that must be done first
     idempotency_key: str | None = None  # a second add under the key returns the first item
     attempts_max: int = 3
@@ -237,6 +238,11 @@ class WorkItem:
     error: str | None
     added_s: float
     changed_s: float
+    group: str = ""
+    requires: frozenset[str] = frozenset()
+    node: str | None = None
+    not_before_s: float | None = None  # of a READY item whose time has not come
+    waits_for: tuple[str, ...] = ()  # of a BLOCKED item: those of `after` that are not done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +267,10 @@ class WorkQueue(Protocol):
 
     A claim that ended (lease over, item claimed by another, cancelled) is refused with `LeaseLost`;
     the item is never completed twice. An expired lease costs the attempt, a release does not.
+
+    While the key-value entry `hold_key(group)` is alive, no item of the group is handed out, and while that
+    of `ALL_WORK` is, none at all: it is looked at together with the claim, whoever claims. Whoever waits in
+    a claim is woken when a hold ends. Items that are claimed already are not touched.
     """
 
     async def add(self, items: Sequence[NewWork], *, guard: WriteGuard | None = None) -> list[str]:
@@ -303,6 +313,9 @@ class WorkQueue(Protocol):
 
     async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
         """Return items whose time has not come yet, such as after a failed attempt; the next first."""
+
+    async def blocked(self, *, limit: int = 1000) -> list[WorkItem]:
+        """Return items that wait for others, in the order of arrival."""
 
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         """Return items that are held under a lease, in the order in which their leases end."""

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from urllib.parse import quote, unquote
+
 from ringrift.engine.ports import WorkState
 from ringrift.errors import ConfigError, Conflict
 
 ENDED = frozenset({WorkState.DONE, WorkState.DEAD, WorkState.CANCELLED})
+HOLDS = "queue/hold/"  # keys under which it stands what is not handed out
+ALL_WORK = "*"
 LEASE_RAN_OUT = "the lease ran out"
 PAYLOAD_DAMAGED = "its payload is not what was added: the database is damaged"
 RESULT_DAMAGED = "its result is not what it was completed with: the database is damaged"
+
+
+def hold_key(group: str) -> str:
+    """The key whose entry, whatever its value, keeps the items of *group* (`ALL_WORK`: all) waiting."""
+    return HOLDS + (ALL_WORK if group == ALL_WORK else quote(group, safe=""))
+
+
+def held_groups(keys: Iterable[str]) -> frozenset[str]:
+    """The groups that the keys of live entries under `HOLDS` name."""
+    return frozenset(unquote(key.removeprefix(HOLDS)) for key in keys)
 
 
 def lost_because(token: int, found: tuple[WorkState, int] | None) -> str:

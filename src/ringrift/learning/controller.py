@@ -23,12 +23,21 @@ from ringrift.learning.champions import ChampionPointers
 from ringrift.learning.diagnoses import STAGE as DIAGNOSE
 from ringrift.learning.diagnoses import keep_reported
 from ringrift.learning.effort import SELFPLAY, Effort
-from ringrift.learning.facts import SLOTS_TOPIC, AnyFact, Blocked, JobIssued, Noted, WorkerSetAside
+from ringrift.learning.facts import (
+    SLOTS_TOPIC,
+    STAGES_TOPIC,
+    AnyFact,
+    Blocked,
+    JobIssued,
+    Noted,
+    WorkerSetAside,
+)
 from ringrift.learning.feedback_rules import velocity_per_hour
 from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.job_ends import ended_fact, without_report
 from ringrift.learning.ledger import Ledger, known_configs, quoted, remember_config
 from ringrift.learning.outlook import outlook
+from ringrift.learning.pauses import Pauses, ReadPauses
 from ringrift.learning.plan import plan, plan_next_games
 from ringrift.learning.ratings_refits import RatingRefits
 from ringrift.learning.recall import has_recalled, shards_behind
@@ -39,9 +48,8 @@ from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_note
 from ringrift.learning.snapshot import ConfigPlan, Snapshot
 from ringrift.learning.standing_requests import StandingRequests, changes_standing, tell_set_aside
-from ringrift.learning.state import STUDENTS, Block, ConfigState, OpenJob
+from ringrift.learning.state import STUDENTS, Block, ClosedStage, ConfigState, OpenJob
 from ringrift.learning.trends_curves import RatingCurves
-from ringrift.learning.wishes import ReadWishes, Wishes
 from ringrift.learning.worker_standing import SetAside
 from ringrift.runtime import Runtime
 from ringrift.work.safeguards import Safeguards
@@ -75,12 +83,14 @@ class Controller:
         announcer: Announcer,
         safeguards: Safeguards | None = None,
         keep_mark: Callable[[Mapping[str, ConfigMark]], Awaitable[None]] | None = None,
+        closed_stages: Callable[[], Mapping[str, ClosedStage]] = dict,
     ) -> None:
         self._engine, self._runtime, self.rules = engine, runtime, rules
         self._announcer, self._safeguards = announcer, safeguards
         self._keep_mark = keep_mark  # makes it durable how far the configs are
+        self._closed_stages = closed_stages  # those whose daemon rests now
         self._held: dict[str, Block] = {}  # kind: why the machine may not take more of it, and until when
-        self._wishes, self._wishes_read = Wishes(engine.kv), ReadWishes()
+        self._pauses, self._pauses_read = Pauses(engine.kv), ReadPauses()
         self._champions = ChampionPointers(engine.kv)
         self._recalls = RecallWishes(engine.kv)
         self._requests = StandingRequests(engine.kv)
@@ -184,9 +194,11 @@ class Controller:
         """Take in what ended, decide, order. Safe to repeat, and to break off at any point."""
         self.passes += 1
         await self.take_in_ends()
-        self._wishes_read = await self._wishes.read()
+        self._pauses_read = await self._pauses.read()
         recalls, requests = await self._recalls.configs(), await self._requests.configs()
+        closed = dict(self._closed_stages())
         for config in self._ledgers:
+            await self._note_closed(config, closed)
             if quoted(config) in recalls:
                 await self._take_in_recalls(config)
             await self._end_jobs_of_recalled(config)
@@ -195,6 +207,18 @@ class Controller:
             await self._decide(config)
         await self._follow_standing()
         await self._order()
+
+    async def _note_closed(self, config: str, closed: dict[str, ClosedStage]) -> None:
+        """Write down which stages may order nothing from now on: what is decided next depends on it."""
+        before = self._ledgers[config].state.closed
+        if closed == before:
+            return
+        texts = [f"{stage} orders nothing: {each.reason}" for stage, each in closed.items()]
+        texts += [f"{stage} may order again" for stage in before if stage not in closed]
+        told = {stage: {"reason": each.reason, "by_person": each.by_person} for stage, each in closed.items()}
+        at_s = self._runtime.now_s()
+        note = Noted(at_s=at_s, topic=STAGES_TOPIC, text="; ".join(texts), details={"closed": told})
+        await self._write(config, note)
 
     async def take_in_ends(self) -> int:
         """Write down which of our jobs ended; return how many."""
@@ -455,6 +479,7 @@ class Controller:
             payload=job.order.as_payload(),
             priority=job.priority,
             requires=frozenset(requires),
+            group=job.order.config,
             idempotency_key=job.job_id,
             attempts_max=self.rules.job_attempts,
         )
@@ -481,7 +506,7 @@ class Controller:
         await self._announcer.publish()
 
     def _snapshot(self, state: ConfigState) -> Snapshot:
-        paused = self._wishes_read.why_paused(state.config)
+        paused = self._pauses_read.why_paused(state.config)
         return outlook(state, self.rules, self.curves, now_s=self._runtime.now_s(), paused=paused)
 
     def _view(self, state: ConfigState) -> ConfigView:

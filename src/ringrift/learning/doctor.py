@@ -30,8 +30,10 @@ CONFIG_CHECKS: dict[str, Check] = {
     "comparisons": doctor_data.comparisons,
     "breakers": doctor_running.breakers,
     "starving": doctor_running.starving,
+    "paused": doctor_running.paused,
 }
 RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Ailment]]] = {
+    "run_paused": doctor_running.run_paused,
     "workers": doctor_running.workers,
     "disk": doctor_running.disk,
     "clock": doctor_running.clock,

@@ -75,6 +75,7 @@ class Ward:
     workers: Sequence[WorkerRecord] = ()
     running: Sequence[RunningRecord] = ()
     paused: Mapping[str, str] = field(default_factory=dict)  # config: reason
+    run_paused: str | None = None  # the reason, if the whole run is
     disk_free_bytes: int | None = None
     disk_total_bytes: int = 0
     clock_jump_s: float = 0.0  # the largest seen

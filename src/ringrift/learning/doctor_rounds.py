@@ -18,9 +18,9 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.doctor import examine
 from ringrift.learning.doctor_findings import Finding, Level, Ward, read_diagnoses
 from ringrift.learning.facts import AnyFact
+from ringrift.learning.pauses import ALL, Pauses
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.state import ConfigState
-from ringrift.learning.wishes import Wishes
 from ringrift.runtime import Runtime
 from ringrift.work.job_inputs import damaged_inputs
 from ringrift.work.worker_records import live_workers, running_jobs
@@ -110,8 +110,8 @@ async def look_around(
     kv: KeyValue, configs: Sequence[str], rules: LearningRules, *, now_s: float, data_dir: Path
 ) -> Ward:
     """What surrounds the configs now; whether a run is alive is for the caller to say."""
-    wishes = await Wishes(kv).read()
-    paused = {config: why for config in configs if (why := wishes.why_paused(config)) is not None}
+    pauses = await Pauses(kv).read()
+    paused = {config: why for config in configs if (why := pauses.why_paused(config)) is not None}
     disk = await asyncio.to_thread(disk_usage, data_dir)
     return Ward(
         now_s=now_s,
@@ -119,6 +119,7 @@ async def look_around(
         workers=await live_workers(kv),
         running=await running_jobs(kv),
         paused=paused,
+        run_paused=pauses.why_paused(ALL),
         damaged=await damaged_inputs(kv),
         disk_free_bytes=disk[0],
         disk_total_bytes=disk[1],

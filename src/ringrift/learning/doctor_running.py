@@ -48,6 +48,25 @@ def files(ward: Ward) -> Iterator[Ailment]:
         )
 
 
+def run_paused(ward: Ward) -> Iterator[Ailment]:
+    """What somebody stopped on purpose is no fault, but whoever asks why nothing happens has to see it."""
+    if ward.run_paused is not None:
+        yield Ailment(
+            level=Level.NOTICE,
+            text=f"the run is paused: {ward.run_paused}",
+            advice="`ringrift resume` lets it go on.",
+        )
+
+
+def paused(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+    if ward.run_paused is None and (why := ward.paused.get(state.config)) is not None:
+        yield Ailment(
+            level=Level.NOTICE,
+            text=f"{state.config} is paused: {why}",
+            advice=f"`ringrift resume {state.config}` lets it go on.",
+        )
+
+
 def starving(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
     """Work that is ordered and not taken, and stages that bring nothing although they could."""
     if not ward.is_running or state.config in ward.paused:
@@ -96,6 +115,8 @@ def workers(ward: Ward) -> Iterator[Ailment]:
         )
     for worker in ward.workers:
         alive_s = worker.at_s - worker.started_s
+        if ward.run_paused is not None and not worker.failed:
+            continue  # it has nothing to do
         if alive_s > WORKER_IDLE_S and not worker.done and not worker.busy:
             failed = f" and failed {worker.failed} times" if worker.failed else ""
             yield Ailment(

@@ -1,7 +1,7 @@
 """May a stage start now? Pauses, blocks, and the breaker that every stage of every config has to itself.
 
-Every no has a reason, and every no but a person's pause has an end. What a breaker blocks becomes a
-fact with both.
+Every no has a reason, and every no has an end, but for a person's pause and a stage whose daemon rests. What
+a breaker blocks becomes a fact with both.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Gate:
     reason: str = ""
     until_s: float | None = None
     news: Blocked | None = None  # what is to be written down of it
+    paused: bool = False  # closed on purpose, by a person
 
 
 OPEN = Gate(True)
@@ -33,7 +34,9 @@ def stage_gate(
 ) -> Gate:
     """Whether work of *stage* may be ordered."""
     if paused is not None:
-        return Gate(False, f"paused: {paused}")
+        return Gate(False, f"paused: {paused}", paused=True)
+    if (closed := state.closed.get(stage)) is not None:
+        return Gate(False, closed.reason, paused=closed.by_person)
     block = state.blocks.get(stage)
     if block is not None and block.holds(now_s):
         return Gate(False, block.reason, block.until_s)

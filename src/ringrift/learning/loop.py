@@ -7,7 +7,7 @@ a gate may have opened by time alone. Between them it waits, for the queue to sa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -21,6 +21,7 @@ from ringrift.learning.rules import configured_rules
 from ringrift.learning.run_check import MarkKeeper
 from ringrift.learning.run_status import RunStatus
 from ringrift.learning.signals_source import get_open_run
+from ringrift.learning.state import ClosedStage
 from ringrift.learning.status_writer import StatusWriter
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
@@ -39,7 +40,13 @@ class TrainingLoop:
     """Drives a controller until it is cancelled."""
 
     def __init__(
-        self, engine: Engine, runtime: Runtime, router: UnifiedEventRouter, settings: Settings
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        router: UnifiedEventRouter,
+        settings: Settings,
+        *,
+        closed_stages: Callable[[], Mapping[str, ClosedStage]] = dict,
     ) -> None:
         self._runtime = runtime
         mark = MarkKeeper(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
@@ -50,6 +57,7 @@ class TrainingLoop:
             announcer=RouterAnnouncer(router),
             safeguards=get_safeguards(),
             keep_mark=mark.keep,
+            closed_stages=closed_stages,
         )
         self._status = StatusWriter(engine, runtime, settings, self.controller, router=router, mark=mark)
         self._woken = asyncio.Event()

@@ -51,6 +51,7 @@ from ringrift.work.job_orders import RINGRIFT_PROGRAM
 from ringrift.work.scheduling_budget import search_budget
 
 UNCHECKED_SHARDS_MAX = 64
+CHECKED_WITHIN_S = 60.0  # what waits for a check for longer piles up
 PRICE_S_MIN = 600.0  # between two changes of what a row earns
 SPEEDS_SEEN = 5
 SHARDS_SEEN = 20
@@ -67,7 +68,7 @@ CHUNKS_AHEAD = 2.0  # pieces that one training may take, and that may wait befor
 
 def plan(snapshot: Snapshot) -> ConfigPlan:
     """Decide for one config. The same snapshot gives the same plan."""
-    made = ConfigPlan()
+    made = ConfigPlan(rows_collected=_rows_collected(snapshot), games_collected=_games_collected(snapshot))
     # A recall changes the champion before anything else is thought of.
     turned = decided_by_recall(snapshot.state, snapshot.rules, snapshot.now_s)
     if turned is not None:
@@ -85,7 +86,7 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
         if gate.open:
             think(snapshot, made)
             continue
-        made.say(stage, gate.reason, until_s=gate.until_s)
+        made.say_closed(stage, gate)
         if gate.news is not None:
             made.decided.append(gate.news)
     made.decided += [
@@ -95,6 +96,24 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
     if (priced := _price(snapshot)) is not None:
         made.decided.append(priced)
     return made
+
+
+def _rows_collected(snapshot: Snapshot) -> int:
+    """How many rows may be there that no training was offered: for one that runs, the next, and on their way.
+
+    Whoever looks for what piles up must not count them: they are there because the next training needs them.
+    """
+    pieces = 2 * CHUNKS_AHEAD + TURNS_AHEAD
+    rows = round(pieces * _chunk_steps(snapshot) / snapshot.rules.bucket.steps_per_row)
+    return rows if snapshot.state.models else max(rows, snapshot.rules.bucket.rows_first_min)
+
+
+def _games_collected(snapshot: Snapshot) -> int:
+    """How many games may be unchecked: all until a check is due, then those that have come since."""
+    shards, now_s = snapshot.state.unchecked(), snapshot.now_s
+    if snapshot.state.open_of("validate") or _is_check_due(snapshot):
+        shards = [shard for shard in shards if now_s - shard.made_s < CHECKED_WITHIN_S]
+    return sum(shard.games for shard in shards)
 
 
 def plan_next_games(snapshot: Snapshot, made: ConfigPlan) -> None:
@@ -262,10 +281,9 @@ def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:
         return
     shards = state.unchecked()
     rows, missing = state.totals[f"rows {ShardState.UNCHECKED}"], _missing(snapshot)
-    enough = _rows_worth_a_job(snapshot)
     if not shards:
         made.say("validate", "all games are checked")
-    elif rows >= min(missing or enough, enough) or len(shards) >= UNCHECKED_SHARDS_MAX:
+    elif _is_check_due(snapshot):
         made.want(
             "validate",
             validate_order(state, shards[:UNCHECKED_SHARDS_MAX]),
@@ -276,6 +294,13 @@ def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:
             f"{missing:,} are needed for the next training" if missing else "the next training has enough"
         )
         made.say("validate", f"{rows:,} unchecked rows; {needed}")
+
+
+def _is_check_due(snapshot: Snapshot) -> bool:
+    """Whether the unchecked games would pay for a training, or are many."""
+    state, enough, missing = snapshot.state, _rows_worth_a_job(snapshot), _missing(snapshot)
+    rows = state.totals[f"rows {ShardState.UNCHECKED}"]
+    return rows >= min(missing or enough, enough) or len(state.unchecked()) >= UNCHECKED_SHARDS_MAX
 
 
 # --- samples and training ---------------------------------------------------------------------------------

@@ -124,7 +124,9 @@ class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
     rating: float | None
     rating_interval: tuple[float, float] | None
     stage: str  # selfplay, validate, export, train, evaluate, paused, blocked
-    blocked: dict[str, dict[str, Any]]  # stage: {reason, until_s}
+    blocked: dict[
+        str, dict[str, Any]
+    ]  # stage that waits after failures or for the machine: {reason, until_s}
     share: float  # of self-play
     games_per_s: float
     curve: tuple[Curve, ...]
@@ -136,6 +138,9 @@ class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
     generator: str | None = None  # the network that plays; `champion` is the one that is published
     who_plays: str = ""  # both in words, and how far apart they are
     held_back: str = ""  # what holds its learning back most, in one sentence with its number
+    paused: dict[str, Any] | None = None  # who stopped it on purpose: {reason, by, at_s}; it is no block
+    rows_collected: int = 0  # of those that no training was offered: the next ones need them
+    games_collected: int = 0  # of those that are unchecked: their check is not due yet
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,6 +187,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[dict[str, Any], ...] = ()  # of the doctor: check, level, text, advice
     starting: StartStatus | None = None  # None: no job has told of its start
     worker_statistics: tuple[WorkerStatus, ...] = ()  # everybody who ever brought something, by name
+    paused: dict[str, Any] | None = None  # who paused the whole run: {reason, by, at_s}
 
 
 _decoder = decoder_of(RunStatus)

@@ -13,6 +13,7 @@ from ringrift.engine.ports import KeyValue
 from ringrift.errors import Corrupt
 from ringrift.learning.facts import AnyFact
 from ringrift.learning.feedback_rules import NEUTRAL, Feedback
+from ringrift.learning.gates import Gate
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import EXPLAIN_PREFIX
 from ringrift.learning.state import ConfigState, stage_of
@@ -61,6 +62,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     will: bool
     reason: str
     until_s: float | None = None
+    paused: bool = False  # it waits because somebody paused it
 
 
 async def read_explanations(kv: KeyValue, config: str) -> list[Explanation]:
@@ -84,9 +86,16 @@ class ConfigPlan:
     decided: list[AnyFact] = field(default_factory=list)
     wanted: list[Wanted] = field(default_factory=list)
     explanations: list[Explanation] = field(default_factory=list)
+    rows_collected: int = 0  # that no training was offered, and that are no backlog
+    games_collected: int = 0  # that are not checked, and are no backlog either
 
     def say(self, stage: str, reason: str, *, will: bool = False, until_s: float | None = None) -> None:
         self.explanations.append(Explanation(stage=stage, will=will, reason=reason, until_s=until_s))
+
+    def say_closed(self, stage: str, gate: Gate) -> None:
+        self.explanations.append(
+            Explanation(stage=stage, will=False, reason=gate.reason, until_s=gate.until_s, paused=gate.paused)
+        )
 
     def want(self, kind: str, order: JobOrder, reason: str) -> None:
         wanted = Wanted(kind, order, reason)

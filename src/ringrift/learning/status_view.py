@@ -8,6 +8,8 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from ringrift.learning.bottleneck import IdleSlots, bottleneck
 from ringrift.learning.facts import (
     AnyFact,
@@ -28,6 +30,7 @@ from ringrift.learning.facts import (
 )
 from ringrift.learning.gates import stage_gate
 from ringrift.learning.generator import who_plays
+from ringrift.learning.pauses import Pause
 from ringrift.learning.records import ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import (
@@ -60,7 +63,7 @@ class AroundConfig:
     curve: tuple[Curve, ...]
     running: Sequence[RunningRecord]
     share: float
-    paused: str | None
+    paused: Pause | None
     prices: Mapping[str, float]
     now_s: float
     held: Mapping[str, Block] = field(default_factory=dict)  # kind: why the machine may not take more of it
@@ -73,7 +76,7 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
     ours = [job for job in around.running if job.job_id in state.open_jobs]
     blocked = {
         **{kind: {"reason": each.reason, "until_s": each.until_s} for kind, each in around.held.items()},
-        **_blocked(state, around.rules, now_s=around.now_s, paused=paused),
+        **_blocked(state, around.rules, now_s=around.now_s),
     }
     newest = state.newest_model
     trained_on = None if newest is None else state.samples.get(newest.samples)
@@ -91,7 +94,7 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         champion=state.champion,
         rating=None if rating is None else rating.rating,
         rating_interval=None if rating is None else (rating.low, rating.high),
-        stage=_stage(ours, blocked, paused),
+        stage="paused" if paused is not None else _stage(ours, blocked),
         blocked=blocked,
         share=around.share,
         games_per_s=sum(job.rate for job in ours if job.kind == "selfplay"),
@@ -104,7 +107,18 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         generator=state.generator,
         who_plays=who_plays(state),
         held_back="" if paused is not None else _held_back(state, around),
+        paused=None if paused is None else msgspec.to_builtins(paused),
+        **_collected(state, around, trained=0 if trained_on is None else trained_on.rows_generated),
     )
+
+
+def _collected(state: ConfigState, around: AroundConfig, *, trained: int) -> dict[str, int]:
+    """What is there and waits on purpose: all of it while somebody has paused the config."""
+    if around.paused is not None:
+        unchecked = state.totals[f"games {ShardState.UNCHECKED}"]
+        return {"rows_collected": max(0, state.rows - trained), "games_collected": unchecked}
+    plan = around.plan or ConfigPlan()
+    return {"rows_collected": plan.rows_collected, "games_collected": plan.games_collected}
 
 
 def _held_back(state: ConfigState, around: AroundConfig) -> str:
@@ -115,21 +129,18 @@ def _rating(state: ConfigState, curve: Sequence[Curve]) -> Curve | None:
     return next((point for point in reversed(curve) if point.model == state.champion), None)
 
 
-def _blocked(
-    state: ConfigState, rules: LearningRules, *, now_s: float, paused: str | None
-) -> dict[str, dict[str, Any]]:
+def _blocked(state: ConfigState, rules: LearningRules, *, now_s: float) -> dict[str, dict[str, Any]]:
+    """What waits by itself; a pause is not among it, and what waits besides is told while it lasts, too."""
     stages = (*STAGES, *(stage for stage in EXTRA_STAGES if stage in state.failures))
-    gates = {stage: stage_gate(state, stage, rules, now_s=now_s, paused=paused) for stage in stages}
+    gates = {stage: stage_gate(state, stage, rules, now_s=now_s, paused=None) for stage in stages}
     return {
         stage: {"reason": gate.reason, "until_s": gate.until_s}
         for stage, gate in gates.items()
-        if not gate.open
+        if not gate.open and not gate.paused
     }
 
 
-def _stage(running: Sequence[RunningRecord], blocked: Mapping[str, Any], paused: str | None) -> str:
-    if paused is not None:
-        return "paused"
+def _stage(running: Sequence[RunningRecord], blocked: Mapping[str, Any]) -> str:
     kinds = {job.kind for job in running}
     found = next((kind for kind in _FURTHEST if kind in kinds), None)
     return found or ("blocked" if blocked else "idle")

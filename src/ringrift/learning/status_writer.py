@@ -18,6 +18,7 @@ from ringrift.learning.doctor_findings import Finding, Level
 from ringrift.learning.doctor_rounds import DoctorRounds
 from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.ledger import quoted
+from ringrift.learning.pauses import ALL, Pauses
 from ringrift.learning.run_check import MarkKeeper
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.state import ConfigState
@@ -28,7 +29,6 @@ from ringrift.learning.status_view import (
     start_status,
     worker_statistics,
 )
-from ringrift.learning.wishes import ALL, Wishes
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.shares import PREPARING
@@ -80,7 +80,7 @@ class StatusWriter:
     async def picture(self, run_state: str) -> RunStatus:
         """The picture of the run now; *run_state* is running or stopped."""
         controller, kv, now_s = self._controller, self._engine.kv, self._runtime.now_s()
-        running, workers, wishes = await running_jobs(kv), await live_workers(kv), await Wishes(kv).read()
+        running, workers, pauses = await running_jobs(kv), await live_workers(kv), await Pauses(kv).read()
         states = [controller.state(config) for config in controller.configs()]
         shares, idle = controller.shares(), idle_slots(states, workers, running, now_s=now_s)
         pictures = {}
@@ -91,21 +91,20 @@ class StatusWriter:
                 curve=controller.curves.of(state),
                 running=running,
                 share=shares[state.config],
-                paused=wishes.why_paused(state.config),
+                paused=pauses.of(state.config),
                 prices=self._settings.prices or {},
                 now_s=now_s,
                 held=controller.held(state.config),
                 idle=idle,
             )
             pictures[state.config] = config_status(state, around)
-        everything = wishes.get(ALL)
-        paused = everything is not None and everything.paused
+        paused = pauses.of(ALL)
         counts = await self._engine.queue.counts()
         return RunStatus(
             at_s=now_s,
             started_s=self._started_s,
             node=self._runtime.hostname,
-            state="paused" if paused and run_state == "running" else run_state,
+            state="paused" if paused is not None and run_state == "running" else run_state,
             workers=sum(worker.slots for worker in workers if not _only_prepares(worker)),
             configs=pictures,
             decisions=decisions(states),
@@ -113,6 +112,7 @@ class StatusWriter:
             findings=await self._findings(states),
             starting=start_status(states),
             worker_statistics=worker_statistics(states, workers, now_s),
+            paused=None if paused is None else msgspec.to_builtins(paused),
         )
 
     async def _findings(self, states: Sequence[ConfigState]) -> tuple[dict[str, Any], ...]:

@@ -59,6 +59,7 @@ async def order_search(
         kind="tune",
         payload=order.as_payload(),
         priority=PRIORITY,
+        group=order.config,
         idempotency_key=run.run_id,
     )
     await engine.queue.add([item])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ringrift.engine.ports import Claim, Claimant, Completion, Engine, NewWork, WorkItem, WorkQueue, WorkState
-from ringrift.errors import LeaseLost
+from ringrift.engine.work_rules import ALL_WORK, hold_key
+from ringrift.errors import ConfigError, LeaseLost
 
 if TYPE_CHECKING:
     from ringrift.testing.engine_contract import EngineBench
@@ -37,6 +38,93 @@ async def item(queue: WorkQueue, item_id: str) -> WorkItem:
     found = await queue.get(item_id)
     assert found is not None
     return found
+
+
+class HoldingContract:
+    """What is held is not handed out, whoever asks."""
+
+    async def test_work_of_a_held_group_waits_and_other_work_goes_on(self, bench: EngineBench) -> None:
+        engine, other = await bench.open(), await bench.open()
+        await add(engine.queue, id="ours", group="hex8_2p", priority=9)
+        await add(engine.queue, id="theirs", group="square8_2p")
+        await add(engine.queue, id="nobodys")
+        await other.kv.put(hold_key("hex8_2p"), b"{}")
+        claims = await engine.queue.claim(ANY, lease_s=LEASE_S, limit=9)
+        assert [claim.id for claim in claims] == ["theirs", "nobodys"]
+        assert [waiting.id for waiting in await engine.queue.ready()] == ["ours"]
+        await other.kv.delete(hold_key("hex8_2p"))
+        assert (await must_claim(engine.queue)).id == "ours"
+
+    async def test_while_everything_is_held_nothing_is_handed_out(self, bench: EngineBench) -> None:
+        engine, later = await bench.open(), await bench.open()
+        await engine.kv.put(hold_key(ALL_WORK), b"{}")
+        await add(engine.queue, id="a", group="hex8_2p")
+        await add(engine.queue, id="b")
+        assert await claim_one(engine.queue) is None
+        assert await claim_one(later.queue) is None, "also to who came after"
+        await later.kv.delete(hold_key(ALL_WORK))
+        assert len(await engine.queue.claim(ANY, lease_s=LEASE_S, limit=9)) == 2
+
+    async def test_what_is_claimed_already_may_go_on_and_comes_back_to_wait(self, bench: EngineBench) -> None:
+        engine = await bench.open()
+        await add(engine.queue, id="ends", group="g")
+        await add(engine.queue, id="returns", group="g")
+        ends, returns = await must_claim(engine.queue), await must_claim(engine.queue)
+        await engine.kv.put(hold_key("g"), b"{}")
+        await engine.queue.renew("ends", token=ends.token, lease_s=LEASE_S)
+        await engine.queue.complete("ends", token=ends.token)
+        await engine.queue.release("returns", token=returns.token)
+        assert await claim_one(engine.queue) is None
+        assert (await item(engine.queue, "returns")).state is WorkState.READY
+
+    async def test_who_waits_is_woken_when_the_hold_ends(self, bench: EngineBench) -> None:
+        worker, person = await bench.open(), await bench.open()
+        await person.kv.put(hold_key("g"), b"{}")
+        await add(person.queue, id="a", group="g")
+        waiting = asyncio.ensure_future(worker.queue.claim(ANY, lease_s=LEASE_S, wait_s=600))
+        await bench.settle()
+        assert not waiting.done()
+        await person.kv.delete(hold_key("g"))
+        assert [claim.id for claim in await asyncio.wait_for(waiting, 30)] == ["a"]
+
+    async def test_a_hold_with_an_end_ends_by_itself(self, bench: EngineBench) -> None:
+        engine = await bench.open()
+        await engine.kv.put(hold_key("g"), b"{}", ttl_s=50)
+        await add(engine.queue, id="a", group="g")
+        assert await claim_one(engine.queue) is None
+        await bench.pass_time(51)
+        assert (await must_claim(engine.queue)).id == "a"
+
+    @pytest.mark.parametrize("group", ["odd/name %2F", "é 🙂", "a*"])
+    async def test_a_group_may_have_any_name(self, bench: EngineBench, group: str) -> None:
+        engine = await bench.open()
+        await add(engine.queue, id="a", group=group)
+        await engine.kv.put(hold_key(group), b"{}")
+        assert await claim_one(engine.queue) is None
+        assert (await item(engine.queue, "a")).group == group
+
+    @pytest.mark.parametrize("group", [ALL_WORK, "a\nb", 7, "é" * 100])
+    async def test_a_group_that_could_not_be_held_is_refused(self, bench: EngineBench, group: Any) -> None:
+        engine = await bench.open()
+        with pytest.raises(ConfigError, match="group"):
+            await add(engine.queue, group=group)
+
+    async def test_an_item_says_why_it_waits(self, bench: EngineBench) -> None:
+        queue = (await bench.open()).queue
+        await add(queue, id="a", requires=frozenset({"gpu"}), node="n7", group="g")
+        await add(queue, id="b")
+        await add(queue, id="later", delay_s=60)
+        await add(queue, id="needs", after=("b", "a"))
+        await add(queue, id="needs too", after=("needs",))
+        found = await item(queue, "a")
+        assert (found.requires, found.node, found.group) == (frozenset({"gpu"}), "n7", "g")
+        assert (found.not_before_s, found.waits_for) == (None, ())
+        assert (await item(queue, "later")).not_before_s == pytest.approx(bench.now_s() + 60, abs=5)
+        assert [each.id for each in await queue.blocked()] == ["needs", "needs too"]
+        assert [each.waits_for for each in await queue.blocked(limit=1)] == [("a", "b")]
+        claim = await must_claim(queue)
+        await queue.complete(claim.id, token=claim.token)
+        assert (await item(queue, "needs")).waits_for == ("a",)
 
 
 class HandingContract:

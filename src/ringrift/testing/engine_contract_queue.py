@@ -13,6 +13,7 @@ from ringrift.testing.engine_contract_claims import (
     ANY,
     LEASE_S,
     HandingContract,
+    HoldingContract,
     LeaseContract,
     add,
     claim_one,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ringrift.testing.engine_contract import EngineBench
 
 
-class WorkQueueContract(HandingContract, LeaseContract, EndsContract):
+class WorkQueueContract(HandingContract, HoldingContract, LeaseContract, EndsContract):
     """One test per promise."""
 
     async def test_a_second_add_under_a_key_returns_the_first(self, bench: EngineBench) -> None:

@@ -52,7 +52,12 @@ class SampleRun:
                 "export": {"done": 24},
             },
             findings=_findings() if self.findings else (),
+            paused=_pause(self) if self.paused else None,
         )
+
+
+def _pause(sample: SampleRun) -> dict[str, object]:
+    return {"reason": "the machine is needed", "by": "anna", "at_s": sample.now_s - 300}
 
 
 def _config(rng: random.Random, position: int, *, sample: SampleRun) -> ConfigStatus:
@@ -74,7 +79,8 @@ def _config(rng: random.Random, position: int, *, sample: SampleRun) -> ConfigSt
         champion=curve[-1].model if curve else None,
         rating=gain,
         rating_interval=(curve[-1].low, curve[-1].high) if curve else None,
-        stage="blocked" if position == 2 else _KINDS[position % len(_KINDS)],
+        stage="paused" if sample.paused else "blocked" if position == 2 else _KINDS[position % len(_KINDS)],
+        paused=_pause(sample) if sample.paused else None,
         blocked=blocked if position == 2 else {},
         share=1 / len(sample.configs),
         games_per_s=round(3.4 / (1 + position), 2),
@@ -86,7 +92,7 @@ def _config(rng: random.Random, position: int, *, sample: SampleRun) -> ConfigSt
         next="training starts when 1,212 more rows are checked (2 min at this speed)",
         generator=f"{position:016x}" if curve else None,
         who_plays="model 12 is published, model 15 plays: 3 trainings newer",
-        held_back="games: training waits 62% of the time for rows",
+        held_back="" if sample.paused else "games: training waits 62% of the time for rows",
     )
 
 

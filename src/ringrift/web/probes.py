@@ -22,7 +22,7 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.router import get_router
 from ringrift.events.tracing import continued, extract
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.wishes import ALL, Wish, Wishes
+from ringrift.learning.pauses import ALL, Pause, Pauses
 from ringrift.private_files import secret_in
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
@@ -155,18 +155,18 @@ class HealthServerDaemon:
             raise Unavailable(f"the control process took more than {ACTION_S_MAX:g} s") from None
 
     async def _ask_for(self, request: PostedRequest, *, paused: bool) -> None:
-        wishes, now_s = Wishes((await get_engine()).kv), self._runtime.now_s()
+        pauses, now_s = Pauses((await get_engine()).kv), self._runtime.now_s()
         latest = self._board.latest()
         known = () if latest is None or latest.run is None else tuple(latest.run.configs)
         if request.config not in (None, *known):
             raise ConfigError(f"{request.config!r:.100} is not learned here; there are {', '.join(known)}")
-        wish = Wish(paused=paused, reason=request.reason[:REASON_CHARS_MAX], by="the live page", at_s=now_s)
-        if request.config is not None:
-            await wishes.set(request.config, wish)
-        elif paused:
-            await wishes.set(ALL, wish)
+        if paused:
+            pause = Pause(reason=request.reason[:REASON_CHARS_MAX], by="the live page", at_s=now_s)
+            await pauses.set(request.config or ALL, pause)
+        elif request.config is None:
+            await pauses.end_all()
         else:
-            await wishes.resume((ALL, *known), wish)
+            await pauses.end([request.config])
 
     async def _publish_here(self, posted: PostedEvent, headers: Mapping[str, str]) -> str:
         with continued(extract(headers)):

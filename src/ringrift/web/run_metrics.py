@@ -23,6 +23,7 @@ GAUGES: tuple[tuple[str, str, Number], ...] = (
     ("ringrift_selfplay_share", "Share of self-play", lambda c: c.share),
     ("ringrift_jobs_running", "Jobs under way", lambda c: len(c.running)),
     ("ringrift_stages_blocked", "Stages that wait after failures", lambda c: len(c.blocked)),
+    ("ringrift_paused", "1 while somebody has paused it", lambda c: c.paused is not None),
 )
 COUNTERS: tuple[tuple[str, str, Number], ...] = (
     ("ringrift_games_refused", "Games that do not agree with the rules", lambda c: c.games_refused),

@@ -74,7 +74,7 @@ def _parts(snapshot: ProbeSnapshot) -> Iterator[tuple[str, bytes]]:
 
 
 def _head(run: RunStatus) -> Mapping[str, Any]:
-    return {name: getattr(run, name) for name in ("at_s", "started_s", "node", "state", "workers")}
+    return {name: getattr(run, name) for name in ("at_s", "started_s", "node", "state", "workers", "paused")}
 
 
 def _numbers(config: ConfigStatus) -> Mapping[str, Any]:

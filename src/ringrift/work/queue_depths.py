@@ -25,7 +25,7 @@ WorkCounts = Mapping[str, Mapping[WorkState, int]]
 class QueueType(StrEnum):
     """What can pile up."""
 
-    TRAINING_DATA = "training_data"  # accepted rows that no training has been offered
+    TRAINING_DATA = "training_data"  # accepted rows that no training has been offered and the next needs not
     PENDING_GAMES = "pending_games"  # games whose check by the rules is due
     EVALUATION = "evaluation_queue"
     PROMOTION = "promotion_queue"  # models that wait for a verdict
@@ -62,6 +62,8 @@ class _Backlog(msgspec.Struct, frozen=True):
     rows: int = 0
     trained_rows: int = 0
     games_unchecked: int = 0
+    rows_collected: int = 0  # what the plan gathers on purpose is no backlog
+    games_collected: int = 0
 
 
 class _RunBacklog(msgspec.Struct, frozen=True):
@@ -85,8 +87,9 @@ def in_hand(counts: WorkCounts, kinds: tuple[str, ...]) -> int:
 def depths_of(counts: WorkCounts, run_status: bytes | None) -> dict[QueueType, int]:
     """How deep every queue is. Without a run there is nothing that waits for training or a check."""
     backlog = _read_backlog(run_status)
-    untrained = sum(max(0, config.rows - config.trained_rows) for config in backlog.configs.values())
-    unchecked = sum(config.games_unchecked for config in backlog.configs.values())
+    configs = backlog.configs.values()
+    untrained = sum(max(0, each.rows - each.trained_rows - each.rows_collected) for each in configs)
+    unchecked = sum(max(0, each.games_unchecked - each.games_collected) for each in configs)
     return {
         QueueType.TRAINING_DATA: untrained,
         QueueType.PENDING_GAMES: unchecked,

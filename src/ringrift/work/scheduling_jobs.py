@@ -284,10 +284,16 @@ def _as_work(job: ScheduledJob) -> NewWork:
         priority=QUEUE_PRIORITIES[job.priority],
         requires=frozenset({"gpu"}) if job.requires_gpu else frozenset(),
         node=job.host_preference,
+        group=str(job.config.get("config", "")),
     )
 
 
 def _again(item: WorkItem) -> NewWork:
     return NewWork(
-        kind=item.kind, payload=item.payload, priority=item.priority, attempts_max=item.attempts_max
+        kind=item.kind,
+        payload=item.payload,
+        priority=item.priority,
+        requires=item.requires,
+        group=item.group,
+        attempts_max=item.attempts_max,
     )

@@ -9,6 +9,7 @@ import msgspec
 from tests.fuzz.mutation import mutated_json
 
 from ringrift.bootstrap.control_lease import ControlHolder, _holder
+from ringrift.daemons.requests import DaemonRequest
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.away import _Away
 from ringrift.data.capacity import DiskState
@@ -40,12 +41,12 @@ from ringrift.learning.doctor_findings import Diagnosis
 from ringrift.learning.facts import AnyFact, Recalled
 from ringrift.learning.high_water import mark_path, read_mark
 from ringrift.learning.ledger import check_chain, prefix_of, sound_facts
+from ringrift.learning.pauses import Pause
 from ringrift.learning.run_choice import RunChoice
 from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.learning.standing_requests import Request, read_request
 from ringrift.learning.training_slots import TrainingJob
 from ringrift.learning.tuning_store import OptimizationRun
-from ringrift.learning.wishes import Wish
 from ringrift.work.durations_book import Measured
 from ringrift.work.durations_book import _tasks as read_durations
 from ringrift.work.job_inputs import DamagedInput
@@ -71,8 +72,8 @@ OF_DATA = (
     *(SyncWALEntry, TransactionRecord, _PathClaim, WriteThrough),
 )
 OF_THE_ENGINE = (
-    *(Champion, DataDecision, Diagnosis, OptimizationRun, Recalled, Reservation, RunChoice),
-    *(RunningRecord, RunStatus, SetAsideRecord, StateNotice, Subscriber, TrainingJob, Wish, WorkerRecord),
+    *(Champion, DaemonRequest, DataDecision, Diagnosis, OptimizationRun, Recalled, Reservation, RunChoice),
+    *(RunningRecord, RunStatus, SetAsideRecord, StateNotice, Subscriber, TrainingJob, Pause, WorkerRecord),
 )
 OWN: tuple[tuple[str, Callable[[Entry], object]], ...] = (
     ("key", read_lease),

@@ -5,9 +5,12 @@ import os
 
 import pytest
 from click.testing import CliRunner
+from run_folder import in_engine, write_status
 
 from ringrift.cli.main import app
 from ringrift.daemons.registry import product_registry
+from ringrift.daemons.requests import DaemonRequests
+from ringrift.testing.sample_run import SampleRun
 
 
 @pytest.fixture
@@ -46,3 +49,58 @@ def test_a_data_folder_that_cannot_be_one_is_named_in_one_line(data, tmp_path):
     last = refused.stderr.splitlines()[-1]
     assert str(tmp_path / "file") in last
     assert "try again" not in last
+
+
+# --- stop, start, restart -------------------------------------------------------------------------------
+
+
+def row(name):
+    return json.loads(ringrift("daemons", "--json").stdout)["daemons"][name]
+
+
+def test_a_stop_of_a_run_that_is_down_is_noted_with_its_reason_and_shown(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    write_status(SampleRun())
+    told = ringrift("daemons", "stop", "auto_export", "--reason", "the disk is slow")
+    assert told.exit_code == 0
+    assert "auto_export stays stopped from the next `ringrift run` on" in told.stdout
+    found = row("auto_export")
+    assert found["request"]["reason"] == "the disk is slow"
+    assert found["request"]["by"]
+    assert found["request"]["done_s"] is None
+    assert "(from the next run on): the disk is slow" in found["reason"]
+    assert "the disk is slow" in ringrift("daemons").stdout
+    assert row("auto_sync")["request"] is None
+    started = json.loads(ringrift("daemons", "restart", "auto_export", "--json").stdout)
+    assert (started["want"], started["running"]) == ("start", False), "the next run starts it afresh"
+    assert row("auto_export")["reason"] == ""
+
+
+def test_stopping_what_the_machine_lives_by_says_what_that_means():
+    write_status(SampleRun())
+    assert "nothing is decided" in ringrift("daemons", "stop", "DATA_PIPELINE").stdout
+    told = json.loads(ringrift("daemons", "--json", "stop", "selfplay_coordinator").stdout)
+    assert "no new games are ordered" in told["means"]
+    assert "queue_populator" in told["means"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("stop", "auto_exprt"), "no daemon is called 'auto_exprt'; did you mean auto_export"),
+        (("start", "vast_idle"), "vast_idle cannot be asked to start: capability not built yet"),
+        (("restart",), "missing argument 'NAME'"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_daemon_is_refused(arguments, complaint):
+    write_status(SampleRun())
+    refused = ringrift("daemons", *arguments)
+    assert refused.exit_code == 2
+    assert complaint in refused.stderr
+    assert in_engine(lambda engine: DaemonRequests(engine.kv).all()) == {}
+
+
+def test_where_no_run_ever_was_nothing_can_be_asked(data):
+    refused = ringrift("daemons", "stop", "auto_export")
+    assert refused.exit_code == 2
+    assert "there is no run in" in refused.stderr

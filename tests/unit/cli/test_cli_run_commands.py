@@ -12,13 +12,14 @@ from run_folder import answer, in_engine, ringrift, write_models, write_status, 
 
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.learning.ledger import quoted
+from ringrift.learning.pauses import ALL, Pauses
 from ringrift.learning.run_choice import read_run_choice
 from ringrift.learning.run_status import EXPLAIN_PREFIX
 from ringrift.learning.snapshot import Explanation
-from ringrift.learning.wishes import ALL, Wishes
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.work.emergency import get_emergency_stop
+from ringrift.work.worker_records import WorkerRecord, worker_key
 
 TWO = SampleRun(configs=("square8_2p", "hex8_2p"))
 
@@ -118,30 +119,57 @@ def test_a_file_where_the_data_folder_should_be_is_pointed_out(tmp_path, command
 # --- pause, resume, stop --------------------------------------------------------------------------------
 
 
-def wish(config):
-    return in_engine(lambda engine: Wishes(engine.kv).get(config))
+def pause_of(config):
+    return in_engine(lambda engine: Pauses(engine.kv).get(config))
+
+
+def claimable():
+    """What a worker would get now, whatever it can do."""
+
+    async def claim(engine):
+        claims = await engine.queue.claim(Claimant(worker="w1"), lease_s=60, limit=100)
+        for each in claims:
+            await engine.queue.release(each.id, token=each.token)
+        return {each.id for each in claims}
+
+    return in_engine(claim)
 
 
 def test_a_config_is_paused_and_goes_on():
     write_status(TWO)
     ringrift("pause", "hex8_2p", "--reason", "the board is needed")
-    assert (wish("hex8_2p").paused, wish("hex8_2p").reason) == (True, "the board is needed")
-    assert wish("hex8_2p").by
-    assert wish(ALL) is None
+    assert pause_of("hex8_2p").reason == "the board is needed"
+    assert pause_of("hex8_2p").by
+    assert pause_of(ALL) is None
+    assert answer("resume", "hex8_2p")["resumed"] == ["hex8_2p"]
+    assert pause_of("hex8_2p") is None
+    assert "hex8_2p was not paused" in ringrift("resume", "hex8_2p").stdout
+
+
+def test_what_waits_in_the_queue_is_not_claimed_while_its_config_is_paused():
+    write_status(TWO)
+    items = [NewWork(kind="train", id=f"{config}.1", group=config) for config in TWO.configs]
+    in_engine(lambda engine: engine.queue.add([*items, NewWork(kind="tune", id="mine")]))
+    ringrift("pause", "hex8_2p")
+    assert claimable() == {"square8_2p.1", "mine"}
+    ringrift("pause")
+    assert claimable() == set()
     ringrift("resume", "hex8_2p")
-    assert wish("hex8_2p").paused is False
+    assert claimable() == set(), "the whole run is still paused"
+    ringrift("resume")
+    assert claimable() == {"square8_2p.1", "hex8_2p.1", "mine"}
 
 
 def test_resuming_everything_also_resumes_what_was_paused_alone():
     write_status(TWO)
     ringrift("pause", "hex8_2p")
     ringrift("pause")
-    assert wish(ALL).paused
+    assert pause_of(ALL)
     only_one = answer("resume", "hex8_2p")
     assert only_one["still_paused"]
     ringrift("resume")
-    assert not wish(ALL).paused
-    assert not wish("hex8_2p").paused
+    assert pause_of(ALL) is None
+    assert pause_of("hex8_2p") is None
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "explain", "models", "report"])
@@ -216,6 +244,25 @@ def test_explain_says_stage_by_stage_what_happens_and_why():
     assert "Self-play" in shown
     assert "1,212 rows are missing (for 1 min 30 s)" in shown
     assert "said nothing of square8_2p" in ringrift("explain", "square8_2p").stdout
+
+
+def test_explain_and_status_tell_a_pause_as_such():
+    write_status(SampleRun(configs=TWO.configs, paused=True))
+    pretend_to_run()
+    found = [Explanation(stage="selfplay", will=False, reason="paused: the board is needed", paused=True)]
+    in_engine(lambda engine: engine.kv.put(EXPLAIN_PREFIX + quoted("hex8_2p"), msgspec.json.encode(found)))
+    assert answer("explain", "hex8_2p")["paused"] is None
+    ringrift("pause", "hex8_2p", "--reason", "the board is needed")
+    told = answer("explain", "hex8_2p")
+    assert (told["paused"]["reason"], told["stages"][0]["paused"]) == ("the board is needed", True)
+    shown = ringrift("explain", "hex8_2p").stdout
+    assert "hex8_2p is paused by" in shown
+    assert "Self-play  paused" in shown
+    config = answer("status")["configs"]["hex8_2p"]
+    assert (config["stage"], config["blocked"], config["paused"]["by"]) == ("paused", {}, "anna")
+    shown = ringrift("status").stdout
+    assert "the run is paused by anna" in shown
+    assert "waits" not in shown.split("last decisions")[0]
 
 
 # --- models ---------------------------------------------------------------------------------------------
@@ -348,6 +395,78 @@ def test_what_is_claimed_is_listed_with_its_worker():
     (item,) = answer("queue", "list")
     assert (item["id"], item["holder"]) == ("held-1", "box/1")
     assert "box/1" in ringrift("queue", "list").stdout
+
+
+def a_worker(**changes):
+    fields = {
+        "name": "box-1", "node": "box", "pid": 1, "slots": 1, "busy": 1, "kinds": None,
+        "capabilities": ("cpu",), "cpus": 1, "gpus": 0, "memory_mb": 1, "memory_free_mb": 1, "load": 0.0,
+        "started_s": 0.0, "at_s": 0.0,
+    }  # fmt: skip
+    record = WorkerRecord(**{**fields, **changes})
+    return lambda engine: engine.kv.put(worker_key(record.name), msgspec.json.encode(record))
+
+
+def listed(*arguments):
+    return {item["id"]: item for item in answer("queue", "list", *arguments)}
+
+
+def test_what_waits_is_listed_with_the_reason():
+    write_status(TWO)
+
+    async def fill(engine):
+        await engine.queue.add(
+            [
+                NewWork(kind="selfplay", id="plain", group="square8_2p", priority=75),
+                NewWork(kind="train", id="gpu", group="square8_2p", requires=frozenset({"gpu"})),
+                NewWork(kind="export", id="elsewhere", node="attic"),
+                NewWork(kind="export", id="next", group="square8_2p", after=("plain",)),
+                NewWork(kind="export", id="later", delay_s=600.0),
+                NewWork(kind="train", id="ours", group="hex8_2p"),
+                NewWork(kind="train", id="bad", attempts_max=1, priority=99),
+                NewWork(kind="tune", id="held", priority=98),
+            ]
+        )
+        bad, _ = await engine.queue.claim(Claimant(worker="box/1"), lease_s=60, limit=2)
+        await engine.queue.fail(bad.id, token=bad.token, error="out of memory")
+
+    in_engine(fill)
+    assert listed()["plain"]["why"] == "no worker is running"
+    in_engine(a_worker())
+    ringrift("pause", "hex8_2p", "--reason", "the board is needed")
+    found = listed()
+    assert {name: item["why"] for name, item in found.items() if item["listed"] == "waiting"} == {
+        "plain": "for a worker that is free",
+        "gpu": "no worker has what it requires: gpu",
+        "elsewhere": "only attic may do it, and no worker runs there",
+        "next": "needs plain",
+        "later": "not for 10 min more",
+        "ours": "paused: hex8_2p, the board is needed",
+    }
+    assert (found["bad"]["listed"], found["bad"]["why"]) == ("failed", "out of memory")
+    assert (found["held"]["listed"], found["held"]["holder"]) == ("running", "box/1")
+    plain = found["plain"]
+    assert (plain["kind"], plain["config"], plain["priority"]) == ("selfplay", "square8_2p", 75)
+    assert 0 <= plain["age_s"] < 600
+    ringrift("pause")
+    assert {item["why"].split(":")[0] for item in listed("--state", "waiting").values()} == {"paused"}
+
+
+def test_the_list_of_the_queue_has_filters_and_says_what_it_leaves_out():
+    items = [NewWork(kind="selfplay", id=f"a{n}", group="square8_2p") for n in range(5)]
+    items.append(NewWork(kind="train", id="b", group="hex8_2p"))
+    in_engine(lambda engine: engine.queue.add(items))
+    assert list(listed("--config", "hex8_2p")) == list(listed("--kind", "train")) == ["b"]
+    assert listed("--state", "failed") == {}
+    assert "Nothing runs" in ringrift("queue", "list", "--state", "failed").stdout
+    cut = ringrift("queue", "list", "--limit", "3")
+    assert "more items are waiting than the 3 listed" in cut.stderr
+    assert len(listed("--limit", "6")) == 6
+    assert "more" not in ringrift("queue", "list", "--limit", "6").stderr
+    shown = ringrift("queue", "list").stdout
+    assert "hex8_2p" in shown
+    assert "no worker is running" in shown
+    assert "is not one of" in ringrift("queue", "list", "--state", "lost", code=2).stderr
 
 
 # --- report ---------------------------------------------------------------------------------------------

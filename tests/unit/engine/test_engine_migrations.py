@@ -10,10 +10,12 @@ import textwrap
 import pytest
 
 from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.engine.sqlite.checksums import make_available, of_entry, of_work
 from ringrift.engine.sqlite.files import create_if_absent
 from ringrift.engine.sqlite.queue_sql import Code
 from ringrift.engine.sqlite.schema import MIGRATIONS, Migration
 from ringrift.errors import SchemaTooNew
+from ringrift.learning.pauses import Pauses
 
 NOTES = Migration(
     MIGRATIONS[-1].version + 1,
@@ -124,6 +126,44 @@ async def test_work_from_before_it_was_counted_is_counted(config, opened):
     assert await engine.queue.counts() == {
         "k": {WorkState.CLAIMED: 1, WorkState.READY: 1, WorkState.DONE: 1, WorkState.CANCELLED: 1}
     }
+
+
+async def test_a_pause_from_before_the_queue_knew_of_pauses_holds_what_waits(config, opened):
+    create_if_absent(config, MIGRATIONS[:5])
+    db = sqlite3.connect(config.database, isolation_level=None)
+    make_available(db)
+    db.execute("INSERT INTO lane(kind, node, requires) VALUES ('k', '', '')")
+    for item_id, payload in (
+        ("ours", b'{"config": "hex8_2p"}'),
+        ("theirs", b'{"config": "square8_2p"}'),
+        ("odd", b'{"config": 7}'),
+        ("none", b"{}"),
+    ):
+        db.execute(
+            "INSERT INTO work(id, lane, state, priority, attempts_max, not_before_s, added_s, changed_s,"
+            " trace, payload, checksum) VALUES (?, 1, 1, 0, 3, 0, 0, 0, x'7b7d', ?, ?)",
+            (item_id, payload, of_work(item_id, payload, b"{}")),
+        )
+    for revision, (key, value) in enumerate(
+        (
+            ("learning/wish/hex8_2p", b'{"paused": true, "reason": "why"}'),
+            ("learning/wish/*", b'{"paused": false}'),
+        ),
+        7,
+    ):
+        db.execute(
+            "INSERT INTO kv(key, revision, changed_s, value, checksum) VALUES (?, ?, 0, ?, ?)",
+            (key, revision, value, of_entry(key, revision, None, value)),
+        )
+    db.execute("UPDATE counter SET value = 9 WHERE name = 'revision'")
+    db.close()
+    engine = await opened(config)
+    assert {claim.id for claim in await claim_all(engine)} == {"theirs", "odd", "none"}
+    assert (await Pauses(engine.kv).get("hex8_2p")).reason == "why"
+    assert (await engine.queue.get("ours")).group == "hex8_2p"
+    assert await engine.queue.counts() == {"k": {WorkState.READY: 1, WorkState.CLAIMED: 3}}
+    await Pauses(engine.kv).end_all()
+    assert [claim.id for claim in await claim_all(engine)] == ["ours"]
 
 
 async def make_first_version(config, opened):

@@ -75,6 +75,15 @@ def test_a_sound_run_gives_no_finding():
     assert found(a_run()) == set()
 
 
+def test_a_pause_is_told_and_is_no_fault_and_idle_workers_are_none_either():
+    story = a_run()
+    assert found(story, paused={CONFIG: "by anna"}) == {("paused", Level.NOTICE)}
+    idle = worker(started_s=0.0, at_s=7200.0, done=0, busy=0)
+    assert ("workers", Level.WARNING) in found(story, workers=(idle,))
+    whole = found(story, workers=(idle,), paused={CONFIG: "by anna"}, run_paused="by anna")
+    assert whole == {("run_paused", Level.NOTICE)}
+
+
 # --- the files ------------------------------------------------------------------------------------------
 
 

@@ -3,21 +3,29 @@
 import asyncio
 import contextlib
 import dataclasses
+from functools import partial
 
 import msgspec
 from learning_story import RULES
 
+from ringrift.daemons.manager import DaemonManager
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
+from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant, WorkState
 from ringrift.errors import Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import Silent
 from ringrift.learning.controller import LEFT_REASON, Controller
-from ringrift.learning.facts import JobEnded, Noted
+from ringrift.learning.facts import STAGES_TOPIC, JobEnded, JobIssued, Noted
 from ringrift.learning.high_water import read_mark
 from ringrift.learning.ledger import Ledger, read_facts
 from ringrift.learning.loop import TrainingLoop
+from ringrift.learning.pauses import Pause, Pauses
+from ringrift.learning.pipeline import closed_stages
+from ringrift.learning.replay import replay
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
+from ringrift.learning.status_view import AroundConfig, config_status
 from ringrift.learning.status_writer import StatusWriter
 from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
@@ -34,13 +42,13 @@ class Site:
         self.runtime = SimulatedRuntime()
         self.engine = memory_engine(self.runtime, MemoryStore())
 
-    async def begin(self, *configs, engine=None):
+    async def begin(self, *configs, engine=None, **more):
         record = WorkerRecord(
             name="w", node="n", pid=1, slots=2, busy=0, kinds=None, capabilities=("cpu",), cpus=1, gpus=0,
             memory_mb=1, memory_free_mb=1, load=0.0, started_s=0.0, at_s=self.runtime.now_s(),
         )  # fmt: skip
         await self.engine.kv.put(worker_key("w"), msgspec.json.encode(record))
-        controller = Controller(engine or self.engine, self.runtime, RULES, announcer=Silent())
+        controller = Controller(engine or self.engine, self.runtime, RULES, announcer=Silent(), **more)
         await controller.open(configs)
         return controller
 
@@ -361,3 +369,163 @@ def test_the_picture_counts_the_workers_that_were_asked_for(tmp_path):
         assert (await writer.picture("running")).workers == 2
 
     at_a_site(scenario)
+
+
+def test_nothing_of_a_paused_config_is_ordered_or_claimed_until_it_goes_on():
+    async def scenario(site):
+        pauses = Pauses(site.engine.kv)
+        controller = await site.begin(FIRST, SECOND)
+        await controller.reconcile()
+        waiting = {item.id: item.group for item in await site.engine.queue.ready()}
+        assert set(waiting.values()) == {FIRST, SECOND}
+        await pauses.set(FIRST, Pause(reason="a look at it", by="anna", at_s=1.0))
+        claims = await site.engine.queue.claim(Claimant(worker="w"), lease_s=600.0, limit=100)
+        assert {claim.id for claim in claims} == {name for name, group in waiting.items() if group == SECOND}
+        ordered = controller.state(FIRST).facts
+        await controller.reconcile()
+        assert controller.state(FIRST).facts == ordered
+        assert {each.reason for each in controller.plans[FIRST].explanations} == {"paused: a look at it"}
+
+        again = await site.begin(FIRST, SECOND)  # another process takes over
+        await again.reconcile()
+        assert again.state(FIRST).facts == ordered
+        assert (
+            await site.engine.queue.claim(Claimant(worker="w", kinds=frozenset({"selfplay"})), lease_s=60.0)
+            == []
+        )
+
+        await pauses.end([FIRST])
+        await again.reconcile()
+        (claim,) = await site.engine.queue.claim(Claimant(worker="w"), lease_s=60.0)
+        assert claim.payload["config"] == FIRST
+
+    at_a_site(scenario)
+
+
+# --- stages whose daemon rests -----------------------------------------------------------------------------
+
+COORDINATOR = DaemonType.SELFPLAY_COORDINATOR
+
+
+async def rest():
+    await asyncio.Event().wait()
+
+
+def manager_at(site, router):
+    manager = DaemonManager(
+        DaemonManagerConfig(loop_watchdog=False), runtime=site.runtime, bus=router, offload=at_once
+    )
+    manager.register_factory(COORDINATOR, rest, depends_on=[])
+    return manager
+
+
+async def at_once(function):
+    return function()
+
+
+async def open_games(site):
+    unended = await site.engine.queue.unended(after=0, limit=100)
+    return [item.id for _, item in unended if item.kind == "selfplay"]
+
+
+def why(controller, stage="selfplay"):
+    return next(each for each in controller.plans[FIRST].explanations if each.stage == stage)
+
+
+def under_backpressure(scenario):
+    """With a manager that hears what is said, and a loop that asks it."""
+
+    async def main(site):
+        router = UnifiedEventRouter(enable_cross_process_polling=False)
+        manager = manager_at(site, router)
+        await manager.start(COORDINATOR)
+        try:
+            controller = await site.begin(FIRST, closed_stages=partial(closed_stages, manager))
+            await scenario(site, router, manager, controller)
+        finally:
+            await manager.shutdown()
+            await router.stop()
+
+    at_a_site(main)
+
+
+def test_backpressure_really_stops_new_games_until_it_is_released():
+    async def scenario(site, router, manager, controller):
+        cause = {
+            "node_id": "n",
+            "level": "high",
+            "reason": "pending_games holds 2000, 1000 is its soft limit",
+        }
+        await router.publish("BACKPRESSURE_ACTIVATED", cause, "test")
+        await controller.reconcile()
+        assert await open_games(site) == []
+        told = why(controller)
+        assert (told.will, told.paused) == (False, False)
+        assert told.reason == f"SELFPLAY_COORDINATOR rests: backpressure: {cause['reason']}"
+        await controller.reconcile()
+        facts = await read_facts(site.engine.kv, FIRST)
+        notes = [fact for fact in facts if isinstance(fact, Noted) and fact.topic == STAGES_TOPIC]
+        assert len(notes) == 1, "once, however often it is looked at"
+        released = {"node_id": "n", "previous_level": "high", "reason": "drained"}
+        await router.publish("BACKPRESSURE_RELEASED", released, "test")
+        await controller.reconcile()
+        assert await open_games(site)
+        assert "backpressure" not in why(controller).reason
+        assert replay(FIRST, await read_facts(site.engine.kv, FIRST), controller.rules) == []
+
+    under_backpressure(scenario)
+
+
+def test_games_that_were_ordered_in_spite_of_backpressure_are_found_by_a_replay():
+    async def scenario(site, router, manager, controller):
+        await controller.reconcile()
+        facts = await read_facts(site.engine.kv, FIRST)
+        first = next(number for number, fact in enumerate(facts) if isinstance(fact, JobIssued))
+        closed = {"selfplay": {"reason": "backpressure", "by_person": False}}
+        note = Noted(at_s=facts[first].at_s, topic=STAGES_TOPIC, text="", details={"closed": closed})
+        assert replay(FIRST, facts, controller.rules) == []
+        tampered = [*facts[:first], note, *facts[first:]]
+        # The loop may act on the plan of before the note, but not after another fact.
+        issued = [number for number, fact in enumerate(tampered) if isinstance(fact, JobIssued)]
+        found = replay(FIRST, tampered, controller.rules)
+        assert [each.number - 1 for each in found] == issued[1:]
+        assert all("backpressure" in each.why for each in found)
+
+    under_backpressure(scenario)
+
+
+def test_a_stopped_coordinator_orders_no_games_and_is_no_failure():
+    async def scenario(site, router, manager, controller):
+        requests = DaemonRequests(site.engine.kv)
+        await requests.ask(
+            DaemonRequest(daemon=COORDINATOR.value, want=DaemonVerb.STOP, by="anna", reason="a test")
+        )
+        await RequestCarrier(site.engine.kv, manager, site.runtime).before_start()
+        await controller.reconcile()
+        assert await open_games(site) == []
+        told = why(controller)
+        assert told.reason == "SELFPLAY_COORDINATOR is stopped: stopped by a person: anna, a test"
+        assert told.paused
+        gates = config_status(
+            controller.state(FIRST),
+            AroundConfig(
+                plan=controller.plans[FIRST], rules=RULES, curve=(), running=(), share=1.0, paused=None,
+                prices={}, now_s=site.runtime.now_s(),
+            ),
+        )  # fmt: skip
+        assert gates.blocked == {}
+
+    under_backpressure(scenario)
+
+
+def test_a_new_process_opens_what_only_the_last_one_had_closed():
+    async def scenario(site, router, manager, controller):
+        await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "full"}, "test")
+        await controller.reconcile()
+        again = await site.begin(FIRST)
+        assert "selfplay" in again.state(FIRST).closed
+        await again.reconcile()
+        assert again.state(FIRST).closed == {}
+        assert await open_games(site)
+
+    under_backpressure(scenario)

@@ -2,14 +2,19 @@
 
 from learning_story import RULES, Story
 
-from ringrift.learning.facts import Promoted
+from ringrift.learning.facts import Blocked, Promoted
 from ringrift.learning.feedback_gauntlet import gauntlet_advice
 from ringrift.learning.feedback_rules import feedback, gauntlet_of
 from ringrift.learning.generator import who_plays
 from ringrift.learning.orders import evaluate_order
+from ringrift.learning.pauses import Pause
+from ringrift.learning.plan import plan
 from ringrift.learning.promotion import Pairing
 from ringrift.learning.run_status import Curve
+from ringrift.learning.snapshot import Snapshot
 from ringrift.learning.status_view import AroundConfig, config_status, cost
+from ringrift.testing.sample_run import SampleRun
+from ringrift.web.run_metrics import run_metrics
 
 
 def a_champion(config="square8_2p", **fields):
@@ -98,3 +103,63 @@ def test_what_plays_and_what_is_published_are_named_apart():
     told = config_status(state, around)
     assert (told.champion, told.generator) == (first, state.generator)
     assert told.who_plays == who_plays(state)
+
+
+# --- pauses ------------------------------------------------------------------------------------------------
+
+
+def around_of(story, **changes):
+    fields = {
+        "plan": None,
+        "rules": RULES,
+        "curve": (),
+        "running": (),
+        "share": 1.0,
+        "paused": None,
+        "prices": {},
+        "now_s": story.now_s,
+    }
+    return AroundConfig(**{**fields, **changes})
+
+
+def test_a_pause_is_a_state_of_its_own_and_no_block_after_failures():
+    story, _ = a_champion()
+    pause = Pause(reason="the board is needed", by="anna", at_s=7.0)
+    told = config_status(story.state, around_of(story, paused=pause))
+    assert (told.stage, told.blocked) == ("paused", {})
+    assert told.paused == {"reason": "the board is needed", "by": "anna", "at_s": 7.0}
+    assert config_status(story.state, around_of(story)).paused is None
+
+
+def test_what_failed_is_told_as_blocked_also_while_its_config_is_paused():
+    story, _ = a_champion()
+    story.write(Blocked(at_s=story.now_s, stage="train", reason="out of memory", until_s=story.now_s + 60))
+    told = config_status(story.state, around_of(story, paused=Pause(by="anna")))
+    assert (told.stage, list(told.blocked)) == ("paused", ["train"])
+
+
+def test_what_waits_because_its_config_is_paused_is_no_backlog():
+    story = Story()
+    story.play()
+    told = config_status(story.state, around_of(story, plan=plan(snapshot_of(story))))
+    assert told.games_unchecked > 0
+    later = config_status(story.state, around_of(story, plan=plan(snapshot_of(story, later_s=3600.0))))
+    assert later.games_collected < told.games_unchecked, "their check has been due for an hour"
+    paused = config_status(story.state, around_of(story, paused=Pause(by="anna")))
+    assert paused.games_collected == paused.games_unchecked
+
+
+def snapshot_of(story, *, later_s=0.0):
+    return Snapshot(story.state, RULES, story.now_s + later_s)
+
+
+def metrics_of(status):
+    samples = [sample for family in run_metrics(status) for sample in family.samples]
+    return {(each.name, each.labels.get("config")): each.value for each in samples}
+
+
+def test_the_metric_of_blocked_stages_does_not_count_a_pause():
+    config = SampleRun().configs[0]
+    paused, running = metrics_of(SampleRun(paused=True).status()), metrics_of(SampleRun().status())
+    assert (paused["ringrift_paused", config], paused["ringrift_stages_blocked", config]) == (1, 0)
+    assert (running["ringrift_paused", config], running["ringrift_stages_blocked", config]) == (0, 0)

@@ -9,12 +9,15 @@ import pytest
 
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.engine.opening import close_engine, get_engine
+from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Unavailable
 from ringrift.events.router import get_router
+from ringrift.learning.pauses import Pauses
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.runtime import SystemRuntime
+from ringrift.settings import get_settings
 from ringrift.testing.sample_run import SampleRun
-from ringrift.web.probes import HealthServerDaemon
+from ringrift.web.probes import HealthServerDaemon, http_token
 from ringrift.web.snapshot import FRESH_S, UNASKED_S
 
 
@@ -114,3 +117,28 @@ async def test_pictures_are_rare_while_nobody_looks(watched, between_s):
 
 async def asked(url):
     return await asyncio.to_thread(httpx.get, url, timeout=60)
+
+
+async def test_a_pause_from_the_page_holds_what_waits_until_it_is_resumed():
+    engine = await get_engine()
+    await engine.kv.put(STATUS_KEY, msgspec.json.encode(SampleRun().status()))
+    await engine.queue.add([NewWork(kind="train", id="waits", group="square8_2p")])
+    daemon, ready = HealthServerDaemon(manager=get_daemon_manager()), asyncio.Event()
+    serving = asyncio.create_task(daemon.run(on_ready=ready.set))
+    worker = Claimant(worker="w")
+    try:
+        async with asyncio.timeout(120):
+            await ready.wait()
+            keys = {"authorization": f"Bearer {http_token(get_settings())}"}
+            async with httpx.AsyncClient(base_url=daemon.url, headers=keys, timeout=60) as page:
+                body = {"config": "square8_2p", "reason": "a look"}
+                while (await page.post("/pause", json=body)).status_code != 204:
+                    await asyncio.sleep(0.05)  # no picture was taken yet, so that it knows no config
+                assert await engine.queue.claim(worker, lease_s=30) == []
+                assert (await Pauses(engine.kv).get("square8_2p")).by == "the live page"
+                assert (await page.post("/resume", json={})).status_code == 204
+        assert [claim.id for claim in await engine.queue.claim(worker, lease_s=30)] == ["waits"]
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await close_engine()

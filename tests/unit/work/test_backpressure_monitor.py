@@ -22,7 +22,7 @@ from ringrift.work.backpressure import (
     should_throttle_production,
 )
 from ringrift.work.durations_book import DurationBook
-from ringrift.work.queue_depths import RUN_STATUS_KEY, read_depths
+from ringrift.work.queue_depths import RUN_STATUS_KEY, depths_of, read_depths
 from ringrift.work.task_resources import NodeResources
 
 IDLE = NodeResources(cpu_percent=5, memory_percent=20, disk_percent=30, disk_free_gb=100, load=0.1, cores=4)
@@ -54,6 +54,18 @@ class World:
     async def rows(self, untrained, unchecked=0):
         config = {"rows": untrained + 7, "trained_rows": 7, "games_unchecked": unchecked, "champion": None}
         await self.engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode({"configs": {"hex8_2p": config}}))
+
+
+def test_what_the_plan_gathers_on_purpose_is_no_backlog():
+    backlog = {"rows": 90_000, "trained_rows": 10_000, "games_unchecked": 900}
+    gathered = {**backlog, "rows_collected": 79_000, "games_collected": 890}
+
+    def depths(config):
+        found = depths_of({}, msgspec.json.encode({"configs": {"hex8_2p": config}}))
+        return found[QueueType.TRAINING_DATA], found[QueueType.PENDING_GAMES]
+
+    assert depths(backlog) == (80_000, 900)
+    assert depths(gathered) == (1_000, 10)
 
 
 def in_world(scenario):

@@ -1,6 +1,7 @@
 """Several slots of one worker that meet over the same item."""
 
 import asyncio
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.work_rules import hold_key
 from ringrift.errors import Unavailable
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
@@ -180,3 +182,43 @@ def test_work_for_one_worker_is_left_alone_by_the_others(tmp_path):
         assert (await here.item(other)).state is WorkState.READY
 
     simulated(scenario, tmp_path)
+
+
+class CountedClaims(WorkerWorld):
+    """Counts how often work is asked for."""
+
+    asked = 0
+
+    async def __aenter__(self):
+        self.engine = replace(self.engine, queue=CountingQueue(self, self.engine.queue))
+        return await super().__aenter__()
+
+
+class CountingQueue:
+    def __init__(self, world, queue):
+        self._world, self._queue = world, queue
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+    async def claim(self, *given, **named):
+        self._world.asked += 1
+        return await self._queue.claim(*given, **named)
+
+
+def test_a_worker_starts_nothing_that_is_paused_and_waits_for_it_quietly(tmp_path):
+    async def scenario(here):
+        await here.engine.kv.put(hold_key("c"), b"{}")
+        paused, free = await here.add("train"), await here.add("export", group="d")
+        end_well(await here.child())
+        await here.until(free, WorkState.DONE)
+        before, hour_s = here.asked, 3600.0
+        await here.runtime.sleep(hour_s)
+        assert (await here.item(paused)).state is WorkState.READY
+        assert (await here.item(paused)).attempts == 0
+        assert here.asked - before <= 2 * (hour_s / here.config.claim_wait_s + 1), "for two slots"
+        await here.engine.kv.delete(hold_key("c"))
+        end_well(await here.child(1))
+        await here.until(paused, WorkState.DONE)
+
+    simulated(scenario, tmp_path, world=CountedClaims, slots=2)

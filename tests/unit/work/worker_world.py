@@ -63,7 +63,8 @@ class WorkerWorld:
 
     async def add(self, kind="selfplay", *, inputs=None, limits=None, **fields):
         order = JobOrder(config="c", params={"out": "{out}"}, inputs=inputs or {}, **(limits or {}))
-        (item_id,) = await self.engine.queue.add([NewWork(kind=kind, payload=order.as_payload(), **fields)])
+        item = NewWork(kind=kind, payload=order.as_payload(), **{"group": order.config, **fields})
+        (item_id,) = await self.engine.queue.add([item])
         return item_id
 
     async def child(self, number=0):

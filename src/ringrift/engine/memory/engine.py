@@ -14,6 +14,7 @@ from ringrift.engine.memory.kv import KvState, MemoryKeyValue
 from ringrift.engine.memory.queue import MemoryWorkQueue, QueueState
 from ringrift.engine.ports import Engine
 from ringrift.engine.waiting import Topics
+from ringrift.engine.work_rules import HOLDS
 from ringrift.runtime import Runtime
 
 
@@ -42,7 +43,7 @@ def memory_engine(runtime: Runtime, store: MemoryStore | None = None) -> Engine:
     )
     return Engine(
         events=MemoryEventLog(handle, store.events),
-        queue=MemoryWorkQueue(handle, store.queue),
+        queue=MemoryWorkQueue(handle, store.queue, holds=lambda: store.kv.under(HOLDS)),
         kv=MemoryKeyValue(handle, store.kv),
         blobs=MemoryBlobs(handle, store.blobs),
         lifecycle=handle,

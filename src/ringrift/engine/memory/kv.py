@@ -10,7 +10,8 @@ from itertools import islice
 from ringrift.engine import arguments as check
 from ringrift.engine.memory.handle import Handle
 from ringrift.engine.ports import Change, ChangePage, Entry, WriteGuard
-from ringrift.engine.waiting import KV
+from ringrift.engine.waiting import KV, QUEUE
+from ringrift.engine.work_rules import HOLDS
 from ringrift.errors import AlreadyExists, RevisionMismatch
 
 
@@ -23,6 +24,10 @@ class KvState:
     folders: dict[str, dict[str, None]] = field(default_factory=dict)  # up to the last "/": live keys
     changes: dict[str, Change] = field(default_factory=dict)  # in order of revision
     expiring: dict[str, float] = field(default_factory=dict)  # live key: when
+
+    def under(self, folder: str) -> list[Entry]:
+        """The entries whose key has no further "/" after *folder*; some may have run out."""
+        return [self.live[key] for key in self.folders.get(folder, ())]
 
 
 class MemoryKeyValue:
@@ -168,6 +173,8 @@ class MemoryKeyValue:
         state.changes.pop(key, None)  # a key's last change stands at the end
         state.changes[key] = Change(key=key, value=value, revision=state.revision)
         self._handle.changed(KV)
+        if key.startswith(HOLDS):
+            self._handle.changed(QUEUE)  # a hold that ends lets work be claimed
         return state.revision
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -15,6 +15,7 @@ from ringrift.engine.ports import (
     Claimant,
     Completion,
     EndedWork,
+    Entry,
     Json,
     NewWork,
     WorkItem,
@@ -23,8 +24,10 @@ from ringrift.engine.ports import (
 )
 from ringrift.engine.waiting import ENDS, QUEUE
 from ringrift.engine.work_rules import (
+    ALL_WORK,
     ENDED,
     LEASE_RAN_OUT,
+    held_groups,
     lost_because,
     no_such_item,
     not_dead,
@@ -57,9 +60,10 @@ class _Item:
     error: str | None = None
     end_number: int = 0  # its place among the ends; 0 while it has not ended
 
-    def fits(self, claimant: Claimant, now_s: float) -> bool:
+    def fits(self, claimant: Claimant, now_s: float, held: frozenset[str]) -> bool:
         return (
             self.state is WorkState.READY
+            and self.new.group not in held
             and self.not_before_s <= now_s
             and (claimant.kinds is None or self.new.kind in claimant.kinds)
             and self.new.kind not in claimant.except_kinds
@@ -67,7 +71,8 @@ class _Item:
             and self.new.requires <= claimant.capabilities
         )
 
-    def view(self) -> WorkItem:
+    def view(self, now_s: float, waits_for: tuple[str, ...]) -> WorkItem:
+        is_early = self.state is WorkState.READY and self.not_before_s > now_s
         return WorkItem(
             id=self.id,
             kind=self.new.kind,
@@ -83,6 +88,11 @@ class _Item:
             error=self.error,
             added_s=self.added_s,
             changed_s=self.changed_s,
+            group=self.new.group,
+            requires=self.new.requires,
+            node=self.new.node,
+            not_before_s=self.not_before_s if is_early else None,
+            waits_for=waits_for,
         )
 
 
@@ -104,8 +114,8 @@ class QueueState:
 class MemoryWorkQueue:
     """See `WorkQueue`."""
 
-    def __init__(self, handle: Handle, state: QueueState) -> None:
-        self._handle, self._state = handle, state
+    def __init__(self, handle: Handle, state: QueueState, *, holds: Callable[[], Iterable[Entry]]) -> None:
+        self._handle, self._state, self._holds = handle, state, holds
 
     async def add(self, items: Sequence[NewWork], *, guard: WriteGuard | None = None) -> list[str]:
         check.check_new_work(items)
@@ -183,12 +193,17 @@ class MemoryWorkQueue:
 
         async def look() -> tuple[list[Claim] | None, float | None]:
             now_s = await self._enter()
-            return self._claim(claimant, lease_s, limit, now_s) or None, self._next_due_s(now_s)
+            held, next_end_s = self._held_groups(now_s)
+            claims = [] if ALL_WORK in held else self._claim(claimant, lease_s, limit, now_s, held)
+            times_s = (self._next_due_s(now_s), next_end_s)
+            return claims or None, min((each for each in times_s if each is not None), default=None)
 
         return await self._handle.wait(look, topic=QUEUE, timeout_s=wait_s) or []
 
-    def _claim(self, claimant: Claimant, lease_s: float, limit: int, now_s: float) -> list[Claim]:
-        fitting = [item for item in self._state.unended.values() if item.fits(claimant, now_s)]
+    def _claim(
+        self, claimant: Claimant, lease_s: float, limit: int, now_s: float, held: frozenset[str]
+    ) -> list[Claim]:
+        fitting = [item for item in self._state.unended.values() if item.fits(claimant, now_s, held)]
         fitting.sort(key=lambda item: (-item.new.priority, item.seq))
         if not fitting[:limit]:
             return []
@@ -293,9 +308,9 @@ class MemoryWorkQueue:
 
     async def get(self, item_id: str) -> WorkItem | None:
         check.check_text("item id", item_id)
-        await self._enter()
+        now_s = await self._enter()
         item = self._state.items.get(item_id)
-        return None if item is None else item.view()
+        return None if item is None else self._view(item, now_s)
 
     async def counts(self) -> dict[str, dict[WorkState, int]]:
         await self._enter()
@@ -307,37 +322,43 @@ class MemoryWorkQueue:
 
     async def dead(self, *, limit: int = 100) -> list[WorkItem]:
         check.check_limit(limit)
-        await self._enter()
+        now_s = await self._enter()
         ended = (item for item in self._state.ends.values() if item.state is WorkState.DEAD)
         dead = sorted(ended, key=lambda item: (-item.changed_s, -item.seq))
-        return [item.view() for item in dead[:limit]]
+        return [self._view(item, now_s) for item in dead[:limit]]
 
     async def ready(self, *, limit: int = 100) -> list[WorkItem]:
         check.check_limit(limit)
         now_s = await self._enter()
         free = [item for item in self._in(WorkState.READY) if item.not_before_s <= now_s]
         free.sort(key=lambda item: (-item.new.priority, item.seq))
-        return [item.view() for item in free[:limit]]
+        return [self._view(item, now_s) for item in free[:limit]]
 
     async def delayed(self, *, limit: int = 1000) -> list[WorkItem]:
         check.check_limit(limit)
         now_s = await self._enter()
         early = [item for item in self._in(WorkState.READY) if item.not_before_s > now_s]
         early.sort(key=lambda item: (item.not_before_s, item.seq))
-        return [item.view() for item in early[:limit]]
+        return [self._view(item, now_s) for item in early[:limit]]
+
+    async def blocked(self, *, limit: int = 1000) -> list[WorkItem]:
+        check.check_limit(limit)
+        now_s = await self._enter()
+        waiting = sorted(self._in(WorkState.BLOCKED), key=lambda item: item.seq)
+        return [self._view(item, now_s) for item in waiting[:limit]]
 
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         check.check_limit(limit)
-        await self._enter()
+        now_s = await self._enter()
         held = sorted(self._in(WorkState.CLAIMED), key=lambda item: (item.lease_until_s or 0.0, item.seq))
-        return [item.view() for item in held[:limit]]
+        return [self._view(item, now_s) for item in held[:limit]]
 
     async def unended(self, *, after: int, limit: int) -> list[tuple[int, WorkItem]]:
         check.check_page(after, limit)
-        await self._enter()
+        now_s = await self._enter()
         unended = self._state.unended.values()
         rest = sorted((item for item in unended if item.seq > after), key=lambda item: item.seq)
-        return [(item.seq, item.view()) for item in rest[:limit]]
+        return [(item.seq, self._view(item, now_s)) for item in rest[:limit]]
 
     async def ended(self, *, after: int, limit: int, wait_s: float = 0.0) -> list[EndedWork]:
         check.check_page(after, limit)
@@ -347,7 +368,7 @@ class MemoryWorkQueue:
             now_s = await self._enter()
             newest = takewhile(lambda number: number > after, reversed(self._state.ends))
             ends = [self._state.ends[number] for number in reversed(list(newest))]
-            found = [EndedWork(number=item.end_number, item=item.view()) for item in ends[:limit]]
+            found = [EndedWork(number=item.end_number, item=self._view(item, now_s)) for item in ends[:limit]]
             return found or None, self._next_due_s(now_s)
 
         return await self._handle.wait(look, topic=ENDS, timeout_s=wait_s) or []
@@ -402,6 +423,18 @@ class MemoryWorkQueue:
             if item.state in ENDED and item.changed_s < now_s - keep_s:
                 del self._state.items[item.id], self._state.ends[item.end_number]
                 self._state.id_by_key.pop(item.new.idempotency_key or "", None)
+
+    def _view(self, item: _Item, now_s: float) -> WorkItem:
+        needs = item.new.after if item.state is WorkState.BLOCKED else ()
+        items = self._state.items
+        undone = {name for name in needs if name in items and items[name].state is not WorkState.DONE}
+        return item.view(now_s, tuple(sorted(undone)))
+
+    def _held_groups(self, now_s: float) -> tuple[frozenset[str], float | None]:
+        """What is not to be handed out, and when the first of it ends by itself."""
+        alive = [entry for entry in self._holds() if entry.expires_s is None or entry.expires_s > now_s]
+        ends_s = [entry.expires_s for entry in alive if entry.expires_s is not None]
+        return held_groups(entry.key for entry in alive), min(ends_s, default=None)
 
     def _in(self, state: WorkState) -> list[_Item]:
         """Those that have not ended and are in *state*."""

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from ringrift.engine import arguments as check
+from ringrift.engine.arguments import LAST_CHARACTER
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Change, ChangePage, Entry, WriteGuard
 from ringrift.engine.sqlite import kv_sql as sql
 from ringrift.engine.sqlite.checksums import EntryRow, check_entry, of_entry
 from ringrift.engine.sqlite.store import Query, Store
 from ringrift.engine.sqlite.writer import Transaction
-from ringrift.engine.waiting import KV
+from ringrift.engine.waiting import KV, QUEUE
+from ringrift.engine.work_rules import HOLDS
 from ringrift.errors import AlreadyExists, RevisionMismatch
 
 _CHANGES_ROWS = 1_000
 _EXPIRE_ROWS = 500
-_LAST_CHARACTER = "\U0010ffff"
 T = TypeVar("T")
 
 
@@ -42,7 +43,7 @@ class SqliteKeyValue:
         now_s = self._store.clock.now_s()
 
         def query(db: sqlite3.Connection) -> list[Entry]:
-            rows = db.execute(sql.ENTRIES, (prefix, prefix + _LAST_CHARACTER, now_s))
+            rows = db.execute(sql.ENTRIES, (prefix, prefix + LAST_CHARACTER, now_s))
             return [_entry(self._store.config.database, row) for row in rows]
 
         return await self._store.read(query)
@@ -122,7 +123,7 @@ class SqliteKeyValue:
 
         def query(db: sqlite3.Connection) -> ChangePage:
             revision = _revision(db)  # before the rows: what is written meanwhile comes with the next page
-            rows = db.execute(sql.CHANGES, (after, prefix, prefix + _LAST_CHARACTER, limit))
+            rows = db.execute(sql.CHANGES, (after, prefix, prefix + LAST_CHARACTER, limit))
             found = tuple(self._change(row) for row in rows)
             if len(found) == limit:
                 return ChangePage(found, found[-1].revision, complete=False)
@@ -164,7 +165,7 @@ class SqliteKeyValue:
     def _changes(
         self, db: sqlite3.Connection, prefix: str, after: int
     ) -> tuple[list[Change] | None, float | None]:
-        rows = db.execute(sql.CHANGES, (after, prefix, prefix + _LAST_CHARACTER, _CHANGES_ROWS))
+        rows = db.execute(sql.CHANGES, (after, prefix, prefix + LAST_CHARACTER, _CHANGES_ROWS))
         found = [self._change(row) for row in rows]
         (next_due_s,) = db.execute(sql.NEXT_DUE).fetchone()
         return found or None, next_due_s
@@ -191,6 +192,8 @@ def _put(tx: Transaction, key: str, value: bytes | None, ttl_s: float | None) ->
     checksum = of_entry(key, revision, expires_s, value)
     tx.db.execute(sql.STORE, (key, revision, expires_s, tx.now_s, value, checksum))
     tx.changed.add(KV)
+    if key.startswith(HOLDS):
+        tx.changed.add(QUEUE)  # a hold that ends lets work be claimed
     return int(revision)
 
 

@@ -35,6 +35,7 @@ class LaneIndex:
         self._last = 0
         self._kinds: dict[int, str] = {}
         self._lanes: list[tuple[int, str, str, frozenset[str]]] = []
+        self._groups: dict[int, str] = {}
         self._fitting: dict[Claimant, list[int]] = {}
 
     def forget(self) -> None:
@@ -42,10 +43,14 @@ class LaneIndex:
             self._last = 0
             self._kinds.clear()
             self._lanes.clear()
+            self._groups.clear()
             self._fitting.clear()
 
     def kind(self, lane: int) -> str:
         return self._kinds[lane]
+
+    def group(self, lane: int) -> str:
+        return self._groups[lane]
 
     def fitting(self, db: sqlite3.Connection, claimant: Claimant) -> list[int]:
         """Return the numbers of the lanes that *claimant* may take from."""
@@ -63,9 +68,9 @@ class LaneIndex:
 
     def _load(self, db: sqlite3.Connection) -> None:
         fresh = db.execute(sql.LANES_AFTER, (self._last,)).fetchall()
-        for lane, kind, node, requires in fresh:
+        for lane, kind, node, requires, group in fresh:
             self._last = max(self._last, lane)
-            self._kinds[lane] = kind
+            self._kinds[lane], self._groups[lane] = kind, group
             self._lanes.append((lane, kind, node, requirements(requires)))
         if fresh:
             self._fitting.clear()

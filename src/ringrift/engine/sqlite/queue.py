@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from ringrift.decoding import decode_as
 from ringrift.engine import arguments as check
 from ringrift.engine.encoding import EMPTY_JSON, decode_json
 from ringrift.engine.ports import (
@@ -23,7 +24,7 @@ from ringrift.engine.sqlite import queue_ops as ops
 from ringrift.engine.sqlite import queue_sql as sql
 from ringrift.engine.sqlite.checksums import of_result, of_work
 from ringrift.engine.sqlite.lanes import LaneIndex
-from ringrift.engine.sqlite.queue_batches import ClaimedRows, group, prepare
+from ringrift.engine.sqlite.queue_batches import ClaimedRows, group, prepare, requirements
 from ringrift.engine.sqlite.queue_sql import STATE_OF, Code
 from ringrift.engine.sqlite.store import Query, Store
 from ringrift.engine.sqlite.writer import Transaction
@@ -126,6 +127,11 @@ class SqliteWorkQueue:
         rows = await self._read(lambda db: db.execute(sql.WAITING, (limit,)).fetchall())
         return [_view(row) for row in rows]
 
+    async def blocked(self, *, limit: int = 1000) -> list[WorkItem]:
+        check.check_limit(limit)
+        rows = await self._read(lambda db: db.execute(sql.BLOCKED, (limit,)).fetchall())
+        return [_view(row) for row in rows]
+
     async def claimed(self, *, limit: int = 1000) -> list[WorkItem]:
         check.check_limit(limit)
         rows = await self._read(lambda db: db.execute(sql.CLAIMED, (limit,)).fetchall())
@@ -180,7 +186,8 @@ class SqliteWorkQueue:
 def _view(row: Sequence[Any]) -> WorkItem:
     """Read one row; what is not as it was stored is left out, and the error says so."""
     item_id, kind, payload, code, priority, attempts, attempts_max, holder, token, due_s, *rest = row
-    result, error, added_s, changed_s, trace, checksum, result_checksum = rest
+    result, error, added_s, changed_s, trace, checksum, result_checksum, *rest = rest
+    group, requires, node, waits_for = rest
     if checksum != of_work(item_id, payload, trace):
         payload, error = EMPTY_JSON, error or PAYLOAD_DAMAGED
     if result is not None and result_checksum != of_result(result):
@@ -200,4 +207,9 @@ def _view(row: Sequence[Any]) -> WorkItem:
         error=error,
         added_s=added_s,
         changed_s=changed_s,
+        group=group,
+        requires=requirements(requires),
+        node=node or None,
+        not_before_s=due_s if code == Code.DELAYED else None,
+        waits_for=() if waits_for is None else tuple(sorted(decode_as(waits_for, list[str]))),
     )

@@ -18,7 +18,7 @@ from ringrift.engine.encoding import decode_json, encode_json, encode_trace
 from ringrift.engine.ports import Claim, Completion, NewWork
 from ringrift.engine.sqlite.checksums import of_work
 
-LaneKey = tuple[str, str, str]
+LaneKey = tuple[str, str, str, str]
 _SEPARATOR = "\x1f"
 
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +58,8 @@ def as_parameter(values: Iterable[Any]) -> str:
 
 
 def lane_of(new: NewWork) -> LaneKey:
-    return new.kind, new.node or "", _SEPARATOR.join(sorted(new.requires)) if new.requires else ""
+    requires = _SEPARATOR.join(sorted(new.requires)) if new.requires else ""
+    return new.kind, new.node or "", requires, new.group
 
 
 def requirements(text: str) -> frozenset[str]:

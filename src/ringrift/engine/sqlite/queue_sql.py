@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from ringrift.engine.ports import WorkState
+from ringrift.engine.sqlite.kv_sql import ALIVE, UNDER_PREFIX
 
 
 class Code(IntEnum):
@@ -25,9 +26,9 @@ ENDED_CODES = f"({Code.DONE:d}, {Code.DEAD:d}, {Code.CANCELLED:d})"
 _MANY = "(SELECT value FROM json_each(?))"
 
 # --- lanes
-FIND_LANE = "SELECT id FROM lane WHERE kind = ? AND node = ? AND requires = ?"
-ADD_LANE = "INSERT INTO lane(kind, node, requires) VALUES (?, ?, ?)"
-LANES_AFTER = "SELECT id, kind, node, requires FROM lane WHERE id > ?"
+FIND_LANE = "SELECT id FROM lane WHERE kind = ? AND node = ? AND requires = ? AND work_group = ?"
+ADD_LANE = "INSERT INTO lane(kind, node, requires, work_group) VALUES (?, ?, ?, ?)"
+LANES_AFTER = "SELECT id, kind, node, requires, work_group FROM lane WHERE id > ?"
 COUNT_LANES = "SELECT count(*) FROM lane"
 DROP_EMPTY_LANES = "DELETE FROM lane WHERE id NOT IN (SELECT lane FROM work_count WHERE items > 0)"
 DROP_EMPTY_COUNTS = "DELETE FROM work_count WHERE items = 0"
@@ -47,6 +48,7 @@ SEQ_AND_STATE = "SELECT seq, state FROM work WHERE id = ?"
 ADD_NEED = "INSERT OR IGNORE INTO work_need(needs, item) VALUES (?, ?)"
 
 # --- claiming
+HELD = f"SELECT key, expires_s FROM kv WHERE {UNDER_PREFIX} AND {ALIVE}"
 READY_IN_LANE = (
     f"SELECT -priority, seq FROM work WHERE lane = ? AND state = {Code.READY:d}"
     " ORDER BY priority DESC, seq LIMIT ?"
@@ -102,14 +104,22 @@ NEEDS_OF = (
 )
 
 # --- looking
+_UNDONE_NEEDS = (
+    "SELECT json_group_array(needed.id) FROM work_need JOIN work AS needed ON needed.seq = work_need.needs"
+    f" WHERE work_need.item = work.seq AND needed.state <> {Code.DONE:d}"
+)
 _COLUMNS = (
     "work.id, lane.kind, payload, state, priority, attempts, attempts_max, holder, token, due_s,"
-    " result, error, added_s, changed_s, trace, checksum, result_checksum"
+    " result, error, added_s, changed_s, trace, checksum, result_checksum, work_group, requires, node,"
+    f" iif(state = {Code.BLOCKED:d}, ({_UNDONE_NEEDS}), NULL)"
 )
 _VIEW = f"SELECT {_COLUMNS} FROM work JOIN lane ON lane.id = work.lane"
 GET = f"{_VIEW} WHERE work.id = ?"
 READY = f"{_VIEW} WHERE state = {Code.READY:d} ORDER BY priority DESC, seq LIMIT ?"
 WAITING = f"{_VIEW} WHERE due_s IS NOT NULL AND state = {Code.DELAYED:d} ORDER BY due_s, seq LIMIT ?"
+BLOCKED = (
+    f"{_VIEW} WHERE seq IN (SELECT item FROM work_need) AND state = {Code.BLOCKED:d} ORDER BY seq LIMIT ?"
+)
 CLAIMED = f"{_VIEW} WHERE due_s IS NOT NULL AND state = {Code.CLAIMED:d} ORDER BY due_s, seq LIMIT ?"
 # One statement, so that an item on its way from one state to the next is in one of them.
 UNENDED = (

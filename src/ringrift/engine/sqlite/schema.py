@@ -143,6 +143,35 @@ _TIME_KEPT = (
     " WHERE expires_s IS NOT NULL AND key >= 'lease/' AND key < 'lease0'",
 )
 
+_CONFIG = "iif(json_valid(CAST(payload AS TEXT)), CAST(payload AS TEXT) ->> '$.config', NULL)"
+_UNENDED = "work.state IN (0, 1, 2, 3)"
+_GROUPS = (
+    # A lane holds items of one group, so that a held group is passed over without a look at its items.
+    """CREATE TABLE grouped_lane(
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        kind TEXT NOT NULL,
+        node TEXT NOT NULL,
+        requires TEXT NOT NULL,
+        work_group TEXT NOT NULL,
+        UNIQUE (kind, node, requires, work_group)) STRICT""",
+    "INSERT INTO grouped_lane SELECT id, kind, node, requires, '' FROM lane",
+    "DROP TABLE lane",
+    "ALTER TABLE grouped_lane RENAME TO lane",
+    # What waits gets the group that it would be added with now: the config that its payload names.
+    "INSERT OR IGNORE INTO lane(kind, node, requires, work_group)"
+    f" SELECT DISTINCT kind, node, requires, {_CONFIG} FROM work JOIN lane ON lane.id = work.lane"
+    f" WHERE {_UNENDED} AND typeof({_CONFIG}) = 'text'",
+    f"UPDATE work SET lane = (SELECT own.id FROM lane AS own JOIN lane AS old USING (kind, node, requires)"
+    f" WHERE old.id = work.lane AND own.work_group = {_CONFIG})"
+    f" WHERE {_UNENDED} AND typeof({_CONFIG}) = 'text'",
+    # A pause was kept under a name that only the loop looked at.
+    "UPDATE kv SET key = 'queue/hold/' || substr(key, length('learning/wish/') + 1)"
+    " WHERE key >= 'learning/wish/' AND key < 'learning/wish0' AND value IS NOT NULL"
+    " AND json_valid(CAST(value AS TEXT)) AND CAST(value AS TEXT) ->> '$.paused'",
+    "UPDATE kv SET checksum = checksum_of_entry(key, revision, expires_s, value)"
+    " WHERE key >= 'queue/hold/' AND key < 'queue/hold0'",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -159,6 +188,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(3, _WORK_COUNTED),
     Migration(4, _CHECKSUMS),
     TIME_KEPT,
+    Migration(6, _GROUPS),
 )
 
 

@@ -2,7 +2,7 @@
 import { byId, el, empty, keyed, pairs, say, table } from "./dom.js";
 import { brief, clock, count, digits, duration, effort, interval, isNumber, money, percent, rate } from "./format.js";
 import { LOSSES, Plot, lossShape, ratingShape } from "./plots.js";
-import { STAGES, stageTitle, unit } from "./words.js";
+import { STAGES, pauseText, stageTitle, unit } from "./words.js";
 
 const NO_CURVE = [];
 
@@ -93,11 +93,15 @@ function drawStages(config, nowS) {
     make: (stage) => el("li", {}, el("span", { class: "stage-dot", "aria-hidden": "true" }), el("span", {}, stage.title), el("span", { class: "hidden" })),
     update: (node, { kind }) => {
       const jobs = running.get(kind) ?? 0;
-      const state = config?.blocked[kind] ? "blocked" : jobs || config?.stage === kind ? "active" : "idle";
+      const waits = config?.paused ? "paused" : "idle";
+      const state = config?.blocked[kind] ? "blocked" : jobs || config?.stage === kind ? "active" : waits;
       node.dataset.state = state;
-      say(node.lastChild, { blocked: " is blocked", active: " is under way", idle: "" }[state]);
+      say(node.lastChild, { blocked: " is blocked", active: " is under way", paused: " is paused", idle: "" }[state]);
     },
   });
+  const pause = byId("pause");
+  pause.hidden = !config?.paused;
+  if (config?.paused) say(pause, pauseText(config.paused));
   keyed(byId("blocks"), together(config?.blocked ?? {}), {
     key: (block) => block.reason,
     make: () => el("p", { class: "block" }),

@@ -2,7 +2,7 @@
 import { byId, el, keyed, say } from "./dom.js";
 import { ago, clock, count, duration, interval, isNumber, money, rate } from "./format.js";
 import { sparkline } from "./sparkline.js";
-import { level, stageTitle } from "./words.js";
+import { level, pauseText, stageTitle } from "./words.js";
 import { rights } from "./access.js";
 
 const LINKS = { connecting: "connecting…", live: "live", lost: "connection lost", locked: "locked", stopped: "stopped" };
@@ -35,7 +35,7 @@ function drawAct(run, link) {
 
 function drawBanner(store, link) {
   const banner = byId("banner");
-  let text = "";
+  let text = "", calm = false;
   if (link === "locked") {
     text = "This page needs the key to show the run. Run `ringrift link` on its machine and open the link that it prints.";
   } else if (link === "lost" || link === "stopped") {
@@ -45,9 +45,12 @@ function drawBanner(store, link) {
   } else if (store.well && !store.well.alive) {
     text = `The control process is not well: ${store.well.reason}.`;
   } else if (store.get("run")?.state === "paused") {
-    text = "The run is paused. `ringrift resume` lets it go on.";
+    const { paused } = store.get("run");
+    text = `${paused ? pauseText(paused) : "The run is paused"}. \`ringrift resume\` lets it go on.`;
+    calm = true;
   }
-  banner.dataset.level = link === "lost" || (store.well && !store.well.alive) ? "bad" : "warn";
+  const bad = link === "lost" || (store.well && !store.well.alive);
+  banner.dataset.level = bad ? "bad" : calm ? "calm" : "warn";
   banner.hidden = text === "";
   say(banner, text);
 }

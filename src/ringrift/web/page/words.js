@@ -1,4 +1,6 @@
 // The names of stages, and how each state is coloured.
+import { clock } from "./format.js";
+
 export const STAGES = [
   { kind: "selfplay", title: "Self-play" },
   { kind: "validate", title: "Check" },
@@ -14,7 +16,8 @@ export const unit = (kind) => UNITS[kind] ?? "";
 
 const LEVELS = {
   running: "good", fine: "good", promoted: "good", done: "good",
-  paused: "warn", degraded: "warn", restarting: "warn", warning: "warn", warn: "warn", refused: "warn", recall: "warn", starting: "warn", stopping: "warn",
+  paused: "calm", // on purpose: neither a warning nor a fault
+  degraded: "warn", restarting: "warn", warning: "warn", warn: "warn", refused: "warn", recall: "warn", starting: "warn", stopping: "warn",
   blocked: "bad", problem: "bad", waits: "bad", failed: "bad", import_failed: "bad", error: "bad", critical: "bad", dead: "bad", "took back": "bad",
 };
 export const level = (word) => LEVELS[word] ?? "plain";
@@ -27,4 +30,8 @@ export function deed(what) {
   if (first) return { deed: first[1], object: first[2] };
   const last = DEED_LAST.exec(what);
   return last ? { deed: last[2], object: stageTitle(last[1]) } : { deed: stageTitle(what), object: "" };
+}
+
+export function pauseText({ by, at_s, reason }) {
+  return `Paused by ${by || "a user"} at ${clock(at_s)}${reason ? `: ${reason}` : ""}`;
 }

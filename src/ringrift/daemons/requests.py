@@ -1,0 +1,221 @@
+"""What people want of single daemons: a request in the store that the run's manager carries out.
+
+The newest request for a daemon counts, and lasts: a stop holds the daemon down, also over restarts of the
+run, until somebody starts it, and a start brings it up with every run until somebody stops it. Whoever asks
+sees in the same record when it was carried out, or why it could not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from enum import StrEnum
+
+import msgspec
+import structlog
+
+from ringrift.daemons.manager import DaemonManager
+from ringrift.daemons.planning import STOPPED_BY_PERSON, Phase
+from ringrift.daemons.registry import Registry, product_registry
+from ringrift.daemons.types import DaemonType
+from ringrift.daemons.unit import Unit
+from ringrift.engine.encoding import decode_entry
+from ringrift.engine.ports import Entry, KeyValue
+from ringrift.errors import ConfigError, Corrupt, RevisionMismatch, RingRiftError
+from ringrift.runtime import Runtime
+
+log = structlog.get_logger()
+
+REQUESTS = "daemons/request/"
+NEAR = 3
+ENDS_WITHIN_S = 15.0  # beyond what the manager gives a daemon to stop
+AGAIN_S = 5.0
+
+# What it means to do without those that the machine lives by.
+MEANS: Mapping[str, str] = {
+    "data_pipeline": "the loop stands still: nothing is decided, ordered or taken in",
+    "selfplay_coordinator": "no new games are ordered",
+    "event_router": "events are delivered to nobody until it or cross_process_poller starts the router again",
+    "health_server": "there is no page, no probe and no metric; the commands go through the store and work",
+    "daemon_watchdog": "nobody looks whether the supervisor itself works",
+    "queue_monitor": "nobody notices that queues are too full",
+}
+
+
+class DaemonVerb(StrEnum):
+    """What may be asked for."""
+
+    STOP = "stop"
+    START = "start"
+    RESTART = "restart"
+
+
+class DaemonRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants of one daemon: `daemons/request/<name>`."""
+
+    daemon: str
+    want: DaemonVerb
+    reason: str = ""
+    by: str = ""
+    at_s: float = 0.0
+    done_s: float | None = None  # when a run took it up; None: none has yet
+    problem: str = ""  # why the run could not do it
+
+    @property
+    def holds_down(self) -> bool:
+        return self.want is DaemonVerb.STOP
+
+
+class DaemonRequests:
+    """The requests in the store."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def ask(self, request: DaemonRequest) -> int:
+        """Store *request* in the place of an older one; return its revision."""
+        return await self._kv.put(REQUESTS + request.daemon, msgspec.json.encode(request))
+
+    async def get(self, daemon: str) -> DaemonRequest | None:
+        entry = await self._kv.get(REQUESTS + daemon)
+        return None if entry is None else decode_entry(entry, DaemonRequest)
+
+    async def all(self) -> dict[str, DaemonRequest]:
+        """All of them, by daemon."""
+        found = [decode_entry(entry, DaemonRequest) for entry in await self._kv.entries(REQUESTS)]
+        return {request.daemon: request for request in found}
+
+
+def require_daemon(name: str, known: Registry | None = None) -> str:
+    """The name of a daemon as it is stored; `ConfigError` with the nearest names if there is none."""
+    rows = product_registry() if known is None else known
+    names = [spec.daemon_type.value for spec in rows]
+    plain = name.strip().lower().replace("-", "_")
+    if plain in names:
+        return plain
+    near = get_close_matches(plain, names, n=NEAR, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else "`ringrift daemons` lists them"
+    raise ConfigError(f"no daemon is called {name!r:.100}; {hint}")
+
+
+def what_it_means(name: str, known: Registry | None = None) -> str:
+    """What a run without the daemon *name* lacks, in words."""
+    rows = product_registry() if known is None else known
+    spec = rows[DaemonType(name)]
+    told = [MEANS[name]] if name in MEANS else []
+    needed_by = sorted(other.daemon_type.value for other in rows if spec.daemon_type in other.depends_on)
+    if needed_by:
+        some, more = ", ".join(needed_by[:5]), len(needed_by) - 5
+        told.append(f"{some}{f' and {more} more' if more > 0 else ''} count on it and go on without it")
+    return "; ".join(told) or f"nobody does what it does: {spec.about}"
+
+
+class RequestCarrier:
+    """Carries requests out in the process of the manager, and writes down that it did."""
+
+    def __init__(self, kv: KeyValue, manager: DaemonManager, runtime: Runtime) -> None:
+        self._kv, self._manager, self._runtime = kv, manager, runtime
+        self._seen = 0  # the revision up to which requests are carried out
+
+    async def before_start(self) -> None:
+        """Hold down what is to stay down, before anything is started."""
+        page = await self._kv.changes(REQUESTS, after=0)
+        self._seen = page.revision
+        for entry in await self._kv.entries(REQUESTS):
+            request = _read(entry)
+            if (
+                request is not None
+                and request.holds_down
+                and (unit := self._unit(request.daemon)) is not None
+            ):
+                _hold(unit, request)
+                await self._note(request, entry.revision)
+
+    async def run(self) -> None:
+        """Start what was asked for before this run, then carry out what is asked for; until cancelled."""
+        begun = False
+        while True:
+            try:
+                if not begun:
+                    await self._start_asked_for()
+                    begun = True
+                async for change in self._kv.watch(REQUESTS, after=self._seen):
+                    if change.value is not None:
+                        await self._take(Entry(key=change.key, value=change.value, revision=change.revision))
+                    self._seen = change.revision
+            except RingRiftError as error:  # the store is away, or not ours any more; the lease sees to that
+                log.warning("daemons.requests_unread", error=str(error))
+                await self._runtime.sleep(AGAIN_S)
+
+    async def _start_asked_for(self) -> None:
+        for entry in await self._kv.entries(REQUESTS):
+            request = _read(entry)
+            if request is not None and not request.holds_down:
+                await self._carry_out(request, entry.revision)
+
+    async def _take(self, entry: Entry) -> None:
+        request = _read(entry)
+        if request is not None and request.done_s is None:
+            await self._carry_out(request, entry.revision)
+
+    async def _carry_out(self, request: DaemonRequest, revision: int) -> None:
+        unit = self._unit(request.daemon)
+        if unit is None:
+            await self._note(request, revision, problem=f"this run has no daemon {request.daemon}")
+            return
+        daemon, first = unit.daemon_type, request.done_s is None
+        problem = ""
+        if first:
+            log.info("daemons.requested", daemon=request.daemon, want=str(request.want), by=request.by)
+        if request.want is DaemonVerb.STOP or (request.want is DaemonVerb.RESTART and first):
+            problem = await self._stop(unit, request)
+        if request.want is not DaemonVerb.STOP and not problem:
+            unit.holds.pop(STOPPED_BY_PERSON, None)
+            self._manager.clear_permanently_failed(daemon)
+            if not await self._manager.start(daemon):
+                problem = unit.info.last_error or self._manager.why(daemon) or "it did not start"
+        await self._note(request, revision, problem=problem)
+
+    async def _stop(self, unit: Unit, request: DaemonRequest) -> str:
+        """Hold it down and wait for its end; return why it is still there."""
+        supervisor, config = self._manager.supervisor, self._manager.config
+        _hold(unit, request)
+        supervisor.look([unit.daemon_type])
+        until_s = (
+            self._runtime.monotonic_s() + config.shutdown_timeout + config.force_kill_timeout + ENDS_WITHIN_S
+        )
+        while unit.phase is not Phase.ABSENT and (left_s := until_s - self._runtime.monotonic_s()) > 0:
+            await supervisor.wait_for_change(timeout_s=left_s)
+        if unit.phase is Phase.ABSENT and not unit.leaked_runs:
+            return ""
+        return unit.info.last_error or "it has not ended"
+
+    async def _note(self, request: DaemonRequest, revision: int, *, problem: str = "") -> None:
+        """Write down when it was carried out; one that was replaced meanwhile is left alone."""
+        if request.done_s is not None and problem == request.problem:
+            return
+        if problem:
+            log.warning("daemons.request_failed", daemon=request.daemon, problem=problem)
+        done = msgspec.structs.replace(request, done_s=self._runtime.now_s(), problem=problem)
+        try:
+            await self._kv.update(REQUESTS + request.daemon, msgspec.json.encode(done), revision=revision)
+        except RevisionMismatch:
+            return
+
+    def _unit(self, name: str) -> Unit | None:
+        units = self._manager.supervisor.units
+        return next((unit for daemon, unit in units.items() if daemon.value == name), None)
+
+
+def _hold(unit: Unit, request: DaemonRequest) -> None:
+    unit.holds[STOPPED_BY_PERSON] = None
+    unit.causes[STOPPED_BY_PERSON] = ", ".join(each for each in (request.by, request.reason) if each)
+
+
+def _read(entry: Entry) -> DaemonRequest | None:
+    """None, and a line in the log, for what is no request: it must not keep the others from being read."""
+    try:
+        return decode_entry(entry, DaemonRequest)
+    except Corrupt as error:
+        log.error("daemons.request_unreadable", error=str(error))
+        return None
