@@ -29,6 +29,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.work.local_workers import LocalWorker, local_workers
+from ringrift.work.stages import get_stage_members
 
 CONTROL_NAME = "control"
 SHUTDOWN_S_MAX = 30.0
@@ -65,11 +66,14 @@ async def run_control_process(
         stack.push_async_callback(router.stop)
         status = await start_coordination(pipeline_auto_trigger=True)
         stack.push_async_callback(shutdown_all_coordinators, timeout_seconds=SHUTDOWN_S_MAX)
-        manager = get_daemon_manager()
+        manager, members = get_daemon_manager(), get_stage_members()
         stack.push_async_callback(manager.shutdown)
+        members.reasons = lambda name: manager.why(DaemonType(name))
+        stack.callback(members.close)
         results = await _unless_stopped(manager.start_profile(profile), stop, keeping)
         if results is None:
             return
+        members.complete()
         local = _workers(choice.workers, lease)
         workers = [asyncio.create_task(worker.run()) for worker in local]
         stack.push_async_callback(_end, workers)

@@ -1,7 +1,7 @@
-"""May a stage start now? Pauses, blocks, and the breaker that every stage of every config has to itself.
+"""May a stage start now? Pauses, stopped daemons, blocks, and the breaker of every stage of every config.
 
-Every no has a reason, and every no but a person's pause has an end. What a breaker blocks becomes a
-fact with both.
+Every no has a reason, and every no but a person's pause and a stopped daemon has an end. What a breaker
+blocks becomes a fact with both.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ringrift.learning.facts import Blocked
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.stages import PLANNED_BY, why_stopped
 from ringrift.learning.state import CLOCK_TOLERANCE_S, ConfigState, StageFailures
 
 BREAKER_DOUBLINGS_MAX = 3
@@ -34,6 +35,8 @@ def stage_gate(
     """Whether work of *stage* may be ordered."""
     if paused is not None:
         return Gate(False, f"paused: {paused}")
+    if stopped := why_stopped(state, *PLANNED_BY.get(stage, ())):
+        return Gate(False, stopped)
     block = state.blocks.get(stage)
     if block is not None and block.holds(now_s):
         return Gate(False, block.reason, block.until_s)

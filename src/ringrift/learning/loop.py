@@ -26,6 +26,7 @@ from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.safeguards import get_safeguards
 from ringrift.work.scheduling_bell import get_bell
+from ringrift.work.stages import get_stage_members
 
 END_WAIT_S = 600.0
 PLAN_AT_LEAST_EVERY_S = 2.0
@@ -50,6 +51,7 @@ class TrainingLoop:
             announcer=RouterAnnouncer(router),
             safeguards=get_safeguards(),
             keep_mark=mark.keep,
+            stages=get_stage_members(),
         )
         self._status = StatusWriter(engine, runtime, settings, self.controller, router=router, mark=mark)
         self._woken = asyncio.Event()
