@@ -31,7 +31,7 @@ from ringrift.work.stages import StageMembers, get_stage_members
 
 CONFIG = "square8_2p"
 FOLLOWER = "square8_3p"
-HOUR_S = 3600.0
+PERIOD_S = 1200.0  # long enough for promotions and tournaments
 RULES = {
     "students": StudentRules(distillation="small", small_net_games=4_000),
     "rating_opponents": ("random", "mcts:32", "heuristic"),
@@ -73,8 +73,8 @@ class RunWithDaemons(World):
                 for task in workers:
                     task.cancel()
 
-    async def hours(self, count):
-        await self.runtime.sleep(count * HOUR_S)
+    async def periods(self, count):
+        await self.runtime.sleep(count * PERIOD_S)
 
     async def facts(self, kind=object, config=CONFIG):
         return [each for each in await read_facts(self.engine().kv, config) if isinstance(each, kind)]
@@ -130,18 +130,18 @@ ORDERED = {
 @pytest.mark.parametrize(("name", "stage"), ORDERED.items())
 def test_what_a_daemon_orders_is_not_ordered_while_it_is_stopped(name, stage):
     async def body(world):
-        await world.hours(1.0)
+        await world.periods(1.0)
         assert await world.orders(stage, since_s=0.0), "with it, the machine does the thing"
         await world.manager.stop(DaemonType(name))
         await world.runtime.sleep(20.0)  # the loop's next look
         stopped_s = world.runtime.now_s()
-        await world.hours(1.0)
+        await world.periods(1.0)
         assert await world.orders(stage, since_s=stopped_s) == []
         assert f"{name.upper()} is stopped: " in world.said(stage)
         assert "since " in world.said(stage)
         await world.manager.start(DaemonType(name))
         started_s = world.runtime.now_s()
-        await world.hours(1.0)
+        await world.periods(1.0)
         assert await world.orders(stage, since_s=started_s)
         assert replay(CONFIG, await world.facts(), world.rules) == []
 
@@ -150,18 +150,18 @@ def test_what_a_daemon_orders_is_not_ordered_while_it_is_stopped(name, stage):
 
 def test_champion_and_generator_stay_while_auto_promotion_is_stopped():
     async def body(world):
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert await world.facts(Promoted)
         await world.manager.stop(DaemonType.AUTO_PROMOTION)
         await world.runtime.sleep(20.0)
         before = len(await world.facts((Promoted, GeneratorMoved)))
         trained = len(await world.orders("train", since_s=0.0))
-        await world.hours(1.0)
+        await world.periods(1.0)
         assert len(await world.facts((Promoted, GeneratorMoved))) == before
         assert len(await world.orders("train", since_s=0.0)) > trained
         assert "AUTO_PROMOTION is stopped" in world.said("promote")
         await world.manager.start(DaemonType.AUTO_PROMOTION)
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert len(await world.facts((Promoted, GeneratorMoved))) > before
         assert replay(CONFIG, await world.facts(), world.rules) == []
 
@@ -174,17 +174,17 @@ def test_nobody_looks_again_at_a_champion_while_its_watchdog_is_stopped():
         return [each for each in orders if each.order.purpose == ROLLBACK]
 
     async def body(world):
-        await world.hours(1.0)
+        await world.periods(1.0)
         assert await second_looks(world, 0.0)
         await world.manager.stop(DaemonType.MODEL_PERFORMANCE_WATCHDOG)
         await world.runtime.sleep(20.0)
         stopped_s = world.runtime.now_s()
-        await world.hours(1.0)
+        await world.periods(1.0)
         assert [each for each in await world.facts(Promoted) if each.at_s > stopped_s]
         assert await second_looks(world, stopped_s) == []
         await world.manager.start(DaemonType.MODEL_PERFORMANCE_WATCHDOG)
         started_s = world.runtime.now_s()
-        await world.hours(1.0)
+        await world.periods(1.0)
         assert await second_looks(world, started_s)
 
     lived(body)
@@ -198,16 +198,16 @@ def test_a_training_reads_one_file_while_nobody_combines_them():
         }
 
     async def body(world):
-        await world.hours(1.0)
+        await world.periods(1.0)
         assert max(await files_read(world, 0.0)) > 1
         await world.manager.stop(DaemonType.NPZ_COMBINATION)
         await world.runtime.sleep(20.0)
         stopped_s = world.runtime.now_s()
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert await files_read(world, stopped_s) == {1}
         await world.manager.start(DaemonType.NPZ_COMBINATION)
         started_s = world.runtime.now_s()
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert max(await files_read(world, started_s)) > 1
 
     lived(body)
@@ -219,17 +219,17 @@ def test_rows_are_drawn_by_surprise_only_while_per_orchestrator_runs():
         return {each.order.params["surprise"] for each in exports if each.order.params["value_mix"]}
 
     async def body(world):
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert await surprises(world, 0.0) == {0.5}
         await world.manager.stop(DaemonType.PER_ORCHESTRATOR)
         await world.runtime.sleep(20.0)
         stopped_s = world.runtime.now_s()
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert await surprises(world, stopped_s) == {0.0}
         await world.manager.start(DaemonType.PER_ORCHESTRATOR)
         await world.runtime.sleep(20.0)
         started_s = world.runtime.now_s()
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert await surprises(world, started_s) == {0.5}
 
     lived(body)
@@ -240,19 +240,19 @@ def test_the_size_that_a_search_found_is_used_only_while_architecture_feedback_r
         return {each.order.params["preset"] for each in await world.orders("train", since_s=since_s)}
 
     async def body(world):
-        await world.hours(0.5)
+        await world.periods(0.5)
         found = {"kind": "nas", "best_params": {"preset": "medium"}, "instead_of": "small"}
         note = Noted(at_s=world.runtime.now_s(), topic=TUNED, text="medium is better", details=found)
         await world.manager.stop(DaemonType.ARCHITECTURE_FEEDBACK)
         await world.runtime.sleep(20.0)
         await world.controller.write(CONFIG, note)
         stopped_s = world.runtime.now_s()
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert await sizes(world, stopped_s) == {"small"}
         await world.manager.start(DaemonType.ARCHITECTURE_FEEDBACK)
         await world.runtime.sleep(20.0)
         started_s = world.runtime.now_s()
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert "medium" in await sizes(world, started_s)
 
     lived(body)
@@ -261,7 +261,7 @@ def test_the_size_that_a_search_found_is_used_only_while_architecture_feedback_r
 @pytest.mark.parametrize("leave_out", [(), ("cascade_training",)], ids=["with it", "without it"])
 def test_a_config_follows_another_only_where_cascade_training_runs(leave_out):
     async def body(world):
-        await world.hours(1.0)
+        await world.periods(1.0)
         topics = {each.topic for each in await world.facts(Noted, FOLLOWER)}
         assert ("warm_start" in topics) is not bool(leave_out)
 
@@ -310,7 +310,7 @@ def test_every_lever_is_started_with_the_loop_in_every_profile():
 
 def test_what_comes_up_later_or_ends_with_the_process_is_not_noted():
     async def body(world):
-        await world.hours(0.5)
+        await world.periods(0.5)
         assert [each for each in await world.facts(Noted) if each.topic == "stages"] == []
 
     world = lived(body)
