@@ -1,6 +1,6 @@
 """Each stage of the loop is planned while its daemon runs, and not while it is stopped.
 
-A loop runs in simulated time beside the product's own daemons. Each test stops one of them through the manager,
+A loop runs in simulated time beside the product's own daemons. Each test stops one of them by the manager,
 compares what is ordered and decided with and without it, and starts it again.
 """
 
@@ -51,6 +51,14 @@ class RunWithDaemons(World):
         made._stages = get_stage_members()
         get_open_run().loop = made
         return made
+
+    def _validate(self, order):
+        """Every fourth file of games scores below what anybody should learn from."""
+        reports, told = super()._validate(order)
+        for report in reports:
+            is_poor = int(report.counts["shard"], 16) % 4 == 0
+            report.counts["quality"] = 0.1 if is_poor else 0.7
+        return reports, told
 
     async def live(self, body):
         """Run the loop and its daemons for as long as *body* takes."""
@@ -267,6 +275,31 @@ def test_a_config_follows_another_only_where_cascade_training_runs(leave_out):
 
     rules = {"cascade": CascadeRules(enabled=True, rating=0.0, wait_s=1800.0)}
     lived(body, configs=(CONFIG, FOLLOWER), rules=rules, leave_out=leave_out)
+
+
+def test_scores_of_games_count_only_while_quality_monitor_runs():
+    async def poor_files(world, since_s):
+        exports = await world.orders("export", since_s=since_s)
+        shards = {digest for each in exports for digest in each.order.inputs.values()}
+        known = world.controller.state(CONFIG).shards
+        return [each for each in shards if each in known and known[each].quality == 0.1]
+
+    async def body(world):
+        await world.periods(1.0)
+        assert any(each.quality == 0.1 for each in world.controller.state(CONFIG).shards.values())
+        assert await poor_files(world, 0.0) == []
+        await world.manager.stop(DaemonType.QUALITY_MONITOR)
+        await world.runtime.sleep(20.0)
+        stopped_s = world.runtime.now_s()
+        await world.periods(1.0)
+        assert await poor_files(world, stopped_s)
+        await world.manager.start(DaemonType.QUALITY_MONITOR)
+        await world.runtime.sleep(60.0)  # an export that was under way may still be ordered before
+        started_s = world.runtime.now_s()
+        await world.periods(1.0)
+        assert await poor_files(world, started_s) == []
+
+    lived(body)
 
 
 FEEDBACK = {
