@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from ringrift.bootstrap.control_lease import ControlLease, check_folder_is_free
@@ -30,6 +31,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.work.local_workers import LocalWorker, local_workers
+from ringrift.work.stages import get_stage_members, why_not_planning
 
 CONTROL_NAME = "control"
 SHUTDOWN_S_MAX = 30.0
@@ -66,13 +68,16 @@ async def run_control_process(
         stack.push_async_callback(router.stop)
         status = await start_coordination(pipeline_auto_trigger=True)
         stack.push_async_callback(shutdown_all_coordinators, timeout_seconds=SHUTDOWN_S_MAX)
-        manager = get_daemon_manager()
+        manager, members = get_daemon_manager(), get_stage_members()
         stack.push_async_callback(manager.shutdown)
+        members.reasons = partial(why_not_planning, manager)
+        stack.callback(members.close)
         requests = RequestCarrier(engine.kv, manager, system_runtime())
         await requests.before_start()
         results = await _unless_stopped(manager.start_profile(profile), stop, keeping)
         if results is None:
             return
+        members.complete()
         carrying = asyncio.create_task(requests.run(), name="daemon requests")
         stack.push_async_callback(_end, [carrying])
         local = _workers(choice.workers, lease)

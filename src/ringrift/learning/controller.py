@@ -25,7 +25,6 @@ from ringrift.learning.diagnoses import keep_reported
 from ringrift.learning.effort import SELFPLAY, Effort
 from ringrift.learning.facts import (
     SLOTS_TOPIC,
-    STAGES_TOPIC,
     AnyFact,
     Blocked,
     JobIssued,
@@ -47,13 +46,15 @@ from ringrift.learning.recomputation import STAGE as RECOMPUTE
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_note
 from ringrift.learning.snapshot import ConfigPlan, Snapshot
+from ringrift.learning.stages import CASCADE_TRAINING, LEVERS, is_stopped, stages_note
 from ringrift.learning.standing_requests import StandingRequests, changes_standing, tell_set_aside
-from ringrift.learning.state import STUDENTS, Block, ClosedStage, ConfigState, OpenJob
+from ringrift.learning.state import STUDENTS, Block, ConfigState, OpenJob
 from ringrift.learning.trends_curves import RatingCurves
 from ringrift.learning.worker_standing import SetAside
 from ringrift.runtime import Runtime
 from ringrift.work.safeguards import Safeguards
 from ringrift.work.shares import PREPARING, ConfigView, config_shares
+from ringrift.work.stages import StageMembers
 from ringrift.work.supply_rules import slots_for
 from ringrift.work.worker_records import live_workers, own_capability
 
@@ -83,12 +84,13 @@ class Controller:
         announcer: Announcer,
         safeguards: Safeguards | None = None,
         keep_mark: Callable[[Mapping[str, ConfigMark]], Awaitable[None]] | None = None,
-        closed_stages: Callable[[], Mapping[str, ClosedStage]] = dict,
+        stages: StageMembers | None = None,
     ) -> None:
+        """Without *stages* everything is planned, as if all daemons ran."""
         self._engine, self._runtime, self.rules = engine, runtime, rules
         self._announcer, self._safeguards = announcer, safeguards
         self._keep_mark = keep_mark  # makes it durable how far the configs are
-        self._closed_stages = closed_stages  # those whose daemon rests now
+        self._stages = stages
         self._held: dict[str, Block] = {}  # kind: why the machine may not take more of it, and until when
         self._pauses, self._pauses_read = Pauses(engine.kv), ReadPauses()
         self._champions = ChampionPointers(engine.kv)
@@ -196,9 +198,8 @@ class Controller:
         await self.take_in_ends()
         self._pauses_read = await self._pauses.read()
         recalls, requests = await self._recalls.configs(), await self._requests.configs()
-        closed = dict(self._closed_stages())
+        await self._note_stages()
         for config in self._ledgers:
-            await self._note_closed(config, closed)
             if quoted(config) in recalls:
                 await self._take_in_recalls(config)
             await self._end_jobs_of_recalled(config)
@@ -208,17 +209,15 @@ class Controller:
         await self._follow_standing()
         await self._order()
 
-    async def _note_closed(self, config: str, closed: dict[str, ClosedStage]) -> None:
-        """Write down which stages may order nothing from now on: what is decided next depends on it."""
-        before = self._ledgers[config].state.closed
-        if closed == before:
+    async def _note_stages(self) -> None:
+        """Write down which daemons plan, before anything is planned without or with them."""
+        stopped = None if self._stages is None else self._stages.stopped(LEVERS)
+        if stopped is None:
             return
-        texts = [f"{stage} orders nothing: {each.reason}" for stage, each in closed.items()]
-        texts += [f"{stage} may order again" for stage in before if stage not in closed]
-        told = {stage: {"reason": each.reason, "by_person": each.by_person} for stage, each in closed.items()}
-        at_s = self._runtime.now_s()
-        note = Noted(at_s=at_s, topic=STAGES_TOPIC, text="; ".join(texts), details={"closed": told})
-        await self._write(config, note)
+        for config, ledger in self._ledgers.items():
+            note = stages_note(ledger.state, stopped, at_s=self._runtime.now_s())
+            if note is not None:
+                await self._write(config, note)
 
     async def take_in_ends(self) -> int:
         """Write down which of our jobs ended; return how many."""
@@ -340,6 +339,8 @@ class Controller:
         """What follows from the config that *state* follows, if that is in the run."""
         name, rules = source_name(state.config, self.rules.cascade), self.rules.cascade
         if name is None or name == state.config or name not in self._ledgers or state.models:
+            return []
+        if is_stopped(state, CASCADE_TRAINING):
             return []
         source = self._ledgers[name].state
         found = source_of(source, self.curves.of(source))

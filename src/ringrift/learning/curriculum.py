@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.curriculum_weights import (
     curriculum_file,
@@ -25,6 +24,7 @@ from ringrift.learning.state import ConfigState
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.shares import curriculum_weights
+from ringrift.work.stages import StageDaemon
 
 __all__ = [
     "CurriculumIntegration",
@@ -196,10 +196,11 @@ def _mastered(state: ConfigState, memory: _Told) -> list[Told]:
     return told
 
 
-class CurriculumIntegrationDaemon(HandlerBase):
+class CurriculumIntegrationDaemon(StageDaemon):
     """Asks the coordinator to look, at an interval, so that the file stays fresh when nothing happens."""
 
     capability: ClassVar[str] = "training_feedback"
+    plans_as = "curriculum_integration"
     emits: ClassVar[tuple[str, ...]] = CurriculumIntegration.emits
 
     def __init__(

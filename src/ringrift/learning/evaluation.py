@@ -48,6 +48,7 @@ class EvaluationDaemon(AskedDaemon):
     """A view of the evaluations of the run, with a door for requests."""
 
     capability: ClassVar[str] = "evaluation"
+    plans_as = "evaluation"
     emits: ClassVar[tuple[str, ...]] = (
         "ELO_SIGNIFICANT_CHANGE",
         "ELO_UPDATED",

@@ -81,6 +81,7 @@ class TournamentDaemon(AskedDaemon):
     """Asks for rating games when they are due. The plan orders them when no candidate waits."""
 
     capability: ClassVar[str] = "evaluation"
+    plans_as = "tournament_daemon"
 
     def __init__(
         self,

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
@@ -24,6 +23,7 @@ from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_face import heard_by
 from ringrift.work.scheduling_notes import ConfigSignals
+from ringrift.work.stages import StageDaemon
 
 __all__ = [
     "AutoExportDaemon",
@@ -38,6 +38,7 @@ INTERVAL_S = 30.0
 # The kind of a daemon row: whose events it hears, and which jobs it looks at.
 _COMPONENTS = {"export": "auto_export", "combine": "npz_combination", "cpu_jobs": ""}
 _JOBS = {"export": ("export",), "combine": ("export",), "cpu_jobs": ("validate", "export")}
+_PLANS = {"export": "auto_export", "combine": "npz_combination", "cpu_jobs": ""}
 _NAMES = {"export": "auto_export", "combine": "npz_combination", "cpu_jobs": "cpu_pipeline"}
 
 
@@ -86,7 +87,7 @@ def export_state(state: ConfigState) -> ExportState:
     )
 
 
-class AutoExportDaemon(HandlerBase):
+class AutoExportDaemon(StageDaemon):
     """AUTO_EXPORT (kind export), NPZ_COMBINATION (combine) and VAST_CPU_PIPELINE (cpu_jobs)."""
 
     capability: ClassVar[str] = "dataset_export"
@@ -100,7 +101,7 @@ class AutoExportDaemon(HandlerBase):
         situations: Situations | None = None,
     ) -> None:
         super().__init__(_NAMES[kind], cycle_interval=INTERVAL_S, router=router, runtime=runtime)
-        self.kind = kind
+        self.kind, self.plans_as = kind, _PLANS[kind]
         self._situations = situations or get_situations()
         self.signals = ConfigSignals()
         self.states: dict[str, ExportState] = {}

@@ -16,9 +16,9 @@ from ringrift.work.job_orders import JobOrder, JobReport
 # Topics of notes that the state itself goes by.
 RULES_TOPIC = "rules"  # puts rules in force
 REBUILT_TOPIC = "rebuilt"  # the facts before it were made again from sealed files
-STAGES_TOPIC = "stages"  # which stages may order nothing, because their daemon rests
 SLOTS_TOPIC = "slots"  # how many jobs the workers of the run take at a time
 PRICE_TOPIC = "steps_per_row"  # changes what rows earn from then on
+STAGES_TOPIC = "stages"  # which daemons do not plan
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="fact"):

@@ -46,6 +46,7 @@ class ArchitectureFeedback(SituationDaemon):
     """Tells the weights when what is known of the sizes changes."""
 
     capability: ClassVar[str] = "training_feedback"
+    plans_as = "architecture_feedback"
     emits: ClassVar[tuple[str, ...]] = ("ARCHITECTURE_WEIGHTS_UPDATED",)
 
     def __init__(

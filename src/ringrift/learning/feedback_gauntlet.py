@@ -47,6 +47,7 @@ class GauntletFeedbackController(EvaluationWatcher):
     """Looks at the results against baselines after every evaluation."""
 
     capability: ClassVar[str] = "training_feedback"
+    plans_as = "gauntlet_feedback"
     emits: ClassVar[tuple[str, ...]] = ("HYPERPARAMETER_UPDATED", "SELFPLAY_TARGET_UPDATED")
 
     def __init__(

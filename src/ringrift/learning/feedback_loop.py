@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
@@ -23,6 +22,7 @@ from ringrift.learning.signals_face import Told, heard_by
 from ringrift.learning.signals_source import Situation, Situations, get_situations
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
+from ringrift.work.stages import StageDaemon
 
 INTERVAL_S = 30.0
 COOLDOWN_S = 300.0
@@ -43,10 +43,11 @@ class _Said:
     asked_for_check: bool = False
 
 
-class FeedbackLoopController(HandlerBase):
+class FeedbackLoopController(StageDaemon):
     """The feedback of every config, told on change; small changes and quick ones are held back."""
 
     capability: ClassVar[str] = "training_feedback"
+    plans_as = "feedback_loop"
     emits: ClassVar[tuple[str, ...]] = (
         "ADAPTIVE_PARAMS_CHANGED",
         "EXPLORATION_ADJUSTED",

@@ -16,9 +16,16 @@ from typing import Any
 import msgspec
 
 from ringrift.learning.promotion import PromotionRules
-from ringrift.learning.quality_scores import QualityView, quality_of
+from ringrift.learning.quality_scores import QualityView, quality_of, quality_view
 from ringrift.learning.records import Model, ModelState
 from ringrift.learning.run_status import Curve
+from ringrift.learning.stages import (
+    CURRICULUM_INTEGRATION,
+    FEEDBACK_LOOP,
+    GAUNTLET_FEEDBACK,
+    QUALITY_MONITOR,
+    stops_of,
+)
 from ringrift.learning.state import ConfigState
 from ringrift.learning.trends_plateaus import PlateauFinding, plateau
 from ringrift.learning.trends_windows import ANOMALY_SD, WINDOW_POINTS, deviation, fit_line
@@ -139,8 +146,10 @@ class Gauntlet(msgspec.Struct, frozen=True, kw_only=True):
 
 def feedback(state: ConfigState, curve: Sequence[Curve] = ()) -> Feedback:
     """What the results so far ask for. *curve* is the rating curve of the config, oldest first."""
+    stops = stops_of(state)
     found = plateau(curve, rows=state.rows, refused=refused_in_a_row(state))
-    quality, games = quality_of(state), gauntlet_of(state)
+    quality = quality_view(()) if QUALITY_MONITOR in stops else quality_of(state)
+    games = Gauntlet() if GAUNTLET_FEEDBACK in stops else gauntlet_of(state)
     momentum = momentum_of([point.rating for point in curve])
     reasons: list[str] = [] if found is None else [found.reason]
     intensity = _intensity(quality, promoted_in_a_row(state), reasons)
@@ -154,6 +163,10 @@ def feedback(state: ConfigState, curve: Sequence[Curve] = ()) -> Feedback:
         reasons.append(f"only {games.vs_random:.0%} against random: more games")
     if momentum not in (Momentum.UNKNOWN, Momentum.STABLE):
         reasons.append(f"ratings are {momentum.value}")
+    if CURRICULUM_INTEGRATION in stops:
+        weight = 1.0
+    if FEEDBACK_LOOP in stops:  # only the share of the config is left, which is not its own
+        return Feedback(weight=_between(WEIGHT_MIN, weight, WEIGHT_MAX), momentum=momentum, plateau=found)
     return Feedback(
         intensity=intensity,
         exploration=_between(EXPLORATION_MIN, exploration, EXPLORATION_MAX),

@@ -1,7 +1,7 @@
-"""May a stage start now? Pauses, blocks, and the breaker that every stage of every config has to itself.
+"""May a stage start now? Pauses, stopped daemons, blocks, and the breaker of every stage of every config.
 
-Every no has a reason, and every no has an end, but for a person's pause and a stage whose daemon rests. What
-a breaker blocks becomes a fact with both.
+Every no has a reason, and every no has an end, but for a person's pause and a stopped daemon. What a breaker
+blocks becomes a fact with both.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ringrift.learning.facts import Blocked
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.stages import PLANNED_BY, stop_of
 from ringrift.learning.state import CLOCK_TOLERANCE_S, ConfigState, StageFailures
 
 BREAKER_DOUBLINGS_MAX = 3
@@ -35,8 +36,8 @@ def stage_gate(
     """Whether work of *stage* may be ordered."""
     if paused is not None:
         return Gate(False, f"paused: {paused}", paused=True)
-    if (closed := state.closed.get(stage)) is not None:
-        return Gate(False, closed.reason, paused=closed.by_person)
+    if (stopped := stopped_gate(state, *PLANNED_BY.get(stage, ()))) is not None:
+        return stopped
     block = state.blocks.get(stage)
     if block is not None and block.holds(now_s):
         return Gate(False, block.reason, block.until_s)
@@ -45,6 +46,12 @@ def stage_gate(
         return gate
     news = Blocked(at_s=now_s, stage=stage, reason=gate.reason, until_s=gate.until_s)
     return replace(gate, news=news)
+
+
+def stopped_gate(state: ConfigState, *daemons: str) -> Gate | None:
+    """Closed while one of *daemons* does not plan; None if all of them do."""
+    stopped = stop_of(state, *daemons)
+    return None if stopped is None else Gate(False, stopped.reason, paused=stopped.by_person)
 
 
 def breaker_gate(stage: str, failures: StageFailures | None, rules: LearningRules, *, now_s: float) -> Gate:

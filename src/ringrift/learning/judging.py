@@ -26,6 +26,7 @@ from ringrift.learning.recall import distrusted_models, is_recalled_model, previ
 from ringrift.learning.records import Model, ModelState
 from ringrift.learning.results import WEIGHTS_SUFFIX
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
+from ringrift.learning.stages import MODEL_PERFORMANCE_WATCHDOG, is_stopped
 from ringrift.learning.state import ConfigState
 from ringrift.learning.wanted import rechecked_since, wanted_games
 from ringrift.work.scheduling_budget import board_and_players
@@ -331,8 +332,13 @@ def _rolled_back(snapshot: Snapshot) -> RolledBack | None:
 
 
 def _second_look(snapshot: Snapshot) -> PromotionJudgement | None:
-    """What the games since the promotion say of the champion; None if it has no predecessor to lose to."""
+    """What the games since the promotion say of the champion.
+
+    None if it has no predecessor to lose to, or nobody watches it.
+    """
     state = snapshot.state
+    if is_stopped(state, MODEL_PERFORMANCE_WATCHDOG):
+        return None
     previous = None if state.champion is None else previous_champion(state)
     if state.champion is None or previous is None:
         return None

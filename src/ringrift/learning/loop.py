@@ -7,7 +7,7 @@ a gate may have opened by time alone. Between them it waits, for the queue to sa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
@@ -21,12 +21,12 @@ from ringrift.learning.rules import configured_rules
 from ringrift.learning.run_check import MarkKeeper
 from ringrift.learning.run_status import RunStatus
 from ringrift.learning.signals_source import get_open_run
-from ringrift.learning.state import ClosedStage
 from ringrift.learning.status_writer import StatusWriter
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.safeguards import get_safeguards
 from ringrift.work.scheduling_bell import get_bell
+from ringrift.work.stages import get_stage_members
 
 END_WAIT_S = 600.0
 PLAN_AT_LEAST_EVERY_S = 2.0
@@ -45,8 +45,6 @@ class TrainingLoop:
         runtime: Runtime,
         router: UnifiedEventRouter,
         settings: Settings,
-        *,
-        closed_stages: Callable[[], Mapping[str, ClosedStage]] = dict,
     ) -> None:
         self._runtime = runtime
         mark = MarkKeeper(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
@@ -57,7 +55,7 @@ class TrainingLoop:
             announcer=RouterAnnouncer(router),
             safeguards=get_safeguards(),
             keep_mark=mark.keep,
-            closed_stages=closed_stages,
+            stages=get_stage_members(),
         )
         self._status = StatusWriter(engine, runtime, settings, self.controller, router=router, mark=mark)
         self._woken = asyncio.Event()

@@ -16,6 +16,7 @@ from ringrift.learning.records import Model, Samples, Shard, ShardState, Unfinis
 from ringrift.learning.results import CHECKPOINT_FILE, WEIGHTS_SUFFIX
 from ringrift.learning.results_matches import ordered_games, player_text
 from ringrift.learning.rules import LearningRules, TargetRules, play_rules, target_rules
+from ringrift.learning.stages import PER_ORCHESTRATOR, is_stopped
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, rows_missing
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
@@ -164,12 +165,17 @@ def export_order(state: ConfigState, rules: LearningRules, shards: Sequence[Shar
         "rows_generated": state.rows,
         # A search without a network has no opinion of its own that could be worth learning or surprising.
         "value_mix": rules.value_mix if searched else 0.0,
-        **msgspec.structs.asdict(target_rules(state.config) if searched else TargetRules()),
+        **msgspec.structs.asdict(_targets(state) if searched else TargetRules()),
         "half_life_days": 0.0,
         # Our training makes them from the positions: they would be nine tenths of the work.
         "features": "train" in rules.own_programs,
     }
     return JobOrder(config=state.config, params=params, inputs={**inputs, **reports})
+
+
+def _targets(state: ConfigState) -> TargetRules:
+    rules = target_rules(state.config)
+    return msgspec.structs.replace(rules, surprise=0.0) if is_stopped(state, PER_ORCHESTRATOR) else rules
 
 
 def train_order(

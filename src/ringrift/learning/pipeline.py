@@ -10,12 +10,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from typing import Any, ClassVar
 
-from ringrift.daemons.planning import BACKPRESSURE, OPERATOR, STOPPED_BY_PERSON
-from ringrift.daemons.reader import DaemonReader
-from ringrift.daemons.types import DaemonType
 from ringrift.engine.fencing import is_fenced
 from ringrift.engine.leases import CONTROL_LEASE, lease_holder
 from ringrift.engine.opening import get_engine
@@ -37,7 +33,6 @@ from ringrift.learning.pipeline_orchestrator import (
 )
 from ringrift.learning.pipeline_records import IterationRecord, PipelineStage, StageTransition
 from ringrift.learning.run_choice import read_run_choice
-from ringrift.learning.state import ClosedStage
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
@@ -60,7 +55,6 @@ __all__ = [
     "wire_pipeline_events",
 ]
 
-STAGE_DAEMONS = {"selfplay": DaemonType.SELFPLAY_COORDINATOR}
 LOOK_S = 1.0
 STILL_S_MAX = 60.0  # a loop that has not turned for so long hangs
 
@@ -94,25 +88,6 @@ async def controlled_elsewhere(engine: Engine) -> bool:
     return not is_fenced(engine) and await lease_holder(engine.kv, CONTROL_LEASE) is not None
 
 
-def closed_stages(manager: DaemonReader | None) -> dict[str, ClosedStage]:
-    """The stages whose daemon rests by backpressure or because somebody wants it to.
-
-    What else makes it rest is not for the loop: a disk that fills up is seen by the safeguards, which know
-    how much is free, and stages of a daemon that the profile leaves out are planned all the same.
-    """
-    closed: dict[str, ClosedStage] = {}
-    if manager is None:
-        return closed
-    for stage, daemon in STAGE_DAEMONS.items():
-        for reason in (STOPPED_BY_PERSON, OPERATOR, BACKPRESSURE):
-            if told := manager.why_resting(daemon, reason):
-                by_person = reason != BACKPRESSURE
-                verb = "is stopped" if reason == STOPPED_BY_PERSON else "rests"
-                closed[stage] = ClosedStage(f"{daemon.name} {verb}: {told}", by_person)
-                break
-    return closed
-
-
 class DataPipelineDaemon:
     """Runs the loop."""
 
@@ -124,9 +99,8 @@ class DataPipelineDaemon:
         *,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
-        manager: DaemonReader | None = None,
     ) -> None:
-        self.name, self._manager = name, manager
+        self.name = name
         self._router, self._runtime = router, runtime or system_runtime()
         self._waits_for = "its start"
         self._running = False
@@ -192,8 +166,7 @@ class DataPipelineDaemon:
         wanted = get_pipeline_orchestrator().config.learning(settings.learning or {})
         settings = replace(settings, learning=wanted or None)
         router = self._router or get_router()
-        closed = partial(closed_stages, self._manager)
-        self._loop = TrainingLoop(await get_engine(), self._runtime, router, settings, closed_stages=closed)
+        self._loop = TrainingLoop(await get_engine(), self._runtime, router, settings)
         self._turned = (0, self._runtime.monotonic_s())
         self._waits_for = ""
         await self._loop.run(configs)
@@ -224,14 +197,12 @@ class DataPipelineDaemon:
 def create_data_pipeline(
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
-    manager: DaemonReader | None = None,
 ) -> DataPipelineDaemon:
-    return DataPipelineDaemon(router=router, runtime=runtime, manager=manager)
+    return DataPipelineDaemon(router=router, runtime=runtime)
 
 
 def create_continuous_loop(
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
-    manager: DaemonReader | None = None,
 ) -> DataPipelineDaemon:
-    return DataPipelineDaemon("continuous_training_loop", router=router, runtime=runtime, manager=manager)
+    return DataPipelineDaemon("continuous_training_loop", router=router, runtime=runtime)

@@ -15,8 +15,16 @@ import msgspec
 
 from ringrift.learning.cascade import CascadeStart, warm_start
 from ringrift.learning.diagnoses import plan_diagnosis
-from ringrift.learning.facts import PRICE_TOPIC, Archived, Noted
-from ringrift.learning.gates import Gate, stage_gate
+from ringrift.learning.facts import (
+    PRICE_TOPIC,
+    Archived,
+    GeneratorMoved,
+    Noted,
+    Promoted,
+    Rejected,
+    Staged,
+)
+from ringrift.learning.gates import Gate, stage_gate, stopped_gate
 from ringrift.learning.generator import decided_generator, who_plays
 from ringrift.learning.judging import plan_judgement
 from ringrift.learning.models_archive import kept_checkpoint, not_needed
@@ -43,6 +51,13 @@ from ringrift.learning.sample_files import (
     window_files,
 )
 from ringrift.learning.snapshot import ConfigPlan, Snapshot, is_running
+from ringrift.learning.stages import (
+    AUTO_PROMOTION,
+    CASCADE_TRAINING,
+    EVALUATION,
+    NPZ_COMBINATION,
+    is_stopped,
+)
 from ringrift.learning.state import ConfigState
 from ringrift.learning.students import plan_distillation, plan_small_net
 from ringrift.learning.tournaments import plan_tournament
@@ -50,6 +65,7 @@ from ringrift.learning.window import BucketRules, rows_missing, steps_to_train
 from ringrift.work.job_orders import RINGRIFT_PROGRAM
 from ringrift.work.scheduling_budget import search_budget
 
+PROMOTIONS = (GeneratorMoved, Promoted, Rejected, Staged)  # what follows from verdicts
 UNCHECKED_SHARDS_MAX = 64
 CHECKED_WITHIN_S = 60.0  # what waits for a check for longer piles up
 PRICE_S_MIN = 600.0  # between two changes of what a row earns
@@ -95,6 +111,7 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
     ]
     if (priced := _price(snapshot)) is not None:
         made.decided.append(priced)
+    _leave_out_stopped(snapshot.state, made)
     return made
 
 
@@ -121,6 +138,20 @@ def plan_next_games(snapshot: Snapshot, made: ConfigPlan) -> None:
     made.wanted = [each for each in made.wanted if each.stage != "selfplay"]
     made.explanations = [each for each in made.explanations if each.stage != "selfplay"]
     _selfplay(snapshot, made)
+
+
+def _leave_out_stopped(state: ConfigState, made: ConfigPlan) -> None:
+    """Take out of *made* what nobody plans now of judging and of what follows from verdicts, and say so.
+
+    Judging is no stage with one gate: whatever was played is decided on, also while no more is ordered.
+    """
+    if (stopped := stopped_gate(state, EVALUATION)) is not None:
+        made.wanted = [each for each in made.wanted if each.stage != "evaluate"]
+        made.explanations = [each for each in made.explanations if each.stage != "evaluate"]
+        made.say_closed("evaluate", stopped)
+    if (stopped := stopped_gate(state, AUTO_PROMOTION)) is not None:
+        made.decided = [fact for fact in made.decided if not isinstance(fact, PROMOTIONS)]
+        made.say_closed("promote", stopped)
 
 
 def _gate(snapshot: Snapshot, stage: str) -> Gate:
@@ -336,12 +367,15 @@ def _train(snapshot: Snapshot, made: ConfigPlan) -> None:
         made.say("train", f"{_missing(snapshot):,} more checked rows have to earn it")
         return
     files = window_files(state, rules)
+    if is_stopped(state, NPZ_COMBINATION):
+        files = files[-1:]
     left = _rows(unsampled_shards(state, rules)) * rules.bucket.steps_per_row
     if not files or left >= state.bucket.available / 2:
         made.say("train", "waits for the export of the newest games")
         return
     parent = training_parent(state, rules)
-    warm = warm_start(state) if parent is None and not state.models else None
+    is_first = parent is None and not state.models
+    warm = warm_start(state) if is_first and not is_stopped(state, CASCADE_TRAINING) else None
     rows = sum(samples.rows for samples in files)
     begun = _beginning(state, parent, warm, rules)
     reason = f"new rows have earned {steps:,} sample-steps; {begun} on {rows:,} rows"

@@ -52,6 +52,7 @@ class PromotionDaemon(AskedDaemon):
     """The face of promotion and rollback."""
 
     capability: ClassVar[str] = "promotion"
+    plans_as = "auto_promotion"
 
     def __init__(
         self,

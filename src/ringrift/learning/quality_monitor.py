@@ -23,6 +23,7 @@ class QualityMonitorDaemon(SituationDaemon):
     """Scores are read from the run's state; this daemon keeps only what it has said."""
 
     capability: ClassVar[str] = "data_quality"
+    plans_as = "quality_monitor"
     emits: ClassVar[tuple[str, ...]] = (
         "DATA_QUALITY_ALERT",
         "HIGH_QUALITY_DATA_AVAILABLE",

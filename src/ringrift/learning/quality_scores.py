@@ -102,8 +102,11 @@ def quality_view(shards: Iterable[Shard]) -> QualityView:
     )
 
 
-def refuse_shard(shard: Shard) -> str | None:
-    """Why nobody should learn from a checked shard; None if there is no reason, or nothing known."""
+def refuse_shard(shard: Shard, *, by_score: bool = True) -> str | None:
+    """Why nobody should learn from a checked shard; None if there is no reason, or nothing known.
+
+    Without *by_score* only the rules of the game count, which always do.
+    """
     if shard.state is not ShardState.CHECKED:
         return None
     games = shard.games + shard.refused
@@ -111,7 +114,7 @@ def refuse_shard(shard: Shard) -> str | None:
         return None
     if shard.refused > REFUSED_SHARE_MAX * games:
         return f"{shard.refused} of its {games} games do not agree with the rules"
-    if shard.quality is not None and shard.quality < SHARD_QUALITY_MIN:
+    if by_score and shard.quality is not None and shard.quality < SHARD_QUALITY_MIN:
         return f"the quality of its games is {shard.quality:.2f}, below {SHARD_QUALITY_MIN:.2f}"
     return None
 

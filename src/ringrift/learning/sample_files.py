@@ -13,6 +13,7 @@ from ringrift.learning.quality_scores import refuse_shard
 from ringrift.learning.recall import has_recalled
 from ringrift.learning.records import Samples, Shard, ShardState
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.stages import QUALITY_MONITOR, is_stopped
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, growth_of, shards_in_window, window_rows
 
@@ -66,10 +67,13 @@ def next_export(state: ConfigState, rules: LearningRules) -> list[Shard]:
 
 def fit_shards(state: ConfigState) -> Iterator[Shard]:
     """What may be learned from, newest first."""
+    by_score = not is_stopped(state, QUALITY_MONITOR)
     return (
         shard
         for shard in reversed(state.shards.values())
-        if shard.state is ShardState.CHECKED and shard.rows > 0 and refuse_shard(shard) is None
+        if shard.state is ShardState.CHECKED
+        and shard.rows > 0
+        and refuse_shard(shard, by_score=by_score) is None
     )
 
 

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
@@ -14,9 +13,10 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.signals_source import Situation, Situations, get_situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
+from ringrift.work.stages import StageDaemon
 
 
-class SituationDaemon(HandlerBase):
+class SituationDaemon(StageDaemon):
     """Looks at the configs of the run."""
 
     def __init__(

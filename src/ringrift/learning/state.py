@@ -17,7 +17,6 @@ from ringrift.learning.facts import (
     PRICE_TOPIC,
     RULES_TOPIC,
     SLOTS_TOPIC,
-    STAGES_TOPIC,
     AnyFact,
     Archived,
     Blocked,
@@ -121,14 +120,6 @@ class Block:
         return not is_from_the_future and now_s < min(self.until_s, self.since_s + BLOCK_S_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedStage:
-    """A stage that orders nothing while the daemon that it belongs to rests."""
-
-    reason: str
-    by_person: bool = False  # somebody stopped it on purpose
-
-
 @dataclass(slots=True)
 class ConfigState:
     """Everything the facts of one config say."""
@@ -169,7 +160,6 @@ class ConfigState:
     issued: Counter[str] = field(default_factory=Counter)
     failures: dict[str, StageFailures] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
-    closed: dict[str, ClosedStage] = field(default_factory=dict)  # stage: why nothing of it may be ordered
     recalls: dict[str, Recalled] = field(default_factory=dict)
     served_s: defaultdict[str, float] = field(
         default_factory=lambda: defaultdict(float)
@@ -529,9 +519,6 @@ def _noted(state: ConfigState, fact: Noted) -> None:
     gpus = [0 if note is None else note.details.get("gpus", 0) for note in (before, fact)]
     if fact.topic == SLOTS_TOPIC and before is not None and gpus[0] != gpus[1]:
         state.gpus_since_s = fact.at_s
-    if fact.topic == STAGES_TOPIC:
-        closed = fact.details.get("closed", {}).items()
-        state.closed = {stage: ClosedStage(each["reason"], each["by_person"]) for stage, each in closed}
     if fact.topic == PRICE_TOPIC:
         state.price = float(fact.details["factor"])
     state.decisions.append(fact)

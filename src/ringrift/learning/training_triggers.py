@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
@@ -29,9 +28,16 @@ from ringrift.runtime import Runtime
 from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_face import heard_by
 from ringrift.work.scheduling_notes import ConfigSignals
+from ringrift.work.stages import StageDaemon
 
 COMPONENT = "training_trigger"
 INTERVAL_S = 30.0
+_PLANS = {
+    "full": "training_trigger",
+    "distillation": "distillation",
+    "small_net": "nnue_training",
+    "cascade": "cascade_training",
+}
 # Mode: the stage of the plan that it shows.
 _STAGES = {"distillation": DISTILLATION, "small_net": SMALL_NET}
 
@@ -102,7 +108,7 @@ def _conditions(state: ConfigState) -> dict[str, Any]:
     }
 
 
-class TrainingTriggerDaemon(HandlerBase):
+class TrainingTriggerDaemon(StageDaemon):
     """TRAINING_TRIGGER; in their modes, DISTILLATION, CASCADE_TRAINING and NNUE_TRAINING."""
 
     capability: ClassVar[str] = "training_trigger"
@@ -118,7 +124,7 @@ class TrainingTriggerDaemon(HandlerBase):
     ) -> None:
         name = COMPONENT if mode == "full" else f"{COMPONENT}_{mode}"
         super().__init__(name, cycle_interval=INTERVAL_S, router=router, runtime=runtime)
-        self.mode = mode
+        self.mode, self.plans_as = mode, _PLANS[mode]
         self._situations = situations or get_situations()
         self.signals = ConfigSignals()
         self._plateaus: dict[str, int] = {}

@@ -68,6 +68,7 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
     """Tells when the newest champion is weaker than an earlier one, how much, and when that is over."""
 
     capability: ClassVar[str] = "trend_analysis"
+    plans_as = "model_performance_watchdog"
     emits: ClassVar[tuple[str, ...]] = (
         "REGRESSION_CLEARED",
         "REGRESSION_CRITICAL",

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.stages import ARCHITECTURE_FEEDBACK, is_stopped
 from ringrift.learning.state import ConfigState
 from ringrift.work.job_orders import INPUTS, OUT, JobOrder
 
@@ -124,6 +125,8 @@ def tuned_rules(state: ConfigState, rules: LearningRules) -> LearningRules:
     found = state.newest_note(TOPIC, OptimizationType.NAS)
     size = None if found is None else found.details.get("best_params", {}).get("preset")
     if found is None or size not in SIZES or found.details.get("instead_of", rules.preset) != rules.preset:
+        return tuned
+    if is_stopped(state, ARCHITECTURE_FEEDBACK):
         return tuned
     return msgspec.structs.replace(tuned, preset=size)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.records import ShardState
@@ -13,6 +12,7 @@ from ringrift.learning.signals_source import Situations, get_situations
 from ringrift.learning.state import ConfigState
 from ringrift.learning.window import base_rows, growth_of, shards_in_window, window_rows
 from ringrift.runtime import Runtime
+from ringrift.work.stages import StageDaemon
 
 INTERVAL_S = 60.0
 
@@ -47,10 +47,11 @@ def replay_window(state: ConfigState) -> WindowView:
     )
 
 
-class ReplayWindowDaemon(HandlerBase):
+class ReplayWindowDaemon(StageDaemon):
     """Keeps the view of the windows fresh. What changed them is told with the facts."""
 
     capability: ClassVar[str] = "replay_refresh"
+    plans_as = "per_orchestrator"
 
     def __init__(
         self,

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
@@ -25,6 +24,7 @@ from ringrift.work.scheduling_budget import board_and_players, search_budget
 from ringrift.work.scheduling_face import heard_by
 from ringrift.work.scheduling_notes import AWAY, STRAINED, ConfigSignals, NodeNotes
 from ringrift.work.shares import curriculum_weight
+from ringrift.work.stages import StageDaemon
 
 NAME = "selfplay_scheduler"
 INTERVAL_S = 15.0
@@ -46,10 +46,11 @@ _NODE_WELL = "NODE_ACTIVATED NODE_RECOVERED"
 _CAPACITY = "IDLE_STATE_BROADCAST NODE_CAPACITY_UPDATED"
 
 
-class SelfplayScheduler(HandlerBase):
+class SelfplayScheduler(StageDaemon):
     """SELFPLAY_COORDINATOR, and the coordinator `selfplay_scheduler`."""
 
     capability: ClassVar[str] = "scheduling"
+    plans_as = "selfplay_coordinator"
     emits: ClassVar[tuple[str, ...]] = (
         "IDLE_STATE_REQUEST",
         "NODE_INCOMPATIBLE_WITH_WORKLOAD",

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from ringrift.engine.arguments import check_part
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkState
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -23,6 +22,7 @@ from ringrift.work.scheduling_bell import get_bell
 from ringrift.work.scheduling_face import CoordinatorFace
 from ringrift.work.scheduling_notes import ConfigSignals
 from ringrift.work.shares import PREPARING, TARGET_RATING
+from ringrift.work.stages import StageDaemon
 from ringrift.work.supply_rules import Supply, SupplyLimits, slots_for, wanted_items
 from ringrift.work.worker_records import live_workers
 
@@ -122,10 +122,11 @@ class UnifiedQueuePopulator(CoordinatorFace):
         }
 
 
-class QueuePopulatorDaemon(HandlerBase):
+class QueuePopulatorDaemon(StageDaemon):
     """QUEUE_POPULATOR: keeps the populator's view fresh, and rings when there is room."""
 
     capability: ClassVar[str] = "work_supply"
+    plans_as = "queue_populator"
 
     def __init__(
         self,

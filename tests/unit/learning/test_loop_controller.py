@@ -22,14 +22,16 @@ from ringrift.learning.high_water import read_mark
 from ringrift.learning.ledger import Ledger, read_facts
 from ringrift.learning.loop import TrainingLoop
 from ringrift.learning.pauses import Pause, Pauses
-from ringrift.learning.pipeline import closed_stages
 from ringrift.learning.replay import replay
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
+from ringrift.learning.stages import LEVERS, is_stopped
 from ringrift.learning.status_view import AroundConfig, config_status
 from ringrift.learning.status_writer import StatusWriter
+from ringrift.process import process_scope
 from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.job_orders import JobArtifact, JobReport
+from ringrift.work.stages import StageDaemon, StageMembers, why_not_planning
 from ringrift.work.worker_records import WorkerRecord, worker_key
 
 FIRST, SECOND = "square8_2p", "hex8_2p"
@@ -407,16 +409,34 @@ def test_nothing_of_a_paused_config_is_ordered_or_claimed_until_it_goes_on():
 COORDINATOR = DaemonType.SELFPLAY_COORDINATOR
 
 
-async def rest():
-    await asyncio.Event().wait()
+class Coordinator(StageDaemon):
+    """Plans the games while it runs."""
+
+    plans_as = COORDINATOR.value
+
+    async def _run_cycle(self):
+        pass
 
 
 def manager_at(site, router):
     manager = DaemonManager(
         DaemonManagerConfig(loop_watchdog=False), runtime=site.runtime, bus=router, offload=at_once
     )
-    manager.register_factory(COORDINATOR, rest, depends_on=[])
+    manager.register_factory(
+        COORDINATOR, lambda: Coordinator("games", router=router, runtime=site.runtime), depends_on=[]
+    )
     return manager
+
+
+def members_of(site, manager):
+    """Of the daemons of *manager* only the one is started: all others are taken for running."""
+    members = StageMembers(site.runtime)
+    members.reasons = partial(why_not_planning, manager)
+    for name in LEVERS - {COORDINATOR.value}:
+        members.join(name)
+    members.complete()
+    process_scope().put(StageMembers, members)
+    return members
 
 
 async def at_once(function):
@@ -438,9 +458,10 @@ def under_backpressure(scenario):
     async def main(site):
         router = UnifiedEventRouter(enable_cross_process_polling=False)
         manager = manager_at(site, router)
+        members = members_of(site, manager)
         await manager.start(COORDINATOR)
         try:
-            controller = await site.begin(FIRST, closed_stages=partial(closed_stages, manager))
+            controller = await site.begin(FIRST, stages=members)
             await scenario(site, router, manager, controller)
         finally:
             await manager.shutdown()
@@ -457,17 +478,21 @@ def test_backpressure_really_stops_new_games_until_it_is_released():
             "reason": "pending_games holds 2000, 1000 is its soft limit",
         }
         await router.publish("BACKPRESSURE_ACTIVATED", cause, "test")
+        await site.runtime.sleep(1.0)  # it ends
         await controller.reconcile()
         assert await open_games(site) == []
         told = why(controller)
         assert (told.will, told.paused) == (False, False)
-        assert told.reason == f"SELFPLAY_COORDINATOR rests: backpressure: {cause['reason']}"
+        assert told.reason.startswith(
+            f"SELFPLAY_COORDINATOR is stopped: backpressure: {cause['reason']} (since "
+        )
         await controller.reconcile()
         facts = await read_facts(site.engine.kv, FIRST)
         notes = [fact for fact in facts if isinstance(fact, Noted) and fact.topic == STAGES_TOPIC]
         assert len(notes) == 1, "once, however often it is looked at"
         released = {"node_id": "n", "previous_level": "high", "reason": "drained"}
         await router.publish("BACKPRESSURE_RELEASED", released, "test")
+        await site.runtime.sleep(1.0)
         await controller.reconcile()
         assert await open_games(site)
         assert "backpressure" not in why(controller).reason
@@ -481,8 +506,9 @@ def test_games_that_were_ordered_in_spite_of_backpressure_are_found_by_a_replay(
         await controller.reconcile()
         facts = await read_facts(site.engine.kv, FIRST)
         first = next(number for number, fact in enumerate(facts) if isinstance(fact, JobIssued))
-        closed = {"selfplay": {"reason": "backpressure", "by_person": False}}
-        note = Noted(at_s=facts[first].at_s, topic=STAGES_TOPIC, text="", details={"closed": closed})
+        stop = {"daemon": COORDINATOR.value, "why": "backpressure", "since_s": facts[first].at_s}
+        details = {"stopped": {COORDINATOR.value: stop}}
+        note = Noted(at_s=facts[first].at_s, topic=STAGES_TOPIC, text="", details=details)
         assert replay(FIRST, facts, controller.rules) == []
         tampered = [*facts[:first], note, *facts[first:]]
         # The loop may act on the plan of before the note, but not after another fact.
@@ -501,10 +527,14 @@ def test_a_stopped_coordinator_orders_no_games_and_is_no_failure():
             DaemonRequest(daemon=COORDINATOR.value, want=DaemonVerb.STOP, by="anna", reason="a test")
         )
         await RequestCarrier(site.engine.kv, manager, site.runtime).before_start()
+        manager.repair()
+        await site.runtime.sleep(1.0)
         await controller.reconcile()
         assert await open_games(site) == []
         told = why(controller)
-        assert told.reason == "SELFPLAY_COORDINATOR is stopped: stopped by a person: anna, a test"
+        assert told.reason.startswith(
+            "SELFPLAY_COORDINATOR is stopped: stopped by a person: anna, a test (since "
+        )
         assert told.paused
         gates = config_status(
             controller.state(FIRST),
@@ -521,11 +551,16 @@ def test_a_stopped_coordinator_orders_no_games_and_is_no_failure():
 def test_a_new_process_opens_what_only_the_last_one_had_closed():
     async def scenario(site, router, manager, controller):
         await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "full"}, "test")
+        await site.runtime.sleep(1.0)
         await controller.reconcile()
-        again = await site.begin(FIRST)
-        assert "selfplay" in again.state(FIRST).closed
+        fresh = manager_at(site, UnifiedEventRouter(enable_cross_process_polling=False))
+        members = members_of(site, fresh)
+        again = await site.begin(FIRST, stages=members)
+        assert is_stopped(again.state(FIRST), COORDINATOR.value)
+        await fresh.start(COORDINATOR)
         await again.reconcile()
-        assert again.state(FIRST).closed == {}
+        assert not is_stopped(again.state(FIRST), COORDINATOR.value)
         assert await open_games(site)
+        await fresh.shutdown()
 
     under_backpressure(scenario)

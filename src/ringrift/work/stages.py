@@ -1,0 +1,118 @@
+"""Which daemons plan for the loop of this process now, and why the others do not.
+
+A stage of the loop is planned only while its daemon runs: the daemon joins when it has started and leaves
+when it stops, is paused or loses leadership. The loop notes every change among its facts, so that a decision
+is made again with the stages it had. Two moments are no change: the start of a process, in which its daemons
+come up one after the other, and its end, in which they go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ringrift.daemons.planning import BACKPRESSURE, OPERATOR, STOPPED_BY_PERSON
+from ringrift.daemons.reader import DaemonReader
+from ringrift.daemons.types import DaemonType
+from ringrift.events.handlers import HandlerBase
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.work.scheduling_bell import get_bell
+
+START_S_MAX = 30.0  # who has not joined by then is not coming
+
+
+class StopReason(NamedTuple):
+    """Why a daemon does not plan."""
+
+    text: str
+    by_person: bool = False  # somebody wanted it so
+
+
+NOT_HERE = StopReason("it does not run here")
+Reasons = Callable[[str], StopReason]
+
+
+class StageMembers:
+    """The daemons that plan now, by the name of their type."""
+
+    def __init__(self, runtime: Runtime | None = None) -> None:
+        self._runtime = runtime or system_runtime()
+        self._began_s = self._runtime.monotonic_s()
+        self._running: Counter[str] = Counter()  # some types are two names of one thing
+        self._is_complete = self._is_closed = False
+        self.reasons: Reasons = lambda _: NOT_HERE  # why a daemon does not run; who supervises them knows
+
+    def join(self, name: str) -> None:
+        self._running[name] += 1
+        get_bell().ring(f"{name} plans")
+
+    def leave(self, name: str) -> None:
+        self._running[name] -= 1
+        get_bell().ring(f"{name} plans no more")
+
+    @contextmanager
+    def at_work(self, name: str) -> Iterator[None]:
+        self.join(name)
+        try:
+            yield
+        finally:
+            self.leave(name)
+
+    def is_running(self, name: str) -> bool:
+        return self._running[name] > 0
+
+    def complete(self) -> None:
+        """All daemons that were to start have started or failed: who is missing now does not plan."""
+        self._is_complete = True
+        get_bell().ring("all daemons are up")
+
+    def close(self) -> None:
+        """The process ends: who leaves from now on was not stopped by anybody."""
+        self._is_closed = True
+
+    def stopped(self, names: Collection[str]) -> Mapping[str, StopReason] | None:
+        """Those of *names* that do not plan, each with the reason; None while that would say nothing."""
+        late = self._runtime.monotonic_s() - self._began_s >= START_S_MAX
+        if self._is_closed or not (self._is_complete or late):
+            return None
+        return {name: self.reasons(name) for name in names if not self.is_running(name)}
+
+
+def get_stage_members() -> StageMembers:
+    return process_scope().get(StageMembers, StageMembers)
+
+
+def why_not_planning(manager: DaemonReader, name: str) -> StopReason:
+    """Why the daemon of that type does not run, as *manager* knows."""
+    daemon = DaemonType(name)
+    if told := manager.why_resting(daemon, STOPPED_BY_PERSON, OPERATOR):
+        return StopReason(told, by_person=True)
+    return StopReason(manager.why_resting(daemon, BACKPRESSURE) or manager.why(daemon) or "it is starting")
+
+
+class StageDaemon(HandlerBase):
+    """A daemon that plans a stage of the loop, or an input of its plan, for as long as it runs."""
+
+    plans_as: str = ""  # the name of its type; empty: it plans nothing
+
+    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        if not self.plans_as:
+            await super().run(on_ready=on_ready)
+            return
+        joined = False
+
+        def ready() -> None:
+            nonlocal joined
+            get_stage_members().join(self.plans_as)
+            joined = True
+            if on_ready is not None:
+                on_ready()
+
+        try:
+            await super().run(on_ready=ready)
+        finally:
+            if joined:
+                get_stage_members().leave(self.plans_as)

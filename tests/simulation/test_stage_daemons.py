@@ -1,0 +1,354 @@
+"""Each stage of the loop is planned while its daemon runs, and not while it is stopped.
+
+A loop runs in simulated time beside the product's own daemons. Each test stops one of them by the manager,
+compares what is ordered and decided with and without it, and starts it again.
+"""
+
+import asyncio
+from importlib import import_module
+
+import pytest
+from learning_world import BASELINES, World
+
+from ringrift.daemons.manager import DaemonManager
+from ringrift.daemons.registry import product_registry
+from ringrift.daemons.types import DaemonManagerConfig, DaemonType
+from ringrift.engine.opening import shared_engine
+from ringrift.events.router import get_router
+from ringrift.learning.facts import GeneratorMoved, JobIssued, Noted, Promoted
+from ringrift.learning.ledger import read_facts
+from ringrift.learning.outlook import outlook
+from ringrift.learning.promotion import ROLLBACK
+from ringrift.learning.replay import replay
+from ringrift.learning.rules import CascadeRules, StudentRules
+from ringrift.learning.signals_source import get_open_run
+from ringrift.learning.stages import LEVERS
+from ringrift.learning.state import stage_of
+from ringrift.learning.tuning_runs import TOPIC as TUNED
+from ringrift.process import process_scope
+from ringrift.testing.simulation import simulate
+from ringrift.work.stages import StageMembers, get_stage_members
+
+CONFIG = "square8_2p"
+FOLLOWER = "square8_3p"
+PERIOD_S = 1200.0  # long enough for promotions and tournaments
+RULES = {
+    "students": StudentRules(distillation="small", small_net_games=4_000),
+    "rating_opponents": ("random", "mcts:32", "heuristic"),
+    "tournament_every_s": 900.0,
+}
+
+
+class RunWithDaemons(World):
+    """A loop that plans what the daemons of a manager stand for."""
+
+    def __init__(self, *, configs=(CONFIG,), rules=None, leave_out=()):
+        super().__init__(7, configs=configs, faults=False, rules={**RULES, **(rules or {})})
+        self.leave_out = leave_out
+
+    def _new_controller(self):
+        made = super()._new_controller()
+        made._stages = get_stage_members()
+        get_open_run().loop = made
+        return made
+
+    def _validate(self, order):
+        """Every fourth file of games scores below what anybody should learn from."""
+        reports, told = super()._validate(order)
+        for report in reports:
+            is_poor = int(report.counts["shard"], 16) % 4 == 0
+            report.counts["quality"] = 0.1 if is_poor else 0.7
+        return reports, told
+
+    async def live(self, body):
+        """Run the loop and its daemons for as long as *body* takes."""
+        process_scope().put(StageMembers, StageMembers(self.runtime))
+        shared_engine().put(self.engine())
+        config = DaemonManagerConfig(loop_watchdog=False)
+        self.manager = DaemonManager(config, runtime=self.runtime, bus=get_router(), offload=at_once)
+        members = get_stage_members()
+        members.reasons = lambda name: self.manager.why(DaemonType(name))
+        self.manager.register_factory(DaemonType.DATA_PIPELINE, self._control_life)
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(self._worker(f"w{n}")) for n in range(self.slots)]
+            await self.manager.start_all([*needed(set(LEVERS) - set(self.leave_out))])
+            members.complete()
+            try:
+                await body(self)
+            finally:
+                members.close()
+                await self.manager.shutdown()
+                for task in workers:
+                    task.cancel()
+
+    async def periods(self, count):
+        await self.runtime.sleep(count * PERIOD_S)
+
+    async def facts(self, kind=object, config=CONFIG):
+        return [each for each in await read_facts(self.engine().kv, config) if isinstance(each, kind)]
+
+    async def orders(self, stage, *, since_s):
+        return [
+            each
+            for each in await self.facts(JobIssued)
+            if stage_of(each.kind, each.order.purpose) == stage and each.at_s > since_s
+        ]
+
+    def said(self, stage):
+        found = [each for each in self.controller.plans[CONFIG].explanations if each.stage == stage]
+        return found[-1].reason
+
+    def feedback(self):
+        state = self.controller.state(CONFIG)
+        return outlook(state, self.rules, self.controller.curves, now_s=self.runtime.now_s()).feedback
+
+
+async def at_once(work):
+    return work()
+
+
+def needed(names):
+    """The daemons of those types, and what they need."""
+    registry, wanted = product_registry(), {DaemonType(name) for name in names}
+    while more := {need for each in wanted for need in registry[each].depends_on} - wanted:
+        wanted |= more
+    for each in wanted:  # in this thread: simulated time does not wait for others
+        import_module(registry[each].entry_point.partition(":")[0])
+    return wanted
+
+
+def lived(body, **about):
+    world = RunWithDaemons(**about)
+    simulate(world.live(body))
+    return world
+
+
+ORDERED = {
+    "selfplay_coordinator": "selfplay",
+    "queue_populator": "selfplay",
+    "auto_export": "export",
+    "training_trigger": "train",
+    "evaluation": "evaluate",
+    "tournament_daemon": "tournament",
+    "distillation": "distillation",
+    "nnue_training": "small_net",
+}
+
+
+@pytest.mark.parametrize(("name", "stage"), ORDERED.items())
+def test_what_a_daemon_orders_is_not_ordered_while_it_is_stopped(name, stage):
+    async def body(world):
+        await world.periods(1.0)
+        assert await world.orders(stage, since_s=0.0), "with it, the machine does the thing"
+        await world.manager.stop(DaemonType(name))
+        await world.runtime.sleep(20.0)  # the loop's next look
+        stopped_s = world.runtime.now_s()
+        await world.periods(1.0)
+        assert await world.orders(stage, since_s=stopped_s) == []
+        assert f"{name.upper()} is stopped: " in world.said(stage)
+        assert "since " in world.said(stage)
+        await world.manager.start(DaemonType(name))
+        started_s = world.runtime.now_s()
+        await world.periods(1.0)
+        assert await world.orders(stage, since_s=started_s)
+        assert replay(CONFIG, await world.facts(), world.rules) == []
+
+    lived(body)
+
+
+def test_champion_and_generator_stay_while_auto_promotion_is_stopped():
+    async def body(world):
+        await world.periods(0.5)
+        assert await world.facts(Promoted)
+        await world.manager.stop(DaemonType.AUTO_PROMOTION)
+        await world.runtime.sleep(20.0)
+        before = len(await world.facts((Promoted, GeneratorMoved)))
+        trained = len(await world.orders("train", since_s=0.0))
+        await world.periods(1.0)
+        assert len(await world.facts((Promoted, GeneratorMoved))) == before
+        assert len(await world.orders("train", since_s=0.0)) > trained
+        assert "AUTO_PROMOTION is stopped" in world.said("promote")
+        await world.manager.start(DaemonType.AUTO_PROMOTION)
+        await world.periods(0.5)
+        assert len(await world.facts((Promoted, GeneratorMoved))) > before
+        assert replay(CONFIG, await world.facts(), world.rules) == []
+
+    lived(body)
+
+
+def test_nobody_looks_again_at_a_champion_while_its_watchdog_is_stopped():
+    async def second_looks(world, since_s):
+        orders = await world.orders("evaluate", since_s=since_s)
+        return [each for each in orders if each.order.purpose == ROLLBACK]
+
+    async def body(world):
+        await world.periods(1.0)
+        assert await second_looks(world, 0.0)
+        await world.manager.stop(DaemonType.MODEL_PERFORMANCE_WATCHDOG)
+        await world.runtime.sleep(20.0)
+        stopped_s = world.runtime.now_s()
+        await world.periods(1.0)
+        assert [each for each in await world.facts(Promoted) if each.at_s > stopped_s]
+        assert await second_looks(world, stopped_s) == []
+        await world.manager.start(DaemonType.MODEL_PERFORMANCE_WATCHDOG)
+        started_s = world.runtime.now_s()
+        await world.periods(1.0)
+        assert await second_looks(world, started_s)
+
+    lived(body)
+
+
+def test_a_training_reads_one_file_while_nobody_combines_them():
+    async def files_read(world, since_s):
+        return {
+            len([name for name in each.order.inputs if name.startswith("samples")])
+            for each in await world.orders("train", since_s=since_s)
+        }
+
+    async def body(world):
+        await world.periods(1.0)
+        assert max(await files_read(world, 0.0)) > 1
+        await world.manager.stop(DaemonType.NPZ_COMBINATION)
+        await world.runtime.sleep(20.0)
+        stopped_s = world.runtime.now_s()
+        await world.periods(0.5)
+        assert await files_read(world, stopped_s) == {1}
+        await world.manager.start(DaemonType.NPZ_COMBINATION)
+        started_s = world.runtime.now_s()
+        await world.periods(0.5)
+        assert max(await files_read(world, started_s)) > 1
+
+    lived(body)
+
+
+def test_rows_are_drawn_by_surprise_only_while_per_orchestrator_runs():
+    async def surprises(world, since_s):
+        exports = await world.orders("export", since_s=since_s)
+        return {each.order.params["surprise"] for each in exports if each.order.params["value_mix"]}
+
+    async def body(world):
+        await world.periods(0.5)
+        assert await surprises(world, 0.0) == {0.5}
+        await world.manager.stop(DaemonType.PER_ORCHESTRATOR)
+        await world.runtime.sleep(20.0)
+        stopped_s = world.runtime.now_s()
+        await world.periods(0.5)
+        assert await surprises(world, stopped_s) == {0.0}
+        await world.manager.start(DaemonType.PER_ORCHESTRATOR)
+        await world.runtime.sleep(20.0)
+        started_s = world.runtime.now_s()
+        await world.periods(0.5)
+        assert await surprises(world, started_s) == {0.5}
+
+    lived(body)
+
+
+def test_the_size_that_a_search_found_is_used_only_while_architecture_feedback_runs():
+    async def sizes(world, since_s):
+        return {each.order.params["preset"] for each in await world.orders("train", since_s=since_s)}
+
+    async def body(world):
+        await world.periods(0.5)
+        found = {"kind": "nas", "best_params": {"preset": "medium"}, "instead_of": "small"}
+        note = Noted(at_s=world.runtime.now_s(), topic=TUNED, text="medium is better", details=found)
+        await world.manager.stop(DaemonType.ARCHITECTURE_FEEDBACK)
+        await world.runtime.sleep(20.0)
+        await world.controller.write(CONFIG, note)
+        stopped_s = world.runtime.now_s()
+        await world.periods(0.5)
+        assert await sizes(world, stopped_s) == {"small"}
+        await world.manager.start(DaemonType.ARCHITECTURE_FEEDBACK)
+        await world.runtime.sleep(20.0)
+        started_s = world.runtime.now_s()
+        await world.periods(0.5)
+        assert "medium" in await sizes(world, started_s)
+
+    lived(body)
+
+
+@pytest.mark.parametrize("leave_out", [(), ("cascade_training",)], ids=["with it", "without it"])
+def test_a_config_follows_another_only_where_cascade_training_runs(leave_out):
+    async def body(world):
+        await world.periods(1.0)
+        topics = {each.topic for each in await world.facts(Noted, FOLLOWER)}
+        assert ("warm_start" in topics) is not bool(leave_out)
+
+    rules = {"cascade": CascadeRules(enabled=True, rating=0.0, wait_s=1800.0)}
+    lived(body, configs=(CONFIG, FOLLOWER), rules=rules, leave_out=leave_out)
+
+
+def test_scores_of_games_count_only_while_quality_monitor_runs():
+    async def poor_files(world, since_s):
+        exports = await world.orders("export", since_s=since_s)
+        shards = {digest for each in exports for digest in each.order.inputs.values()}
+        known = world.controller.state(CONFIG).shards
+        return [each for each in shards if each in known and known[each].quality == 0.1]
+
+    async def body(world):
+        await world.periods(1.0)
+        assert any(each.quality == 0.1 for each in world.controller.state(CONFIG).shards.values())
+        assert await poor_files(world, 0.0) == []
+        await world.manager.stop(DaemonType.QUALITY_MONITOR)
+        await world.runtime.sleep(20.0)
+        stopped_s = world.runtime.now_s()
+        await world.periods(1.0)
+        assert await poor_files(world, stopped_s)
+        await world.manager.start(DaemonType.QUALITY_MONITOR)
+        await world.runtime.sleep(60.0)  # an export that was under way may still be ordered before
+        started_s = world.runtime.now_s()
+        await world.periods(1.0)
+        assert await poor_files(world, started_s) == []
+
+    lived(body)
+
+
+FEEDBACK = {
+    "feedback_loop": lambda told: told.learning_rate != 1.0,
+    "curriculum_integration": lambda told: told.weight != 1.0,
+    "gauntlet_feedback": lambda told: any("against the heuristic" in each for each in told.reasons),
+}
+
+
+@pytest.mark.parametrize(("name", "counts"), FEEDBACK.items())
+def test_feedback_is_neutral_while_who_gives_it_is_stopped(name, counts, monkeypatch):
+    monkeypatch.setitem(BASELINES, "heuristic", -900.0)  # far below, so that matches with it say something
+
+    async def until(world, wanted):
+        for _ in range(200):
+            if bool(counts(world.feedback())) is wanted:
+                return True
+            await world.runtime.sleep(60.0)
+        return False
+
+    async def body(world):
+        assert await until(world, True)
+        await world.manager.stop(DaemonType(name))
+        await world.runtime.sleep(20.0)
+        for _ in range(60):
+            assert not counts(world.feedback())
+            await world.runtime.sleep(60.0)
+        await world.manager.start(DaemonType(name))
+        await world.runtime.sleep(20.0)
+        assert await until(world, True)
+
+    lived(body)
+
+
+def test_every_lever_is_started_with_the_loop_in_every_profile():
+    registry = product_registry()
+    wanted = registry[DaemonType.DATA_PIPELINE].profiles
+    lacking = {name: wanted - registry[DaemonType(name)].profiles for name in LEVERS}
+    assert {name: profiles for name, profiles in lacking.items() if profiles} == {}
+
+
+def test_what_comes_up_later_or_ends_with_the_process_is_not_noted():
+    async def body(world):
+        await world.periods(0.5)
+        assert [each for each in await world.facts(Noted) if each.topic == "stages"] == []
+
+    world = lived(body)
+
+    async def after():
+        assert [each for each in await world.facts(Noted) if each.topic == "stages"] == []
+
+    simulate(after())
