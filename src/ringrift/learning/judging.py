@@ -6,7 +6,7 @@ has begun goes on until it is decided, then the newest is next. A candidate give
 - when its judgement has not begun, and that of the newer one is to begin,
 - when its judgement has begun, has not come a third of the way to a promotion, and a newer one waits,
 - when there is no champion yet, neither one job nor as many games as can show it showed that it holds the
-  floor, and a newer one waits,
+  floor, it is not far above it either, and a newer one waits,
 - when a model newer than it has become the champion.
 
 Judging takes at most a share of the processor time of its config.
@@ -120,7 +120,9 @@ def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) 
         # It won a long match before, unless it is the first model, which only had to beat an untrained one.
         # On a large board one job has no time for the games that can show it: each would give way.
         floor = snapshot.rules.promotion.floor_test(board_and_players(snapshot.state.config)[1])
-        if snapshot.state.champion is not None or seen["games"] < floor.games_decisive:
+        # Far above it a few games more show it, and a newer one would have to play them all.
+        is_far_above = seen["score"] >= (1 + floor.share) / 2
+        if snapshot.state.champion is not None or seen["games"] < floor.games_decisive or is_far_above:
             return None
     elif seen["llr"] >= WAY_TO_GO_ON * seen["bounds"][1]:
         return None

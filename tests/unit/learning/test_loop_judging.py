@@ -338,6 +338,20 @@ def test_a_first_model_near_the_floor_gives_way_to_a_newer_one():
     assert judged(planned(story)) == (newer, [UNTRAINED, *FLOOR])
 
 
+def test_a_first_model_far_above_the_floor_is_not_given_up_for_one_lost_game():
+    """It needs a few more games, and a newer model would need all of them."""
+    story = Story()
+    first = new_model(story)
+    story.evaluate(first, UNTRAINED, wins=20, losses=4)
+    story.evaluate(first, "random", wins=37, losses=1)
+    carry_out(story, planned(story))
+    new_model(story)
+    assert judged(planned(story)) == (first, FLOOR)
+    story.evaluate(first, "random", wins=16, losses=0)
+    carry_out(story, planned(story))
+    assert story.state.champion == first
+
+
 def test_a_first_model_does_not_give_way_before_the_games_that_could_show_the_floor():
     """On a large board a job has time for a few games, and a newer model waits after each of them."""
     story = Story()
