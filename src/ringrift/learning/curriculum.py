@@ -20,7 +20,7 @@ from ringrift.learning.curriculum_weights import (
     load_curriculum_weights,
 )
 from ringrift.learning.signals_face import ListeningCoordinator, Told
-from ringrift.learning.signals_source import Situation
+from ringrift.learning.signals_source import Situation, Situations
 from ringrift.learning.state import ConfigState
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
@@ -116,12 +116,13 @@ class CurriculumIntegration(ListeningCoordinator):
         await self.tell(told)
 
     def weights(self) -> dict[str, float]:
-        """The weights now; {} while no run is open here."""
-        return curriculum_weights({config: each.share for config, each in self._situations.all().items()})
+        """The weights now; {} while there is no run."""
+        return _weights(self._answers)
 
     def get_metrics(self) -> dict[str, Any]:
+        """Of the run in this process: health is asked often, and must not wait for the store."""
         tiers = {config: told.tier for config, told in self._told.items()}
-        return {**super().get_metrics(), "weights": self.weights(), "tiers": tiers}
+        return {**super().get_metrics(), "weights": _weights(self._situations), "tiers": tiers}
 
     async def _write(self, weights: Mapping[str, float]) -> None:
         await asyncio.to_thread(export_curriculum_weights, weights, self._path, runtime=self._runtime)
@@ -147,6 +148,10 @@ class CurriculumIntegration(ListeningCoordinator):
             moved = {"config_key": config, **old, "reason": reason, "trigger_event": trigger}
             told.append(("WEIGHT_UPDATED", moved))
         return told
+
+
+def _weights(situations: Situations) -> dict[str, float]:
+    return curriculum_weights({config: each.share for config, each in situations.all().items()})
 
 
 def _advanced(situation: Situation, memory: _Told, trigger: str) -> list[Told]:

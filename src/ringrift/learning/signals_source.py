@@ -1,4 +1,8 @@
-"""Where the faces of feedback and quality look: the one state of the run, never a copy of their own."""
+"""Where the faces of feedback and quality look: the one state of the run, never a copy of their own.
+
+Daemons and handlers act on the loop that runs in their process (`Situations`). Questions are answered the
+same in every process (`RunAnswers`): by that loop where it runs, else from the store.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from ringrift.learning.feedback_rules import Feedback
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import Curve
 from ringrift.learning.state import ConfigState
+from ringrift.learning.stored_run import get_run_reader
 from ringrift.learning.trends_curves import RatingCurves
 from ringrift.process import process_scope
 
@@ -67,15 +72,18 @@ class Situations:
         """The controller, or None while no run is open in this process."""
         return self._given or get_open_run().loop
 
+    def _source(self) -> RunningLoop | None:
+        return self.loop
+
     def all(self) -> Mapping[str, Situation]:
-        loop = self.loop
+        loop = self._source()
         if loop is None:
             return {}
         shares = loop.shares()
         return {config: _situation(loop, config, shares) for config in loop.configs()[:CONFIGS_MAX]}
 
     def get(self, config: str) -> Situation | None:
-        loop = self.loop
+        loop = self._source()
         if loop is None or config not in loop.configs():
             return None
         return _situation(loop, config, loop.shares())
@@ -88,6 +96,25 @@ class Situations:
         at_s = loop.state(config).last_s
         await loop.write(config, Noted(at_s=at_s, topic=topic, text=text, details=details))
         return True
+
+
+class RunAnswers(Situations):
+    """Answers questions about the run, whichever process it runs in. Asking may wait for the store."""
+
+    def __init__(self, situations: Situations | None = None) -> None:
+        super().__init__()
+        self._here = situations or get_situations()
+
+    @property
+    def loop(self) -> RunningLoop | None:
+        return self._here.loop
+
+    def run(self) -> RunningLoop | None:
+        """The controller where it runs, what its store knows elsewhere; None if there never was a run."""
+        return self._source()
+
+    def _source(self) -> RunningLoop | None:
+        return self.loop or get_run_reader().read()
 
 
 def _situation(loop: RunningLoop, config: str, shares: Mapping[str, float]) -> Situation:

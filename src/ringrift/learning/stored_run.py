@@ -1,0 +1,112 @@
+"""The run as its store tells it, for questions in processes where its loop does not run.
+
+It reads the facts and folds them as the loop does, so that every process answers the same, and reads them
+again only when they have changed. A state that was handed out is never changed afterwards: another thread may
+still read it. Looking never makes a store where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import existing_engine
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import ConfigError
+from ringrift.learning.facts import RULES_TOPIC, AnyFact
+from ringrift.learning.ledger import PREFIX, known_configs, prefix_of, read_facts
+from ringrift.learning.rules import LearningRules
+from ringrift.learning.rules_record import rules_of
+from ringrift.learning.state import ConfigState, fold
+from ringrift.learning.trends_curves import RatingCurves, config_view
+from ringrift.learning.window import BucketRules
+from ringrift.process import process_scope
+from ringrift.work.shares import config_shares
+
+ANSWER_S = 60.0  # a long history takes seconds to read
+
+
+class StoredRun:
+    """What is asked of a controller, without one. Facts have one writer, and it is not this."""
+
+    def __init__(self, states: dict[str, ConfigState]) -> None:
+        self._states = states
+        self.curves = RatingCurves()
+
+    @property
+    def rules(self) -> LearningRules:
+        """The newest that the run has noted."""
+        noted = [note for state in self._states.values() if (note := state.newest_note(RULES_TOPIC))]
+        newest = max(noted, key=lambda note: note.at_s, default=None)
+        return (None if newest is None else rules_of(newest)) or LearningRules()
+
+    def configs(self) -> list[str]:
+        return list(self._states)
+
+    def state(self, config: str) -> ConfigState:
+        if config not in self._states:
+            raise ConfigError(f"{config} is not among the configs of this run: {', '.join(self._states)}")
+        return self._states[config]
+
+    def shares(self) -> dict[str, float]:
+        return config_shares([config_view(state, self.curves) for state in self._states.values()])
+
+    async def write(self, config: str, _fact: AnyFact) -> None:
+        raise ConfigError(f"the loop of {config} runs in another process, and only that one writes its facts")
+
+
+class RunReader:
+    """Reads the store of this process's data folder, and keeps what it read until that changes."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()  # of the one loop that blocking calls run on
+        self._run: StoredRun | None = None
+        self._revision = 0
+
+    def read(self) -> StoredRun | None:
+        """The run in the store as it is now; None if none was ever there. Waits for the store."""
+        return run_blocking(self._read(), timeout_s=ANSWER_S)
+
+    async def _read(self) -> StoredRun | None:
+        engine = await existing_engine()
+        if engine is None:
+            return None
+        async with self._turn:
+            configs = await known_configs(engine.kv)
+            revision, changed = await self._changed(engine.kv, configs)
+            if self._run is None or changed or self._run.configs() != configs:
+                known = (
+                    {} if self._run is None else {name: self._run.state(name) for name in self._run.configs()}
+                )
+                states = {
+                    config: known[config]
+                    if config in known and config not in changed
+                    else await _folded(engine.kv, config)
+                    for config in configs
+                }
+                self._run = StoredRun(states)
+            self._revision = revision
+            return self._run
+
+    async def _changed(self, kv: KeyValue, configs: Sequence[str]) -> tuple[int, set[str]]:
+        """How far the store is, and the configs whose facts changed since it was last read."""
+        revision, changed = self._revision, set[str]()
+        while True:
+            page = await kv.changes(PREFIX, after=revision)
+            keys = [change.key for change in page.changes]
+            changed |= {
+                config for config in configs if any(key.startswith(prefix_of(config)) for key in keys)
+            }
+            revision = page.revision
+            if page.complete:
+                return revision, changed
+
+
+async def _folded(kv: KeyValue, config: str) -> ConfigState:
+    facts = await read_facts(kv, config)
+    return await asyncio.to_thread(fold, config, facts, bucket_rules=BucketRules())
+
+
+def get_run_reader() -> RunReader:
+    return process_scope().get(RunReader, RunReader)
