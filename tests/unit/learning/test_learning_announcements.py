@@ -190,3 +190,37 @@ def test_a_loss_far_off_the_others_is_an_anomaly(loss: float, told: bool) -> Non
     story.told.clear()
     story.train(loss=loss)
     assert ("TRAINING_LOSS_ANOMALY" in [name for name, _ in story.told]) is told
+
+
+def finished_training(**fields) -> dict[str, dict]:
+    """What a training told at its end."""
+    story = Story()
+    story.play(games=50, rows=2000)
+    story.check()
+    story.export()
+    story.told.clear()
+    story.train(**fields)
+    return dict(story.told)
+
+
+def test_a_finished_training_tells_its_own_epochs_and_both_losses() -> None:
+    told = finished_training(
+        epochs=2.5,
+        train={"policy": 1.0, "value": 0.25, "entropy": 9.0},
+        held={"policy": 1.75, "value": 0.5, "entropy": 9.0},
+        best_held=1.5,
+        ended="no better hold-out loss for 3 looks",
+        best_step=4,
+    )
+    completed = told["TRAINING_COMPLETED"]
+    assert (completed["epochs"], completed["train_loss"], completed["val_loss"]) == (2.5, 1.25, 1.5)
+    stopped = told["TRAINING_EARLY_STOPPED"]
+    assert (stopped["best_loss"], stopped["final_loss"], stopped["epoch"]) == (1.5, 2.25, 3)
+    assert stopped["epochs_without_improvement"] == round(2.5 * 6 / 10)
+    assert (told["CHECKPOINT_SAVED"]["epoch"], told["CHECKPOINT_SAVED"]["step"]) == (3, 10)
+
+
+def test_a_trainer_of_the_users_own_is_counted_by_the_rows_it_was_given() -> None:
+    told = finished_training(train=0.75)["TRAINING_COMPLETED"]
+    assert told["epochs"] == pytest.approx(10 * RULES.batch / 2000, abs=1e-3)
+    assert (told["train_loss"], "val_loss" in told) == (0.75, False)
