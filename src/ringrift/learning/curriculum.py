@@ -69,7 +69,6 @@ class _Told:
     """What was said of one config."""
 
     tier: str | None = None
-    exploration: float = 1.0
     mastered: set[tuple[str, str]] = field(default_factory=set)  # model, opponent
 
 
@@ -81,7 +80,6 @@ class CurriculumIntegration(ListeningCoordinator):
         "CURRICULUM_ADVANCED",
         "CURRICULUM_REBALANCED",
         "CURRICULUM_UPDATED",
-        "EXPLORATION_BOOST",
         "OPPONENT_MASTERED",
         "WEIGHT_UPDATED",
     )
@@ -109,7 +107,6 @@ class CurriculumIntegration(ListeningCoordinator):
         for config, situation in situations.items():
             memory = self._told.setdefault(config, _Told())
             told += _advanced(situation, memory, trigger) + _mastered(situation.state, memory)
-            told += _explored(situation, memory)
         stale = self._runtime.now_s() - self._written_s > WRITE_S
         if stale or self._weights is weights:
             await self._write(weights)
@@ -168,17 +165,6 @@ def _advanced(situation: Situation, memory: _Told, trigger: str) -> list[Told]:
 def _rank(tier: str) -> int:
     order = [UNRATED, "beginner", *(name for _, name in reversed(TIERS))]
     return order.index(tier)
-
-
-def _explored(situation: Situation, memory: _Told) -> list[Told]:
-    """A plateau asks for other games: that is a matter of the curriculum too."""
-    found = situation.feedback.plateau
-    wanted = 1.0 if found is None else found.exploration
-    before, memory.exploration = memory.exploration, wanted
-    if found is None or wanted <= before:
-        return []
-    boost = {"boost_factor": wanted, "reason": found.reason}
-    return [("EXPLORATION_BOOST", {"config_key": situation.state.config, **boost})]
 
 
 def _mastered(state: ConfigState, memory: _Told) -> list[Told]:

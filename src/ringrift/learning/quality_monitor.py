@@ -33,9 +33,7 @@ class QualityMonitorDaemon(SituationDaemon):
         "QUALITY_CHECK_FAILED",
         "QUALITY_DEGRADED",
         "QUALITY_DISTRIBUTION_CHANGED",
-        "QUALITY_PENALTY_APPLIED",
         "QUALITY_SCORE_UPDATED",
-        "SELFPLAY_TARGET_UPDATED",
     )
 
     def __init__(

@@ -11,7 +11,6 @@ from ringrift.learning.state import ConfigState
 
 CHANGE_MIN = 0.1
 COOLDOWN_S = 30.0
-PENALTY_BELOW = 0.5
 REFUSED_ALERT = 0.1
 PARITY_CHANGE_MIN = 0.01
 SHARDS_REMEMBERED = 1_000
@@ -124,9 +123,6 @@ def _low(config: str, view: QualityView, known: float | None) -> list[Told]:
         if known is not None:
             degraded |= {"previous_score": known, "degradation": known - view.score}
         told.append(("QUALITY_DEGRADED", degraded))
-    if view.score < PENALTY_BELOW:
-        penalty = {"penalty": PENALTY_BELOW - view.score, "current_weight": 1.0, "reason": reason}
-        told.append(("QUALITY_PENALTY_APPLIED", {"config_key": config, **penalty}))
     return told
 
 
@@ -155,8 +151,6 @@ def _refused_shards(state: ConfigState, memory: _Memory) -> list[Told]:
         message = f"shard {shard.digest[:12]} of worker {shard.worker} is left out: {why}"
         alert = {"alert_type": "shard_refused", "severity": "error", "message": message}
         told.append(("DATA_QUALITY_ALERT", {**about, **alert}))
-        wanted = {"extra_games": shard.games + shard.refused, "priority": "high", "reason": message}
-        told.append(("SELFPLAY_TARGET_UPDATED", {"config_key": state.config, **wanted}))
     return told
 
 
