@@ -1,5 +1,7 @@
 """Depths from the real queue and the real status; levels, callbacks, daemons and their events."""
 
+import threading
+
 import msgspec
 import pytest
 
@@ -23,7 +25,7 @@ from ringrift.work.backpressure import (
 )
 from ringrift.work.durations_book import DurationBook
 from ringrift.work.queue_depths import RUN_STATUS_KEY, read_depths
-from ringrift.work.task_resources import NodeResources
+from ringrift.work.task_resources import NodeResources, look_at_this_machine
 
 IDLE = NodeResources(cpu_percent=5, memory_percent=20, disk_percent=30, disk_free_gb=100, load=0.1, cores=4)
 
@@ -229,6 +231,23 @@ def test_the_work_queue_monitor_knows_waits_runs_failures_and_who_works():
         await daemon.stop()
 
     in_world(scenario)
+
+
+def test_a_busy_machine_is_never_measured_as_idle(tmp_path):
+    """The first look of a process has nothing to compare with, and the next may come at once."""
+    over = threading.Event()
+
+    def work():
+        while not over.is_set():
+            sum(range(1000))
+
+    busy = threading.Thread(target=work)
+    busy.start()
+    try:
+        assert all(look_at_this_machine(tmp_path).cpu_percent > 0.0 for _ in range(3))
+    finally:
+        over.set()
+        busy.join()
 
 
 # --- the calls of the documents, on the real engine ---------------------------------------------------
