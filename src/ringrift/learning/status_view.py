@@ -28,6 +28,7 @@ from ringrift.learning.facts import (
 )
 from ringrift.learning.gates import stage_gate
 from ringrift.learning.generator import who_plays
+from ringrift.learning.judging import waiting_for_verdict
 from ringrift.learning.records import ShardState
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import (
@@ -103,6 +104,7 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         next=_next(around.plan),
         generator=state.generator,
         who_plays=who_plays(state),
+        candidates=waiting_for_verdict(state),
         held_back="" if paused is not None else _held_back(state, around),
     )
 

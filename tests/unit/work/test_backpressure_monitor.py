@@ -5,6 +5,7 @@ import threading
 import msgspec
 import pytest
 
+from ringrift.data.delivery_ledger import DeliveryLedger
 from ringrift.engine.opening import memory_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Corrupt
@@ -77,6 +78,26 @@ def test_depths_are_what_the_queue_and_the_run_hold():
         assert depths[QueueType.EVALUATION] == 3  # two that wait and one that is blocked, none in hand
         assert (depths[QueueType.EXPORT], depths[QueueType.SYNC]) == (1, 0)
         assert (depths[QueueType.TRAINING_DATA], depths[QueueType.PENDING_GAMES]) == (1234, 56)
+
+    in_world(scenario)
+
+
+def test_models_that_wait_for_a_verdict_and_files_on_their_way_are_counted():
+    async def scenario(world):
+        ledger = DeliveryLedger(world.engine.kv, world.runtime)
+        arrived, lost, waits = [
+            await ledger.record_delivery_started("models", f"m{number}", "two") for number in range(3)
+        ]
+        status = {"configs": {"a": {"candidates": 2}, "b": {"candidates": 1}}}
+        await world.engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(status))
+        found = await world.monitor.refresh()
+        assert (found[QueueType.SYNC].depth, found[QueueType.PROMOTION].depth) == (3, 3)
+        await ledger.record_verified(arrived, "x")
+        await ledger.record_failed(lost, "gone", final=True)
+        await ledger.record_failed(waits, "busy")  # is due again later
+        assert (await world.monitor.refresh())[QueueType.SYNC].depth == 1
+        await ledger.forget(waits)
+        assert (await world.monitor.refresh())[QueueType.SYNC].depth == 0
 
     in_world(scenario)
 
