@@ -1294,6 +1294,7 @@ class PayloadOfPerPrioritiesUpdated(TypedDict):
 
     config_key: str
     samples_updated: int
+    priorities: NotRequired[dict[str, float] | None]
 
 
 class PayloadOfPlateauDetected(TypedDict):

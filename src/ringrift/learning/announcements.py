@@ -8,7 +8,10 @@ How an attempt at a job went is told by its worker, and here only where no worke
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, cast
+
+import msgspec
 
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
@@ -33,7 +36,9 @@ from ringrift.learning.facts import (
 )
 from ringrift.learning.records import ShardState
 from ringrift.learning.state import ConfigState, OpenJob, stage_of
+from ringrift.learning.trust import are_games_recalled
 
+PRIORITIES_MAX = 1_000  # shards that are named
 QUALITY_WANTED = 0.5  # mean quality below which the documents speak of poor data
 
 # Everything that `events_of` can return, for the wiring audit.
@@ -149,10 +154,20 @@ def _training_reset(scene: Scene, fact: TrainingReset) -> list[Announcement]:
     return [("TRAINING_ROLLBACK_COMPLETED", completed)]
 
 
-def _recalled(scene: Scene, _fact: Recalled) -> list[Announcement]:
-    """The weights of the recalled rows went to nothing, or came back."""
-    rows = scene.state.totals[f"rows {ShardState.RECALLED}"]
-    return [("PER_PRIORITIES_UPDATED", {"config_key": scene.config, "samples_updated": rows})]
+def _recalled(scene: Scene, fact: Recalled) -> list[Announcement]:
+    """How often the rows of the shards it is about are drawn from now on: never, or as before."""
+    state = scene.state
+    about = msgspec.structs.replace(fact, withdrawn=False)
+    shards = [each for each in state.shards.values() if are_games_recalled([about], each, state.unfinished)]
+    if not shards:
+        return []
+    drawn = {each.digest: 0.0 if each.state is ShardState.RECALLED else 1.0 for each in shards}
+    updated = {
+        "config_key": scene.config,
+        "samples_updated": sum(each.rows for each in shards),
+        "priorities": dict(islice(drawn.items(), PRIORITIES_MAX)),
+    }
+    return [("PER_PRIORITIES_UPDATED", updated)]
 
 
 def _blocked(scene: Scene, fact: Blocked) -> list[Announcement]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from learning_story import RULES, Story
 
@@ -224,3 +225,17 @@ def test_a_trainer_of_the_users_own_is_counted_by_the_rows_it_was_given() -> Non
     told = finished_training(train=0.75)["TRAINING_COMPLETED"]
     assert told["epochs"] == pytest.approx(10 * RULES.batch / 2000, abs=1e-3)
     assert (told["train_loss"], "val_loss" in told) == (0.75, False)
+
+
+def test_a_recall_tells_how_often_each_shard_is_drawn_from_now_on() -> None:
+    story = Story()
+    recalled, kept = story.play(games=5, rows=100), story.play(games=7, rows=300)
+    story.check()
+    story.state.shards[kept].worker = "another"
+    recall = Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1")
+    (told,) = story.write(recall)
+    assert told[1] == {"config_key": "square8_2p", "samples_updated": 100, "priorities": {recalled: 0.0}}
+    (told,) = story.write(msgspec.structs.replace(recall, withdrawn=True))
+    assert told[1]["priorities"] == {recalled: 1.0}
+    nobody = Recalled(at_s=story.now_s, recall_id="s", reason="bad node", worker="nobody")
+    assert story.write(nobody) == [], "it changed nothing"
