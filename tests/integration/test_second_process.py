@@ -121,3 +121,8 @@ async def test_a_live_run_is_answered_from_another_process(loop):
     assert found["selfplay"]["total_games"] > 0
     assert found["selfplay"]["games_last_hour"] > 0
     assert await loop.end() == 0
+    told = run(["-m", "ringrift.cli", "events", "audit", "--json"], environment)["events"]
+    seen = {each["name"]: (each["last_sent_s"], each["last_received_s"]) for each in told}
+    for name in ("SELFPLAY_COMPLETE", "TRAINING_COMPLETED", "MODEL_PROMOTED", "WORK_COMPLETED"):
+        assert all(seen[name]), name
+    assert seen["SPLIT_BRAIN_DETECTED"] == (None, None)

@@ -25,6 +25,7 @@ from ringrift.data.transfer.service import TransferService
 from ringrift.errors import ConfigError
 from ringrift.events.audit import AuditReport, ComponentWiring, Wiring, audit
 from ringrift.events.dead_letters import DeadLetterQueue
+from ringrift.events.last_seen import LastSeen
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
 
@@ -70,9 +71,12 @@ SENT_BY: dict[str, ComponentWiring] = {
 }
 
 
-def audit_wiring() -> AuditReport:
-    """Judge what this version really wires. Must not be called inside a running loop."""
-    return audit(collect_wiring())
+def audit_wiring(seen: Mapping[str, LastSeen] | None = None) -> AuditReport:
+    """Judge what this version really wires. Must not be called inside a running loop.
+
+    *seen* is the record of a data folder: when each event was last sent and received there.
+    """
+    return audit(collect_wiring(), seen=seen)
 
 
 def collect_wiring() -> Wiring:

@@ -2,18 +2,20 @@
 
 `audit` compares the live registrations with the catalog. An event may lack one side only for a reason that
 a person accepts: the component that is meant to be there belongs to a capability that is not built yet, or
-the event is internal. Whatever lacks a side without such a reason makes the report not `ok`.
+the event is internal. Whatever lacks a side without such a reason makes the report not `ok`. What is declared
+may still never happen: beside it stands when each event was last seen sent and received in a data folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from ringrift.capabilities import capability
 from ringrift.events.catalog import CATALOG, COMPONENTS, EventSpec
+from ringrift.events.last_seen import LastSeen
 from ringrift.events.normalization import normalize_event_type
 
 INTERNAL = "internal: needs no consumer"
@@ -94,6 +96,7 @@ class AuditEntry:
     accepted: bool
     emitters: tuple[str, ...] = ()
     subscribers: tuple[str, ...] = ()
+    seen: LastSeen = LastSeen()  # in the data folder that was asked about
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -103,6 +106,8 @@ class AuditEntry:
             "accepted": self.accepted,
             "emitters": list(self.emitters),
             "subscribers": list(self.subscribers),
+            "last_sent_s": self.seen.sent_s,
+            "last_received_s": self.seen.received_s,
         }
 
 
@@ -140,10 +145,18 @@ class AuditReport:
         }
 
 
-def audit(wiring: Wiring, catalog: Mapping[str, EventSpec] = CATALOG) -> AuditReport:
-    """Judge a wiring against the catalog."""
+def audit(
+    wiring: Wiring,
+    catalog: Mapping[str, EventSpec] = CATALOG,
+    *,
+    seen: Mapping[str, LastSeen] | None = None,
+) -> AuditReport:
+    """Judge a wiring against the catalog; *seen* adds when each event was last sent and received."""
     used = wiring.emitters.keys() | wiring.subscriptions.keys()
-    entries = [_judge(spec, wiring) for spec in catalog.values()]
+    times = seen or {}
+    entries = [
+        replace(_judge(spec, wiring), seen=times.get(spec.name, LastSeen())) for spec in catalog.values()
+    ]
     entries += [_unknown(name, wiring) for name in sorted(used - catalog.keys())]
     kept_home = [
         AuditEntry(spec.name, WiringState.UNWIRED, "has high impact and stays in its process", accepted=False)
@@ -205,20 +218,22 @@ def _why_unsent(spec: EventSpec) -> tuple[str, bool]:
     return f"{', '.join(built)} should send it and does not", False
 
 
-def audit_rows(report: AuditReport, *, everything: bool = False) -> list[tuple[str, str, str]]:
-    """Return (state, event, reason) for a table: what is not simply connected or planned, worst first."""
+def audit_entries(report: AuditReport, *, everything: bool = False) -> list[AuditEntry]:
+    """What a table shows: all that is not simply connected or planned, worst first."""
     quiet = {WiringState.CONNECTED, WiringState.PLANNED}
     shown = [entry for entry in report.events if everything or entry.state not in quiet]
     shown += report.unmapped_high_impact
     shown.sort(key=lambda entry: (entry.accepted, entry.state, entry.name))
-    return [(entry.state.value, entry.name, entry.reason) for entry in shown]
+    return shown
 
 
 def audit_summary(report: AuditReport) -> str:
     """Return one line: how many events, and how many of each trouble."""
     connected = sum(entry.state is WiringState.CONNECTED for entry in report.events)
+    happened = sum(entry.seen.sent_s is not None for entry in report.events)
     return (
-        f"{len(report.events)} events, {connected} connected, {len(report.orphans)} orphans, "
+        f"{len(report.events)} events, {connected} connected, {happened} seen sent in this folder, "
+        f"{len(report.orphans)} orphans, "
         f"{len(report.dead_subscriptions)} dead subscriptions, "
         f"{len(report.unmapped_high_impact)} unmapped of high impact; "
         f"{len(report.failures)} without an accepted reason"

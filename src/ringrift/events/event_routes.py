@@ -30,13 +30,15 @@ def check_parts(payload: Any, source: Any) -> None:
 class Route:
     """One event type, shared by all its spellings."""
 
-    __slots__ = ("count", "crosses", "name", "spec")
+    __slots__ = ("count", "crosses", "name", "received_s", "sent_s", "spec")
 
     def __init__(self, name: str, spec: EventSpec | None) -> None:
         self.name, self.spec = name, spec
         # The catalog decides; an event it does not have crosses unless its publisher says no.
         self.crosses = spec is None or spec.crosses
         self.count = 0
+        self.sent_s: float | None = None  # newest of this process
+        self.received_s: float | None = None  # newest that came from another one
 
 
 class EventRoutes:
@@ -77,6 +79,10 @@ class EventRoutes:
 
     def counts(self) -> dict[str, int]:
         return {name: route.count for name, route in self._by_name.items() if route.count}
+
+    def of_catalog(self) -> list[Route]:
+        """The events of the catalog that were sent or came."""
+        return [route for route in self._by_name.values() if route.count and route.spec is not None]
 
     def clear(self) -> None:
         self._by_name.clear()
