@@ -18,7 +18,7 @@ from ringrift.cli.data_folder import ask_engine, opened_engine
 from ringrift.cli.dead_letters import dead_letters
 from ringrift.cli.options import as_json, has_run, on_data_folder
 from ringrift.cli.terminal import console, print_table
-from ringrift.cli.wording import NOTHING, clock
+from ringrift.cli.wording import NOTHING, duration
 from ringrift.engine.ports import EventLog, LogRecord
 from ringrift.events.audit import AuditEntry, audit_entries, audit_summary
 from ringrift.events.catalog import CATALOG
@@ -69,16 +69,17 @@ def audit(everything: bool, as_json: bool) -> None:
         print_json(report.to_dict())
     else:
         shown = audit_entries(report, everything=everything)
-        print_table("Event wiring", AUDIT_COLUMNS, [_audit_row(entry) for entry in shown])
+        now_s = system_runtime().now_s()
+        print_table("Event wiring", AUDIT_COLUMNS, [_audit_row(entry, now_s) for entry in shown])
         console().print(f"\n{audit_summary(report)}.")
     if not report.ok:
         raise click.exceptions.Exit(EXIT_FAULTS)
 
 
-def _audit_row(entry: AuditEntry) -> tuple[str, ...]:
+def _audit_row(entry: AuditEntry, now_s: float) -> tuple[str, ...]:
     times = (entry.seen.sent_s, entry.seen.received_s)
-    seen = [NOTHING if at_s is None else clock(at_s, with_date=True) for at_s in times]
-    return (entry.state.value, entry.name, *seen, entry.reason)
+    ago = [NOTHING if at_s is None else f"{duration(now_s - at_s)} ago" for at_s in times]
+    return (entry.state.value, entry.name, *ago, entry.reason)
 
 
 def _point_out(name: str) -> None:

@@ -45,12 +45,13 @@ class Wiring:
     """Who really sends and who really hears each event, by canonical name.
 
     `crossing` holds the events that the live router sends to other processes; None means those of the
-    catalog.
+    catalog. `elsewhere` are the components that a default run does not start.
     """
 
     emitters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     crossing: frozenset[str] | None = None
+    elsewhere: frozenset[str] = frozenset()
 
     @classmethod
     def collect(
@@ -59,6 +60,7 @@ class Wiring:
         *,
         subscriptions: Iterable[tuple[Any, str]] | None = None,
         crossing: Iterable[Any] | None = None,
+        elsewhere: Iterable[str] = (),
     ) -> Wiring:
         """Put declarations together, in any spelling.
 
@@ -72,6 +74,7 @@ class Wiring:
             emitters=_by_event((event, item.name) for item in declared for event in item.emits),
             subscriptions=_by_event(subscriptions),
             crossing=None if crossing is None else frozenset(map(normalize_event_type, crossing)),
+            elsewhere=frozenset(elsewhere),
         )
 
 
@@ -79,6 +82,7 @@ class WiringState(StrEnum):
     """How an event is wired."""
 
     CONNECTED = "connected"
+    OTHER_PROFILE = "other profile"  # connected, but nobody who sends it runs by default
     ORPHAN = "orphan"  # sent, and nobody hears it
     DEAD_SUBSCRIPTION = "dead subscription"  # heard, and nobody sends it
     PLANNED = "planned"  # neither yet
@@ -171,8 +175,10 @@ def _judge(spec: EventSpec, wiring: Wiring) -> AuditEntry:
     emitters = wiring.emitters.get(spec.name, ())
     subscribers = wiring.subscriptions.get(spec.name, ())
     if emitters and subscribers:
-        reason = f"sent by {', '.join(emitters)}; heard by {', '.join(subscribers)}"
-        state, accepted = WiringState.CONNECTED, True
+        awake = [name for name in emitters if name not in wiring.elsewhere]
+        sent = f"sent by {', '.join(awake)}" if awake else f"sent only where {' or '.join(emitters)} runs"
+        reason, accepted = f"{sent}; heard by {', '.join(subscribers)}", True
+        state = WiringState.CONNECTED if awake else WiringState.OTHER_PROFILE
     elif emitters:
         state = WiringState.ORPHAN
         reason, accepted = _why_unheard(spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -11,6 +11,7 @@ from ringrift.engine.arguments import check_event_type, shown
 from ringrift.errors import ConfigError
 from ringrift.events.catalog import ALIASES, EventSpec
 from ringrift.events.normalization import resolve, resolve_alias
+from ringrift.events.subscriptions import Subscription
 from ringrift.events.validation import EventTypeValidator
 
 log = structlog.get_logger()
@@ -30,7 +31,7 @@ def check_parts(payload: Any, source: Any) -> None:
 class Route:
     """One event type, shared by all its spellings."""
 
-    __slots__ = ("count", "crosses", "name", "received_s", "sent_s", "spec")
+    __slots__ = ("count", "crosses", "name", "reached", "received_s", "sent_s", "spec")
 
     def __init__(self, name: str, spec: EventSpec | None) -> None:
         self.name, self.spec = name, spec
@@ -38,6 +39,7 @@ class Route:
         self.crosses = spec is None or spec.crosses
         self.count = 0
         self.sent_s: float | None = None  # newest of this process
+        self.reached: Sequence[Subscription] = ()  # whom that one went to
         self.received_s: float | None = None  # newest that came from another one
 
 

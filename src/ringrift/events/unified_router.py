@@ -200,7 +200,7 @@ class UnifiedEventRouter:
     ) -> Awaitable[None] | None:
         self._event_history.append(event)
         route.count += 1
-        route.sent_s = event.timestamp
+        route.sent_s, route.reached = event.timestamp, targets
         return self._dispatcher.begin(event, targets)
 
     def _arrive(self, event: RouterEvent) -> None:
@@ -208,7 +208,7 @@ class UnifiedEventRouter:
         self._event_history.append(event)
         route = self._routes.named(event.event_type, resolve(event.event_type)[1])
         route.count += 1
-        if self._table.asking_for((route.name,)):  # whoever hears everything was not asked for it
+        if self._table.asking_for((route.name,)):
             route.received_s = event.timestamp
         self._counters.by_origin[EventSource.CROSS_PROCESS] += 1
 
@@ -216,7 +216,8 @@ class UnifiedEventRouter:
         """When each event of the catalog was last sent here, and last received by one who asked for it."""
         found = {}
         for route in self._routes.of_catalog():
-            here = route.sent_s if self._table.asking_for((route.name,)) else None
+            # Whoever hears everything was not asked for it.
+            here = route.sent_s if any(each.event_types for each in route.reached) else None
             found[route.name] = (
                 LastSeen(route.sent_s).merged(LastSeen(None, route.received_s)).merged(LastSeen(None, here))
             )

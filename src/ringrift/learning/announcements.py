@@ -39,7 +39,6 @@ from ringrift.learning.state import ConfigState, OpenJob, stage_of
 from ringrift.learning.trust import are_games_recalled
 
 PRIORITIES_MAX = 1_000  # shards that are named
-QUALITY_WANTED = 0.5  # mean quality below which the documents speak of poor data
 
 # Everything that `events_of` can return, for the wiring audit.
 ANNOUNCED = (
@@ -66,7 +65,6 @@ ANNOUNCED = (
     "PER_BUFFER_REBUILT",
     "PER_PRIORITIES_UPDATED",
     "PROMOTION_CANDIDATE",
-    "PROMOTION_FAILED",
     "PROMOTION_REJECTED",
     "PROMOTION_ROLLED_BACK",
     "PROMOTION_STARTED",
@@ -75,7 +73,6 @@ ANNOUNCED = (
     "SELFPLAY_TARGET_UPDATED",
     "TIER_PROMOTION",
     "TOURNAMENT_COMPLETED",
-    "TRAINING_BLOCKED_BY_QUALITY",
     "TRAINING_COMPLETED",
     "TRAINING_EARLY_STOPPED",
     "TRAINING_FAILED",
@@ -170,22 +167,13 @@ def _recalled(scene: Scene, fact: Recalled) -> list[Announcement]:
     return [("PER_PRIORITIES_UPDATED", updated)]
 
 
-def _blocked(scene: Scene, fact: Blocked) -> list[Announcement]:
-    if fact.stage == "train" and "quality" in fact.reason.lower():
-        payload = {
-            "config_key": scene.config,
-            "quality_score": scene.mean_quality(),
-            "threshold": QUALITY_WANTED,
-            "reason": fact.reason,
-        }
-        return [("TRAINING_BLOCKED_BY_QUALITY", payload)]
+def _blocked(_scene: Scene, _fact: Blocked) -> list[Announcement]:
+    """What waits and why is shown; those who hold something back tell it."""
     return []
 
 
-def _noted(scene: Scene, fact: Noted) -> list[Announcement]:
-    if fact.topic == "promotion_failed":
-        model = str(fact.details.get("model", scene.state.champion or ""))
-        return [("PROMOTION_FAILED", {"config_key": scene.config, "model_id": model, "error": fact.text})]
+def _noted(_scene: Scene, _fact: Noted) -> list[Announcement]:
+    """Whoever noted it tells it."""
     return []
 
 

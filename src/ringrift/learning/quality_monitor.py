@@ -34,6 +34,7 @@ class QualityMonitorDaemon(SituationDaemon):
         "QUALITY_DEGRADED",
         "QUALITY_DISTRIBUTION_CHANGED",
         "QUALITY_SCORE_UPDATED",
+        "TRAINING_BLOCKED_BY_QUALITY",
     )
 
     def __init__(

@@ -59,8 +59,8 @@ def whole_life() -> Story:
     story.write(Archived(at_s=story.now_s, model=odd, reason="old"))
     story.write(WorkerSetAside(at_s=story.now_s, worker="w1", reason="games differ", until_s=1e9, by="plan"))
     story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1"))
-    story.write(Blocked(at_s=story.now_s, stage="train", reason="quality is poor", until_s=2e9))
-    story.write(Noted(at_s=story.now_s, topic="promotion_failed", text="the pointer moved"))
+    assert story.write(Blocked(at_s=story.now_s, stage="train", reason="failures", until_s=2e9)) == []
+    assert story.write(Noted(at_s=story.now_s, topic="a finding", text="of somebody")) == []
     fail_everything(story, first)
     return story
 

@@ -136,6 +136,25 @@ def test_a_check_by_the_rules_is_told_from_begin_to_end_with_what_it_refused():
     monitored(scenario)
 
 
+def test_a_training_that_waits_because_all_new_games_are_poor_is_told_once_until_good_ones_come():
+    async def scenario(run, ear, runtime, monitor):
+        story = run.story
+        rows = story.state.bucket_rules.rows_first_min
+        while story.state.bucket.available < story.state.bucket_rules.chunk_steps or story.state.rows < rows:
+            checked_shard(story, games=1000, quality=0.1)
+        await runtime.sleep(16.0)
+        blocked = ear.take()["TRAINING_BLOCKED_BY_QUALITY"]
+        assert (blocked["quality_score"], blocked["threshold"]) == (pytest.approx(0.1), 0.3)
+        assert "below 0.30" in blocked["reason"]
+        await runtime.sleep(600.0)
+        assert "TRAINING_BLOCKED_BY_QUALITY" not in ear.take()
+        checked_shard(story, games=1000, quality=0.8)
+        await runtime.sleep(60.0)
+        assert "TRAINING_BLOCKED_BY_QUALITY" not in ear.take()
+
+    monitored(scenario)
+
+
 def test_a_refused_shard_is_named_once_with_its_worker():
     async def scenario(run, ear, runtime, monitor):
         digest = checked_shard(run.story, games=100, quality=0.1, worker="gpu-7")
