@@ -147,6 +147,8 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         if model:
             self._remember(model, event_type, payload)
         action = _ACTIONS.get(event_type)
+        if action == "registered" and self._is_unknown(model):
+            return  # somebody says so; the run has no such model
         if action is not None:
             await self.tell(_registry_events(action, model, payload))
         if action in _SETTLES:
@@ -154,6 +156,9 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
                 await self._archive(state)
         if action is not None:
             await self._tell_archived()
+
+    def _is_unknown(self, model: str) -> bool:
+        return not any(state.player(model) for state in self._states(None))
 
     async def _archive(self, state: ConfigState) -> None:
         """Whenever the champion changed, put away what is far below it; the rest the plan does by itself."""

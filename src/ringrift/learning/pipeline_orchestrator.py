@@ -14,12 +14,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import existing_engine
 from ringrift.errors import ConfigError
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.progress_view import run_state, seen_run
 from ringrift.learning.announcing import SOURCE as LOOP
+from ringrift.learning.outside_claims import keep_refusal, refusal, refused_claims
 from ringrift.learning.pipeline_records import (
     IterationRecord,
     PipelineStage,
@@ -114,11 +116,14 @@ class DataPipelineOrchestrator(CoordinatorFace):
         return get_settings().auto_trigger_pipeline if asked is None else asked
 
     def reactions(self) -> Mapping[str, Callback]:
-        """Every event is noted; some ask for a transfer or tell a strain; all wake the loop."""
+        """Events are noted; some ask for a transfer or tell a strain; all but mere claims wake the loop."""
         return dict.fromkeys(heard_by(NAME), self._on_event)
 
     async def _on_event(self, event: RouterEvent) -> None:
         name, told = event.event_type, event.payload
+        if (claim := refusal(event)) is not None:
+            await keep_refusal(claim)
+            return
         self.signals.note(event)
         if name in _STRAIN:
             why = told.get("reason") or told.get("resource_type") or name
@@ -174,7 +179,7 @@ class DataPipelineOrchestrator(CoordinatorFace):
 
     def get_stats(self) -> dict[str, Any]:
         """The numbers of the run, in whichever process it runs; None is what nobody knows."""
-        return {**self._about_itself(), **self._of_the_run()}
+        return {**self._about_itself(), **self._of_the_run(), "refused_claims": self._refused()}
 
     def get_metrics(self) -> dict[str, Any]:
         """Without the numbers of the run: health is asked often, and must not wait for the store."""
@@ -190,6 +195,15 @@ class DataPipelineOrchestrator(CoordinatorFace):
             "loop_runs": self._answers.loop is not None,
             "degraded": self.why_degraded(),
         }
+
+    def _refused(self) -> list[dict[str, Any]] | None:
+        """Claims from outside that changed nothing, newest first; None if there is no store to look in."""
+
+        async def read() -> list[dict[str, Any]] | None:
+            engine = await existing_engine()
+            return None if engine is None else msgspec.to_builtins(await refused_claims(engine.kv))
+
+        return run_blocking(read(), timeout_s=ANSWER_S)
 
     def _stored_state(self) -> str | None:
         return run_state(run_blocking(seen_run(), timeout_s=ANSWER_S), self.runtime.now_s())

@@ -16,6 +16,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import SOURCE
 from ringrift.learning.facts import Promoted, Rejected
 from ringrift.learning.orders import train_order
+from ringrift.learning.outside_claims import keep_refusal, refusal
 from ringrift.learning.pipeline import (
     DataPipelineDaemon,
     DataPipelineOrchestrator,
@@ -100,11 +101,29 @@ async def test_what_somebody_merely_says_is_no_state(run, router, pipeline):
     run.story.play(games=50)
     claim = {"config_key": CONFIG, "games_generated": 1000, "task_id": "t1", "success": True}
     await router.publish("SELFPLAY_COMPLETE", claim, "a user")
-    exported = {"config_key": CONFIG, "samples_exported": 9, "npz_path": "/nowhere.npz"}
-    await router.publish("NPZ_EXPORT_COMPLETE", exported, "a user")
+    samples = {"samples_exported": 9, "games_exported": 1, "output_path": "/nowhere.npz"}
+    await router.publish("NPZ_EXPORT_COMPLETE", {"config_key": CONFIG, **samples}, "a user")
+    trained = {"config_key": CONFIG, "success": True, "model_path": "blob:m", "model_id": "m"}
+    await router.publish("TRAINING_COMPLETED", trained, SOURCE)
     assert pipeline.get_stats()["games_generated"] == 50
     assert pipeline.get_current_stage(CONFIG) is PipelineStage.SELFPLAY
-    assert get_bell().rung["SELFPLAY_COMPLETE"] == 1, "it may be worth to look again"
+    assert pipeline.get_stats()["refused_claims"] is None, "there is no store to keep them in"
+    assert not get_bell().rung
+
+
+async def test_a_claim_from_outside_is_refused_once_with_the_reason(run, router, pipeline):
+    await get_engine()
+    pipeline.wire()
+    claim = {"config_key": CONFIG, "games_generated": 1000, "task_id": "t1", "success": True}
+    event = await router.publish("SELFPLAY_COMPLETE", claim, "a user")
+    await keep_refusal(refusal(event))  # as another process would that heard it too
+    samples = {"samples_exported": 9, "games_exported": 1, "output_path": "/nowhere.npz"}
+    await router.publish("NPZ_EXPORT_COMPLETE", {"config_key": CONFIG, **samples}, "a user")
+    newest, first = pipeline.get_stats()["refused_claims"]
+    assert (first["event_type"], first["source"]) == ("SELFPLAY_COMPLETE", "a user")
+    assert "names no file (db_path)" in first["reason"]
+    assert "/nowhere.npz, which no job of the run has sealed" in newest["reason"]
+    await close_engine()
 
 
 def test_a_failure_is_a_transition_that_leads_nowhere(run, pipeline):
