@@ -7,6 +7,7 @@ port of 1.5, a list written as a text or a number that is not finite is refused.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -106,6 +107,13 @@ def _parse_path(value: Any) -> Path:
         return Path(value).expanduser()
     except RuntimeError:  # ~NAME of a user that there is not
         raise ValueError from None
+
+
+def _parse_paths(value: Any) -> tuple[Path, ...]:
+    given = value.split(os.pathsep) if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        raise TypeError
+    return tuple(_parse_path(each) for each in given if each != "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +262,7 @@ PORT = ValueKind(
 )
 NAME = ValueKind("1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit", _parse_name)
 NAMES = ValueKind("a list of names", _parse_names)
+PATHS = ValueKind("a list of file paths, or one text with ':' between them", _parse_paths)
 HOST = ValueKind("a host name or IP address", _parse_host)
 SECONDS = ValueKind(
     "a number of seconds above 0, at most 604800",

@@ -30,6 +30,7 @@ from ringrift.setting_kinds import (
     NAME,
     NAMES,
     PATH,
+    PATHS,
     PORT,
     PRICES,
     SECONDS,
@@ -156,6 +157,12 @@ class Settings:
     )
     learning: Mapping[str, Any] | None = _setting(
         "RINGRIFT_LEARNING", TABLE, None, "how configs are played, trained and judged"
+    )
+    intake_folders: tuple[Path, ...] = _setting(
+        "RINGRIFT_INTAKE_FOLDERS",
+        PATHS,
+        (),
+        "folders from which files that events name are taken in",
     )
     prices: Mapping[str, float] | None = _setting(
         "RINGRIFT_PRICES", PRICES, None, "what an hour of a node costs, by name"

@@ -35,6 +35,7 @@ from ringrift.learning.facts import (
     WorkerSetAside,
 )
 from ringrift.learning.records import ShardState
+from ringrift.learning.results import OUTSIDE
 from ringrift.learning.state import ConfigState, OpenJob, stage_of
 from ringrift.learning.trust import are_games_recalled
 
@@ -101,6 +102,8 @@ def events_of(fact: AnyFact, state: ConfigState) -> list[Announcement]:
 
 
 def _issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+    if fact.order.purpose == OUTSIDE:
+        return []  # whoever did it told it
     about = {"work_id": fact.job_id, "work_type": fact.kind, "config_key": scene.config}
     queued = {**about, "priority": fact.priority, "queue_depth": len(scene.state.open_jobs)}
     tell = ISSUED.get(stage_of(fact.kind, fact.order.purpose))
@@ -109,6 +112,8 @@ def _issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
 
 def _ended(scene: Scene, job: OpenJob, fact: JobEnded) -> list[Announcement]:
     about = {"work_id": job.job_id, "work_type": job.kind}
+    if job.order.purpose == OUTSIDE:
+        return []  # whoever did it told it
     if fact.cancelled:
         return [("WORK_CANCELLED", {**about, "reason": fact.error or "cancelled"})]
     report = fact.report

@@ -467,6 +467,18 @@ class Controller:
         await self._write(config, fact)
         await self._settle()
 
+    async def take_in_done(self, config: str, issued: JobIssued) -> None:
+        """Write down work that somebody did unasked, and what came of it: its item of the queue is done.
+
+        After a crash between the two facts the next start finds the job open and its item done.
+        """
+        ledger = self._ledgers[config]
+        await self._write(config, issued)
+        job, item = ledger.state.open_jobs[issued.job_id], await self._engine.queue.get(issued.job_id)
+        assert item is not None
+        await self._write(config, ended_fact(ledger.state, job, item, at_s=self._runtime.now_s()))
+        await self._settle()
+
     async def _write(self, config: str, fact: AnyFact) -> None:
         ledger = self._ledgers[config]
         await ledger.append(fact)

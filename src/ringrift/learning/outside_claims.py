@@ -1,13 +1,12 @@
 """What somebody outside of the loop says was done: games played, samples exported, a model trained.
 
-The run knows what its own jobs sealed. A claim about anything else is no fact of it: it is refused with the
-reason, which is kept for a week, and changes no number. A repeated event is refused once.
+A claim becomes a fact only with its file (`intake`). One without, or with a file that cannot be taken in, is
+refused with the reason, which is kept for a week, and changes no number. A repeated event is refused once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 import structlog
@@ -45,27 +44,21 @@ class RefusedClaim(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def refusal(event: RouterEvent) -> RefusedClaim | None:
-    """Why *event* changes nothing; None if the loop told it, or it claims nothing."""
-    claim = CLAIMS.get(event.event_type)
-    if claim is None or event.source == LOOP or event.payload.get("success") is False:
-        return None
+def is_claim(event: RouterEvent) -> bool:
+    """Whether somebody other than the loop says that he brought something."""
+    told_by_other = event.event_type in CLAIMS and event.source != LOOP
+    return told_by_other and event.payload.get("success") is not False
+
+
+def refused(event: RouterEvent, why: str) -> RefusedClaim:
+    what, _ = CLAIMS[event.event_type]
     return RefusedClaim(
         event_type=event.event_type,
         event_id=event.event_id,
         source=event.source,
         config_key=str(event.payload.get("config_key") or ""),
         at_s=event.timestamp,
-        reason=_reason(*claim, event.payload),
-    )
-
-
-def _reason(what: str, field: str, payload: Mapping[str, Any]) -> str:
-    path = str(payload.get(field) or "")
-    named = f"names {path}, which no job of the run has sealed" if path else f"names no file ({field})"
-    return (
-        f"it claims {what} and {named}; the run takes in what its jobs bring: "
-        "give it a program of your own as a job with [jobs] in ringrift.toml"
+        reason=f"it claims {what}, and {why}",
     )
 
 

@@ -21,7 +21,8 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.progress_view import run_state, seen_run
 from ringrift.learning.announcing import SOURCE as LOOP
-from ringrift.learning.outside_claims import keep_refusal, refusal, refused_claims
+from ringrift.learning.intake import REFUSALS, FileIntake
+from ringrift.learning.outside_claims import is_claim, keep_refusal, refused, refused_claims
 from ringrift.learning.pipeline_records import (
     IterationRecord,
     PipelineStage,
@@ -121,8 +122,8 @@ class DataPipelineOrchestrator(CoordinatorFace):
 
     async def _on_event(self, event: RouterEvent) -> None:
         name, told = event.event_type, event.payload
-        if (claim := refusal(event)) is not None:
-            await keep_refusal(claim)
+        if is_claim(event):
+            await self._take_in(event)
             return
         self.signals.note(event)
         if name in _STRAIN:
@@ -137,6 +138,22 @@ class DataPipelineOrchestrator(CoordinatorFace):
             await self.tell("SYNC_REQUEST", wanted)
         if event.source != LOOP:  # what the loop told itself is no news to it
             get_bell().ring_for(event)
+
+    async def _take_in(self, event: RouterEvent) -> None:
+        """Files that somebody names become facts where the loop runs; what cannot is refused with the reason.
+
+        Other processes leave it to the loop, which hears the event too, at the latest when it starts.
+        """
+        loop, engine = self._answers.loop, await existing_engine()
+        if loop is None:
+            return
+        try:
+            if engine is None:
+                raise ConfigError("there is no store to take files into")
+            if await FileIntake(loop, engine, get_settings(), self.runtime).take_in(event):
+                get_bell().ring_for(event)
+        except REFUSALS as error:
+            await keep_refusal(refused(event, str(error)))
 
     async def _ask_for_fresh_data(self, told: Mapping[str, Any]) -> None:
         age = {"data_age_hours": float(told.get("data_age_hours") or 0.0)}

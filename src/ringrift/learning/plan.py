@@ -33,6 +33,7 @@ from ringrift.learning.recall import decided_by_recall, distrusted_models
 from ringrift.learning.recomputation import decided_by_standing, plan_recomputation
 from ringrift.learning.records import Model, ModelState, Shard, ShardState
 from ringrift.learning.recovery import decided_reset
+from ringrift.learning.results import OUTSIDE
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.sample_files import (
     FILES_MAX,
@@ -265,7 +266,11 @@ def _validate(snapshot: Snapshot, made: ConfigPlan) -> None:
     enough = _rows_worth_a_job(snapshot)
     if not shards:
         made.say("validate", "all games are checked")
-    elif rows >= min(missing or enough, enough) or len(shards) >= UNCHECKED_SHARDS_MAX:
+    elif (
+        rows >= min(missing or enough, enough)
+        or len(shards) >= UNCHECKED_SHARDS_MAX
+        or any(shard.worker == OUTSIDE for shard in shards)  # how many rows those have, the check finds out
+    ):
         made.want(
             "validate",
             validate_order(state, shards[:UNCHECKED_SHARDS_MAX]),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringrift.learning.facts import AnyFact, Noted
+from ringrift.learning.facts import AnyFact, JobIssued, Noted
 from ringrift.learning.feedback_rules import Feedback
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import Curve
@@ -38,6 +38,8 @@ class RunningLoop(Protocol):
     def shares(self) -> dict[str, float]: ...
 
     async def write(self, config: str, fact: AnyFact) -> None: ...
+
+    async def take_in_done(self, config: str, issued: JobIssued) -> None: ...
 
 
 class OpenRun:

@@ -14,7 +14,7 @@ from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
-from ringrift.learning.facts import RULES_TOPIC, AnyFact
+from ringrift.learning.facts import RULES_TOPIC, AnyFact, JobIssued
 from ringrift.learning.ledger import PREFIX, known_configs, prefix_of, read_facts
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_of
@@ -54,6 +54,9 @@ class StoredRun:
 
     async def write(self, config: str, _fact: AnyFact) -> None:
         raise ConfigError(f"the loop of {config} runs in another process, and only that one writes its facts")
+
+    async def take_in_done(self, config: str, issued: JobIssued) -> None:
+        await self.write(config, issued)
 
 
 class RunReader:

@@ -16,7 +16,6 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import SOURCE
 from ringrift.learning.facts import Promoted, Rejected
 from ringrift.learning.orders import train_order
-from ringrift.learning.outside_claims import keep_refusal, refusal
 from ringrift.learning.pipeline import (
     DataPipelineDaemon,
     DataPipelineOrchestrator,
@@ -116,13 +115,13 @@ async def test_a_claim_from_outside_is_refused_once_with_the_reason(run, router,
     pipeline.wire()
     claim = {"config_key": CONFIG, "games_generated": 1000, "task_id": "t1", "success": True}
     event = await router.publish("SELFPLAY_COMPLETE", claim, "a user")
-    await keep_refusal(refusal(event))  # as another process would that heard it too
+    await router.publish_event(event)  # the same again
     samples = {"samples_exported": 9, "games_exported": 1, "output_path": "/nowhere.npz"}
     await router.publish("NPZ_EXPORT_COMPLETE", {"config_key": CONFIG, **samples}, "a user")
     newest, first = pipeline.get_stats()["refused_claims"]
     assert (first["event_type"], first["source"]) == ("SELFPLAY_COMPLETE", "a user")
     assert "names no file (db_path)" in first["reason"]
-    assert "/nowhere.npz, which no job of the run has sealed" in newest["reason"]
+    assert "/nowhere.npz is not taken in: no folder is named for it" in newest["reason"]
     await close_engine()
 
 
