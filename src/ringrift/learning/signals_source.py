@@ -15,7 +15,7 @@ from ringrift.learning.feedback_rules import Feedback
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.run_status import Curve
 from ringrift.learning.state import ConfigState
-from ringrift.learning.stored_run import get_run_reader
+from ringrift.learning.stored_run import get_stored_run_reader
 from ringrift.learning.trends_curves import RatingCurves
 from ringrift.process import process_scope
 
@@ -116,7 +116,7 @@ class RunAnswers(Situations):
         return self._source()
 
     def _source(self) -> RunningLoop | None:
-        return self.loop or get_run_reader().read()
+        return self.loop or get_stored_run_reader().read()
 
 
 def _situation(loop: RunningLoop, config: str, shares: Mapping[str, float]) -> Situation:

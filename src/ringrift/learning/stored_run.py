@@ -59,7 +59,7 @@ class StoredRun:
         await self.write(config, issued)
 
 
-class RunReader:
+class StoredRunReader:
     """Reads the store of this process's data folder, and keeps what it read until that changes."""
 
     def __init__(self) -> None:
@@ -111,5 +111,5 @@ async def _folded(kv: KeyValue, config: str) -> ConfigState:
     return await asyncio.to_thread(fold, config, facts, bucket_rules=BucketRules())
 
 
-def get_run_reader() -> RunReader:
-    return process_scope().get(RunReader, RunReader)
+def get_stored_run_reader() -> StoredRunReader:
+    return process_scope().get(StoredRunReader, StoredRunReader)
