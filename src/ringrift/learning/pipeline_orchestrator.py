@@ -21,8 +21,14 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.progress_view import run_state, seen_run
 from ringrift.learning.announcing import SOURCE as LOOP
-from ringrift.learning.intake import REFUSALS, FileIntake
-from ringrift.learning.outside_claims import is_claim, keep_refusal, refused, refused_claims
+from ringrift.learning.intake import (
+    REFUSALS,
+    FileIntake,
+    is_claim,
+    keep_refusal,
+    refused,
+    refused_claims,
+)
 from ringrift.learning.pipeline_records import (
     IterationRecord,
     PipelineStage,

@@ -12,8 +12,8 @@ from ringrift.engine.opening import shared_engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import Silent
 from ringrift.learning.controller import Controller
+from ringrift.learning.intake import refused_claims
 from ringrift.learning.ledger import read_facts
-from ringrift.learning.outside_claims import refused_claims
 from ringrift.learning.pipeline import wire_pipeline_events
 from ringrift.learning.records import ShardState
 from ringrift.learning.replay import replay
