@@ -16,7 +16,7 @@ import msgspec
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.errors import ConfigError
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.progress_view import run_state, seen_run
@@ -40,7 +40,7 @@ from ringrift.learning.pipeline_records import (
     transitions,
 )
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.signals_source import RunAnswers, Situations
+from ringrift.learning.signals_source import RunAnswers, RunningLoop, Situations
 from ringrift.learning.state import ConfigState
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
@@ -52,6 +52,7 @@ from ringrift.work.scheduling_notes import ConfigSignals
 NAME = "pipeline_orchestrator"
 PRESETS = ("small", "medium", "large")
 ANSWER_S = 10.0
+LOOP_STEP_S, LOOP_WAIT_STEPS = 0.5, 40
 STRAIN_S = 900.0  # a strain that nobody repeats is over after this time
 
 _STRAIN = frozenset({"BACKPRESSURE_ACTIVATED", "RESOURCE_CONSTRAINT_DETECTED"})
@@ -148,18 +149,33 @@ class DataPipelineOrchestrator(CoordinatorFace):
     async def _take_in(self, event: RouterEvent) -> None:
         """Files that somebody names become facts where the loop runs; what cannot is refused with the reason.
 
-        Other processes leave it to the loop, which hears the event too, at the latest when it starts.
+        A process without the loop leaves it to the one that has it, which hears the event too.
         """
-        loop, engine = self._answers.loop, await existing_engine()
-        if loop is None:
+        loop, engine = await self._loop_for(event), await existing_engine()
+        if loop is None and await self._is_run_elsewhere():
             return
         try:
-            if engine is None:
-                raise ConfigError("there is no store to take files into")
+            if loop is None or engine is None:
+                raise ConfigError("no run is open that could take it in; start one and tell it again")
             if await FileIntake(loop, engine, get_settings(), self.runtime).take_in(event):
                 get_bell().ring_for(event)
         except REFUSALS as error:
             await keep_refusal(refused(event, str(error)))
+
+    async def _loop_for(self, event: RouterEvent) -> RunningLoop | None:
+        """The loop of this process. What came out of the log before it was open waits for that."""
+        waits = event.origin is EventSource.CROSS_PROCESS and self.auto_trigger
+        for _ in range(LOOP_WAIT_STEPS if waits else 0):
+            if self._answers.loop is not None or await self._is_run_elsewhere(since_s=self._started_s):
+                break
+            await self.runtime.sleep(LOOP_STEP_S)
+        return self._answers.loop
+
+    async def _is_run_elsewhere(self, *, since_s: float = 0.0) -> bool:
+        """Whether the loop of another process has said after *since_s* that it runs."""
+        seen = await seen_run()
+        state = run_state(seen, self.runtime.now_s())
+        return seen is not None and state not in (None, "stopped") and seen.at_s > since_s
 
     async def _ask_for_fresh_data(self, told: Mapping[str, Any]) -> None:
         age = {"data_age_hours": float(told.get("data_age_hours") or 0.0)}

@@ -1,20 +1,24 @@
 """Files that a user's events name: taken in once, from named folders only, and the next stage is ordered."""
 
+import asyncio
 import hashlib
 import json
 
+import msgspec
 import numpy as np
 import pytest
 from learning_story import RULES
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import shared_engine
+from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.progress_view import RUN_STATUS_KEY, RunSeen
 from ringrift.learning.announcing import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.intake import refused_claims
 from ringrift.learning.ledger import read_facts
-from ringrift.learning.pipeline import wire_pipeline_events
+from ringrift.learning.pipeline import PipelineConfig, wire_pipeline_events
 from ringrift.learning.records import ShardState
 from ringrift.learning.replay import replay
 from ringrift.learning.signals_source import get_open_run
@@ -170,6 +174,30 @@ async def test_what_cannot_be_taken_in_is_refused_with_the_reason_and_changes_no
     assert site.pipeline.heard[event] == 1
     folder = get_settings().data_dir / "intake"
     assert not folder.exists() or not list(folder.iterdir())
+
+
+async def test_a_process_without_the_loop_leaves_it_to_the_one_that_has_it(site):
+    get_open_run().loop = None
+    path = site.file("games.db")
+    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
+    (reason,) = await site.refusals()
+    assert "no run is open that could take it in" in reason
+    seen = RunSeen(at_s=system_runtime().now_s(), state="running")
+    await site.engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(seen))
+    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
+    assert len(await site.refusals()) == 1
+
+
+async def test_what_comes_out_of_the_log_before_the_loop_is_open_waits_for_it(site):
+    get_open_run().loop, site.pipeline.config = None, PipelineConfig(auto_trigger=True)
+    payload = {"config_key": CONFIG, "games_generated": 12, "db_path": site.file("games.db")}
+    event = RouterEvent("SELFPLAY_COMPLETE", payload, origin=EventSource.CROSS_PROCESS, source="a user")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(site.router.publish_event(event))
+        await asyncio.sleep(0.1)
+        assert not site.state.shards
+        get_open_run().loop = site.loop
+    assert len(site.state.shards) == 1
 
 
 async def test_a_card_of_another_model_is_refused(site):
