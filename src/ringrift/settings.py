@@ -179,6 +179,12 @@ class Settings:
     learning: Mapping[str, Any] | None = _setting(
         "RINGRIFT_LEARNING", TABLE, None, "how configs are played, trained and judged"
     )
+    intake_folders: tuple[Path, ...] = _setting(
+        "RINGRIFT_INTAKE_FOLDERS",
+        FOLDERS,
+        (),
+        "folders that files named in events are taken from; none by default",
+    )
     prices: Mapping[str, float] | None = _setting(
         "RINGRIFT_PRICES", PRICES, None, "what an hour of a node costs, by name"
     )
@@ -215,12 +221,6 @@ class Settings:
         "RINGRIFT_DATA_SECRET", SECRET, None, "what nodes prove to know when they exchange files"
     )
 
-    intake_dirs: tuple[Path, ...] = _setting(
-        "RINGRIFT_INTAKE_DIRS",
-        FOLDERS,
-        (),
-        "folders that files named in events are taken from; none by default",
-    )
     max_syncs_cluster: int = _setting(
         "RINGRIFT_MAX_SYNCS_CLUSTER", COUNT, 8, "hosts that are synced at once, each under its lock"
     )

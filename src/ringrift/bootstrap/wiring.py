@@ -18,15 +18,20 @@ from typing import Any
 
 from ringrift.bootstrap.initialiser import BootstrapOptions, Initialiser, load_entry_point
 from ringrift.bootstrap.registry import COORDINATOR_REGISTRY, InitPattern
+from ringrift.daemons.graph import profile_types
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import Isolation, product_registry
 from ringrift.daemons.running import takes_keyword
+from ringrift.daemons.types import DaemonType
 from ringrift.data.transfer.service import TransferService
 from ringrift.errors import ConfigError
 from ringrift.events.audit import AuditReport, ComponentWiring, Wiring, audit
 from ringrift.events.dead_letters import DeadLetterQueue
+from ringrift.events.last_seen import LastSeen
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
+
+DEFAULT_PROFILE = "standard"  # of `ringrift run`
 
 # What the parts send that are no daemon and no coordinator. A test holds this against the code.
 SENT_BY: dict[str, ComponentWiring] = {
@@ -43,7 +48,6 @@ SENT_BY: dict[str, ComponentWiring] = {
             ),
         ),
         ComponentWiring("event_router", "event_bus", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
-        ComponentWiring("handler_resilience", "event_handlers", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
         ComponentWiring("daemon_manager", "supervisor", emits=DaemonManager.emits),
         ComponentWiring("transfers", TransferService.capability, emits=TransferService.emits),
         ComponentWiring("sync_mutex", "transfer", emits=("LOCK_TIMEOUT",)),
@@ -57,6 +61,7 @@ SENT_BY: dict[str, ComponentWiring] = {
                 "WORK_FAILED",
                 "WORK_RETRY",
                 "WORK_TIMEOUT",
+                "JOB_PREEMPTED",
                 "TASK_SPAWNED",
                 "TASK_HEARTBEAT",
                 "TASK_COMPLETED",
@@ -70,9 +75,12 @@ SENT_BY: dict[str, ComponentWiring] = {
 }
 
 
-def audit_wiring() -> AuditReport:
-    """Judge what this version really wires. Must not be called inside a running loop."""
-    return audit(collect_wiring())
+def audit_wiring(seen: Mapping[str, LastSeen] | None = None) -> AuditReport:
+    """Judge what this version really wires. Must not be called inside a running loop.
+
+    *seen* is the record of a data folder: when each event was last sent and received there.
+    """
+    return audit(collect_wiring(), seen=seen)
 
 
 def collect_wiring() -> Wiring:
@@ -99,7 +107,9 @@ def _read(dead_letters: DeadLetterQueue) -> Wiring:
     book.note("daemon_manager")
     manager.reactions.unsubscribe()
     declared = [(event, item.name) for item in book.components for event in item.subscribes]
-    return Wiring.collect(book.components, subscriptions=[*book.heard, *declared])
+    by_default = set(profile_types(product_registry(), DEFAULT_PROFILE))
+    elsewhere = [name for name, types in book.daemons.items() if not types & by_default]
+    return Wiring.collect(book.components, subscriptions=[*book.heard, *declared], elsewhere=elsewhere)
 
 
 class _Book:
@@ -109,6 +119,7 @@ class _Book:
         self.router = UnifiedEventRouter(enable_cross_process_polling=False)
         self.components: list[ComponentWiring] = []
         self.heard: list[tuple[str, str]] = []
+        self.daemons: dict[str, set[DaemonType]] = {}  # component: the daemons that it is
         self._known: set[str] = set()
 
     def note(self, owner: str) -> None:
@@ -143,7 +154,9 @@ def _wire_daemons(book: _Book, parts: Mapping[str, Any]) -> None:
         if hasattr(factory, "wiring") or inspect.isfunction(factory):
             with_settings = {**offered, "settings": dict(spec.settings)}
             given = {name: value for name, value in with_settings.items() if takes_keyword(factory, name)}
-            book.components.append(factory(**given).wiring())
+            wiring = factory(**given).wiring()
+            book.components.append(wiring)
+            book.daemons.setdefault(wiring.name, set()).add(spec.daemon_type)
 
 
 def _tell_nobody(_event: str, _payload: Mapping[str, Any]) -> None:

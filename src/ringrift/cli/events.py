@@ -14,20 +14,23 @@ import msgspec
 
 from ringrift.bootstrap.wiring import audit_wiring
 from ringrift.cli.answers import plain_errors, print_json
-from ringrift.cli.data_folder import opened_engine
+from ringrift.cli.data_folder import ask_engine, opened_engine
 from ringrift.cli.dead_letters import dead_letters
-from ringrift.cli.options import as_json, on_data_folder
+from ringrift.cli.options import as_json, has_run, on_data_folder
 from ringrift.cli.terminal import console, print_table
+from ringrift.cli.wording import NOTHING, duration
 from ringrift.engine.ports import EventLog, LogRecord
-from ringrift.events.audit import audit_rows, audit_summary
+from ringrift.events.audit import AuditEntry, audit_entries, audit_summary
 from ringrift.events.catalog import CATALOG
 from ringrift.events.event_wire import decode_body
+from ringrift.events.last_seen import read_last_seen
 from ringrift.events.normalization import delivered_as, is_canonical
 from ringrift.runtime import Runtime, system_runtime
 
 BATCH = 500
 WAIT_S = 30.0
 EXIT_FAULTS = 1
+AUDIT_COLUMNS = ("state", "event", "last sent", "last received", "why")
 NOT_NEGATIVE = click.FloatRange(min=0)
 
 
@@ -56,17 +59,27 @@ def tail(event_types: tuple[str, ...], since: float, follow: bool, as_json: bool
 @events.command("audit")
 @click.option("--all", "everything", is_flag=True, help="Also what is connected or planned.")
 @as_json
+@on_data_folder
 def audit(everything: bool, as_json: bool) -> None:
-    """Check from the real registrations that every event has a sender and a hearer."""
+    """Check that every event has a sender and a hearer, and when it was last seen in the data folder."""
     with plain_errors():
-        report = audit_wiring()
+        seen = ask_engine(lambda engine: read_last_seen(engine.kv)) if has_run() else {}
+        report = audit_wiring(seen)
     if as_json:
         print_json(report.to_dict())
     else:
-        print_table("Event wiring", ("state", "event", "why"), audit_rows(report, everything=everything))
+        shown = audit_entries(report, everything=everything)
+        now_s = system_runtime().now_s()
+        print_table("Event wiring", AUDIT_COLUMNS, [_audit_row(entry, now_s) for entry in shown])
         console().print(f"\n{audit_summary(report)}.")
     if not report.ok:
         raise click.exceptions.Exit(EXIT_FAULTS)
+
+
+def _audit_row(entry: AuditEntry, now_s: float) -> tuple[str, ...]:
+    times = (entry.seen.sent_s, entry.seen.received_s)
+    ago = [NOTHING if at_s is None else f"{duration(now_s - at_s)} ago" for at_s in times]
+    return (entry.state.value, entry.name, *ago, entry.reason)
 
 
 def _point_out(name: str) -> None:

@@ -23,8 +23,8 @@ from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
+from ringrift.work.queue_depths import DELIVERIES
 
-PREFIX = "data/deliveries/"
 DAY_S = 86_400.0
 KEPT_S = 30 * DAY_S
 RETRIES_MAX = 4
@@ -183,7 +183,7 @@ class DeliveryLedger:
         kv: KeyValue | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._records = KvRecords(kv_of(db_path, kv), PREFIX, DeliveryRecord)
+        self._records = KvRecords(kv_of(db_path, kv), DELIVERIES, DeliveryRecord)
         self._runtime = runtime or system_runtime()
 
     async def record_delivery_started(

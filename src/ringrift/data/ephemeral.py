@@ -109,7 +109,10 @@ def risk_of(
 async def final_push(plane: DataPlane, *, deadline_s: float) -> Evacuated:
     """Bring everything that only this node has to nodes that stay; the monotonic clock ends it."""
     await Cataloguer(plane).catalogue()
-    return await evacuate(plane, plane.this.name, deadline_s=deadline_s)
+    records, host = EphemeralRecords(plane.kv), plane.this.name
+    done = await evacuate(plane, host, deadline_s=deadline_s, first=await records.urgent(host))
+    await records.arrived(host, done.moved)
+    return done
 
 
 class EphemeralDataGuard(WiredCoordinator):
@@ -172,7 +175,9 @@ class EphemeralDataGuard(WiredCoordinator):
             evacuation_id=plane.runtime.new_id(), host=host, reason=reason, requested_s=plane.runtime.now_s()
         )
         await records.put_evacuation(asked)
-        done = await evacuate(plane, host, deadline_s=plane.runtime.monotonic_s() + self.rules.evacuation_s)
+        deadline_s = plane.runtime.monotonic_s() + self.rules.evacuation_s
+        done = await evacuate(plane, host, deadline_s=deadline_s, first=await records.urgent(host))
+        await records.arrived(host, done.moved)
         log.info("ephemeral.evacuated", host=host, games=done.games, games_left=done.games_left)
         await self._tell_synced(host, done)
         return await records.finish_evacuation(asked, done, now_s=plane.runtime.now_s())
@@ -274,6 +279,7 @@ class EphemeralDataGuard(WiredCoordinator):
         return run_blocking(saving, timeout_s=self.rules.evacuation_s + _ANSWER_S).evacuation_id
 
     def queue_write_through(self, game_id: str, host: str, data_path: str = "", priority: int = 0) -> None:
+        """Ask that the file with this game leaves *host* before others; done when it lies where it stays."""
         run_blocking(
             self._with_records(lambda at, now_s: at.queue(game_id, host, data_path, priority, now_s))
         )

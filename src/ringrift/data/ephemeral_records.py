@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 
 import msgspec
@@ -25,13 +26,17 @@ class HostNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteThrough(msgspec.Struct, frozen=True, kw_only=True):
-    """A game that should be copied out before others."""
+    """A game that should be copied out before others; *data_path* names the sealed file that holds it."""
 
     game_id: str
     host: str
-    data_path: str
+    data_path: str  # `blob:` and its digest, or the digest alone
     priority: int
     created_s: float
+
+
+def digest_of(game: WriteThrough) -> str:
+    return game.data_path.removeprefix("blob:")
 
 
 class EvacuationState(StrEnum):
@@ -95,6 +100,17 @@ class EphemeralRecords:
     async def pending(self, limit: int) -> list[WriteThrough]:
         found = sorted(await self._games.all(), key=lambda each: (-each.priority, each.created_s))
         return found[:limit]
+
+    async def urgent(self, host: str) -> dict[str, int]:
+        """The files of *host* that go first: digest, and how urgent."""
+        asked = [each for each in await self._games.all() if each.host == host]
+        return {digest_of(each): each.priority for each in sorted(asked, key=lambda each: each.priority)}
+
+    async def arrived(self, host: str, digests: Collection[str]) -> None:
+        """Those of the games of *host* that lie in these files are copied out."""
+        for each in await self._games.all():
+            if each.host == host and digest_of(each) in digests:
+                await self._games.delete(each.game_id)
 
     async def done(self, game_id: str) -> bool:
         return await self._games.delete(game_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -52,13 +52,21 @@ async def at_risk(plane: DataPlane, host: str) -> list[Artifact]:
 
 
 async def evacuate(
-    plane: DataPlane, host: str, *, deadline_s: float, priority: str = "critical"
+    plane: DataPlane,
+    host: str,
+    *,
+    deadline_s: float,
+    priority: str = "critical",
+    first: Mapping[str, int] | None = None,
 ) -> Evacuated:
     """Copy what is at risk on *host* to nodes that stay, until *deadline_s* of the monotonic clock.
 
-    What one node did not take is offered to the next; only receipts count.
+    What one node did not take is offered to the next; only receipts count. *first* are the digests that go
+    before all others, by how urgent they are.
     """
-    every = {artifact.digest: artifact for artifact in await at_risk(plane, host)}
+    urgent = first or {}
+    order = sorted(await at_risk(plane, host), key=lambda each: -urgent.get(each.digest, -1))
+    every = {artifact.digest: artifact for artifact in order}
     left, used, errors = dict(every), list[str](), list[str]()
     for target in _targets(plane, host):
         if not left:

@@ -1,8 +1,8 @@
 """Files that an event names by their path: taken in only from folders that the settings name, once each.
 
 An event may come from anybody who can publish one, so a path in it must not become a read of any file of this
-machine. What lies in `RINGRIFT_INTAKE_DIRS` is read, checked and sealed under its hash; the same file offered
-again, under whatever name, is the same artifact and changes nothing.
+machine. What lies in `RINGRIFT_INTAKE_FOLDERS` is read, checked and sealed under its hash; the same file
+offered again, under whatever name, is the same artifact and changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ringrift.foreign_files.paths import check_name, open_regular
 
 log = structlog.get_logger()
 
-VARIABLE = "RINGRIFT_INTAKE_DIRS"
+VARIABLE = "RINGRIFT_INTAKE_FOLDERS"
 VERIFIER = "intake"
 
 
@@ -37,7 +37,7 @@ async def take_offered(
     """
     if config:
         check_name("config", config)
-    given, folders = Path(path), plane.settings.intake_dirs
+    given, folders = Path(path), plane.settings.intake_folders
     with await asyncio.to_thread(_opened, given, folders) as file:
         # Through the descriptor: whatever the path leads to by now, this is the file that was looked at.
         inside = Path(f"/proc/self/fd/{file.fileno()}")

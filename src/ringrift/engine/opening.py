@@ -25,6 +25,7 @@ __all__ = [
     "close_data_folder",
     "close_engine",
     "engine_at",
+    "existing_engine",
     "get_engine",
     "get_engine_blocking",
     "memory_engine",
@@ -131,6 +132,13 @@ async def get_engine() -> Engine:
     shared = shared_engine()
     engine = shared.peek()
     return await asyncio.to_thread(shared.get) if engine is None else engine
+
+
+async def existing_engine() -> Engine | None:
+    """Return this process's engine; None where no run was ever, because looking never makes a store."""
+    if shared_engine().peek() is None and not await asyncio.to_thread(get_settings().coordinator_db.exists):
+        return None
+    return await get_engine()
 
 
 def get_engine_blocking() -> Engine:

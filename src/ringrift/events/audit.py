@@ -2,18 +2,20 @@
 
 `audit` compares the live registrations with the catalog. An event may lack one side only for a reason that
 a person accepts: the component that is meant to be there belongs to a capability that is not built yet, or
-the event is internal. Whatever lacks a side without such a reason makes the report not `ok`.
+the event is internal. Whatever lacks a side without such a reason makes the report not `ok`. What is declared
+may still never happen: beside it stands when each event was last seen sent and received in a data folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from ringrift.capabilities import capability
 from ringrift.events.catalog import CATALOG, COMPONENTS, EventSpec
+from ringrift.events.last_seen import LastSeen
 from ringrift.events.normalization import normalize_event_type
 
 INTERNAL = "internal: needs no consumer"
@@ -43,12 +45,13 @@ class Wiring:
     """Who really sends and who really hears each event, by canonical name.
 
     `crossing` holds the events that the live router sends to other processes; None means those of the
-    catalog.
+    catalog. `elsewhere` are the components that a default run does not start.
     """
 
     emitters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     crossing: frozenset[str] | None = None
+    elsewhere: frozenset[str] = frozenset()
 
     @classmethod
     def collect(
@@ -57,6 +60,7 @@ class Wiring:
         *,
         subscriptions: Iterable[tuple[Any, str]] | None = None,
         crossing: Iterable[Any] | None = None,
+        elsewhere: Iterable[str] = (),
     ) -> Wiring:
         """Put declarations together, in any spelling.
 
@@ -70,6 +74,7 @@ class Wiring:
             emitters=_by_event((event, item.name) for item in declared for event in item.emits),
             subscriptions=_by_event(subscriptions),
             crossing=None if crossing is None else frozenset(map(normalize_event_type, crossing)),
+            elsewhere=frozenset(elsewhere),
         )
 
 
@@ -77,6 +82,7 @@ class WiringState(StrEnum):
     """How an event is wired."""
 
     CONNECTED = "connected"
+    OTHER_PROFILE = "other profile"  # connected, but nobody who sends it runs by default
     ORPHAN = "orphan"  # sent, and nobody hears it
     DEAD_SUBSCRIPTION = "dead subscription"  # heard, and nobody sends it
     PLANNED = "planned"  # neither yet
@@ -94,6 +100,7 @@ class AuditEntry:
     accepted: bool
     emitters: tuple[str, ...] = ()
     subscribers: tuple[str, ...] = ()
+    seen: LastSeen = LastSeen()  # in the data folder that was asked about
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -103,6 +110,8 @@ class AuditEntry:
             "accepted": self.accepted,
             "emitters": list(self.emitters),
             "subscribers": list(self.subscribers),
+            "last_sent_s": self.seen.sent_s,
+            "last_received_s": self.seen.received_s,
         }
 
 
@@ -140,10 +149,18 @@ class AuditReport:
         }
 
 
-def audit(wiring: Wiring, catalog: Mapping[str, EventSpec] = CATALOG) -> AuditReport:
-    """Judge a wiring against the catalog."""
+def audit(
+    wiring: Wiring,
+    catalog: Mapping[str, EventSpec] = CATALOG,
+    *,
+    seen: Mapping[str, LastSeen] | None = None,
+) -> AuditReport:
+    """Judge a wiring against the catalog; *seen* adds when each event was last sent and received."""
     used = wiring.emitters.keys() | wiring.subscriptions.keys()
-    entries = [_judge(spec, wiring) for spec in catalog.values()]
+    times = seen or {}
+    entries = [
+        replace(_judge(spec, wiring), seen=times.get(spec.name, LastSeen())) for spec in catalog.values()
+    ]
     entries += [_unknown(name, wiring) for name in sorted(used - catalog.keys())]
     kept_home = [
         AuditEntry(spec.name, WiringState.UNWIRED, "has high impact and stays in its process", accepted=False)
@@ -158,8 +175,10 @@ def _judge(spec: EventSpec, wiring: Wiring) -> AuditEntry:
     emitters = wiring.emitters.get(spec.name, ())
     subscribers = wiring.subscriptions.get(spec.name, ())
     if emitters and subscribers:
-        reason = f"sent by {', '.join(emitters)}; heard by {', '.join(subscribers)}"
-        state, accepted = WiringState.CONNECTED, True
+        awake = [name for name in emitters if name not in wiring.elsewhere]
+        sent = f"sent by {', '.join(awake)}" if awake else f"sent only where {' or '.join(emitters)} runs"
+        reason, accepted = f"{sent}; heard by {', '.join(subscribers)}", True
+        state = WiringState.CONNECTED if awake else WiringState.OTHER_PROFILE
     elif emitters:
         state = WiringState.ORPHAN
         reason, accepted = _why_unheard(spec)
@@ -205,20 +224,22 @@ def _why_unsent(spec: EventSpec) -> tuple[str, bool]:
     return f"{', '.join(built)} should send it and does not", False
 
 
-def audit_rows(report: AuditReport, *, everything: bool = False) -> list[tuple[str, str, str]]:
-    """Return (state, event, reason) for a table: what is not simply connected or planned, worst first."""
+def audit_entries(report: AuditReport, *, everything: bool = False) -> list[AuditEntry]:
+    """What a table shows: all that is not simply connected or planned, worst first."""
     quiet = {WiringState.CONNECTED, WiringState.PLANNED}
     shown = [entry for entry in report.events if everything or entry.state not in quiet]
     shown += report.unmapped_high_impact
     shown.sort(key=lambda entry: (entry.accepted, entry.state, entry.name))
-    return [(entry.state.value, entry.name, entry.reason) for entry in shown]
+    return shown
 
 
 def audit_summary(report: AuditReport) -> str:
     """Return one line: how many events, and how many of each trouble."""
     connected = sum(entry.state is WiringState.CONNECTED for entry in report.events)
+    happened = sum(entry.seen.sent_s is not None for entry in report.events)
     return (
-        f"{len(report.events)} events, {connected} connected, {len(report.orphans)} orphans, "
+        f"{len(report.events)} events, {connected} connected, {happened} seen sent in this folder, "
+        f"{len(report.orphans)} orphans, "
         f"{len(report.dead_subscriptions)} dead subscriptions, "
         f"{len(report.unmapped_high_impact)} unmapped of high impact; "
         f"{len(report.failures)} without an accepted reason"

@@ -21,6 +21,7 @@ from ringrift.events.cursor_book import CursorBook, Reader
 from ringrift.events.cursors import Cursor
 from ringrift.events.dispatch import Dispatcher
 from ringrift.events.event_wire import decode_body, from_log, session_of, to_log
+from ringrift.events.last_seen import LastSeen, SeenKeeper
 from ringrift.events.log_seat import Identity, LogSeat
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Delivery, Subscription, SubscriptionTable
@@ -55,6 +56,7 @@ class CrossProcess:
         self._arrive, self._runtime, self._retry_s = arrive, runtime, retry_s
         self._backlog_s, self._strict = settings.event_backlog, settings.event_validation_strict
         self._session, self._is_ending = runtime.new_id(), is_ending
+        self._keeper: SeenKeeper | None = None
         self._log: EventLog | None = None
         self._identity: Identity | None = None
         self._book: CursorBook | None = None
@@ -75,6 +77,11 @@ class CrossProcess:
         self._failed_s: float | None = None
         self._degraded = False
 
+    def keep_last_seen(self, last_seen: Callable[[], Mapping[str, LastSeen]]) -> None:
+        """Write down now and then what *last_seen* says."""
+        if self._seat.open_kv is not None:
+            self._keeper = SeenKeeper(last_seen, self._seat.open_kv, self._runtime)
+
     @property
     def instance(self) -> str:
         """The name of this process, "" before it was asked for."""
@@ -94,6 +101,8 @@ class CrossProcess:
     async def append(self, event: RouterEvent, targets: Sequence[Subscription]) -> bool:
         """Store an event durably; False if its id was stored before. Raises if it cannot be stored."""
         entry = to_log(event, session=self._session, strict=self._strict)
+        if self._keeper is not None and self._keeper.is_due:
+            await self._keeper.keep()  # first: whoever is cancelled in it has not published yet
         event_log = await self._open()
         if self._table.crossing():
             await self._ready(event_log)
@@ -211,6 +220,8 @@ class CrossProcess:
     async def close(self) -> None:
         """Record every position and let go of the identity. The next use takes it again."""
         await self._finish_adopting()
+        if self._keeper is not None and self._log is not None:
+            await self._keeper.keep()
         book, self._book, self._log = self._book, None, None
         if book is not None:
             await book.pause()
@@ -297,6 +308,8 @@ class CrossProcess:
                 self._wake.clear()
                 book = await self._ready(await self._open())
                 hungry = self._hungry(book)
+                if self._keeper is not None and self._keeper.is_due:
+                    await self._keeper.keep()
                 if not await self._feed(book, hungry):
                     await self._wait(book, is_reading=bool(hungry))
                 self._degraded = False

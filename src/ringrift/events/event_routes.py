@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -11,6 +11,7 @@ from ringrift.engine.arguments import check_event_type, shown
 from ringrift.errors import ConfigError
 from ringrift.events.catalog import ALIASES, EventSpec
 from ringrift.events.normalization import resolve, resolve_alias
+from ringrift.events.subscriptions import Subscription
 from ringrift.events.validation import EventTypeValidator
 
 log = structlog.get_logger()
@@ -30,13 +31,16 @@ def check_parts(payload: Any, source: Any) -> None:
 class Route:
     """One event type, shared by all its spellings."""
 
-    __slots__ = ("count", "crosses", "name", "spec")
+    __slots__ = ("count", "crosses", "name", "reached", "received_s", "sent_s", "spec")
 
     def __init__(self, name: str, spec: EventSpec | None) -> None:
         self.name, self.spec = name, spec
         # The catalog decides; an event it does not have crosses unless its publisher says no.
         self.crosses = spec is None or spec.crosses
         self.count = 0
+        self.sent_s: float | None = None  # newest of this process
+        self.reached: Sequence[Subscription] = ()  # whom that one went to
+        self.received_s: float | None = None  # newest that came from another one
 
 
 class EventRoutes:
@@ -77,6 +81,10 @@ class EventRoutes:
 
     def counts(self) -> dict[str, int]:
         return {name: route.count for name, route in self._by_name.items() if route.count}
+
+    def of_catalog(self) -> list[Route]:
+        """The events of the catalog that were sent or came."""
+        return [route for route in self._by_name.values() if route.count and route.spec is not None]
 
     def clear(self) -> None:
         self._by_name.clear()

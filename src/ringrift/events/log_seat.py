@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ringrift.engine.instances import take_instance_slot
 from ringrift.engine.opening import get_engine
-from ringrift.engine.ports import EventLog
+from ringrift.engine.ports import EventLog, KeyValue
 from ringrift.events.delivery_notes import DeliveryNotes
 from ringrift.settings import Settings
 
@@ -31,6 +31,7 @@ class LogSeat:
 
     open_log: Callable[[], Awaitable[EventLog]]
     claim: Callable[[], Awaitable[Identity]]
+    open_kv: Callable[[], Awaitable[KeyValue]] | None = None  # where it is kept when events were last seen
 
 
 def process_seat(settings: Settings) -> LogSeat:
@@ -42,7 +43,10 @@ def process_seat(settings: Settings) -> LogSeat:
     async def claim() -> Identity:
         return await asyncio.to_thread(_claim, settings)
 
-    return LogSeat(open_log=open_log, claim=claim)
+    async def open_kv() -> KeyValue:
+        return (await get_engine()).kv
+
+    return LogSeat(open_log=open_log, claim=claim, open_kv=open_kv)
 
 
 def _claim(settings: Settings) -> Identity:

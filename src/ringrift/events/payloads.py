@@ -112,7 +112,7 @@ class PayloadOfCheckpointLoaded(TypedDict):
 
     config_key: str
     checkpoint_path: str
-    epoch: int
+    epoch: NotRequired[int | None]
     step: NotRequired[int | None]
 
 
@@ -121,7 +121,7 @@ class PayloadOfCheckpointSaved(TypedDict):
 
     config_key: str
     checkpoint_path: str
-    epoch: int
+    epoch: NotRequired[int | None]
     step: NotRequired[int | None]
     metrics: NotRequired[dict[str, Any] | None]
 
@@ -1294,6 +1294,7 @@ class PayloadOfPerPrioritiesUpdated(TypedDict):
 
     config_key: str
     samples_updated: int
+    priorities: NotRequired[dict[str, float] | None]
 
 
 class PayloadOfPlateauDetected(TypedDict):
@@ -1893,7 +1894,7 @@ class PayloadOfTrainingCompleted(TypedDict):
     success: bool
     model_path: str
     model_id: NotRequired[str | None]
-    epochs: NotRequired[int | None]
+    epochs: NotRequired[float | None]
     train_loss: NotRequired[float | None]
     val_loss: NotRequired[float | None]
     samples_trained: NotRequired[int | None]
@@ -1907,12 +1908,12 @@ class PayloadOfTrainingEarlyStopped(TypedDict):
     """TRAINING_EARLY_STOPPED."""
 
     config_key: str
-    epoch: int
+    epoch: NotRequired[int | None]
     best_loss: float
-    final_loss: float
+    final_loss: NotRequired[float | None]
     best_elo: NotRequired[float | None]
     reason: str
-    epochs_without_improvement: int
+    epochs_without_improvement: NotRequired[int | None]
 
 
 class PayloadOfTrainingFailed(TypedDict):
@@ -1931,7 +1932,7 @@ class PayloadOfTrainingLossAnomaly(TypedDict):
     """TRAINING_LOSS_ANOMALY."""
 
     config_key: str
-    epoch: int
+    epoch: NotRequired[int | None]
     current_loss: float
     avg_loss: float
     anomaly_ratio: NotRequired[float | None]
@@ -1941,7 +1942,7 @@ class PayloadOfTrainingLossTrend(TypedDict):
     """TRAINING_LOSS_TREND."""
 
     config_key: str
-    epoch: int
+    epoch: NotRequired[int | None]
     trend: str
     current_loss: float
     previous_loss: float

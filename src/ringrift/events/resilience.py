@@ -1,7 +1,9 @@
 """An exception boundary around single handlers: time limit, metrics, failure events.
 
-The router isolates every handler already. This is for handlers that are called by something else, and for
-components that want limits and metrics of their own.
+For handlers of a program's own that something else than the router calls: a queue, a web hook, a timer. The
+product's handlers are subscriptions of the router, which isolates and times them itself and keeps what fails
+as a dead letter to try again; wrapped in this, a failure would be swallowed before the router sees it, so
+none of them is.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from ringrift.events.event_routes import EventRoutes, Route, check_parts
 from ringrift.events.failure_reports import DeadLetterSink, FailureReports
 from ringrift.events.failures import Failure
 from ringrift.events.handed_work import HandedWork
+from ringrift.events.last_seen import LastSeen
 from ringrift.events.normalization import delivered_as, resolve
 from ringrift.events.outcomes import Outcomes
 from ringrift.events.routed_event import EventSource, RouterEvent, current_event
@@ -91,6 +92,7 @@ class UnifiedEventRouter:
                 settings=around.settings,
                 retry_s=poll_interval,
             )
+            self._crossing.keep_last_seen(self.last_seen)
         self._failures.attach(self._crossing)
         self._reports = RouterReports(
             table=self._table,
@@ -223,13 +225,28 @@ class UnifiedEventRouter:
     ) -> Awaitable[None] | None:
         self._event_history.append(event)
         route.count += 1
+        route.sent_s, route.reached = event.timestamp, targets
         return self._dispatcher.begin(event, targets)
 
     def _arrive(self, event: RouterEvent) -> None:
         """Count an event of another process (or of an earlier run of this one)."""
         self._event_history.append(event)
-        self._routes.named(event.event_type, resolve(event.event_type)[1]).count += 1
+        route = self._routes.named(event.event_type, resolve(event.event_type)[1])
+        route.count += 1
+        if self._table.asking_for((route.name,)):
+            route.received_s = event.timestamp
         self._counters.by_origin[EventSource.CROSS_PROCESS] += 1
+
+    def last_seen(self) -> dict[str, LastSeen]:
+        """When each event of the catalog was last sent here, and last received by one who asked for it."""
+        found = {}
+        for route in self._routes.of_catalog():
+            # Whoever hears everything was not asked for it.
+            here = route.sent_s if any(each.event_types for each in route.reached) else None
+            found[route.name] = (
+                LastSeen(route.sent_s).merged(LastSeen(None, route.received_s)).merged(LastSeen(None, here))
+            )
+        return found
 
     # --- subscribing ----------------------------------------------------------------------------------
 

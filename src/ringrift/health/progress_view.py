@@ -12,10 +12,12 @@ import msgspec
 
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Corrupt
 
 RUN_STATUS_KEY = "learning/status"
+SILENT_S = 30.0  # the control process says how it is every second; after this it may be gone
 
 
 class RatingPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,3 +82,16 @@ async def read_run(kv: KeyValue) -> RunSeen | None:
         raise Corrupt(
             RUN_STATUS_KEY, found=f"this is no status ({error})", advice="Restart the run"
         ) from None
+
+
+async def seen_run() -> RunSeen | None:
+    """Return what the run in this data folder last said; None if there was none. Makes no store."""
+    engine = await existing_engine()
+    return None if engine is None else await read_run(engine.kv)
+
+
+def run_state(seen: RunSeen | None, now_s: float) -> str | None:
+    """Running, paused or stopped; None if nobody knows: no run ever said, or one fell silent unasked."""
+    if seen is None:
+        return None
+    return seen.state if seen.state == "stopped" or now_s - seen.at_s <= SILENT_S else None

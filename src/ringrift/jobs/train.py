@@ -292,6 +292,7 @@ class _Run:
         last = state.curve[-1]
         return {
             "steps": state.step,
+            "epochs": round(state.step / self._epochs.steps_per_epoch, 3),
             "best_step": state.best_step,
             "ended": state.ended or "all steps made",
             "rows": self._rows,

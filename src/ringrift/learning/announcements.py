@@ -8,7 +8,10 @@ How an attempt at a job went is told by its worker, and here only where no worke
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, cast
+
+import msgspec
 
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 from ringrift.learning.announcement_scene import Announcement, Scene, blob_path
@@ -32,9 +35,11 @@ from ringrift.learning.facts import (
     WorkerSetAside,
 )
 from ringrift.learning.records import ShardState
+from ringrift.learning.results import OUTSIDE
 from ringrift.learning.state import ConfigState, OpenJob, stage_of
+from ringrift.learning.trust import are_games_recalled
 
-QUALITY_WANTED = 0.5  # mean quality below which the documents speak of poor data
+PRIORITIES_MAX = 1_000  # shards that are named
 
 # Everything that `events_of` can return, for the wiring audit.
 ANNOUNCED = (
@@ -61,7 +66,6 @@ ANNOUNCED = (
     "PER_BUFFER_REBUILT",
     "PER_PRIORITIES_UPDATED",
     "PROMOTION_CANDIDATE",
-    "PROMOTION_FAILED",
     "PROMOTION_REJECTED",
     "PROMOTION_ROLLED_BACK",
     "PROMOTION_STARTED",
@@ -70,7 +74,6 @@ ANNOUNCED = (
     "SELFPLAY_TARGET_UPDATED",
     "TIER_PROMOTION",
     "TOURNAMENT_COMPLETED",
-    "TRAINING_BLOCKED_BY_QUALITY",
     "TRAINING_COMPLETED",
     "TRAINING_EARLY_STOPPED",
     "TRAINING_FAILED",
@@ -99,6 +102,8 @@ def events_of(fact: AnyFact, state: ConfigState) -> list[Announcement]:
 
 
 def _issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+    if fact.order.purpose == OUTSIDE:
+        return []  # whoever did it told it
     about = {"work_id": fact.job_id, "work_type": fact.kind, "config_key": scene.config}
     queued = {**about, "priority": fact.priority, "queue_depth": len(scene.state.open_jobs)}
     tell = ISSUED.get(stage_of(fact.kind, fact.order.purpose))
@@ -107,6 +112,8 @@ def _issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
 
 def _ended(scene: Scene, job: OpenJob, fact: JobEnded) -> list[Announcement]:
     about = {"work_id": job.job_id, "work_type": job.kind}
+    if job.order.purpose == OUTSIDE:
+        return []  # whoever did it told it
     if fact.cancelled:
         return [("WORK_CANCELLED", {**about, "reason": fact.error or "cancelled"})]
     report = fact.report
@@ -149,28 +156,29 @@ def _training_reset(scene: Scene, fact: TrainingReset) -> list[Announcement]:
     return [("TRAINING_ROLLBACK_COMPLETED", completed)]
 
 
-def _recalled(scene: Scene, _fact: Recalled) -> list[Announcement]:
-    """The weights of the recalled rows went to nothing, or came back."""
-    rows = scene.state.totals[f"rows {ShardState.RECALLED}"]
-    return [("PER_PRIORITIES_UPDATED", {"config_key": scene.config, "samples_updated": rows})]
+def _recalled(scene: Scene, fact: Recalled) -> list[Announcement]:
+    """How often the rows of the shards it is about are drawn from now on: never, or as before."""
+    state = scene.state
+    about = msgspec.structs.replace(fact, withdrawn=False)
+    shards = [each for each in state.shards.values() if are_games_recalled([about], each, state.unfinished)]
+    if not shards:
+        return []
+    drawn = {each.digest: 0.0 if each.state is ShardState.RECALLED else 1.0 for each in shards}
+    updated = {
+        "config_key": scene.config,
+        "samples_updated": sum(each.rows for each in shards),
+        "priorities": dict(islice(drawn.items(), PRIORITIES_MAX)),
+    }
+    return [("PER_PRIORITIES_UPDATED", updated)]
 
 
-def _blocked(scene: Scene, fact: Blocked) -> list[Announcement]:
-    if fact.stage == "train" and "quality" in fact.reason.lower():
-        payload = {
-            "config_key": scene.config,
-            "quality_score": scene.mean_quality(),
-            "threshold": QUALITY_WANTED,
-            "reason": fact.reason,
-        }
-        return [("TRAINING_BLOCKED_BY_QUALITY", payload)]
+def _blocked(_scene: Scene, _fact: Blocked) -> list[Announcement]:
+    """What waits and why is shown; those who hold something back tell it."""
     return []
 
 
-def _noted(scene: Scene, fact: Noted) -> list[Announcement]:
-    if fact.topic == "promotion_failed":
-        model = str(fact.details.get("model", scene.state.champion or ""))
-        return [("PROMOTION_FAILED", {"config_key": scene.config, "model_id": model, "error": fact.text})]
+def _noted(_scene: Scene, _fact: Noted) -> list[Announcement]:
+    """Whoever noted it tells it."""
     return []
 
 

@@ -23,15 +23,7 @@ from ringrift.learning.champions import ChampionPointers
 from ringrift.learning.diagnoses import STAGE as DIAGNOSE
 from ringrift.learning.diagnoses import keep_reported
 from ringrift.learning.effort import SELFPLAY, Effort
-from ringrift.learning.facts import (
-    SLOTS_TOPIC,
-    AnyFact,
-    Blocked,
-    JobIssued,
-    Noted,
-    WorkerSetAside,
-)
-from ringrift.learning.feedback_rules import velocity_per_hour
+from ringrift.learning.facts import SLOTS_TOPIC, AnyFact, Blocked, JobIssued, Noted, WorkerSetAside
 from ringrift.learning.high_water import ConfigMark
 from ringrift.learning.job_ends import ended_fact, without_report
 from ringrift.learning.ledger import Ledger, known_configs, quoted, remember_config
@@ -49,11 +41,11 @@ from ringrift.learning.snapshot import ConfigPlan, Snapshot
 from ringrift.learning.stages import CASCADE_TRAINING, LEVERS, is_stopped, stages_note
 from ringrift.learning.standing_requests import StandingRequests, changes_standing, tell_set_aside
 from ringrift.learning.state import STUDENTS, Block, ConfigState, OpenJob
-from ringrift.learning.trends_curves import RatingCurves
+from ringrift.learning.trends_curves import RatingCurves, config_view
 from ringrift.learning.worker_standing import SetAside
 from ringrift.runtime import Runtime
 from ringrift.work.safeguards import Safeguards
-from ringrift.work.shares import PREPARING, ConfigView, config_shares
+from ringrift.work.shares import PREPARING, config_shares
 from ringrift.work.stages import StageMembers
 from ringrift.work.supply_rules import slots_for
 from ringrift.work.worker_records import live_workers, own_capability
@@ -131,7 +123,7 @@ class Controller:
 
     def shares(self) -> dict[str, float]:
         """The share of self-play of each config."""
-        return config_shares([self._view(ledger.state) for ledger in self._ledgers.values()])
+        return config_shares([config_view(ledger.state, self.curves) for ledger in self._ledgers.values()])
 
     # --- start ---------------------------------------------------------------------------------------------
 
@@ -494,6 +486,18 @@ class Controller:
         await self._write(config, fact)
         await self._settle()
 
+    async def take_in_done(self, config: str, issued: JobIssued) -> None:
+        """Write down work that somebody did unasked, and what came of it: its item of the queue is done.
+
+        After a crash between the two facts the next start finds the job open and its item done.
+        """
+        ledger = self._ledgers[config]
+        await self._write(config, issued)
+        job, item = ledger.state.open_jobs[issued.job_id], await self._engine.queue.get(issued.job_id)
+        assert item is not None
+        await self._write(config, ended_fact(ledger.state, job, item, at_s=self._runtime.now_s()))
+        await self._settle()
+
     async def _write(self, config: str, fact: AnyFact) -> None:
         ledger = self._ledgers[config]
         await ledger.append(fact)
@@ -509,18 +513,6 @@ class Controller:
     def _snapshot(self, state: ConfigState) -> Snapshot:
         paused = self._pauses_read.why_paused(state.config)
         return outlook(state, self.rules, self.curves, now_s=self._runtime.now_s(), paused=paused)
-
-    def _view(self, state: ConfigState) -> ConfigView:
-        curve = self.curves.of(state)
-        pace = velocity_per_hour(curve)
-        return ConfigView(
-            config=state.config,
-            rating=curve[-1].rating if curve else None,
-            rate_per_hour=None if pace is None else pace[0],
-            rate_error=0.0 if pace is None else pace[1],
-            hours_served=sum(state.served_s.values()) / 3600,
-            weight=self.curves.feedback(state).weight,
-        )
 
 
 def _elsewhere(worker: str, why: SetAside, *, at_s: float) -> WorkerSetAside:

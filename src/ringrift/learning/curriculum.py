@@ -19,7 +19,7 @@ from ringrift.learning.curriculum_weights import (
     load_curriculum_weights,
 )
 from ringrift.learning.signals_face import ListeningCoordinator, Told
-from ringrift.learning.signals_source import Situation
+from ringrift.learning.signals_source import Situation, Situations
 from ringrift.learning.state import ConfigState
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
@@ -69,7 +69,6 @@ class _Told:
     """What was said of one config."""
 
     tier: str | None = None
-    exploration: float = 1.0
     mastered: set[tuple[str, str]] = field(default_factory=set)  # model, opponent
 
 
@@ -81,7 +80,6 @@ class CurriculumIntegration(ListeningCoordinator):
         "CURRICULUM_ADVANCED",
         "CURRICULUM_REBALANCED",
         "CURRICULUM_UPDATED",
-        "EXPLORATION_BOOST",
         "OPPONENT_MASTERED",
         "WEIGHT_UPDATED",
     )
@@ -109,19 +107,19 @@ class CurriculumIntegration(ListeningCoordinator):
         for config, situation in situations.items():
             memory = self._told.setdefault(config, _Told())
             told += _advanced(situation, memory, trigger) + _mastered(situation.state, memory)
-            told += _explored(situation, memory)
         stale = self._runtime.now_s() - self._written_s > WRITE_S
         if stale or self._weights is weights:
             await self._write(weights)
         await self.tell(told)
 
     def weights(self) -> dict[str, float]:
-        """The weights now; {} while no run is open here."""
-        return curriculum_weights({config: each.share for config, each in self._situations.all().items()})
+        """The weights now; {} while there is no run."""
+        return _weights(self._answers)
 
     def get_metrics(self) -> dict[str, Any]:
+        """Of the run in this process: health is asked often, and must not wait for the store."""
         tiers = {config: told.tier for config, told in self._told.items()}
-        return {**super().get_metrics(), "weights": self.weights(), "tiers": tiers}
+        return {**super().get_metrics(), "weights": _weights(self._situations), "tiers": tiers}
 
     async def _write(self, weights: Mapping[str, float]) -> None:
         await asyncio.to_thread(export_curriculum_weights, weights, self._path, runtime=self._runtime)
@@ -149,6 +147,10 @@ class CurriculumIntegration(ListeningCoordinator):
         return told
 
 
+def _weights(situations: Situations) -> dict[str, float]:
+    return curriculum_weights({config: each.share for config, each in situations.all().items()})
+
+
 def _advanced(situation: Situation, memory: _Told, trigger: str) -> list[Told]:
     """A champion in a higher tier than the one before."""
     rating = situation.curve[-1].rating if situation.curve else None
@@ -163,17 +165,6 @@ def _advanced(situation: Situation, memory: _Told, trigger: str) -> list[Told]:
 def _rank(tier: str) -> int:
     order = [UNRATED, "beginner", *(name for _, name in reversed(TIERS))]
     return order.index(tier)
-
-
-def _explored(situation: Situation, memory: _Told) -> list[Told]:
-    """A plateau asks for other games: that is a matter of the curriculum too."""
-    found = situation.feedback.plateau
-    wanted = 1.0 if found is None else found.exploration
-    before, memory.exploration = memory.exploration, wanted
-    if found is None or wanted <= before:
-        return []
-    boost = {"boost_factor": wanted, "reason": found.reason}
-    return [("EXPLORATION_BOOST", {"config_key": situation.state.config, **boost})]
 
 
 def _mastered(state: ConfigState, memory: _Told) -> list[Told]:

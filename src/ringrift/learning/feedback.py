@@ -11,7 +11,7 @@ from ringrift.learning.curriculum import (
     wire_curriculum_events,
 )
 from ringrift.learning.feedback_architecture import ArchitectureFeedback, architecture_weights
-from ringrift.learning.feedback_gauntlet import GauntletAdvice, GauntletFeedbackController, gauntlet_advice
+from ringrift.learning.feedback_gauntlet import GauntletFeedbackController
 from ringrift.learning.feedback_loop import FeedbackLoopController, get_feedback_loop_controller
 from ringrift.learning.feedback_rules import (
     NEUTRAL,
@@ -32,7 +32,6 @@ __all__ = [
     "FeedbackLoopController",
     "FeedbackSignal",
     "FeedbackSignals",
-    "GauntletAdvice",
     "GauntletFeedbackController",
     "Momentum",
     "SignalType",
@@ -40,7 +39,6 @@ __all__ = [
     "architecture_weights",
     "export_curriculum_weights",
     "feedback",
-    "gauntlet_advice",
     "get_curriculum_integration",
     "get_curriculum_weight",
     "get_feedback_loop_controller",

@@ -1,16 +1,15 @@
-"""GAUNTLET_FEEDBACK: what results against the baselines ask for.
+"""GAUNTLET_FEEDBACK: which multipliers of the plan the results against baselines set, told on change.
 
-The effect on the plan is part of `feedback_rules.feedback`; this daemon tells it, once per change.
+The rule itself is part of `feedback_rules.feedback`: a player that is weak against random gets more games,
+one that is strong against the heuristic plays with less noise.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import msgspec
-
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.feedback_rules import STRONG_VS_HEURISTIC, Gauntlet, gauntlet_of
+from ringrift.learning.feedback_rules import NEUTRAL, Feedback
 from ringrift.learning.signals_face import Told
 from ringrift.learning.signals_source import Situation, Situations
 from ringrift.learning.situation_daemons import EvaluationWatcher
@@ -19,28 +18,7 @@ from ringrift.status import HealthCheckResult
 
 INTERVAL_S = 300.0
 COOLDOWN_S = 300.0
-EXTRA_GAMES = 5_000
-
-
-class GauntletAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a result against the baselines asks for."""
-
-    temperature: float = 1.0  # multiplier
-    quality_bar: float = 0.0  # added
-    extra_games: int = 0
-    epochs: float = 1.0  # multiplier
-    reason: str = ""
-
-
-def gauntlet_advice(result: Gauntlet) -> GauntletAdvice:
-    """Weakness comes first: a player that loses to random has nothing to refine."""
-    if result.vs_random is not None and result.vs_random < result.weak_below:
-        reason = f"{result.vs_random:.0%} against random, below {result.weak_below:.0%}"
-        return GauntletAdvice(extra_games=EXTRA_GAMES, epochs=1.5, reason=reason)
-    if result.vs_heuristic is not None and result.vs_heuristic > STRONG_VS_HEURISTIC:
-        reason = f"{result.vs_heuristic:.0%} against the heuristic, above {STRONG_VS_HEURISTIC:.0%}"
-        return GauntletAdvice(temperature=0.8, quality_bar=0.05, reason=reason)
-    return GauntletAdvice()
+_PARAMS = ("exploration", "weight")
 
 
 class GauntletFeedbackController(EvaluationWatcher):
@@ -48,7 +26,7 @@ class GauntletFeedbackController(EvaluationWatcher):
 
     capability: ClassVar[str] = "training_feedback"
     plans_as = "gauntlet_feedback"
-    emits: ClassVar[tuple[str, ...]] = ("HYPERPARAMETER_UPDATED", "SELFPLAY_TARGET_UPDATED")
+    emits: ClassVar[tuple[str, ...]] = ("HYPERPARAMETER_UPDATED",)
 
     def __init__(
         self,
@@ -61,43 +39,33 @@ class GauntletFeedbackController(EvaluationWatcher):
         super().__init__(
             "gauntlet_feedback", interval_s=interval_s, router=router, runtime=runtime, situations=situations
         )
-        self._advice: dict[str, GauntletAdvice] = {}
+        self._told: dict[str, Feedback] = {}
         self._told_s: dict[str, float] = {}
 
     async def _look(self, situation: Situation) -> None:
         config, now_s = situation.state.config, self._runtime.now_s()
-        before = self._advice.get(config, GauntletAdvice())
-        advice = gauntlet_advice(gauntlet_of(situation.state))
-        if now_s - self._told_s.get(config, float("-inf")) < COOLDOWN_S or _same(before, advice):
+        before, found = self._told.get(config, NEUTRAL), situation.feedback
+        held_back = now_s - self._told_s.get(config, float("-inf")) < COOLDOWN_S
+        if held_back or before.by_gauntlet == found.by_gauntlet:
             return
-        self._advice[config], self._told_s[config] = advice, now_s
-        for name, payload in _events(config, before, advice):
+        self._told[config], self._told_s[config] = found, now_s
+        for name, payload in _events(config, before, found):
             await self.router.publish(name, payload, self.name)
 
-    def advice(self, config_key: str) -> GauntletAdvice:
-        situation = self._situations.get(config_key)
-        return GauntletAdvice() if situation is None else gauntlet_advice(gauntlet_of(situation.state))
-
     def health_check(self) -> HealthCheckResult:
-        reasons = {config: advice.reason for config, advice in self._advice.items() if advice.reason}
-        return super().health_check().with_details(advice=reasons)
+        in_force = {config: found.by_gauntlet for config, found in self._told.items() if found.by_gauntlet}
+        return super().health_check().with_details(in_force=in_force)
 
 
-def _same(before: GauntletAdvice, now: GauntletAdvice) -> bool:
-    """Whether it asks for the same, whatever the exact rate."""
-    return msgspec.structs.replace(before, reason="") == msgspec.structs.replace(now, reason="")
-
-
-def _events(config: str, before: GauntletAdvice, now: GauntletAdvice) -> list[Told]:
+def _events(config: str, before: Feedback, now: Feedback) -> list[Told]:
+    """Each multiplier that the baselines set, or no longer set, with the value that is in force."""
     told: list[Told] = []
-    reason = now.reason or "results against the baselines are as expected"
-    for param in ("temperature", "epochs", "quality_bar"):
-        old, new = getattr(before, param), getattr(now, param)
-        if old != new:
-            values = {"param_name": param, "old_value": old, "new_value": new}
-            about = {"config_key": config, "optimizer": "gauntlet", "reason": reason}
-            told.append(("HYPERPARAMETER_UPDATED", {**about, **values}))
-    if now.extra_games and not before.extra_games:
-        wanted = {"extra_games": now.extra_games, "priority": "high", "reason": reason}
-        told.append(("SELFPLAY_TARGET_UPDATED", {"config_key": config, **wanted}))
+    for param in _PARAMS:
+        if before.by_gauntlet.get(param) == now.by_gauntlet.get(param):
+            continue
+        sets = param in now.by_gauntlet
+        reason = "; ".join(now.reasons) if sets else "results against the baselines are as expected"
+        values = {"old_value": getattr(before, param), "new_value": getattr(now, param)}
+        about = {"config_key": config, "param_name": param, "optimizer": "gauntlet", "reason": reason}
+        told.append(("HYPERPARAMETER_UPDATED", {**about, **values}))
     return told

@@ -1,7 +1,7 @@
-"""FEEDBACK_LOOP: tells what the results of each config ask for, when that changes.
+"""FEEDBACK_LOOP: tells what the results of each config changed in its plan, when that changes.
 
-The feedback itself is `feedback_rules.feedback`, which the plan uses too. This daemon says it aloud: as
-events, as signals, and to whoever asks `get_feedback`.
+The feedback itself is `feedback_rules.feedback`, which the plan uses too. This daemon tells the values that
+are in force: as events, and to whoever asks `get_feedback`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
+
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.feedback_rules import NEUTRAL, Feedback
 from ringrift.learning.freshness_view import freshness_of
-from ringrift.learning.quality_scores import QualityView, passes_gate, quality_of
+from ringrift.learning.quality_scores import passes_gate, quality_of
 from ringrift.learning.signals import FeedbackSignals, get_feedback_signals, read_signal
 from ringrift.learning.signals_face import Told, heard_by
 from ringrift.learning.signals_source import Situation, Situations, get_situations
@@ -28,9 +30,6 @@ INTERVAL_S = 30.0
 COOLDOWN_S = 300.0
 CHANGE_MIN = 0.05
 SOURCE = "feedback_loop"
-# What a quality score does to the number of games, as the documents have it.
-_BUDGETS = ((0.3, 1.5), (0.5, 1.3), (0.7, 1.0))
-_BUDGET_GOOD = 0.9
 
 
 @dataclass(slots=True)
@@ -39,7 +38,8 @@ class _Said:
 
     feedback: Feedback = NEUTRAL
     at_s: float = float("-inf")
-    budget: float | None = None
+    budget: float = 1.0
+    penalty: float = 0.0
     asked_for_check: bool = False
 
 
@@ -55,6 +55,7 @@ class FeedbackLoopController(StageDaemon):
         "HYPERPARAMETER_UPDATED",
         "QUALITY_CHECK_REQUESTED",
         "QUALITY_FEEDBACK_ADJUSTED",
+        "QUALITY_PENALTY_APPLIED",
     )
 
     def __init__(
@@ -95,26 +96,26 @@ class FeedbackLoopController(StageDaemon):
         config = situation.state.config
         said = self._said.setdefault(config, _Said())
         told = _quality_events(situation, said)
-        now_s = self._runtime.now_s()
-        if now_s - said.at_s >= COOLDOWN_S and worth_telling(said.feedback, situation.feedback):
-            told += feedback_events(config, said.feedback, situation.feedback)
-            said.feedback, said.at_s = situation.feedback, now_s
+        now_s, found = self._runtime.now_s(), in_force(situation)
+        if now_s - said.at_s >= COOLDOWN_S and worth_telling(said.feedback, found):
+            told += feedback_events(config, said.feedback, found)
+            said.feedback, said.at_s = found, now_s
         for name, payload in told:
             await self.router.publish(name, payload, self.name)
 
     # --- what it knows --------------------------------------------------------------------------------------
 
     def get_feedback(self, config_key: str) -> Feedback:
-        """What the results of *config_key* ask for now; neutral for a config that does not run here."""
+        """What is in force for *config_key* by its results; neutral for a config that does not run here."""
         situation = self._situations.get(config_key)
-        return NEUTRAL if situation is None else situation.feedback
+        return NEUTRAL if situation is None else in_force(situation)
 
     def get_summary(self) -> dict[str, dict[str, Any]]:
         """The feedback of every config, with its reasons, and how fresh its games are."""
         now_s = self._runtime.now_s()
         return {
             config: {
-                **situation.feedback.numbers(),
+                **in_force(situation).numbers(),
                 "freshness": freshness_of(situation.state, now_s=now_s).reason,
                 "intensity": situation.feedback.intensity.word,
                 "momentum": situation.feedback.momentum.value,
@@ -126,6 +127,11 @@ class FeedbackLoopController(StageDaemon):
     def health_check(self) -> HealthCheckResult:
         details = {"configs": self.get_summary(), "signals": self.signals.total}
         return super().health_check().with_details(**details)
+
+
+def in_force(situation: Situation) -> Feedback:
+    """The feedback as the plan goes by it: the price of a row changes only where the rules let it."""
+    return msgspec.structs.replace(situation.feedback, steps_per_row=situation.state.price)
 
 
 def worth_telling(before: Feedback, now: Feedback) -> bool:
@@ -157,32 +163,28 @@ def feedback_events(config: str, before: Feedback, now: Feedback) -> list[Told]:
 
 
 def _quality_events(situation: Situation, said: _Said) -> list[Told]:
-    """The part of a quality score in the number of games, and a second look at games that are too poor."""
-    config, view = situation.state.config, quality_of(situation.state)
+    """What the quality of games changed in the plan, and a second look at games that are too poor."""
+    config, view, found = situation.state.config, quality_of(situation.state), situation.feedback
     if view.score is None:
         return []
     told: list[Told] = []
-    budget = budget_multiplier(view)
-    if budget != said.budget:
-        payload = {"config_key": config, "quality_score": view.score, "budget_multiplier": budget}
-        if said.budget is not None:
-            kind = "increase" if budget > said.budget else "decrease"
-            payload |= {"old_multiplier": said.budget, "adjustment_type": kind}
-        told.append(("QUALITY_FEEDBACK_ADJUSTED", payload))
-        said.budget = budget
+    if found.quality_budget != said.budget:
+        kind = "increase" if found.quality_budget > said.budget else "decrease"
+        budget = {"budget_multiplier": found.quality_budget, "old_multiplier": said.budget}
+        about = {"config_key": config, "quality_score": view.score, "adjustment_type": kind}
+        told.append(("QUALITY_FEEDBACK_ADJUSTED", {**about, **budget}))
+    if found.quality_penalty > said.penalty:
+        reason = f"the newest {view.games} games score {view.score:.2f}"
+        penalty = {"penalty": found.quality_penalty, "rate_multiplier": found.learning_rate}
+        about = {"config_key": config, "current_weight": found.weight, "reason": reason}
+        told.append(("QUALITY_PENALTY_APPLIED", {**about, **penalty}))
+    said.budget, said.penalty = found.quality_budget, found.quality_penalty
     low = not passes_gate(config, view)
     if low and not said.asked_for_check:
         reason = f"the newest games score {view.score:.2f}"
         told.append(("QUALITY_CHECK_REQUESTED", {"config_key": config, "reason": reason, "priority": "high"}))
     said.asked_for_check = low
     return told
-
-
-def budget_multiplier(view: QualityView) -> float:
-    """How many games to play for what good ones would need."""
-    if view.score is None:
-        return 1.0
-    return next((times for below, times in _BUDGETS if view.score < below), _BUDGET_GOOD)
 
 
 def get_feedback_loop_controller() -> FeedbackLoopController:

@@ -29,6 +29,7 @@ from ringrift.learning.stages import (
 from ringrift.learning.state import ConfigState
 from ringrift.learning.trends_plateaus import PlateauFinding, plateau
 from ringrift.learning.trends_windows import ANOMALY_SD, WINDOW_POINTS, deviation, fit_line
+from ringrift.work.scheduling_budget import quality_factor
 
 EXPLORATION_MIN, EXPLORATION_MAX = 0.8, 2.0
 SIMULATIONS_MIN, SIMULATIONS_MAX = 1.0, 1.5
@@ -47,6 +48,7 @@ MATCHES_SEEN = 400
 GAUNTLET_GAMES_MIN = 30
 STRONG_VS_HEURISTIC, WEAK_VS_RANDOM = 0.80, 0.70
 STREAK_ACCELERATED, STREAK_HOT = 3, 5
+LESS_NOISE = 0.8
 
 
 class Momentum(StrEnum):
@@ -106,6 +108,9 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True):
     learning_rate: float = 1.0
     steps_per_row: float = 1.0
     weight: float = 1.0  # of the config's share of self-play
+    quality_budget: float = 1.0  # the part of the weight that the quality of games has
+    quality_penalty: float = 0.0  # what poor games take from the learning rate
+    by_gauntlet: dict[str, float] = {}  # those of the multipliers that results against baselines set
     momentum: Momentum = Momentum.UNKNOWN
     plateau: PlateauFinding | None = None
     reasons: tuple[str, ...] = ()
@@ -157,10 +162,17 @@ def feedback(state: ConfigState, curve: Sequence[Curve] = ()) -> Feedback:
     rate = _RATES[intensity] if found is None else min(1.0, found.learning_rate)
     # More of the same steps does not end a plateau.
     steps = _STEPS[intensity] if found is None else min(1.0, _STEPS[intensity])
-    weight = _WEIGHTS[momentum] if found is None else max(_WEIGHTS[momentum], found.share)
+    is_poor = intensity is TrainingIntensity.REDUCED and found is None
+    budget = _quality_budget(quality, reasons)
+    if found is not None:
+        budget = max(1.0, budget)  # good games are no reason for fewer while nothing gets better
+    weight = budget * (_WEIGHTS[momentum] if found is None else max(_WEIGHTS[momentum], found.share))
+    by_gauntlet = {}
     if games.vs_random is not None and games.vs_random < games.weak_below:
-        weight = WEIGHT_MAX
+        weight = by_gauntlet["weight"] = WEIGHT_MAX
         reasons.append(f"only {games.vs_random:.0%} against random: more games")
+    if exploration == LESS_NOISE:
+        by_gauntlet["exploration"] = exploration
     if momentum not in (Momentum.UNKNOWN, Momentum.STABLE):
         reasons.append(f"ratings are {momentum.value}")
     if CURRICULUM_INTEGRATION in stops:
@@ -174,6 +186,9 @@ def feedback(state: ConfigState, curve: Sequence[Curve] = ()) -> Feedback:
         learning_rate=_between(RATE_MIN, rate, RATE_MAX),
         steps_per_row=_between(STEPS_MIN, steps, STEPS_MAX),
         weight=_between(WEIGHT_MIN, weight, WEIGHT_MAX),
+        quality_budget=budget,
+        quality_penalty=round(1.0 - rate, 4) if is_poor else 0.0,
+        by_gauntlet=by_gauntlet,
         momentum=momentum,
         plateau=found,
         reasons=tuple(reasons),
@@ -275,6 +290,16 @@ def _quality_level(quality: QualityView) -> TrainingIntensity:
     return TrainingIntensity.NORMAL if quality.score >= QUALITY_LOW else TrainingIntensity.REDUCED
 
 
+def _quality_budget(quality: QualityView, reasons: list[str]) -> float:
+    """Poor games ask for more of them; too few say nothing."""
+    if quality.games < QUALITY_GAMES_MIN:
+        return 1.0
+    budget = quality_factor(quality.score)
+    if budget > 1.0:
+        reasons.append(f"more games, as their quality is {quality.score:.2f}")
+    return budget
+
+
 def _exploration(
     state: ConfigState,
     curve: Sequence[Curve],
@@ -301,7 +326,7 @@ def _exploration(
         return wanted * (0.9 if promoted_in_a_row(state) else 1.0)
     if games.vs_heuristic is not None and games.vs_heuristic > STRONG_VS_HEURISTIC:
         reasons.append(f"{games.vs_heuristic:.0%} against the heuristic: less noise")
-        return 0.8
+        return LESS_NOISE
     return 1.0
 
 

@@ -60,6 +60,16 @@ def under_judgement(state: ConfigState) -> Model | None:
     return next(staged, None) or next(started, None) or next(iter(candidates), None)
 
 
+def waiting_for_verdict(state: ConfigState) -> int:
+    """How many candidates have played for their promotion and are not decided upon.
+
+    Those that have not may give way to a newer one, and wait for nothing.
+    """
+    candidates = open_candidates(state)
+    begun = _begun(state, candidates)
+    return sum(model.state is ModelState.STAGING or model.digest in begun for model in candidates)
+
+
 def _begun(state: ConfigState, candidates: Sequence[Model]) -> set[str]:
     """Those who have played for their promotion, or do so now."""
     playing = (job for job in state.open_of("evaluate") if job.order.purpose == promotion.PROMOTION)

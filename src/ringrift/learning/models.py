@@ -26,7 +26,7 @@ from ringrift.learning.models_view import (
 from ringrift.learning.ratings import rate
 from ringrift.learning.records import ModelState
 from ringrift.learning.signals_face import ListeningCoordinator, Told, heard_by
-from ringrift.learning.signals_source import Situations
+from ringrift.learning.signals_source import RunningLoop, Situations
 from ringrift.learning.state import ConfigState
 from ringrift.runtime import Runtime
 
@@ -64,7 +64,7 @@ _ABOUT = ("elo", "new_elo", "severity", "reason", "error", "gate", "decision", "
 
 
 class ModelLifecycleCoordinator(ListeningCoordinator):
-    """Knows every model of the runs of this process."""
+    """Knows every model of the run, whichever process that runs in."""
 
     component: ClassVar[str] = "model_coordinator"
     emits: ClassVar[tuple[str, ...]] = ("MODEL_SYNC_REQUESTED", "MODEL_UPDATED", "REGISTRY_UPDATED")
@@ -91,9 +91,10 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
     ) -> list[ModelRecord]:
         """All models, or those of one config or one state, oldest first."""
         wanted = None if state is None else ModelState(state)
+        run = self._answers.run()
         return [
             record
-            for config in self._states(config_key)
+            for config in _states(run, config_key)
             for record in self._records(config)
             if wanted in (None, record.state)
         ]
@@ -126,12 +127,12 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         return None if found is None else found.model_id
 
     def get_stats(self) -> LifecycleStats:
-        return lifecycle_stats({state.config: state for state in self._states(None)})
+        """The models of the run, counted; every count is None where there is no run."""
+        return _stats(self._answers.run())
 
     def _states(self, config_key: str | None) -> list[ConfigState]:
-        loop = self._situations.loop
-        configs = [] if loop is None else loop.configs()
-        return [loop.state(config) for config in configs if loop is not None and config_key in (None, config)]
+        """Of the run in this process: what an event asks for is done where the loop runs."""
+        return _states(self._situations.loop, config_key)
 
     def _records(self, state: ConfigState) -> Iterable[ModelRecord]:
         """Students are the last, and then what is in training, which has no hash yet."""
@@ -146,6 +147,8 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         if model:
             self._remember(model, event_type, payload)
         action = _ACTIONS.get(event_type)
+        if action == "registered" and self._is_unknown(model):
+            return  # somebody says so; the run has no such model
         if action is not None:
             await self.tell(_registry_events(action, model, payload))
         if action in _SETTLES:
@@ -153,6 +156,9 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
                 await self._archive(state)
         if action is not None:
             await self._tell_archived()
+
+    def _is_unknown(self, model: str) -> bool:
+        return not any(state.player(model) for state in self._states(None))
 
     async def _archive(self, state: ConfigState) -> None:
         """Whenever the champion changed, put away what is far below it; the rest the plan does by itself."""
@@ -191,7 +197,22 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
     # --- what it says about itself ------------------------------------------------------------------------
 
     def get_metrics(self) -> dict[str, Any]:
-        return {**super().get_metrics(), **self.get_stats().to_dict()}
+        """Of the run in this process: health is asked often, and must not wait for the store."""
+        return {**super().get_metrics(), **_stats(self._situations.loop).to_dict()}
+
+    def get_status(self) -> dict[str, Any]:
+        return {**super().get_status(), **self.get_stats().to_dict()}
+
+
+def _states(run: RunningLoop | None, config_key: str | None) -> list[ConfigState]:
+    configs = [] if run is None else run.configs()
+    return [run.state(config) for config in configs if run is not None and config_key in (None, config)]
+
+
+def _stats(run: RunningLoop | None) -> LifecycleStats:
+    if run is None:
+        return LifecycleStats()
+    return lifecycle_stats({state.config: state for state in _states(run, None)})
 
 
 def _model_of(payload: Mapping[str, Any]) -> str:

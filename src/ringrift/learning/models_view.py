@@ -53,13 +53,13 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleStats:
-    """The models of the run, counted."""
+    """The models of the run, counted; None is what nobody knows, because there is no run."""
 
-    total_models: int = 0
+    total_models: int | None = None
     by_state: Mapping[str, int] = field(default_factory=dict)
-    promotions: int = 0
-    rollbacks: int = 0
-    rejections: int = 0
+    promotions: int | None = None
+    rollbacks: int | None = None
+    rejections: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,8 +1,8 @@
 """The pipeline orchestrator: where each config is between its games and its next champion.
 
-The plan moves configs on; this follows what is told, answers for it under the documents' names, and rings
-the loop's bell when something may have changed. With auto-trigger off the loop does not run, and nothing
-follows by itself.
+The plan moves configs on. This reads the state of the run, in whichever process that runs, and answers for it
+under the documents' names; what it hears is no state and only rings the loop's bell, because something may
+have changed. With auto-trigger off the loop does not run, and nothing follows by itself.
 """
 
 from __future__ import annotations
@@ -13,21 +13,35 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import existing_engine
 from ringrift.errors import ConfigError
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.progress_view import run_state, seen_run
 from ringrift.learning.announcing import SOURCE as LOOP
+from ringrift.learning.intake import (
+    REFUSALS,
+    FileIntake,
+    is_claim,
+    keep_refusal,
+    refused,
+    refused_claims,
+)
 from ringrift.learning.pipeline_records import (
-    ENTERED,
-    FAILED,
     IterationRecord,
-    PipelineBook,
     PipelineStage,
     StageTransition,
+    current_stage,
+    games_of,
+    iterations,
+    stage_seconds,
+    transitions,
 )
 from ringrift.learning.rules import LearningRules
-from ringrift.learning.signals_source import get_open_run
+from ringrift.learning.signals_source import RunAnswers, RunningLoop, Situations, get_open_run
+from ringrift.learning.state import ConfigState
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.work.scheduling_bell import get_bell
@@ -36,6 +50,8 @@ from ringrift.work.scheduling_notes import ConfigSignals
 
 NAME = "pipeline_orchestrator"
 PRESETS = ("small", "medium", "large")
+ANSWER_S = 10.0
+LOOP_STEP_S, LOOP_WAIT_STEPS = 0.5, 40
 STRAIN_S = 900.0  # a strain that nobody repeats is over after this time
 
 _STRAIN = frozenset({"BACKPRESSURE_ACTIVATED", "RESOURCE_CONSTRAINT_DETECTED"})
@@ -105,10 +121,11 @@ class DataPipelineOrchestrator(CoordinatorFace):
         *,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
+        situations: Situations | None = None,
     ) -> None:
         super().__init__(NAME, router=router, runtime=runtime)
         self.config = config or PipelineConfig()
-        self.book = PipelineBook()
+        self._answers = RunAnswers(situations)
         self.signals = ConfigSignals()
         self._strain: tuple[float, str] | None = None
 
@@ -118,17 +135,15 @@ class DataPipelineOrchestrator(CoordinatorFace):
         return get_settings().auto_trigger_pipeline if asked is None else asked
 
     def reactions(self) -> Mapping[str, Callback]:
-        """Every event is noted; some move a stage, ask for a transfer or tell a strain; all wake the loop."""
+        """Events are noted; some ask for a transfer or tell a strain; all but mere claims wake the loop."""
         return dict.fromkeys(heard_by(NAME), self._on_event)
 
     async def _on_event(self, event: RouterEvent) -> None:
         name, told = event.event_type, event.payload
+        if is_claim(event):
+            await self._take_in(event)
+            return
         self.signals.note(event)
-        config = str(told.get("config_key") or "")
-        if config and name in ENTERED and told.get("success") is not False:
-            self.book.enter(config, ENTERED[name], event.timestamp, told)
-        elif config and name in FAILED:
-            self.book.fail(config, FAILED[name], event.timestamp, str(told.get("error") or name))
         if name in _STRAIN:
             why = told.get("reason") or told.get("resource_type") or name
             self._strain = (self.runtime.now_s(), str(why))
@@ -141,6 +156,37 @@ class DataPipelineOrchestrator(CoordinatorFace):
             await self.tell("SYNC_REQUEST", wanted)
         if event.source != LOOP:  # what the loop told itself is no news to it
             get_bell().ring_for(event)
+
+    async def _take_in(self, event: RouterEvent) -> None:
+        """Files that somebody names become facts where the loop runs; what cannot is refused with the reason.
+
+        A process without the loop leaves it to the one that has it, which hears the event too.
+        """
+        loop, engine = await self._loop_for(event), await existing_engine()
+        if loop is None and await self._is_run_elsewhere():
+            return
+        try:
+            if loop is None or engine is None:
+                raise ConfigError("no run is open that could take it in; start one and tell it again")
+            if await FileIntake(loop, engine, get_settings(), self.runtime).take_in(event):
+                get_bell().ring_for(event)
+        except REFUSALS as error:
+            await keep_refusal(refused(event, str(error)))
+
+    async def _loop_for(self, event: RouterEvent) -> RunningLoop | None:
+        """The loop of this process. What came out of the log before it was open waits for that."""
+        waits = event.origin is EventSource.CROSS_PROCESS and self.auto_trigger
+        for _ in range(LOOP_WAIT_STEPS if waits else 0):
+            if self._answers.loop is not None or await self._is_run_elsewhere(since_s=self._started_s):
+                break
+            await self.runtime.sleep(LOOP_STEP_S)
+        return self._answers.loop
+
+    async def _is_run_elsewhere(self, *, since_s: float = 0.0) -> bool:
+        """Whether the loop of another process has said after *since_s* that it runs."""
+        seen = await seen_run()
+        state = run_state(seen, self.runtime.now_s())
+        return seen is not None and state not in (None, "stopped") and seen.at_s > since_s
 
     async def _ask_for_fresh_data(self, told: Mapping[str, Any]) -> None:
         age = {"data_age_hours": float(told.get("data_age_hours") or 0.0)}
@@ -163,39 +209,80 @@ class DataPipelineOrchestrator(CoordinatorFace):
         return why if self.runtime.now_s() - since_s < STRAIN_S else None
 
     def get_current_stage(self, config_key: str) -> PipelineStage:
-        """Where a config is: by the run's open work if it runs here, else by what was told last."""
-        loop = get_open_run().loop
-        if loop is not None and config_key in loop.configs():
-            for kind, stage in _WORK:
-                if loop.state(config_key).open_of(kind):
-                    return stage
-        return self.book.stage(config_key)
+        """Where a config is by the facts of the run; a config that the run does not have does nothing."""
+        found = [state for state in self._states() if state.config == config_key]
+        return current_stage(found[0]) if found else PipelineStage.IDLE
 
     def get_transitions(self, limit: int = 50) -> list[StageTransition]:
-        """Return transitions, newest first."""
-        return list(self.book.transitions)[::-1][:limit]
+        """Return transitions of all configs, newest first."""
+        found = [each for state in self._states() for each in transitions(state)]
+        return sorted(found, key=lambda each: -each.timestamp)[:limit]
 
     def get_iterations(self, limit: int = 20) -> list[IterationRecord]:
         """Return turns of the loop that ended, newest first."""
-        return list(self.book.iterations)[::-1][:limit]
+        found = [each for state in self._states() for each in iterations(state)]
+        return sorted(found, key=lambda each: -each.end_time)[:limit]
+
+    def _states(self) -> list[ConfigState]:
+        run = self._answers.run()
+        return [] if run is None else [run.state(config) for config in run.configs()]
 
     def get_stats(self) -> dict[str, Any]:
+        """The numbers of the run, in whichever process it runs; None is what nobody knows."""
+        return {**self._about_itself(), **self._of_the_run(), "refused_claims": self._refused()}
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Without the numbers of the run: health is asked often, and must not wait for the store."""
+        return {"events_heard": self.heard.total(), "last_event_s": self._last_s, **self._about_itself()}
+
+    def get_status(self) -> dict[str, Any]:
+        return {**super().get_status(), **self.get_stats()}
+
+    def _about_itself(self) -> dict[str, Any]:
         return {
             "mode": self.mode.value,
             "auto_trigger": self.auto_trigger,
-            "loop_runs": get_open_run().loop is not None,
+            "loop_runs": self._answers.loop is not None,
             "degraded": self.why_degraded(),
-            "stages": {config: self.get_current_stage(config).value for config in self.book.stages()},
-            **self.book.stats(),
         }
 
+    def _refused(self) -> list[dict[str, Any]] | None:
+        """Claims from outside that changed nothing, newest first; None if there is no store to look in."""
 
-_WORK = (
-    ("evaluate", PipelineStage.EVALUATION),
-    ("train", PipelineStage.TRAINING),
-    ("export", PipelineStage.NPZ_EXPORT),
-    ("validate", PipelineStage.DATA_SYNC),
-)
+        async def read() -> list[dict[str, Any]] | None:
+            engine = await existing_engine()
+            return None if engine is None else msgspec.to_builtins(await refused_claims(engine.kv))
+
+        return run_blocking(read(), timeout_s=ANSWER_S)
+
+    def _stored_state(self) -> str | None:
+        return run_state(run_blocking(seen_run(), timeout_s=ANSWER_S), self.runtime.now_s())
+
+    def _of_the_run(self) -> dict[str, Any]:
+        run = self._answers.run()
+        state = "running" if self._answers.loop is not None else self._stored_state()
+        if run is None:
+            unknown = ("iterations_completed", "games_generated", "promotions", "average_iteration_seconds")
+            return {"run_state": state, "stages": {}, **dict.fromkeys(unknown), "last_activity": None}
+        states = [run.state(config) for config in run.configs()]
+        turns = [each for one in states for each in iterations(one)]
+        moves = [each for one in states for each in transitions(one)]
+        return {
+            "run_state": state,
+            "stages": {one.config: current_stage(one).value for one in states},
+            "iterations_completed": len(turns),
+            "stage_failures": {
+                f"{one.config} {stage}": {"in_a_row": each.in_a_row, "error": each.error}
+                for one in states
+                for stage, each in one.failures.items()
+                if each.in_a_row
+            },
+            "games_generated": sum(map(games_of, states)),
+            "promotions": sum(len(one.promotions) for one in states),
+            "average_iteration_seconds": sum(each.duration for each in turns) / len(turns) if turns else None,
+            "stage_seconds": stage_seconds(moves),
+            "last_activity": max((one.last_s for one in states if one.facts), default=None),
+        }
 
 
 def get_pipeline_orchestrator(config: PipelineConfig | None = None) -> DataPipelineOrchestrator:

@@ -1,16 +1,20 @@
-"""Stages of the pipeline, as they were told: transitions, turns of the loop, and what they add up to."""
+"""Stages of the pipeline, read off the state of a config: where it is, how it came there, its turns so far.
+
+Nothing is kept here. The state remembers a bounded number of jobs and decisions, so transitions go back
+as far as those; turns of the loop are those of all models that were decided upon.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-TRANSITIONS_MAX = 500
-ITERATIONS_MAX = 200
-TASKS_MAX = 200
+from ringrift.learning.facts import JobEnded, JobIssued, Promoted, Rejected, Staged
+from ringrift.learning.ratings import Rating, rate
+from ringrift.learning.records import Model, ModelState, ShardState
+from ringrift.learning.state import ConfigState, stage_of
 
 
 class PipelineStage(StrEnum):
@@ -29,28 +33,6 @@ class PipelineStage(StrEnum):
 
 _ORDER = tuple(PipelineStage)
 
-# What each event says about where its config is now.
-ENTERED: Mapping[str, PipelineStage] = {
-    "SELFPLAY_COMPLETE": PipelineStage.SELFPLAY,
-    "DATA_SYNC_COMPLETED": PipelineStage.DATA_SYNC,
-    "NEW_GAMES_AVAILABLE": PipelineStage.DATA_SYNC,
-    "NPZ_EXPORT_STARTED": PipelineStage.NPZ_EXPORT,
-    "NPZ_EXPORT_COMPLETE": PipelineStage.NPZ_EXPORT,
-    "NPZ_COMBINATION_COMPLETE": PipelineStage.NPZ_COMBINATION,
-    "TRAINING_STARTED": PipelineStage.TRAINING,
-    "TRAINING_COMPLETED": PipelineStage.EVALUATION,
-    "EVALUATION_COMPLETED": PipelineStage.PROMOTION,
-    "MODEL_PROMOTED": PipelineStage.COMPLETE,
-    "PROMOTION_REJECTED": PipelineStage.COMPLETE,
-}
-FAILED: Mapping[str, PipelineStage] = {
-    "DATA_SYNC_FAILED": PipelineStage.DATA_SYNC,
-    "NPZ_COMBINATION_FAILED": PipelineStage.NPZ_COMBINATION,
-    "TRAINING_FAILED": PipelineStage.TRAINING,
-    "EVALUATION_FAILED": PipelineStage.EVALUATION,
-    "PROMOTION_FAILED": PipelineStage.PROMOTION,
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTransition:
@@ -68,151 +50,184 @@ class StageTransition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationRecord:
-    """One turn of the loop of a config; *end_time* is None while it is under way."""
+    """One turn of the loop of a config: all until a model was decided upon. None is what nobody knows."""
 
     config_key: str
-    iteration: int
+    iteration: int  # the number of its model
     start_time: float
-    end_time: float | None = None
-    success: bool = False
+    end_time: float
+    success: bool = True
     stages_completed: tuple[str, ...] = ()
     games_generated: int = 0
     model_id: str = ""
-    elo_delta: float = 0.0
+    elo_delta: float | None = None  # against the champion before; None: one of them has no rating
     promoted: bool = False
-    error: str = ""
 
     @property
     def duration(self) -> float:
-        return 0.0 if self.end_time is None else self.end_time - self.start_time
+        return self.end_time - self.start_time
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "duration": self.duration}
 
 
-@dataclass(slots=True)
-class _Open:
+# Where a config is once work of a kind was ordered, and once it ended well.
+_ORDERED: Mapping[str, PipelineStage] = {
+    "export": PipelineStage.NPZ_EXPORT,
+    "train": PipelineStage.TRAINING,
+    "evaluate": PipelineStage.EVALUATION,
+}
+_ENDED: Mapping[str, PipelineStage] = {
+    "selfplay": PipelineStage.SELFPLAY,
+    "validate": PipelineStage.DATA_SYNC,
+    "export": PipelineStage.NPZ_EXPORT,
+    "train": PipelineStage.EVALUATION,
+    "evaluate": PipelineStage.EVALUATION,
+}
+_DECIDED: Mapping[type, PipelineStage] = {
+    Staged: PipelineStage.PROMOTION,
+    Promoted: PipelineStage.COMPLETE,
+    Rejected: PipelineStage.COMPLETE,
+}
+_FAILED: Mapping[str, PipelineStage] = {**_ENDED, "train": PipelineStage.TRAINING}
+# Of several jobs under way, the one furthest along is where the config is.
+_UNDER_WAY = (
+    ("evaluate", PipelineStage.EVALUATION),
+    ("train", PipelineStage.TRAINING),
+    ("export", PipelineStage.NPZ_EXPORT),
+    ("validate", PipelineStage.DATA_SYNC),
+)
+_VERDICTS = frozenset({ModelState.PRODUCTION, ModelState.REJECTED})
+
+
+class _Step(NamedTuple):
+    at_s: float
     stage: PipelineStage
-    since_s: float
-    started_s: float
-    iteration: int
-    stages: list[str] = field(default_factory=list)
-    games: int = 0
     error: str = ""
+    model: str = ""
 
 
-class PipelineBook:
-    """What was told of every config. Events that come twice or late change nothing that went further."""
+def current_stage(state: ConfigState) -> PipelineStage:
+    """Where a config is: by its open work, else by what it did last."""
+    for kind, stage in _UNDER_WAY:
+        if state.open_of(kind):
+            return stage
+    last = transitions(state)
+    return last[-1].to_stage if last else PipelineStage.IDLE
 
-    def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
-        self.transitions: deque[StageTransition] = deque(maxlen=TRANSITIONS_MAX)
-        self.iterations: deque[IterationRecord] = deque(maxlen=ITERATIONS_MAX)
-        self.completed = self.failed = self.promotions = self.games = 0
-        self._stage_seconds: dict[str, tuple[int, float]] = {}
-        self._counted: deque[str] = deque(maxlen=TASKS_MAX)
 
-    def stage(self, config: str) -> PipelineStage:
-        found = self._open.get(config)
-        return PipelineStage.IDLE if found is None else found.stage
-
-    def stages(self) -> dict[str, str]:
-        return {config: each.stage.value for config, each in self._open.items()}
-
-    def enter(self, config: str, stage: PipelineStage, at_s: float, told: Mapping[str, Any]) -> None:
-        """A config is in *stage* now, unless it was further already."""
-        now = self._open.get(config)
-        if now is None or now.stage is PipelineStage.COMPLETE:
-            iteration = 1 if now is None else now.iteration + 1
-            now = _Open(PipelineStage.IDLE, at_s, at_s, iteration)
-            self._open[config] = now
-        if stage is PipelineStage.SELFPLAY and self._is_new(told.get("task_id")):
-            games = int(told.get("games_generated") or 0)
-            now.games += games
-            self.games += games
-        if _ORDER.index(stage) <= _ORDER.index(now.stage):
-            return
-        self._move(config, now, stage, at_s, told)
-        if stage is PipelineStage.COMPLETE:
-            self._complete(config, now, at_s, told)
-
-    def fail(self, config: str, stage: PipelineStage, at_s: float, error: str) -> None:
-        """A config failed in *stage*; it stays where it is, and is tried again."""
-        now = self._open.setdefault(config, _Open(stage, at_s, at_s, 1))
-        now.error = error
-        self.failed += 1
-        self.transitions.append(
+def transitions(state: ConfigState) -> list[StageTransition]:
+    """From stage to stage, oldest first. Games beside a training do not move a config back."""
+    found: list[StageTransition] = []
+    now, since_s, turn = PipelineStage.IDLE, state.first_s, 1
+    for step in sorted(_steps(state), key=lambda each: each.at_s):
+        if not step.error and now is PipelineStage.COMPLETE:
+            now, turn = PipelineStage.IDLE, turn + 1
+        if not step.error and _ORDER.index(step.stage) <= _ORDER.index(now):
+            continue
+        found.append(
             StageTransition(
-                config_key=config,
-                from_stage=stage,
-                to_stage=now.stage,
-                iteration=now.iteration,
-                timestamp=at_s,
-                success=False,
-                duration_seconds=max(0.0, at_s - now.since_s),
-                metadata={"error": error},
+                config_key=state.config,
+                from_stage=step.stage if step.error else now,
+                to_stage=now if step.error else step.stage,
+                iteration=turn,
+                timestamp=step.at_s,
+                success=not step.error,
+                duration_seconds=max(0.0, step.at_s - since_s),
+                metadata=_about(step),
             )
         )
+        if not step.error:
+            now, since_s = step.stage, step.at_s
+    return found
 
-    def _is_new(self, task_id: str | None) -> bool:
-        """Whether the games of a task were not counted yet: worker and loop may both tell of them."""
-        if task_id is None:
-            return True
-        if task_id in self._counted:
-            return False
-        self._counted.append(task_id)
-        return True
 
-    def _move(
-        self, config: str, now: _Open, stage: PipelineStage, at_s: float, told: Mapping[str, Any]
-    ) -> None:
-        took_s = max(0.0, at_s - now.since_s)
-        self.transitions.append(
-            StageTransition(
-                config_key=config,
-                from_stage=now.stage,
-                to_stage=stage,
-                iteration=now.iteration,
-                timestamp=at_s,
-                success=True,
-                duration_seconds=took_s,
-                metadata={name: told[name] for name in ("model_id", "samples_exported") if name in told},
+def _about(step: _Step) -> dict[str, Any]:
+    about = {"error": step.error, "model_id": step.model}
+    return {name: value for name, value in about.items() if value}
+
+
+def _steps(state: ConfigState) -> Iterator[_Step]:
+    for job in state.recent_jobs:
+        if job.kind in _ENDED:
+            yield _Step(job.at_s, _ENDED[job.kind])
+    kinds: dict[str, str] = {}  # of the jobs among the decisions
+    for fact in state.decisions:
+        match fact:
+            case JobIssued():
+                kinds[fact.job_id] = stage_of(fact.kind, fact.order.purpose)
+                if kinds[fact.job_id] in _ORDERED:
+                    yield _Step(fact.at_s, _ORDERED[kinds[fact.job_id]])
+            case JobEnded() if kinds.get(fact.job_id) in _FAILED:
+                yield _Step(fact.at_s, _FAILED[kinds[fact.job_id]], error=fact.error or "it left no message")
+            case Staged() | Promoted() | Rejected():
+                yield _Step(fact.at_s, _DECIDED[type(fact)], model=fact.model)
+
+
+def iterations(state: ConfigState) -> list[IterationRecord]:
+    """The turns that ended with a decision about their model, oldest first."""
+    ratings = rate(state.trusted_matches()) if state.promotions or state.rejections else {}
+    before = {change.model: change.previous for change in state.promotions}
+    found, started_s = [], state.first_s
+    for model in state.models.values():
+        decided_s = _decided_s(model)
+        if decided_s is not None:
+            rival = before[model.digest] if model.digest in before else _champion_at(state, decided_s)
+            found.append(
+                IterationRecord(
+                    config_key=state.config,
+                    iteration=model.number,
+                    start_time=started_s,
+                    end_time=max(started_s, decided_s),
+                    stages_completed=_stages_of(state, started_s, decided_s),
+                    games_generated=_games_between(state, started_s, model.made_s),
+                    model_id=model.digest,
+                    elo_delta=_gain(ratings, model.digest, rival),
+                    promoted=model.digest in before,
+                )
             )
-        )
-        if now.stage is not PipelineStage.IDLE:
-            count, seconds = self._stage_seconds.get(now.stage.value, (0, 0.0))
-            self._stage_seconds[now.stage.value] = (count + 1, seconds + took_s)
-            now.stages.append(now.stage.value)
-        now.stage, now.since_s = stage, at_s
+        started_s = model.made_s
+    return found
 
-    def _complete(self, config: str, now: _Open, at_s: float, told: Mapping[str, Any]) -> None:
-        promoted = "elo" in told and "gate" not in told
-        self.completed += 1
-        self.promotions += promoted
-        self.iterations.append(
-            IterationRecord(
-                config_key=config,
-                iteration=now.iteration,
-                start_time=now.started_s,
-                end_time=at_s,
-                success=True,
-                stages_completed=tuple(now.stages),
-                games_generated=now.games,
-                model_id=str(told.get("model_id") or ""),
-                elo_delta=float(told.get("elo_gain") or told.get("elo_improvement") or 0.0),
-                promoted=promoted,
-                error=now.error,
-            )
-        )
 
-    def stats(self) -> dict[str, Any]:
-        ended = [each.duration for each in self.iterations]
-        return {
-            "iterations_completed": self.completed,
-            "stage_failures": self.failed,
-            "games_generated": self.games,
-            "promotions": self.promotions,
-            "average_iteration_seconds": sum(ended) / len(ended) if ended else 0.0,
-            "stage_seconds": {s: total / count for s, (count, total) in self._stage_seconds.items()},
-            "last_activity": self.transitions[-1].timestamp if self.transitions else None,
-        }
+def _decided_s(model: Model) -> float | None:
+    return next((at_s for at_s, state, _ in model.history if state in _VERDICTS), None)
+
+
+def _champion_at(state: ConfigState, at_s: float) -> str | None:
+    earlier = [change.model for change in state.promotions if change.at_s < at_s]
+    return earlier[-1] if earlier else None
+
+
+def _gain(ratings: Mapping[str, Rating], model: str, rival: str | None) -> float | None:
+    if rival is None or model not in ratings or rival not in ratings:
+        return None
+    return ratings[model].rating - ratings[rival].rating
+
+
+def _stages_of(state: ConfigState, from_s: float, until_s: float) -> tuple[str, ...]:
+    """The stages with work that ended between, in the pipeline's order; as far as jobs are remembered."""
+    done = {
+        _FAILED[job.kind]
+        for job in state.recent_jobs
+        if job.kind in _FAILED and from_s <= job.at_s <= until_s
+    }
+    return tuple(stage.value for stage in _ORDER if stage in done)
+
+
+def _games_between(state: ConfigState, from_s: float, until_s: float) -> int:
+    return sum(shard.games for shard in state.shards.values() if from_s <= shard.made_s < until_s)
+
+
+def games_of(state: ConfigState) -> int:
+    """Games that the run has: accepted, and those whose check is due."""
+    return state.games + state.totals[f"games {ShardState.UNCHECKED}"]
+
+
+def stage_seconds(found: list[StageTransition]) -> dict[str, float]:
+    """How long configs stay in a stage, on average."""
+    spent: dict[str, list[float]] = {}
+    for each in found:
+        if each.success and each.from_stage is not PipelineStage.IDLE:
+            spent.setdefault(each.from_stage.value, []).append(each.duration_seconds)
+    return {stage: sum(times) / len(times) for stage, times in spent.items()}

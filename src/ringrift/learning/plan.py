@@ -41,6 +41,7 @@ from ringrift.learning.recall import decided_by_recall, distrusted_models
 from ringrift.learning.recomputation import decided_by_standing, plan_recomputation
 from ringrift.learning.records import Model, ModelState, Shard, ShardState
 from ringrift.learning.recovery import decided_reset
+from ringrift.learning.results import OUTSIDE
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.sample_files import (
     FILES_MAX,
@@ -331,7 +332,10 @@ def _is_check_due(snapshot: Snapshot) -> bool:
     """Whether the unchecked games would pay for a training, or are many."""
     state, enough, missing = snapshot.state, _rows_worth_a_job(snapshot), _missing(snapshot)
     rows = state.totals[f"rows {ShardState.UNCHECKED}"]
-    return rows >= min(missing or enough, enough) or len(state.unchecked()) >= UNCHECKED_SHARDS_MAX
+    shards = state.unchecked()
+    # How many rows games from outside have, only their check finds out.
+    is_many = len(shards) >= UNCHECKED_SHARDS_MAX or any(shard.worker == OUTSIDE for shard in shards)
+    return is_many or (bool(shards) and rows >= min(missing or enough, enough))
 
 
 # --- samples and training ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.engine.opening import get_engine
-from ringrift.errors import Corrupt
+from ringrift.errors import Corrupt, RingRiftError
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -134,7 +134,7 @@ class PromotionDaemon(AskedDaemon):
 class AutoPromotionDaemon(PromotionDaemon):
     """AUTO_PROMOTION: also installs the champions' files, and tells when all configs moved on."""
 
-    emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED")
+    emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED", "PROMOTION_FAILED")
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class AutoPromotionDaemon(PromotionDaemon):
             "auto_promotion", router=router, runtime=runtime, situations=situations, settings=settings
         )
         self._files = files
-        self._damaged: set[str] = set()
+        self._failed: dict[str, str] = {}  # champion: why its files are not installed
         self._crossed: dict[str, int] | None = None  # config: promotions when all had moved on last
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
@@ -169,21 +169,27 @@ class AutoPromotionDaemon(PromotionDaemon):
             await self._install(situation.state)
 
     async def _install(self, state: ConfigState) -> None:
-        """Publish the champion's files. A damaged blob is told once, and stays visible in the health."""
+        """Publish the champion's files. A failure is told once, and stays visible in the health."""
         champion = state.champion
         if champion is None:
             return
         try:
             await (await self._champion_files()).publish(state)
-        except Corrupt as error:
-            log.error("promotion.champion_damaged", config=state.config, model=champion, error=str(error))
-            if champion not in self._damaged:
-                self._damaged.add(champion)
-                about = {"model_id": champion, "model_path": blob_path(champion)}
-                damage = {**about, "corruption_type": error.found, "node_id": self._runtime.hostname}
-                await self.router.publish("MODEL_CORRUPTED", damage, self.name)
+        except (RingRiftError, OSError) as error:
+            log.error("promotion.not_installed", config=state.config, model=champion, error=str(error))
+            if champion not in self._failed:
+                self._failed[champion] = str(error)
+                await self._tell_failed(state.config, champion, error)
         else:
-            self._damaged.discard(champion)
+            self._failed.pop(champion, None)
+
+    async def _tell_failed(self, config: str, champion: str, error: RingRiftError | OSError) -> None:
+        if isinstance(error, Corrupt):
+            about = {"model_id": champion, "model_path": blob_path(champion)}
+            damage = {**about, "corruption_type": error.found, "node_id": self._runtime.hostname}
+            await self.router.publish("MODEL_CORRUPTED", damage, self.name)
+        failed = {"config_key": config, "model_id": champion, "error": str(error)}
+        await self.router.publish("PROMOTION_FAILED", failed, self.name)
 
     async def _champion_files(self) -> ChampionFiles:
         if self._files is None:
@@ -205,9 +211,12 @@ class AutoPromotionDaemon(PromotionDaemon):
 
     def health_check(self) -> HealthCheckResult:
         own = super().health_check()
-        if own.healthy and self._damaged:
-            return HealthCheckResult.degraded(f"{len(self._damaged)} champions are damaged", **own.details)
-        return own.with_details(damaged=sorted(self._damaged))
+        if own.healthy and self._failed:
+            why = "; ".join(sorted(set(self._failed.values())))
+            return HealthCheckResult.degraded(
+                f"champions are damaged or cannot be installed: {why}", **own.details
+            )
+        return own.with_details(not_installed=dict(self._failed))
 
 
 class PromotionControllerDaemon(PromotionDaemon):

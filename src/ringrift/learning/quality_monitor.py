@@ -34,9 +34,8 @@ class QualityMonitorDaemon(SituationDaemon):
         "QUALITY_CHECK_FAILED",
         "QUALITY_DEGRADED",
         "QUALITY_DISTRIBUTION_CHANGED",
-        "QUALITY_PENALTY_APPLIED",
         "QUALITY_SCORE_UPDATED",
-        "SELFPLAY_TARGET_UPDATED",
+        "TRAINING_BLOCKED_BY_QUALITY",
     )
 
     def __init__(

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
-from ringrift.learning.quality_scores import HIGH, LOW, SHARDS_SEEN, QualityView, quality_of, refuse_shard
+from ringrift.learning.quality_scores import (
+    HIGH,
+    LOW,
+    SHARD_QUALITY_MIN,
+    SHARDS_SEEN,
+    QualityView,
+    quality_of,
+    refuse_shard,
+)
+from ringrift.learning.records import ShardState
 from ringrift.learning.state import ConfigState
 
 CHANGE_MIN = 0.1
 COOLDOWN_S = 30.0
-PENALTY_BELOW = 0.5
 REFUSED_ALERT = 0.1
 PARITY_CHANGE_MIN = 0.01
 SHARDS_REMEMBERED = 1_000
@@ -30,6 +38,7 @@ class _Memory:
     check_failures: int = 0
     shards_told: dict[str, None] = field(default_factory=dict)
     alerted: bool = False
+    blocked: bool = False
 
 
 class QualityWatch:
@@ -49,6 +58,7 @@ class QualityWatch:
         view = quality_of(state)
         told = self._checks(state, memory, view)
         told += _refused_shards(state, memory)
+        told += _blocked_training(state, memory)
         before = memory.view
         fresh = before is None or _differs(before, view)
         if view.score is not None and (asked or (fresh and now_s - memory.said_s >= COOLDOWN_S)):
@@ -124,9 +134,6 @@ def _low(config: str, view: QualityView, known: float | None) -> list[Told]:
         if known is not None:
             degraded |= {"previous_score": known, "degradation": known - view.score}
         told.append(("QUALITY_DEGRADED", degraded))
-    if view.score < PENALTY_BELOW:
-        penalty = {"penalty": PENALTY_BELOW - view.score, "current_weight": 1.0, "reason": reason}
-        told.append(("QUALITY_PENALTY_APPLIED", {"config_key": config, **penalty}))
     return told
 
 
@@ -155,9 +162,33 @@ def _refused_shards(state: ConfigState, memory: _Memory) -> list[Told]:
         message = f"shard {shard.digest[:12]} of worker {shard.worker} is left out: {why}"
         alert = {"alert_type": "shard_refused", "severity": "error", "message": message}
         told.append(("DATA_QUALITY_ALERT", {**about, **alert}))
-        wanted = {"extra_games": shard.games + shard.refused, "priority": "high", "reason": message}
-        told.append(("SELFPLAY_TARGET_UPDATED", {"config_key": state.config, **wanted}))
     return told
+
+
+def _blocked_training(state: ConfigState, memory: _Memory) -> list[Told]:
+    """Rows have earned a training, and all since the last one are of shards that nobody should learn from."""
+    before, memory.blocked = memory.blocked, False
+    rules, newest = state.bucket_rules, state.newest_model
+    earned = state.rows >= rules.rows_first_min if newest is None else True
+    if not earned or state.bucket.available < rules.chunk_steps or state.open_of("export", "train"):
+        return []
+    since_s = float("-inf") if newest is None else newest.made_s
+    shards = [
+        each
+        for each in takewhile(lambda shard: shard.made_s > since_s, reversed(state.shards.values()))
+        if each.state is ShardState.CHECKED and each.rows
+    ]
+    refused = [each for each in shards if each.quality is not None and refuse_shard(each) is not None]
+    if not shards or len(refused) < len(shards):
+        return []
+    memory.blocked = True
+    if before:
+        return []
+    games = sum(each.games for each in refused)
+    score = sum((each.quality or 0.0) * each.games for each in refused) / games
+    reason = f"all {games} games since the last training are refused; the newest: {refuse_shard(refused[0])}"
+    blocked = {"quality_score": score, "threshold": SHARD_QUALITY_MIN, "reason": reason}
+    return [("TRAINING_BLOCKED_BY_QUALITY", {"config_key": state.config, **blocked})]
 
 
 def _refusal_alert(config: str, view: QualityView, memory: _Memory) -> list[Told]:

@@ -13,7 +13,7 @@ from ringrift.learning.announcement_scene import RATING_START
 from ringrift.learning.models_view import UNRATED_SPREAD
 from ringrift.learning.ratings import Pool, Rating, is_baseline, pools, rate
 from ringrift.learning.run_status import Curve
-from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.signals_source import RunAnswers, Situations
 from ringrift.learning.state import ConfigState
 from ringrift.process import process_scope
 from ringrift.statistics.sprt import expected_score
@@ -42,10 +42,10 @@ class EloRating:
 
 
 class EloService:
-    """Asks the run of this process; without a run nobody is rated."""
+    """Asks the run of the data folder; without a run nobody is rated."""
 
     def __init__(self, *, situations: Situations | None = None) -> None:
-        self._situations = situations or get_situations()
+        self._answers = RunAnswers(situations)
 
     def get_rating(self, participant_id: str, config_key: str, *, pool: Pool | None = None) -> EloRating:
         """Who has not played in the pool has the rating that everybody starts with, and its wide interval."""
@@ -70,7 +70,7 @@ class EloService:
 
     def get_rating_history(self, config_key: str) -> tuple[Curve, ...]:
         """Every champion with its rating, as known now."""
-        situation = self._situations.get(config_key)
+        situation = self._answers.get(config_key)
         return () if situation is None else situation.curve
 
     def get_expected_score(self, first: str, second: str, config_key: str) -> float:
@@ -82,10 +82,10 @@ class EloService:
         return rate(self._state(config_key).matches, pool=pool)
 
     def _state(self, config_key: str) -> ConfigState:
-        loop = self._situations.loop
-        if loop is None:
-            raise ConfigError("no run is open in this process, so there are no ratings")
-        return loop.state(config_key)
+        run = self._answers.run()
+        if run is None:
+            raise ConfigError("there is no run in the data folder, so there are no ratings")
+        return run.state(config_key)
 
 
 def _entry(name: str, config_key: str, rating: Rating) -> EloRating:

@@ -34,6 +34,7 @@ from ringrift.learning.facts import (
 from ringrift.learning.outlook import outlook
 from ringrift.learning.plan import plan
 from ringrift.learning.recomputation import BY_PLAN, RECALL_ID
+from ringrift.learning.results import OUTSIDE
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import decided_by_other_plans, rules_of
 from ringrift.learning.snapshot import ConfigPlan, priority_of
@@ -119,11 +120,13 @@ def _is_of_the_plan(fact: AnyFact) -> bool:
     match fact:
         case WorkerSetAside():
             return fact.by == BY_PLAN
+        case JobIssued():
+            return fact.order.purpose != OUTSIDE
         case Recalled():
             return fact.recall_id.startswith(RECALL_ID) and not fact.withdrawn
         case _:
             return isinstance(
-                fact, JobIssued | Staged | Promoted | Rejected | RolledBack | GeneratorMoved | TrainingReset
+                fact, Staged | Promoted | Rejected | RolledBack | GeneratorMoved | TrainingReset
             )
 
 

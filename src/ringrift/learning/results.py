@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 WEIGHTS_SUFFIX = ".safetensors"
 CHECKPOINT_FILE = f"checkpoint{WEIGHTS_SUFFIX}"
+OUTSIDE = "outside"  # the purpose and the worker of what no job of the run brought
 DATA_REFUSED = "data_refused"
 MACHINE_CHARS_MAX = 1000
 MOVES_MAX = 50_000  # of one game
@@ -364,6 +365,10 @@ def _export(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -
     brought = _Brought()
     for artifact in _artifacts(report, "samples"):
         counts = read_fields(artifact.counts, _Rows, artifact.name)
+        if job.order.purpose == OUTSIDE:
+            # Its games were never here, so the file stands for them too: its rows count and are paid for.
+            shards = (artifact.digest,)
+            brought.shards.append(_games_elsewhere(artifact, counts, job, report, at_s))
         brought.samples.append(
             Samples(
                 digest=artifact.digest,
@@ -376,6 +381,24 @@ def _export(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -
             )
         )
     return brought
+
+
+def _games_elsewhere(
+    artifact: JobArtifact, counts: _Rows, job: OpenJob, report: JobReport, at_s: float
+) -> Shard:
+    return Shard(
+        digest=artifact.digest,
+        job_id=job.job_id,
+        name=artifact.name,
+        state=ShardState.CHECKED,
+        games=counts.games,
+        rows=counts.rows,
+        model=None,
+        simulations=0,
+        worker=report.worker,
+        made_s=at_s,
+        cpu_s=0.0,
+    )
 
 
 def _train(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:

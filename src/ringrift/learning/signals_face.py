@@ -12,7 +12,7 @@ from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
-from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.signals_source import RunAnswers, Situations, get_situations
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
@@ -40,6 +40,7 @@ class ListeningCoordinator(WiredCoordinator):
         super().__init__(self.component, router=router)
         self._runtime = runtime or system_runtime()
         self._situations = situations or get_situations()
+        self._answers = RunAnswers(self._situations)
         self.events_heard: Counter[str] = Counter()
         self.events_told: Counter[str] = Counter()
 

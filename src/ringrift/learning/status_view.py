@@ -30,6 +30,7 @@ from ringrift.learning.facts import (
 )
 from ringrift.learning.gates import stage_gate
 from ringrift.learning.generator import who_plays
+from ringrift.learning.judging import waiting_for_verdict
 from ringrift.learning.pauses import Pause
 from ringrift.learning.records import ShardState
 from ringrift.learning.rules import LearningRules
@@ -106,6 +107,7 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         next=_next(around.plan),
         generator=state.generator,
         who_plays=who_plays(state),
+        candidates=waiting_for_verdict(state),
         held_back="" if paused is not None else _held_back(state, around),
         paused=None if paused is None else msgspec.to_builtins(paused),
         **_collected(state, around, trained=0 if trained_on is None else trained_on.rows_generated),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ringrift.learning.feedback_rules import Feedback, feedback
+from ringrift.learning.feedback_rules import Feedback, feedback, velocity_per_hour
 from ringrift.learning.ratings import rate
 from ringrift.learning.records import ModelState
 from ringrift.learning.run_status import Curve
 from ringrift.learning.state import ConfigState
+from ringrift.work.shares import ConfigView
 
 POINTS_MAX = 500
 
@@ -57,3 +58,17 @@ class RatingCurves:
             known = (mark, rating_curve(state))
             self._known[state.config] = known
         return known[1]
+
+
+def config_view(state: ConfigState, curves: RatingCurves) -> ConfigView:
+    """What the share of a config is made of."""
+    curve = curves.of(state)
+    pace = velocity_per_hour(curve)
+    return ConfigView(
+        config=state.config,
+        rating=curve[-1].rating if curve else None,
+        rate_per_hour=None if pace is None else pace[0],
+        rate_error=0.0 if pace is None else pace[1],
+        hours_served=sum(state.served_s.values()) / 3600,
+        weight=curves.feedback(state).weight,
+    )

@@ -16,7 +16,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.feedback_rules import held_loss
 from ringrift.learning.signals_face import ListeningCoordinator, Told
-from ringrift.learning.signals_source import Situation
+from ringrift.learning.signals_source import Situation, Situations
 from ringrift.learning.trends_plateaus import PlateauFinding
 from ringrift.learning.trends_windows import WINDOW_POINTS, WindowAnalysis, analyse
 
@@ -145,11 +145,16 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
 
     def plateaus(self) -> dict[str, PlateauFinding]:
         """The configs on a plateau, with what it changes in their plan."""
-        found = {config: each.feedback.plateau for config, each in self._situations.all().items()}
-        return {config: finding for config, finding in found.items() if finding is not None}
+        return _plateaus(self._answers)
 
     def get_metrics(self) -> dict[str, Any]:
-        return {**super().get_metrics(), "series": len(self._metrics), "plateaus": len(self.plateaus())}
+        plateaus = len(_plateaus(self._situations))
+        return {**super().get_metrics(), "series": len(self._metrics), "plateaus": plateaus}
+
+
+def _plateaus(situations: Situations) -> dict[str, PlateauFinding]:
+    found = {config: each.feedback.plateau for config, each in situations.all().items()}
+    return {config: finding for config, finding in found.items() if finding is not None}
 
 
 def _point(name: str, value: float, config: str) -> Told:

@@ -17,7 +17,7 @@ from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.backpressure_levels import BackpressureLevel, QueueLimits, next_level, trend_of
 from ringrift.work.backpressure_signal import BackpressureSignal, signal_of
-from ringrift.work.queue_depths import QUEUE_LIMITS, QueueType, read_depths
+from ringrift.work.queue_depths import QUEUE_LIMITS, OpenDeliveries, QueueType, read_depths
 from ringrift.work.queue_depths_history import DepthBucket, DepthHistory
 from ringrift.work.task_resources import NodeResources, read_resources
 
@@ -71,6 +71,7 @@ class QueueMonitor(SingletonMixin):
         self._lock = threading.Lock()
         self._levels = dict.fromkeys(limits, BackpressureLevel.NONE)
         self._depths: dict[QueueType, float] = {}
+        self._deliveries = OpenDeliveries()
         self._history = {queue: DepthHistory() for queue in limits}
         self._callbacks: list[LevelChanged] = []
         self._read_at_s: float | None = None
@@ -82,7 +83,7 @@ class QueueMonitor(SingletonMixin):
 
     async def refresh(self) -> dict[QueueType, QueueStatus]:
         """Read all depths, and tell whoever asked about each level that changed."""
-        for queue, depth in (await read_depths(await self._engine())).items():
+        for queue, depth in (await read_depths(await self._engine(), self._deliveries)).items():
             self.note(queue, depth)
         self._read_at_s = self._runtime.now_s()
         return {queue: self.status(queue) for queue in self._limits}

@@ -1,7 +1,8 @@
 """The named queues, what each may hold, and how deep each is now.
 
-Depths are read, never kept: jobs that wait come from the engine's work queue, rows and games that wait for
-training or for their check from the status that the control process stores.
+Depths are read, never kept: jobs that wait come from the engine's work queue; rows, games and models that
+wait for training, their check or a verdict from the status that the control process stores; files that have
+yet to reach a node from the records of deliveries.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import msgspec
 
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
-from ringrift.engine.ports import Engine, WorkState
+from ringrift.engine.ports import Engine, KeyValue, WorkState
 from ringrift.errors import Corrupt
 from ringrift.work.backpressure_levels import QueueLimits
 
 RUN_STATUS_KEY = "learning/status"  # written by the control process, at most once a second
+DELIVERIES = "data/deliveries/"  # one record for each file and target
 
 WorkCounts = Mapping[str, Mapping[WorkState, int]]
 
@@ -29,7 +31,7 @@ class QueueType(StrEnum):
     PENDING_GAMES = "pending_games"  # games whose check by the rules is due
     EVALUATION = "evaluation_queue"
     PROMOTION = "promotion_queue"  # models that wait for a verdict
-    SYNC = "sync_queue"
+    SYNC = "sync_queue"  # files on their way to a node, or due to be sent again
     EXPORT = "export_queue"
 
     @classmethod
@@ -49,8 +51,6 @@ QUEUE_LIMITS: Mapping[QueueType, QueueLimits] = {
 
 _KINDS = {
     QueueType.EVALUATION: ("evaluate", "evaluation", "gauntlet", "tournament"),
-    QueueType.PROMOTION: ("promote", "promotion"),
-    QueueType.SYNC: ("sync", "data_sync"),
     QueueType.EXPORT: ("export",),
 }
 _WAITING = (WorkState.READY, WorkState.BLOCKED)
@@ -64,6 +64,7 @@ class _Backlog(msgspec.Struct, frozen=True):
     games_unchecked: int = 0
     rows_collected: int = 0  # what the plan gathers on purpose is no backlog
     games_collected: int = 0
+    candidates: int = 0
 
 
 class _RunBacklog(msgspec.Struct, frozen=True):
@@ -84,7 +85,38 @@ def in_hand(counts: WorkCounts, kinds: tuple[str, ...]) -> int:
     return sum(counts.get(kind, {}).get(WorkState.CLAIMED, 0) for kind in kinds)
 
 
-def depths_of(counts: WorkCounts, run_status: bytes | None) -> dict[QueueType, int]:
+class _Delivery(msgspec.Struct, frozen=True):
+    """The part of a record that says whether its file has yet to arrive."""
+
+    status: str = "pending"
+    next_retry_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.status != "verified" and (self.status != "failed" or self.next_retry_at is not None)
+
+
+class OpenDeliveries:
+    """How many files have yet to reach their nodes. Keeps which do, and reads only what changed."""
+
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+        self._revision = 0
+
+    async def count(self, kv: KeyValue) -> int:
+        while True:
+            page = await kv.changes(DELIVERIES, after=self._revision)
+            for change in page.changes:
+                if change.value is not None and decode_as(change.value, _Delivery).is_open:
+                    self._open.add(change.key)
+                else:
+                    self._open.discard(change.key)
+            self._revision = page.revision
+            if page.complete:
+                return len(self._open)
+
+
+def depths_of(counts: WorkCounts, run_status: bytes | None, *, deliveries: int) -> dict[QueueType, int]:
     """How deep every queue is. Without a run there is nothing that waits for training or a check."""
     backlog = _read_backlog(run_status)
     configs = backlog.configs.values()
@@ -93,14 +125,18 @@ def depths_of(counts: WorkCounts, run_status: bytes | None) -> dict[QueueType, i
     return {
         QueueType.TRAINING_DATA: untrained,
         QueueType.PENDING_GAMES: unchecked,
+        QueueType.PROMOTION: sum(config.candidates for config in backlog.configs.values()),
+        QueueType.SYNC: deliveries,
         **{queue: waiting(counts, kinds) for queue, kinds in _KINDS.items()},
     }
 
 
-async def read_depths(engine: Engine) -> dict[QueueType, int]:
-    """Read how deep every queue is now."""
+async def read_depths(engine: Engine, deliveries: OpenDeliveries | None = None) -> dict[QueueType, int]:
+    """Read how deep every queue is now; with the *deliveries* of the last time, only what changed of them."""
     status = await engine.kv.get(RUN_STATUS_KEY)
-    return depths_of(await engine.queue.counts(), None if status is None else status.value)
+    under_way = await (deliveries or OpenDeliveries()).count(engine.kv)
+    value = None if status is None else status.value
+    return depths_of(await engine.queue.counts(), value, deliveries=under_way)
 
 
 def _read_backlog(run_status: bytes | None) -> _RunBacklog:

@@ -1,31 +1,41 @@
 """The self-play orchestrator: which self-play tasks run and ran, on which node, and how fast.
 
-A record of what was told: workers tell tasks, the loop tells what they brought. A task is known by its id,
-so an event that comes twice counts once.
+Tasks are those of the work queue and of the task records, games those that the run has taken in: so every
+process answers the same, and what somebody merely says counts for nothing. What it hears wakes the loop.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import existing_engine
+from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.errors import ConfigError
 from ringrift.events.emitters import emit_selfplay_complete
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.progress_view import RunSeen, read_run, run_state
 from ringrift.runtime import Runtime
+from ringrift.work.job_orders import JobReport, read_report
 from ringrift.work.scheduling_bell import get_bell
-from ringrift.work.scheduling_budget import board_and_players, quality_factor
+from ringrift.work.scheduling_budget import board_and_players
 from ringrift.work.scheduling_face import CoordinatorFace
 from ringrift.work.scheduling_notes import STRAINED, ConfigSignals, NodeNotes
+from ringrift.work.task_queue_view import newest_ended
+from ringrift.work.task_registry import RunningTask, TaskRegistry
+from ringrift.work.task_types import SELFPLAY_TYPES
 
 NAME = "selfplay_orchestrator"
-HISTORY_MAX = 500
-ACTIVE_MAX = 1000
+KIND = "selfplay"
+HISTORY_MAX = 2000  # ended tasks that are looked at
 WINDOW_S = 3600.0
+ANSWER_S = 30.0
 
 
 class SelfplayType(StrEnum):
@@ -37,7 +47,7 @@ class SelfplayType(StrEnum):
     BACKGROUND = "background"
 
 
-_TYPES = frozenset(each.value for each in SelfplayType)
+GetEngine = Callable[[], Awaitable[Engine | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +59,12 @@ class SelfplayTask:
     node_id: str = ""
     board_type: str = ""
     num_players: int = 2
-    games_requested: int = 0
-    games_generated: int = 0
+    games_requested: int | None = None
+    games_generated: int | None = None  # None: nobody knows yet
     start_time: float = 0.0
     end_time: float | None = None
     success: bool = False
     error: str = ""
-    iteration: int = 0
 
     @property
     def config_key(self) -> str:
@@ -67,107 +76,51 @@ class SelfplayTask:
 
     @property
     def games_per_second(self) -> float:
-        return self.games_generated / self.duration if self.duration > 0 else 0.0
+        return (self.games_generated or 0) / self.duration if self.duration > 0 else 0.0
 
 
 class SelfplayOrchestrator(CoordinatorFace):
     """Self-play tasks by node and config."""
 
     capability: ClassVar[str] = "scheduling"
-    emits: ClassVar[tuple[str, ...]] = ("SELFPLAY_COMPLETE", "QUALITY_FEEDBACK_ADJUSTED")
+    emits: ClassVar[tuple[str, ...]] = ("SELFPLAY_COMPLETE",)
 
-    def __init__(self, *, router: UnifiedEventRouter | None = None, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        get_store: GetEngine = existing_engine,
+    ) -> None:
         super().__init__(NAME, router=router, runtime=runtime)
-        self._active: dict[str, SelfplayTask] = {}
-        self._history: deque[SelfplayTask] = deque(maxlen=HISTORY_MAX)
-        self._ended: set[str] = set()
+        self._get_store = get_store
         self.nodes = NodeNotes()
         self.signals = ConfigSignals()
-        self._quality_factors: dict[str, float] = {}
-        self._regressed: dict[str, str] = {}
         self._pressure: str | None = None
-        self.games_total = 0
 
     def reactions(self) -> Mapping[str, Callback]:
         ring = get_bell().ring_for
         return {
-            "TASK_SPAWNED": self._on_spawned,
-            "TASK_COMPLETED": self._on_task_ended,
-            "TASK_FAILED": self._on_task_ended,
-            "TASK_ORPHANED": self._on_task_ended,
-            "TASK_ABANDONED": self._on_task_ended,
-            "SELFPLAY_COMPLETE": self._on_complete,
+            "TASK_SPAWNED": self.signals.note,
+            "TASK_COMPLETED": self.signals.note,  # the loop itself listens for ends of its jobs
+            "TASK_FAILED": ring,
+            "TASK_ORPHANED": ring,
+            "TASK_ABANDONED": ring,
+            "SELFPLAY_COMPLETE": ring,
             "BACKPRESSURE_ACTIVATED": self._on_pressure,
             "BACKPRESSURE_RELEASED": self._on_relief,
             "RESOURCE_CONSTRAINT": lambda event: self.nodes.note(event, STRAINED),
-            "REGRESSION_DETECTED": self._on_regression,
-            "REGRESSION_CLEARED": self._on_cleared,
-            "PROMOTION_ROLLED_BACK": self._on_rolled_back,
+            "REGRESSION_DETECTED": self._noted,
+            "REGRESSION_CLEARED": self._noted,
+            "PROMOTION_ROLLED_BACK": self._noted,
             "CURRICULUM_REBALANCED": self.signals.note,
-            "QUALITY_SCORE_UPDATED": self._on_quality,
+            "QUALITY_SCORE_UPDATED": self.signals.note,
             "IDLE_RESOURCE_DETECTED": ring,
         }
 
-    # --- tasks ----------------------------------------------------------------------------------------
-
-    def _on_spawned(self, event: RouterEvent) -> None:
-        told = event.payload
-        if told.get("task_type") != "selfplay" or told["task_id"] in self._ended:
-            return
-        if len(self._active) >= ACTIVE_MAX:
-            self._end(replace(next(iter(self._active.values())), error="no end was told"))
-        board, players = board_and_players(str(told.get("config_key") or ""))
-        self._active[told["task_id"]] = SelfplayTask(
-            task_id=told["task_id"],
-            node_id=str(told.get("node_id") or ""),
-            board_type=board,
-            num_players=players,
-            start_time=event.timestamp,
-        )
-
-    def _on_task_ended(self, event: RouterEvent) -> None:
-        """An end without games; those come with SELFPLAY_COMPLETE, which may come first or last."""
-        task = self._active.get(str(event.payload.get("task_id") or ""))
-        if task is None or event.event_type == "TASK_COMPLETED":
-            return
-        why = event.payload.get("error") or event.payload.get("reason") or event.event_type.lower()
-        self._end(replace(task, end_time=event.timestamp, error=str(why)))
+    def _noted(self, event: RouterEvent) -> None:
+        self.signals.note(event)
         get_bell().ring_for(event)
-
-    def _on_complete(self, event: RouterEvent) -> None:
-        told = event.payload
-        task_id = str(told.get("task_id") or event.event_id)
-        if task_id in self._ended:
-            return
-        board, players = board_and_players(str(told.get("config_key") or ""))
-        took_s = float(told.get("duration_seconds") or 0.0)
-        task = self._active.get(task_id) or SelfplayTask(task_id=task_id, start_time=event.timestamp - took_s)
-        kind = str(told.get("selfplay_type") or "")
-        self._end(
-            replace(
-                task,
-                selfplay_type=SelfplayType(kind) if kind in _TYPES else task.selfplay_type,
-                node_id=str(told.get("node_id") or task.node_id),
-                board_type=board,
-                num_players=players,
-                games_generated=int(told.get("games_generated") or 0),
-                end_time=event.timestamp,
-                success=told.get("success") is not False,
-                error=str(told.get("error") or ""),
-                iteration=int(told.get("iteration") or 0),
-            )
-        )
-        get_bell().ring_for(event)
-
-    def _end(self, task: SelfplayTask) -> None:
-        self._active.pop(task.task_id, None)
-        if len(self._history) == HISTORY_MAX:
-            self._ended.discard(self._history[0].task_id)
-        self._history.append(task)
-        self._ended.add(task.task_id)
-        self.games_total += task.games_generated
-
-    # --- what others say ------------------------------------------------------------------------------
 
     def _on_pressure(self, event: RouterEvent) -> None:
         self._pressure = str(event.payload.get("reason") or event.payload.get("level"))
@@ -178,68 +131,153 @@ class SelfplayOrchestrator(CoordinatorFace):
         self.nodes.clear(event)
         get_bell().ring_for(event)
 
-    def _on_regression(self, event: RouterEvent) -> None:
-        self._regressed[str(event.payload["config_key"])] = str(event.payload.get("severity"))
-
-    def _on_cleared(self, event: RouterEvent) -> None:
-        self._regressed.pop(str(event.payload["config_key"]), None)
-        get_bell().ring_for(event)
-
-    def _on_rolled_back(self, event: RouterEvent) -> None:
-        self._regressed.pop(str(event.payload["config_key"]), None)
-        self.signals.note(event)
-        get_bell().ring_for(event)
-
-    async def _on_quality(self, event: RouterEvent) -> None:
-        """Poor games ask for more of them; the change is told when the factor changes."""
-        config, score = str(event.payload["config_key"]), float(event.payload["quality_score"])
-        old, new = self._quality_factors.get(config, 1.0), quality_factor(score)
-        self._quality_factors[config] = new
-        if new != old:
-            change = {"quality_score": score, "budget_multiplier": new, "old_multiplier": old}
-            kind = "raised" if new > old else "lowered"
-            told = {"config_key": config, **change, "adjustment_type": kind}
-            await self.tell("QUALITY_FEEDBACK_ADJUSTED", told)
-
     # --- what it shows --------------------------------------------------------------------------------
 
     def get_active_tasks(self) -> list[SelfplayTask]:
-        return list(self._active.values())
+        return run_blocking(self.active_tasks(), timeout_s=ANSWER_S)
+
+    async def active_tasks(self) -> list[SelfplayTask]:
+        """Claims of the work queue and registered tasks that play now."""
+        store = await self._get_store()
+        return [] if store is None else await _active(store, self.runtime)
 
     def get_history(self, limit: int = 50) -> list[SelfplayTask]:
-        """Return ended tasks, newest first."""
-        return list(self._history)[::-1][:limit]
+        """Return ended tasks, newest first, as long as the work queue keeps them."""
+        return run_blocking(self.history(limit), timeout_s=ANSWER_S)
 
-    def budget_multiplier(self, config_key: str) -> float:
-        return self._quality_factors.get(config_key, 1.0)
+    async def history(self, limit: int = 50) -> list[SelfplayTask]:
+        store = await self._get_store()
+        return [] if store is None else await _history(store, limit)
 
     def is_paused(self) -> tuple[bool, str]:
         """Whether self-play is held back, and why. A regression holds nothing back: the champion plays on."""
         return (self._pressure is not None, self._pressure or "")
 
     def get_stats(self) -> dict[str, Any]:
+        return run_blocking(self.stats(), timeout_s=ANSWER_S)
+
+    async def stats(self) -> dict[str, Any]:
+        """The numbers of the run, the same in every process; None is what nobody knows."""
+        store = await self._get_store()
+        if store is None:
+            return {**dict.fromkeys(_NUMBERS), "backpressure": self._pressure}
+        ended, seen = await _history(store, HISTORY_MAX), await read_run(store.kv)
         now_s = self.runtime.now_s()
-        recent = [task for task in self._history if task.end_time and now_s - task.end_time <= WINDOW_S]
-        games = sum(task.games_generated for task in recent)
-        seconds = sum(task.duration for task in recent)
-        by_config: dict[str, int] = {}
-        by_node: dict[str, int] = {}
-        for task in recent:
-            by_config[task.config_key] = by_config.get(task.config_key, 0) + task.games_generated
-            by_node[task.node_id] = by_node.get(task.node_id, 0) + task.games_generated
+        recent = [task for task in ended if task.end_time and now_s - task.end_time <= WINDOW_S]
         return {
-            "active_tasks": len(self._active),
-            "completed_tasks": sum(task.success for task in self._history),
-            "failed_tasks": sum(not task.success for task in self._history),
-            "total_games": self.games_total,
-            "games_last_hour": games,
-            "games_per_second": games / seconds if seconds else 0.0,
-            "games_by_config": by_config,
-            "games_by_node": by_node,
+            "active_tasks": len(await _active(store, self.runtime)),
+            "completed_tasks": sum(task.success for task in ended),
+            "failed_tasks": sum(not task.success for task in ended),
+            "total_games": None if seen is None else _games(seen),
+            "games_last_hour": _summed(recent),
+            "games_per_second": _speed(seen, now_s),
+            "games_by_config": _counted(recent, lambda task: task.config_key),
+            "games_by_node": _counted(recent, lambda task: task.node_id),
             "backpressure": self._pressure,
-            "regressed": dict(self._regressed),
-            "budget_multipliers": dict(self._quality_factors),
         }
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Without the numbers of the run: health is asked often, and must not wait for the store."""
+        return {
+            "events_heard": self.heard.total(),
+            "last_event_s": self._last_s,
+            "backpressure": self._pressure,
+        }
+
+    def get_status(self) -> dict[str, Any]:
+        return {**super().get_status(), **self.get_stats()}
+
+
+_NUMBERS = (
+    "active_tasks",
+    "completed_tasks",
+    "failed_tasks",
+    "total_games",
+    "games_last_hour",
+    "games_per_second",
+    "games_by_config",
+    "games_by_node",
+)
+
+
+async def _active(store: Engine, runtime: Runtime) -> list[SelfplayTask]:
+    async def get_store() -> Engine:
+        return store
+
+    running = await TaskRegistry(get_store, runtime=runtime).running()
+    return [_running(task) for task in running if task.task_type in SELFPLAY_TYPES]
+
+
+async def _history(store: Engine, limit: int) -> list[SelfplayTask]:
+    return [_ended(item) for item in await newest_ended(store.queue, limit=limit, kind=KIND)]
+
+
+def _running(task: RunningTask) -> SelfplayTask:
+    board, players = board_and_players(task.config_key)
+    return SelfplayTask(
+        task_id=task.task_id,
+        node_id=task.node,
+        board_type=board,
+        num_players=players,
+        start_time=task.started_s,
+    )
+
+
+def _ended(item: WorkItem) -> SelfplayTask:
+    board, players = board_and_players(str(item.payload.get("config", "")))
+    params = item.payload.get("params")
+    asked = params.get("games") if isinstance(params, Mapping) else None
+    report = _report(item)
+    return SelfplayTask(
+        task_id=item.id,
+        node_id=(item.holder or "") if report is None else report.node,
+        board_type=board,
+        num_players=players,
+        games_requested=asked if isinstance(asked, int) else None,
+        games_generated=None if report is None else _games_of(report),
+        start_time=item.added_s if report is None else report.started_s,
+        end_time=item.changed_s,
+        success=item.state is WorkState.DONE,
+        error=item.error or "",
+    )
+
+
+def _report(item: WorkItem) -> JobReport | None:
+    """None for a job that failed, and for an item of somebody who reports in another form."""
+    if item.result is None:
+        return None
+    try:
+        return read_report(item.result)
+    except ConfigError:
+        return None
+
+
+def _games_of(report: JobReport) -> int:
+    return sum(int(each.counts.get("games", 0)) for each in report.artifacts if each.kind == "shard")
+
+
+def _games(seen: RunSeen) -> int:
+    """That the run has: accepted, and those whose check is due."""
+    return sum(config.games + config.games_unchecked for config in seen.configs.values())
+
+
+def _speed(seen: RunSeen | None, now_s: float) -> float | None:
+    """Games per second by the jobs under way; none of a run that was stopped, unknown of a silent one."""
+    state = run_state(seen, now_s)
+    if seen is None or state is None:
+        return None
+    return 0.0 if state == "stopped" else sum(config.games_per_s for config in seen.configs.values())
+
+
+def _summed(tasks: Sequence[SelfplayTask]) -> int:
+    return sum(task.games_generated or 0 for task in tasks)
+
+
+def _counted(tasks: Sequence[SelfplayTask], about: Callable[[SelfplayTask], str]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for task in tasks:
+        found[about(task)] += task.games_generated or 0
+    return dict(found)
 
 
 def get_selfplay_orchestrator() -> SelfplayOrchestrator:

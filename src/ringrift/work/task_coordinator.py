@@ -26,6 +26,7 @@ from ringrift.work.task_types import TaskType, task_type_of
 
 NAME = "global_task_coordinator"
 ANSWER_S = 10.0
+_ENDS = {"TASK_COMPLETED": "completed", "TASK_FAILED": "failed", "TASK_CANCELLED": "cancelled"}
 
 
 class TaskCoordinator(WiredCoordinator):
@@ -47,7 +48,7 @@ class TaskCoordinator(WiredCoordinator):
         check_part("admission", self.admission, TaskAdmission)
         self._emergency = emergency or get_emergency_stop()
         self._runtime = runtime or system_runtime()
-        self._counts = dict.fromkeys(("asked", "refused", "spawned", "completed", "failed", "cancelled"), 0)
+        self._counts = dict.fromkeys(("asked", "refused"), 0)  # here; what became of tasks is in the store
 
     def _hears(self) -> Mapping[str, Callback]:
         return dict.fromkeys(self.subscribes, self._on_event)
@@ -110,7 +111,7 @@ class TaskCoordinator(WiredCoordinator):
         return self._end(task_id, "TASK_CANCELLED", {"reason": reason, "requested_by": requested_by})
 
     def _end(self, task_id: str, event: str, extra: dict[str, Any]) -> bool:
-        task = run_blocking(self.admission.registry.end(task_id), timeout_s=ANSWER_S)
+        task = run_blocking(self.admission.registry.end(task_id, _ENDS[event]), timeout_s=ANSWER_S)
         if task is None:
             return False
         took_s = max(0.0, self._runtime.now_s() - task.started_s)
@@ -133,7 +134,6 @@ class TaskCoordinator(WiredCoordinator):
         )
         await self.admission.registry.add(task)
         self.admission.started(task.task_type, node)
-        self._counts["spawned"] += 1
         return task
 
     # --- the state of the whole -----------------------------------------------------------------------
@@ -189,11 +189,16 @@ class TaskCoordinator(WiredCoordinator):
         return [task for task in tasks if wanted in (None, task.task_type) and node_id in (None, task.node)]
 
     def get_stats(self) -> dict[str, Any]:
-        tasks = self.get_tasks()
+        """What runs and how tasks ended, the same in every process; *asked* and *refused* are of this one."""
+        tasks, ended = self.get_tasks(), run_blocking(self.admission.registry.outcomes(), timeout_s=ANSWER_S)
         return {
             **self.get_metrics(),
             "state": self.get_state().value,
             "tasks": len(tasks),
+            "spawned": len(tasks) + ended.tasks,
+            "completed": ended.completed,
+            "failed": ended.failed,
+            "cancelled": ended.cancelled,
             "by_type": {kind.value: number for kind, number in counted(tasks).items()},
             "open_breakers": self.admission.open_breakers(),
         }
@@ -239,15 +244,13 @@ class TaskCoordinator(WiredCoordinator):
     async def _note_spawned(self, task_id: str, kind: TaskType, node: str, said: Mapping[str, Any]) -> None:
         if await self.admission.registry.is_work_item(task_id):
             self.admission.started(kind, node)  # a worker's job; the queue itself keeps it
-            self._counts["spawned"] += 1
             return
         pid = said.get("pid")
         known_pid = pid if isinstance(pid, int) else None
         await self._store(task_id, kind, node, known_pid, str(said.get("config_key") or ""))
 
     async def _ended(self, task_id: str, how: str) -> None:
-        self._counts[how] += 1
-        await self.admission.registry.end(task_id)
+        await self.admission.registry.end(task_id, how)
         self.admission.forget_view()
 
 

@@ -1,7 +1,8 @@
 """The life of every task: begun, heard of, ended, or fallen silent.
 
-What runs is read from the task records; this keeps the history of what ended, notices tasks that fell silent,
-and knows which nodes are gone. `check_orphans` is called in turn by the work queue's daemon.
+What runs and what ended is read from the task records and the work queue, so every process answers the same;
+this notices tasks that fell silent, and knows which nodes are gone. `check_orphans` is called in turn by the
+work queue's daemon.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ import psutil
 
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import existing_engine
+from ringrift.engine.ports import WorkItem, WorkState
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.events.wired import WiredCoordinator
-from ringrift.health.history import BoundedHistory
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.task_admission import TaskAdmission, get_task_admission
-from ringrift.work.task_registry import ORPHAN_AFTER_S, RunningTask, counted
+from ringrift.work.task_registry import ORPHAN_AFTER_S, EndedTotals, RunningTask, counted
 
 NAME = "task_coordinator"
-HISTORY_MAX = 1000
+TIMED_MAX = 500  # jobs that the mean duration is of
 ORPHANS_MAX = 1000
 GIVEN_UP_AFTER = 10  # times the threshold of silence
 ANSWER_S = 10.0
@@ -45,7 +47,7 @@ class TaskStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EndedTask:
-    """One line of the history."""
+    """A job of the work queue that came to its end."""
 
     task_id: str
     task_type: str
@@ -56,12 +58,23 @@ class EndedTask:
     error: str = ""
 
 
-_ENDS = {
-    "TASK_COMPLETED": TaskStatus.COMPLETED,
-    "TASK_FAILED": TaskStatus.FAILED,
-    "TASK_CANCELLED": TaskStatus.CANCELLED,
-    "TASK_ORPHANED": TaskStatus.ORPHANED,
+_STATUS_OF = {
+    WorkState.DONE: TaskStatus.COMPLETED,
+    WorkState.DEAD: TaskStatus.FAILED,
+    WorkState.CANCELLED: TaskStatus.CANCELLED,
 }
+_UNKNOWN = (
+    "active",
+    "spawned",
+    "completed",
+    "failed",
+    "cancelled",
+    "abandoned",
+    "orphaned",
+    "success_rate",
+    "mean_duration_seconds",
+    "nodes_offline",
+)
 
 
 class TaskLifecycleCoordinator(WiredCoordinator):
@@ -93,8 +106,7 @@ class TaskLifecycleCoordinator(WiredCoordinator):
         self._admission = get_task_admission() if admission is None else admission
         check_part("admission", self._admission, TaskAdmission)
         self._runtime = runtime or system_runtime()
-        self.history: BoundedHistory[EndedTask] = BoundedHistory(HISTORY_MAX)
-        self._totals: Counter[str] = Counter()
+        self._totals: Counter[str] = Counter()  # events heard here
         self._orphans: dict[str, float] = {}  # told about, and when
 
     def _hears(self) -> Mapping[str, Callback]:
@@ -116,7 +128,7 @@ class TaskLifecycleCoordinator(WiredCoordinator):
 
     async def abandon(self, task_id: str, *, reason: str) -> bool:
         """Drop a task on purpose and say so; False if nobody registered it."""
-        task = await self._admission.registry.end(task_id)
+        task = await self._admission.registry.end(task_id, "abandoned")
         self._orphans.pop(task_id, None)
         if task is None:
             return False
@@ -167,25 +179,42 @@ class TaskLifecycleCoordinator(WiredCoordinator):
     # --- what it knows --------------------------------------------------------------------------------
 
     async def stats(self) -> dict[str, Any]:
-        """What runs, by type and node, and what became of the rest."""
-        tasks = await self._admission.registry.running()
-        ended = {status.value: self._totals[status.value] for status in _ENDS.values()}
-        judged = ended["completed"] + ended["failed"]
-        durations = [item.duration_s for item in self.history if item.duration_s is not None]
+        """What runs, by type and node, and what became of the rest.
+
+        Of jobs the queue's own record counts, which it keeps for some days; of registered tasks all count.
+        """
+        registry, now_s = self._admission.registry, self._runtime.now_s()
+        tasks, ended = await registry.running(), await registry.outcomes()
+        silent = [task for task in await registry.registered() if self._why_orphaned(task, now_s)]
+        judged = ended.completed + ended.failed
         return {
             "active": len(tasks),
             "by_type": {kind.value: number for kind, number in counted(tasks).items()},
             "by_node": dict(Counter(task.node for task in tasks)),
-            "spawned": self._totals["spawned"],
-            "heartbeats": self._totals["heartbeats"],
-            **ended,
-            "success_rate": ended["completed"] / judged if judged else None,
-            "mean_duration_seconds": sum(durations) / len(durations) if durations else None,
-            "nodes_offline": dict(self._admission.offline),
+            "spawned": len(tasks) + ended.tasks,
+            "completed": ended.completed,
+            "failed": ended.failed,
+            "cancelled": ended.cancelled,
+            "abandoned": ended.abandoned,
+            "orphaned": len(silent),
+            "success_rate": ended.completed / judged if judged else None,
+            "mean_duration_seconds": await self._mean_duration_s(await registry.ended()),
+            "nodes_offline": dict(self._admission.offline) if self.is_subscribed else None,
         }
 
+    async def _mean_duration_s(self, others: EndedTotals) -> float | None:
+        """Of the newest jobs and of all registered tasks; None if nothing has ended."""
+        jobs = [task.duration_s for task in await self.ended(TIMED_MAX) if task.duration_s is not None]
+        number = len(jobs) + others.tasks
+        return (sum(jobs) + others.seconds) / number if number else None
+
+    async def ended(self, limit: int = 100) -> list[EndedTask]:
+        """The jobs that ended last, newest first, as long as the queue keeps them."""
+        return [_ended(item) for item in await self._admission.registry.newest_ended(limit)]
+
     def get_metrics(self) -> dict[str, Any]:
-        return {"name": self.name, "status": self.status.value, **self._totals}
+        heard = {"events_heard": self._totals.total(), "tasks_silent": len(self._orphans)}
+        return {"name": self.name, "status": self.status.value, **heard}
 
     def health_check(self) -> HealthCheckResult:
         """Degraded while tasks are missing."""
@@ -198,39 +227,33 @@ class TaskLifecycleCoordinator(WiredCoordinator):
     # --- what is said ---------------------------------------------------------------------------------
 
     async def _on_event(self, event: RouterEvent) -> None:
+        self._totals[event.event_type] += 1
         said = event.payload
         task_id, node = str(said.get("task_id", "")), str(said.get("node_id") or "")
         match event.event_type:
-            case "TASK_SPAWNED":
-                self._totals["spawned"] += 1
-                self._orphans.pop(task_id, None)
-            case "TASK_HEARTBEAT":
-                self._totals["heartbeats"] += 1
-                self._orphans.pop(task_id, None)
             case "HOST_OFFLINE":
                 self._admission.offline[node] = str(said.get("reason") or "reported offline")
                 await self.check_orphans()
             case "HOST_ONLINE" | "NODE_RECOVERED":
                 self._admission.offline.pop(node, None)
-            case ended:
-                self._note_end(_ENDS[ended], task_id, node, said)
+            case "TASK_ORPHANED":
+                pass  # told by this, or by a worker that found a job of a killed one
+            case _:
+                self._orphans.pop(task_id, None)
 
-    def _note_end(self, status: TaskStatus, task_id: str, node: str, said: dict[str, Any]) -> None:
-        self._totals[status.value] += 1
-        if status is not TaskStatus.ORPHANED:
-            self._orphans.pop(task_id, None)
-        took = said.get("duration_seconds")
-        self.history.append(
-            EndedTask(
-                task_id,
-                str(said.get("task_type", "")),
-                node,
-                status,
-                self._runtime.now_s(),
-                float(took) if isinstance(took, int | float) else None,
-                str(said.get("error") or said.get("reason") or "")[:500],
-            )
-        )
+
+def _ended(item: WorkItem) -> EndedTask:
+    report = item.result or {}
+    took = report.get("wall_s")
+    return EndedTask(
+        item.id,
+        item.kind,
+        str(report.get("node") or item.holder or ""),
+        _STATUS_OF[item.state],
+        item.changed_s,
+        float(took) if isinstance(took, int | float) else None,
+        (item.error or "")[:500],
+    )
 
 
 def get_task_lifecycle_coordinator(
@@ -259,5 +282,14 @@ def wire_task_events(
 
 
 def get_task_stats() -> dict[str, Any]:
-    """What runs, by type and node, and what became of the rest; for code without a loop."""
-    return run_blocking(get_task_lifecycle_coordinator().stats(), timeout_s=ANSWER_S)
+    """What runs, by type and node, and what became of the rest; for code without a loop.
+
+    The same in every process; where there is no run and no task was registered, all of it is None.
+    """
+    return run_blocking(_stored_stats(), timeout_s=ANSWER_S)
+
+
+async def _stored_stats() -> dict[str, Any]:
+    if await existing_engine() is None:
+        return {"by_type": {}, "by_node": {}, **dict.fromkeys(_UNKNOWN)}
+    return await get_task_lifecycle_coordinator().stats()

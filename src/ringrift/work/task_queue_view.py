@@ -7,12 +7,13 @@ from typing import Any
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine
-from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.engine.ports import Engine, WorkItem, WorkQueue, WorkState
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 
 PENDING_SHOWN = 10
 RUNNING_SHOWN = 1000
 DEAD_LOOKED_AT = 1000
+ENDS_AT_ONCE, PAGES_MAX = 500, 40
 ANSWER_S = 10.0
 
 STATUS_OF = {
@@ -46,6 +47,30 @@ async def work_queue_status(engine: Engine) -> dict[str, Any]:
             "total_timeout": sum(item.error == LEASE_RAN_OUT for item in dead),
         },
     }
+
+
+async def newest_ended(queue: WorkQueue, *, limit: int, kind: str | None = None) -> list[WorkItem]:
+    """Up to *limit* items that ended last, of one kind or of all, newest first.
+
+    The queue tells ends from the oldest on; the number of the newest is found by halving. A kind that is rare
+    among thousands of ends may be found in part only.
+    """
+    low, high = 0, 1
+    while await queue.ended(after=high, limit=1):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if await queue.ended(after=middle, limit=1) else (low, middle)
+    found: list[WorkItem] = []
+    until = high
+    for _ in range(PAGES_MAX):
+        if until <= 0 or len(found) >= limit:
+            break
+        page = await queue.ended(after=max(0, until - ENDS_AT_ONCE), limit=ENDS_AT_ONCE)
+        ended = [each for each in page if each.number <= until and kind in (None, each.item.kind)]
+        found += [each.item for each in reversed(ended)]
+        until -= ENDS_AT_ONCE
+    return found[:limit]
 
 
 def as_documented(item: WorkItem) -> dict[str, Any]:

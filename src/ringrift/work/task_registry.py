@@ -10,20 +10,26 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
+import structlog
 
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.opening import get_engine
-from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem
+from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkState
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.work.task_queue_view import newest_ended
 from ringrift.work.task_types import TaskType, task_type_of
 from ringrift.work.worker_records import live_workers
+
+log = structlog.get_logger()
 
 TASK_PREFIX = "tasks/running/"
 RESERVED_PREFIX = "tasks/reserved/"
 KEPT_S = 86_400.0  # without a heartbeat; long after it counts as orphaned
+ENDED_KEY = "tasks/ended"
 TASKS_MAX = 10_000
+COUNT_TRIES = 50  # others count at the same time
 ORPHAN_AFTER_S = 300.0
 
 
@@ -45,6 +51,23 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True):
     def is_orphaned(self, now_s: float, *, after_s: float = ORPHAN_AFTER_S) -> bool:
         """A claim is never an orphan: the queue itself ends it."""
         return not self.claimed and self.silent_s(now_s) > after_s
+
+
+class EndedTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tasks that programs registered came to their ends, all of them so far."""
+
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    abandoned: int = 0
+    seconds: float = 0.0  # that they took
+
+    @property
+    def tasks(self) -> int:
+        return self.completed + self.failed + self.cancelled + self.abandoned
+
+    def with_one(self, how: str, took_s: float) -> EndedTotals:
+        return msgspec.structs.replace(self, **{how: getattr(self, how) + 1}, seconds=self.seconds + took_s)
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,13 +106,34 @@ class TaskRegistry:
             return await kv.get(entry.key) is not None  # another heartbeat, or its end, came first
         return True
 
-    async def end(self, task_id: str) -> RunningTask | None:
-        """Take the task off; None if it was not registered."""
+    async def end(self, task_id: str, how: str = "completed") -> RunningTask | None:
+        """Take the task off and count its end (a field of `EndedTotals`); None if it was not registered."""
         kv = (await self._engine()).kv
         entry = await kv.get(TASK_PREFIX + task_id)
         if entry is None or not await kv.delete(entry.key):
-            return None
-        return _task(entry)
+            return None  # or somebody else took it off, and counted it
+        task = _task(entry)
+        await self._count(kv, how, max(0.0, self._runtime.now_s() - task.started_s))
+        return task
+
+    async def _count(self, kv: KeyValue, how: str, took_s: float) -> None:
+        for _ in range(COUNT_TRIES):
+            entry = await kv.get(ENDED_KEY)
+            known = EndedTotals() if entry is None else decode_entry(entry, EndedTotals)
+            value = msgspec.json.encode(known.with_one(how, took_s))
+            try:
+                if entry is None:
+                    await kv.create(ENDED_KEY, value)
+                else:
+                    await kv.update(ENDED_KEY, value, revision=entry.revision)
+            except (AlreadyExists, RevisionMismatch):
+                continue
+            return
+        log.warning("tasks.end_not_counted", how=how, tries=COUNT_TRIES)
+
+    async def ended(self) -> EndedTotals:
+        entry = await (await self._engine()).kv.get(ENDED_KEY)
+        return EndedTotals() if entry is None else decode_entry(entry, EndedTotals)
 
     async def registered(self) -> list[RunningTask]:
         return [_task(entry) for entry in await (await self._engine()).kv.entries(TASK_PREFIX)]
@@ -104,6 +148,23 @@ class TaskRegistry:
         now_s = self._runtime.now_s()
         others = [task for task in await self.registered() if task.task_id not in known]
         return claims + [task for task in others if not task.is_orphaned(now_s)]
+
+    async def outcomes(self) -> EndedTotals:
+        """How tasks ended: jobs as long as the queue keeps them, registered tasks all of them."""
+        jobs: Counter[WorkState] = Counter()
+        for states in (await (await self._engine()).queue.counts()).values():
+            jobs.update(states)
+        others = await self.ended()
+        return msgspec.structs.replace(
+            others,
+            completed=others.completed + jobs[WorkState.DONE],
+            failed=others.failed + jobs[WorkState.DEAD],
+            cancelled=others.cancelled + jobs[WorkState.CANCELLED],
+        )
+
+    async def newest_ended(self, limit: int, *, kind: str | None = None) -> list[WorkItem]:
+        """The jobs that ended last, newest first."""
+        return await newest_ended((await self._engine()).queue, limit=limit, kind=kind)
 
     async def is_work_item(self, task_id: str) -> bool:
         """Whether the work queue itself keeps this task."""

@@ -224,6 +224,8 @@ class Worker:
                 log.info("worker.makes_way", item=job.item_id, waits=claim.id, kind=claim.kind)
                 self._waiting = waiting
                 job.ask_to_yield()
+                runtime_s = self._shop.runtime.monotonic_s() - job.claimed_s
+                await self._shop.events.made_way(job.claim, claim, runtime_s=runtime_s)
                 await self._keep_until_taken(waiting, stop)
         finally:
             self._waiting = None

@@ -71,6 +71,10 @@ class ClaimedJob:
         return self._claim.kind == SELFPLAY and hands_over and not (self._yield_asked or self._stop_asked)
 
     @property
+    def claim(self) -> Claim:
+        return self._claim
+
+    @property
     def claimed_s(self) -> float:
         return self._claimed_s
 

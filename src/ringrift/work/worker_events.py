@@ -87,6 +87,14 @@ class WorkerEvents:
         told = {**self._task(claim), "error": verdict.error, "error_type": verdict.status}
         await self._say("TASK_FAILED", {**told, "retryable": not dead, "duration_seconds": elapsed_s})
 
+    async def made_way(self, job: Claim, waiting: Claim, *, runtime_s: float) -> None:
+        """A job was asked to yield its slot to another one."""
+        told = {"preempted_job_id": job.id, "preempted_job_type": job.kind}
+        told |= {"preempting_job_id": waiting.id, "preempting_job_type": waiting.kind}
+        await self._say(
+            "JOB_PREEMPTED", {"node_id": self._node, **told, "runtime_seconds": round(runtime_s, 1)}
+        )
+
     async def given_back(self, claim: Claim, why: str) -> None:
         told = {**self._task(claim), "reason": why, "component": SOURCE}
         await self._say("TASK_ABANDONED", told)

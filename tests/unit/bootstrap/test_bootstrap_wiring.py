@@ -1,6 +1,7 @@
 """The wiring that the audit judges is the wiring that runs."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import ringrift
 from ringrift.bootstrap import audit_wiring, bootstrap_coordination, collect_wiring, shutdown_coordination
 from ringrift.bootstrap.wiring import SENT_BY
+from ringrift.events.audit import WiringState, audit
 from ringrift.events.catalog import CATALOG
 from ringrift.events.router import get_router
 from ringrift.health.health_manager import UnifiedHealthManager
@@ -37,9 +39,9 @@ def test_everything_that_the_code_sends_is_declared():
     assert undeclared == {}
 
 
-@pytest.mark.parametrize("component", ["bootstrap", "event_router", "handler_resilience", "worker"])
+@pytest.mark.parametrize("component", ["bootstrap", "event_router", "worker"])
 def test_everything_that_is_declared_here_is_in_the_code(component):
-    rooms = {"event_router": "events", "handler_resilience": "events", "worker": "work"}
+    rooms = {"event_router": "events", "worker": "work"}
     room = rooms.get(component, component)
     text = "\n".join(
         path.read_text(encoding="utf8")
@@ -76,3 +78,35 @@ def test_a_subscription_that_is_forgotten_is_found(monkeypatch):
     (failure,) = audit_wiring().failures
     assert failure.name == "DLQ_EVENTS_PURGED"
     assert "health_manager should hear it" in failure.reason
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "REGRESSION_DETECTED",
+        "REGRESSION_CLEARED",
+        "TRAINING_ROLLBACK_NEEDED",
+        "DATA_FRESH",
+        "DATA_STALE",
+        "ORPHAN_GAMES_DETECTED",
+        "REPLICATION_ALERT",
+        "REPAIR_COMPLETED",
+        "REPAIR_FAILED",
+        "PLATEAU_DETECTED",
+        "TRAINING_BLOCKED_BY_QUALITY",
+        "PROMOTION_FAILED",
+        "JOB_PREEMPTED",
+    ],
+)
+def test_a_default_run_has_a_sender_of(event):
+    (entry,) = [each for each in audit_wiring().events if each.name == event]
+    assert entry.state is WiringState.CONNECTED, entry.reason
+
+
+def test_a_sender_that_a_default_run_does_not_start_is_told_apart():
+    wiring = collect_wiring()
+    assert "model_performance_watchdog" not in wiring.elsewhere
+    asleep = replace(wiring, elsewhere=wiring.elsewhere | {"model_performance_watchdog"})
+    (entry,) = [each for each in audit(asleep).events if each.name == "REGRESSION_DETECTED"]
+    assert (entry.state, entry.accepted) == (WiringState.OTHER_PROFILE, True)
+    assert entry.reason.startswith("sent only where model_performance_watchdog runs")

@@ -16,7 +16,8 @@ from ringrift.data.ephemeral import (
     risk_of,
     wire_ephemeral_events,
 )
-from ringrift.data.ephemeral_records import EvacuationState, HostNote
+from ringrift.data.ephemeral_records import EphemeralRecords, EvacuationState, HostNote
+from ringrift.data.evacuation import evacuate
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
@@ -80,6 +81,24 @@ async def test_an_evacuation_is_carried_out_and_not_only_written_down():
         assert "a" in await world.holders(each)
     (told,) = world.heard("GAME_SYNCED")
     assert (told["games_pushed"], told["target_nodes"]) == (30, ["a"])
+
+
+async def test_games_that_were_asked_for_leave_first_and_are_done_when_they_arrived():
+    world = world_of("a", "b")
+    games = [await world.make(f"games {n}".encode(), "vast-1", games=10) for n in range(4)]
+    guard, records = guard_of(world), EphemeralRecords(world.planes["a"].kv)
+    await records.queue("g2", "vast-1", f"blob:{games[2].digest}", 10, 1.0)
+    await records.queue("g3", "vast-1", games[3].digest, 5, 1.0)
+    await records.queue("other", "vast-2", games[1].digest, 9, 1.0)
+    await records.queue("gone", "vast-1", "a file that nobody knows", 9, 1.0)
+    done = await evacuate(world.planes["a"], "vast-1", deadline_s=1e9, first=await records.urgent("vast-1"))
+    assert done.moved[:2] == (games[2].digest, games[3].digest)
+    games.append(await world.make(b"more", "vast-1", games=1))
+    await records.queue("g4", "vast-1", games[4].digest, 0, 1.0)
+    await records.arrived("vast-1", done.moved)
+    assert {each.game_id for each in await records.pending(10)} == {"other", "gone", "g4"}
+    await guard.evacuate_host("vast-1", "a test")
+    assert {each.game_id for each in await records.pending(10)} == {"other", "gone"}
 
 
 async def test_an_evacuation_that_fails_says_so():

@@ -27,7 +27,7 @@ def model(path, content=b"weights"):
 def world_with(*folders):
     world = World(*nodes("a", "b"))
     plane = world.planes["a"]
-    plane.settings = replace(plane.settings, intake_dirs=folders)
+    plane.settings = replace(plane.settings, intake_folders=folders)
     return world, plane
 
 
@@ -112,8 +112,8 @@ async def test_a_model_named_by_its_path_reaches_the_nodes_and_a_repetition_chan
 
 
 def test_folders_are_named_by_full_paths(tmp_path):
-    found = load_settings({"RINGRIFT_INTAKE_DIRS": f"{tmp_path}/a:{tmp_path}/b"}).settings
-    assert found.intake_dirs == (tmp_path / "a", tmp_path / "b")
-    assert load_settings({}).settings.intake_dirs == ()
+    found = load_settings({"RINGRIFT_INTAKE_FOLDERS": f"{tmp_path}/a:{tmp_path}/b"}).settings
+    assert found.intake_folders == (tmp_path / "a", tmp_path / "b")
+    assert load_settings({}).settings.intake_folders == ()
     with pytest.raises(ConfigError, match="full paths"):
-        load_settings({"RINGRIFT_INTAKE_DIRS": "here"})
+        load_settings({"RINGRIFT_INTAKE_FOLDERS": "here"})

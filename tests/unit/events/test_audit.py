@@ -9,11 +9,12 @@ from ringrift.events.audit import (
     Wiring,
     WiringState,
     audit,
-    audit_rows,
+    audit_entries,
     audit_summary,
 )
 from ringrift.events.catalog import CATALOG
 from ringrift.events.event_types import DataEventType
+from ringrift.events.last_seen import LastSeen
 
 
 def only(*names):
@@ -123,7 +124,17 @@ def test_the_report_of_the_whole_catalog():
     assert [entry["name"] for entry in data["dead_subscriptions"]] == ["BACKPRESSURE_RELEASED"]
     assert data["unmapped_high_impact"] == []
     assert not data["ok"]
-    rows = audit_rows(report)
-    assert ("orphan", "DAEMON_STARTED") in [row[:2] for row in rows]
-    assert len(audit_rows(report, everything=True)) == len(CATALOG)
+    rows = audit_entries(report)
+    assert ("orphan", "DAEMON_STARTED") in [(row.state, row.name) for row in rows]
+    assert len(audit_entries(report, everything=True)) == len(CATALOG)
     assert "1 orphans" in audit_summary(report)
+
+
+def test_what_happens_stands_beside_what_is_declared():
+    wiring = Wiring.collect([ComponentWiring("part", "supervisor", ("DAEMON_STARTED",), ("DAEMON_STARTED",))])
+    seen = {"DAEMON_STARTED": LastSeen(sent_s=5.0, received_s=None)}
+    report = audit(wiring, only("DAEMON_STARTED", "DAEMON_STOPPED"), seen=seen)
+    started, stopped = report.to_dict()["events"]
+    assert (started["last_sent_s"], started["last_received_s"]) == (5.0, None)
+    assert (stopped["last_sent_s"], stopped["last_received_s"]) == (None, None)
+    assert "1 seen sent in this folder" in audit_summary(report)

@@ -17,6 +17,7 @@ from ringrift.engine.ports import CursorKey, Position
 from ringrift.errors import PayloadError, StorageFull
 from ringrift.events.cursors import Cursor
 from ringrift.events.delivery_notes import DeliveryNotes, Note
+from ringrift.events.last_seen import LastSeen, read_last_seen
 from ringrift.events.log_seat import Identity, LogSeat
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.router import get_router, reset_router
@@ -46,6 +47,9 @@ class Machine:
         async def open_log():
             return log or engine.events
 
+        async def open_kv():
+            return engine.kv
+
         async def claim():
             return Identity(
                 instance=instance, notes=DeliveryNotes(self.tmp_path, instance) if notes else None
@@ -53,7 +57,7 @@ class Machine:
 
         around = Surroundings(
             settings=load_settings({"RINGRIFT_EVENT_BACKLOG": str(backlog), **env}).settings,
-            seat=LogSeat(open_log=open_log, claim=claim),
+            seat=LogSeat(open_log=open_log, claim=claim, open_kv=open_kv),
         )
         router = UnifiedEventRouter(surroundings=around)
         self.routers.append(router)
@@ -714,3 +718,40 @@ async def test_a_note_outlives_a_second_crash_in_which_its_subscription_did_not_
     await last.start()
     await quiet()
     assert (first, second) == ([1], [2])
+
+
+# --- when events were last seen ---------------------------------------------------------------------------
+
+
+async def last_seen(machine):
+    return await read_last_seen(memory_engine(system_runtime(), machine.store).kv)
+
+
+async def test_when_an_event_was_last_sent_and_received_is_kept_for_all_processes(machine):
+    sender, hearer = machine.process("one"), machine.process("two")
+    heard = asyncio.Event()
+    hearer.subscribe("TRAINING_STARTED", lambda _event: heard.set(), "hearer")
+    hearer.subscribe(None, lambda _event: None, "hears everything")
+    await hearer.start()
+    started = {"config_key": "hex8_2p", "job_id": "j", "node_id": "n"}
+    sent = await sender.publish("TRAINING_STARTED", started)
+    unheard = await sender.publish("MODEL_UPDATED", {"model_id": "m", "changes": {}})
+    await sender.publish("MY_OWN_EVENT", {})
+    async with asyncio.timeout(60):
+        await heard.wait()
+    assert await last_seen(machine) == {}, "not with every event"
+    await sender.stop()
+    await hearer.stop()
+    assert await last_seen(machine) == {
+        "TRAINING_STARTED": LastSeen(sent.timestamp, sent.timestamp),
+        "MODEL_UPDATED": LastSeen(unheard.timestamp, None),
+    }
+
+
+async def test_an_older_time_replaces_no_newer_one(machine):
+    first, second = machine.process("one"), machine.process("two")
+    await first.publish("NODE_RECOVERED", {"node_id": "n"})
+    later = await second.publish("NODE_RECOVERED", {"node_id": "n"})
+    await second.stop()
+    await first.stop()
+    assert (await last_seen(machine))["NODE_RECOVERED"] == LastSeen(later.timestamp, None)

@@ -73,6 +73,7 @@ def test_the_result_tells_what_a_controller_needs(tmp_path, samples):
     assert (result["config"], result["model"], result["parent"]) == ("connect_four_2p", str(out), None)
     assert {"policy", "value"} <= result["train"].keys() == result["held"].keys()
     assert result["best_held"] <= result["held"]["policy"] + result["held"]["value"] + 1e-6
+    assert result["epochs"] == pytest.approx(result["steps"] / (result["rows"] // 16), abs=1e-3)
     assert result["samples_per_s"] > 0
     bins = result["calibration"]["bins"]
     assert sum(each["rows"] for each in bins) == result["held_rows"] > 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ringrift.events.catalog import CATALOG
 from ringrift.events.router import get_router
-from ringrift.learning.facts import Noted
+from ringrift.learning.facts import PRICE_TOPIC, Noted
 from ringrift.learning.feedback import (
     ArchitectureFeedback,
     FeedbackLoopController,
@@ -79,6 +79,22 @@ def test_the_feedback_loop_tells_a_change_once_with_its_reason_and_then_its_end(
     with_daemon(FeedbackLoopController, scenario)
 
 
+def test_what_is_told_of_the_price_of_rows_is_the_price_in_force():
+    async def scenario(run, ear, runtime, daemon):
+        checked_shard(run.story, games=200, quality=0.95)
+        assert run.curves.feedback(run.story.state).steps_per_row == 1.25, "what the results ask for"
+        await runtime.sleep(31.0)
+        told = ear.take()["ADAPTIVE_PARAMS_CHANGED"]["params"]
+        assert (told["steps_per_row"], told["learning_rate"]) == (1.0, 1.2)
+        text = "a row earns 5 sample-steps from now on"
+        run.story.write(Noted(at_s=1.0, topic=PRICE_TOPIC, text=text, details={"factor": 1.25}))
+        await runtime.sleep(600.0)
+        assert ear.take()["ADAPTIVE_PARAMS_CHANGED"]["params"]["steps_per_row"] == 1.25
+        assert daemon.get_feedback("square8_2p").steps_per_row == 1.25
+
+    with_daemon(FeedbackLoopController, scenario)
+
+
 def test_changes_within_the_cooldown_are_held_back_not_lost():
     async def scenario(run, ear, runtime, daemon):
         on_a_plateau(run.story, refused=5)
@@ -100,7 +116,14 @@ def test_an_event_becomes_a_signal_and_makes_the_loop_look_at_once():
         warning = {"config_key": "square8_2p", "quality_score": 0.45, "threshold": 0.6}
         await ear.router.publish("QUALITY_DEGRADED", warning, "test")
         told = ear.take()  # no time has passed
-        assert told["QUALITY_FEEDBACK_ADJUSTED"]["budget_multiplier"] == 1.3
+        in_force = run.curves.feedback(run.story.state)
+        adjusted, penalty = told["QUALITY_FEEDBACK_ADJUSTED"], told["QUALITY_PENALTY_APPLIED"]
+        assert adjusted["budget_multiplier"] == in_force.quality_budget == in_force.weight == 1.3
+        assert (penalty["rate_multiplier"], penalty["penalty"]) == (
+            in_force.learning_rate,
+            pytest.approx(0.1),
+        )
+        assert penalty["current_weight"] == in_force.weight
         assert told["QUALITY_CHECK_REQUESTED"]["priority"] == "high"
         assert told["ADAPTIVE_PARAMS_CHANGED"]["params"]["intensity"] == "reduced"
         latest = daemon.signals.latest("square8_2p")
@@ -173,15 +196,19 @@ def test_gauntlet_feedback_tells_weakness_and_strength():
         done = {"config_key": "square8_2p", "model_id": model, "model_path": "", "elo": 0.0, "win_rate": 0.5}
         await ear.router.publish("EVALUATION_COMPLETED", {**done, "games_played": 40}, "test")
         told = ear.take()
-        assert told["SELFPLAY_TARGET_UPDATED"]["extra_games"] == 5000
-        assert told["HYPERPARAMETER_UPDATED"]["new_value"] == 1.5
+        assert set(told) == {"EVALUATION_COMPLETED", "HYPERPARAMETER_UPDATED"}
+        changed = told["HYPERPARAMETER_UPDATED"]
+        assert (changed["param_name"], changed["new_value"]) == ("weight", 1.3)
+        assert run.curves.feedback(story.state).weight == 1.3
         story.evaluate(model, "random", wins=400, losses=0)
         story.evaluate(model, "heuristic", wins=90, losses=10)
         await runtime.sleep(601.0)
-        told = ear.take()
-        assert "SELFPLAY_TARGET_UPDATED" not in told
-        assert daemon.advice("square8_2p").temperature == 0.8
-        assert "90% against the heuristic" in told["HYPERPARAMETER_UPDATED"]["reason"]
+        told = [payload for name, payload in ear.events if name == "HYPERPARAMETER_UPDATED"]
+        values = {payload["param_name"]: payload["new_value"] for payload in told}
+        in_force = run.curves.feedback(story.state)
+        assert values == {"exploration": in_force.exploration, "weight": in_force.weight}
+        assert in_force.exploration == 0.8
+        assert "90% against the heuristic" in told[0]["reason"]
 
     with_daemon(GauntletFeedbackController, scenario)
 

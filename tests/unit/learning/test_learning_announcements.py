@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from learning_story import RULES, Story
 
@@ -58,8 +59,8 @@ def whole_life() -> Story:
     story.write(Archived(at_s=story.now_s, model=odd, reason="old"))
     story.write(WorkerSetAside(at_s=story.now_s, worker="w1", reason="games differ", until_s=1e9, by="plan"))
     story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1"))
-    story.write(Blocked(at_s=story.now_s, stage="train", reason="quality is poor", until_s=2e9))
-    story.write(Noted(at_s=story.now_s, topic="promotion_failed", text="the pointer moved"))
+    assert story.write(Blocked(at_s=story.now_s, stage="train", reason="failures", until_s=2e9)) == []
+    assert story.write(Noted(at_s=story.now_s, topic="a finding", text="of somebody")) == []
     fail_everything(story, first)
     return story
 
@@ -190,3 +191,51 @@ def test_a_loss_far_off_the_others_is_an_anomaly(loss: float, told: bool) -> Non
     story.told.clear()
     story.train(loss=loss)
     assert ("TRAINING_LOSS_ANOMALY" in [name for name, _ in story.told]) is told
+
+
+def finished_training(**fields) -> dict[str, dict]:
+    """What a training told at its end."""
+    story = Story()
+    story.play(games=50, rows=2000)
+    story.check()
+    story.export()
+    story.told.clear()
+    story.train(**fields)
+    return dict(story.told)
+
+
+def test_a_finished_training_tells_its_own_epochs_and_both_losses() -> None:
+    told = finished_training(
+        epochs=2.5,
+        train={"policy": 1.0, "value": 0.25, "entropy": 9.0},
+        held={"policy": 1.75, "value": 0.5, "entropy": 9.0},
+        best_held=1.5,
+        ended="no better hold-out loss for 3 looks",
+        best_step=4,
+    )
+    completed = told["TRAINING_COMPLETED"]
+    assert (completed["epochs"], completed["train_loss"], completed["val_loss"]) == (2.5, 1.25, 1.5)
+    stopped = told["TRAINING_EARLY_STOPPED"]
+    assert (stopped["best_loss"], stopped["final_loss"], stopped["epoch"]) == (1.5, 2.25, 3)
+    assert stopped["epochs_without_improvement"] == round(2.5 * 6 / 10)
+    assert (told["CHECKPOINT_SAVED"]["epoch"], told["CHECKPOINT_SAVED"]["step"]) == (3, 10)
+
+
+def test_a_trainer_of_the_users_own_is_counted_by_the_rows_it_was_given() -> None:
+    told = finished_training(train=0.75)["TRAINING_COMPLETED"]
+    assert told["epochs"] == pytest.approx(10 * RULES.batch / 2000, abs=1e-3)
+    assert (told["train_loss"], "val_loss" in told) == (0.75, False)
+
+
+def test_a_recall_tells_how_often_each_shard_is_drawn_from_now_on() -> None:
+    story = Story()
+    recalled, kept = story.play(games=5, rows=100), story.play(games=7, rows=300)
+    story.check()
+    story.state.shards[kept].worker = "another"
+    recall = Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1")
+    (told,) = story.write(recall)
+    assert told[1] == {"config_key": "square8_2p", "samples_updated": 100, "priorities": {recalled: 0.0}}
+    (told,) = story.write(msgspec.structs.replace(recall, withdrawn=True))
+    assert told[1]["priorities"] == {recalled: 1.0}
+    nobody = Recalled(at_s=story.now_s, recall_id="s", reason="bad node", worker="nobody")
+    assert story.write(nobody) == [], "it changed nothing"

@@ -1,4 +1,4 @@
-"""The pipeline's face: stages as they were told, settings as they were asked, one loop a process."""
+"""The pipeline's handle: stages by the facts of the run, settings as they were asked, one loop a process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 
 import msgspec
 import pytest
-from learning_story import Story
+from feedback_kit import Run
+from learning_story import RULES
 
 from ringrift.engine.leases import CONTROL_LEASE, NamedLease
 from ringrift.engine.opening import close_engine, get_engine
@@ -15,8 +16,10 @@ from ringrift.events.catalog import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import SOURCE
 from ringrift.learning.facts import Promoted, Rejected
+from ringrift.learning.orders import train_order
 from ringrift.learning.pipeline import (
     DataPipelineDaemon,
+    DataPipelineOrchestrator,
     OperationMode,
     PipelineConfig,
     PipelineStage,
@@ -40,62 +43,101 @@ def router():
     return UnifiedEventRouter(enable_cross_process_polling=False)
 
 
-def one_turn(*, accepted: bool = True) -> Story:
-    story = Story(CONFIG)
+def one_turn(run: Run, *, accepted: bool = True) -> None:
+    story = run.story
     story.play(games=50)
     story.check()
     story.export()
     model = story.train()
     story.evaluate(model, "random", wins=60, losses=4)
+    story.now_s += 1.0
     if accepted:
-        story.write(Promoted(at_s=story.now_s, model=model, previous=None, reason="stronger"))
+        story.write(Promoted(at_s=story.now_s, model=model, previous=story.state.champion, reason="stronger"))
     else:
         story.write(Rejected(at_s=story.now_s, model=model, gate="sprt", reason="not stronger"))
-    return story
 
 
-async def tell_all(router, story):
-    for name, payload in story.told:
-        await router.publish(name, payload, SOURCE)
+def begin_training(story) -> str:
+    samples = story.state.newest_samples
+    return story.issue("train", train_order(story.state, RULES, [samples], None, sample_steps=4000))
 
 
-async def test_a_turn_of_the_loop_is_one_iteration(router):
-    pipeline = wire_pipeline_events(router=router)
-    await tell_all(router, one_turn())
+@pytest.fixture
+def run():
+    return Run(CONFIG)
+
+
+@pytest.fixture
+def pipeline(run, router):
+    return DataPipelineOrchestrator(router=router, situations=run.situations)
+
+
+def test_a_turn_of_the_loop_is_one_iteration(run, pipeline):
+    one_turn(run)
     (turn,) = pipeline.get_iterations()
     assert (turn.iteration, turn.promoted, turn.games_generated) == (1, True, 50)
-    assert turn.stages_completed == ("selfplay", "data_sync", "npz_export", "evaluation", "promotion")
+    assert turn.stages_completed == ("selfplay", "data_sync", "npz_export", "training", "evaluation")
+    assert turn.elo_delta is None, "there was nobody to compare it with"
     assert pipeline.get_current_stage(CONFIG) is PipelineStage.COMPLETE
     assert pipeline.get_stats()["promotions"] == 1
-    await tell_all(router, one_turn(accepted=False))
+    one_turn(run, accepted=False)
     assert [each.promoted for each in pipeline.get_iterations()] == [False, True]
     assert pipeline.get_iterations()[0].iteration == 2
+    assert pipeline.get_iterations()[0].elo_delta is not None
+    assert pipeline.get_stats()["games_generated"] == 100
 
 
-async def test_games_beside_a_training_do_not_move_it_back(router):
-    pipeline = wire_pipeline_events(router=router)
-    await router.publish("TRAINING_STARTED", {"config_key": CONFIG, "job_id": "j", "node_id": "n"})
-    await router.publish("SELFPLAY_COMPLETE", {"config_key": CONFIG, "games_generated": 7})
+def test_games_beside_a_training_do_not_move_it_back(run, pipeline):
+    run.story.play(games=50)
+    run.story.check()
+    run.story.export()
+    begin_training(run.story)
+    run.story.play(games=7)
     assert pipeline.get_current_stage(CONFIG) is PipelineStage.TRAINING
-    assert pipeline.get_stats()["games_generated"] == 7
+    assert pipeline.get_stats()["games_generated"] == 57
 
 
-async def test_games_of_one_task_count_once_whoever_tells_of_them(router):
-    pipeline = wire_pipeline_events(router=router)
-    for source in ("worker", SOURCE):
-        told = {"config_key": CONFIG, "games_generated": 7, "task_id": "t1"}
-        await router.publish("SELFPLAY_COMPLETE", told, source)
-    assert pipeline.get_stats()["games_generated"] == 7
+async def test_what_somebody_merely_says_is_no_state(run, router, pipeline):
+    pipeline.wire()
+    run.story.play(games=50)
+    claim = {"config_key": CONFIG, "games_generated": 1000, "task_id": "t1", "success": True}
+    await router.publish("SELFPLAY_COMPLETE", claim, "a user")
+    samples = {"samples_exported": 9, "games_exported": 1, "output_path": "/nowhere.npz"}
+    await router.publish("NPZ_EXPORT_COMPLETE", {"config_key": CONFIG, **samples}, "a user")
+    trained = {"config_key": CONFIG, "success": True, "model_path": "blob:m", "model_id": "m"}
+    await router.publish("TRAINING_COMPLETED", trained, SOURCE)
+    assert pipeline.get_stats()["games_generated"] == 50
+    assert pipeline.get_current_stage(CONFIG) is PipelineStage.SELFPLAY
+    assert pipeline.get_stats()["refused_claims"] is None, "there is no store to keep them in"
+    assert not get_bell().rung
 
 
-async def test_a_failure_is_a_transition_that_leads_nowhere(router):
-    pipeline = wire_pipeline_events(router=router)
-    await router.publish("TRAINING_STARTED", {"config_key": CONFIG, "job_id": "j", "node_id": "n"})
-    failed = {"config_key": CONFIG, "job_id": "j", "error": "out of memory"}
-    await router.publish("TRAINING_FAILED", failed)
+async def test_a_claim_from_outside_is_refused_once_with_the_reason(run, router, pipeline):
+    await get_engine()
+    pipeline.wire()
+    claim = {"config_key": CONFIG, "games_generated": 1000, "task_id": "t1", "success": True}
+    event = await router.publish("SELFPLAY_COMPLETE", claim, "a user")
+    await router.publish_event(event)  # the same again
+    samples = {"samples_exported": 9, "games_exported": 1, "output_path": "/nowhere.npz"}
+    await router.publish("NPZ_EXPORT_COMPLETE", {"config_key": CONFIG, **samples}, "a user")
+    newest, first = pipeline.get_stats()["refused_claims"]
+    assert (first["event_type"], first["source"]) == ("SELFPLAY_COMPLETE", "a user")
+    assert "names no file (db_path)" in first["reason"]
+    assert "/nowhere.npz is not taken in: no folder is named for it" in newest["reason"]
+    await close_engine()
+
+
+def test_a_failure_is_a_transition_that_leads_nowhere(run, pipeline):
+    run.story.play(games=50)
+    run.story.check()
+    run.story.export()
+    job = begin_training(run.story)
+    run.story.fail(job)
     newest = pipeline.get_transitions()[0]
     assert (newest.success, newest.metadata) == (False, {"error": "out of memory"})
     assert pipeline.get_current_stage(CONFIG) is PipelineStage.TRAINING
+    failures = pipeline.get_stats()["stage_failures"]
+    assert failures == {f"{CONFIG} train": {"in_a_row": 1, "error": "out of memory"}}
 
 
 async def test_what_others_tell_wakes_the_loop_and_its_own_words_do_not(router):

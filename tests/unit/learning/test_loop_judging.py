@@ -20,7 +20,13 @@ from ringrift.learning.facts import (
     RolledBack,
 )
 from ringrift.learning.gates import stage_gate
-from ringrift.learning.judging import RECENT_S, open_candidates, recent_judging, under_judgement
+from ringrift.learning.judging import (
+    RECENT_S,
+    open_candidates,
+    recent_judging,
+    under_judgement,
+    waiting_for_verdict,
+)
 from ringrift.learning.orders import evaluate_order, match_batch, selfplay_order
 from ringrift.learning.plan import plan
 from ringrift.learning.promotion import PROMOTION, ROLLBACK, Mode, Pairing
@@ -222,6 +228,18 @@ def test_a_judgement_that_has_begun_goes_on_with_what_it_has_counted():
     assert "model 3, is judged instead" in dropped.reason
     carry_out(story, made)
     assert judged(planned(story))[0] == newer
+
+
+def test_only_who_has_played_for_its_promotion_waits_for_a_verdict():
+    story, champion = a_champion()
+    assert waiting_for_verdict(story.state) == 0
+    candidate = new_model(story)
+    assert waiting_for_verdict(story.state) == 0
+    story.evaluate(candidate, champion, wins=48, losses=30)
+    new_model(story)
+    assert waiting_for_verdict(story.state) == 1
+    promote(story, candidate, champion)
+    assert waiting_for_verdict(story.state) == 0
 
 
 def test_a_candidate_behind_is_judged_to_the_end_while_none_is_newer():

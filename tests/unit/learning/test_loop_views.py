@@ -3,7 +3,6 @@
 from learning_story import RULES, Story
 
 from ringrift.learning.facts import Blocked, Promoted
-from ringrift.learning.feedback_gauntlet import gauntlet_advice
 from ringrift.learning.feedback_rules import feedback, gauntlet_of
 from ringrift.learning.generator import who_plays
 from ringrift.learning.orders import evaluate_order
@@ -78,7 +77,7 @@ def test_with_four_seats_first_places_count_and_need_not_reach_what_two_seats_as
     assert gauntlet_of(strong).vs_random == 0.6
     assert not any("against random" in reason for reason in feedback(strong).reasons)
     assert any("against random" in reason for reason in feedback(weak).reasons)
-    assert gauntlet_advice(gauntlet_of(strong)) != gauntlet_advice(gauntlet_of(weak))
+    assert (feedback(strong).by_gauntlet, feedback(weak).by_gauntlet) == ({}, {"weight": 1.3})
 
 
 # --- what plays and what is published ----------------------------------------------------------------------

@@ -120,6 +120,15 @@ async def test_a_promotion_updates_the_registry_and_asks_for_distribution(run, c
     ]
 
 
+async def test_a_model_that_the_run_does_not_have_is_not_registered(run, coordinator):
+    trained = {"config_key": "square8_2p", "success": True, "model_path": "/tmp/m.safetensors"}
+    await coordinator.ear.router.publish("TRAINING_COMPLETED", trained, "a user")
+    assert "REGISTRY_UPDATED" not in coordinator.ear.take()
+    model = trained_model(run.story)
+    await coordinator.ear.router.publish("TRAINING_COMPLETED", {**trained, "model_id": model}, "controller")
+    assert coordinator.ear.take()["REGISTRY_UPDATED"] == {"action": "registered", "model_id": model}
+
+
 async def test_superseded_champions_are_archived_and_that_is_told(run, coordinator):
     coordinator._archived_told_s = 0.0  # the story is older than the machine's clock
     for _ in range(8):

@@ -142,10 +142,29 @@ async def test_a_damaged_champion_is_told_once_and_seen_in_the_health(world):
     daemon = world.daemon(AutoPromotionDaemon, files=world.files)
     await daemon.start()
     await world.say("PROMOTION_CANDIDATE", {"config_key": "square8_2p", "model_id": "m"})
-    assert world.ear.take()["MODEL_CORRUPTED"]["corruption_type"] == "it is not there"
+    told = world.ear.take()
+    assert told["MODEL_CORRUPTED"]["corruption_type"] == "it is not there"
+    assert told["PROMOTION_FAILED"]["model_id"] == model
     await world.say("PROMOTION_CANDIDATE", {"config_key": "square8_2p", "model_id": "n"})
-    assert "MODEL_CORRUPTED" not in world.ear.take()
+    assert not {"MODEL_CORRUPTED", "PROMOTION_FAILED"} & world.ear.take().keys()
     assert "damaged" in daemon.health_check().message
+    await daemon.stop()
+
+
+async def test_a_champion_whose_files_cannot_be_written_is_a_promotion_that_failed(world):
+    model = await install(world, b"weights")
+    world.files.folder.parent.joinpath("taken").write_text("a file is where the folder should be")
+    files = ChampionFiles(world.files.folder.parent / "taken", world.engine.blobs)
+    daemon = world.daemon(AutoPromotionDaemon, files=files)
+    await daemon.start()
+    await world.say("PROMOTION_CANDIDATE", {"config_key": "square8_2p", "model_id": "m"})
+    told = world.ear.take()
+    assert (told["PROMOTION_FAILED"]["model_id"], "MODEL_CORRUPTED" in told) == (model, False)
+    files.folder.unlink()
+    await world.say("PROMOTION_CANDIDATE", {"config_key": "square8_2p", "model_id": "n"})
+    assert files.path_of("square8_2p").read_bytes() == b"weights"
+    assert daemon.health_check().healthy
+    assert not daemon.health_check().details["not_installed"]
     await daemon.stop()
 
 

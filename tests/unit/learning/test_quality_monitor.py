@@ -99,7 +99,7 @@ def test_the_monitor_tells_a_score_a_fall_and_the_way_back():
         told = ear.take()
         assert told["QUALITY_DEGRADED"]["threshold"] == 0.6
         assert told["LOW_QUALITY_DATA_WARNING"]["low_quality_count"] == 2000
-        assert told["QUALITY_PENALTY_APPLIED"]["penalty"] > 0
+        assert "QUALITY_PENALTY_APPLIED" not in told, "whoever applies one tells it"
         assert monitor.get_quality("square8_2p").state is QualityState.POOR
         assert "square8_2p" in monitor.health_check().message
 
@@ -136,13 +136,32 @@ def test_a_check_by_the_rules_is_told_from_begin_to_end_with_what_it_refused():
     monitored(scenario)
 
 
-def test_a_refused_shard_is_named_once_with_its_worker_and_asks_for_other_games():
+def test_a_training_that_waits_because_all_new_games_are_poor_is_told_once_until_good_ones_come():
+    async def scenario(run, ear, runtime, monitor):
+        story = run.story
+        rows = story.state.bucket_rules.rows_first_min
+        while story.state.bucket.available < story.state.bucket_rules.chunk_steps or story.state.rows < rows:
+            checked_shard(story, games=1000, quality=0.1)
+        await runtime.sleep(16.0)
+        blocked = ear.take()["TRAINING_BLOCKED_BY_QUALITY"]
+        assert (blocked["quality_score"], blocked["threshold"]) == (pytest.approx(0.1), 0.3)
+        assert "below 0.30" in blocked["reason"]
+        await runtime.sleep(600.0)
+        assert "TRAINING_BLOCKED_BY_QUALITY" not in ear.take()
+        checked_shard(story, games=1000, quality=0.8)
+        await runtime.sleep(60.0)
+        assert "TRAINING_BLOCKED_BY_QUALITY" not in ear.take()
+
+    monitored(scenario)
+
+
+def test_a_refused_shard_is_named_once_with_its_worker():
     async def scenario(run, ear, runtime, monitor):
         digest = checked_shard(run.story, games=100, quality=0.1, worker="gpu-7")
         await runtime.sleep(16.0)
         told = ear.take()
         assert "gpu-7" in told["DATA_QUALITY_ALERT"]["message"]
-        assert told["SELFPLAY_TARGET_UPDATED"]["extra_games"] == 100
+        assert "SELFPLAY_TARGET_UPDATED" not in told, "the plan wants what it wants, and tells it"
         assert monitor.refused_shards("square8_2p").keys() == {digest}
         await runtime.sleep(600.0)
         assert "DATA_QUALITY_ALERT" not in ear.take()

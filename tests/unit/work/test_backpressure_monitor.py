@@ -1,8 +1,11 @@
 """Depths from the real queue and the real status; levels, callbacks, daemons and their events."""
 
+import threading
+
 import msgspec
 import pytest
 
+from ringrift.data.delivery_ledger import DeliveryLedger
 from ringrift.engine.opening import memory_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Corrupt
@@ -23,7 +26,7 @@ from ringrift.work.backpressure import (
 )
 from ringrift.work.durations_book import DurationBook
 from ringrift.work.queue_depths import RUN_STATUS_KEY, depths_of, read_depths
-from ringrift.work.task_resources import NodeResources
+from ringrift.work.task_resources import NodeResources, look_at_this_machine
 
 IDLE = NodeResources(cpu_percent=5, memory_percent=20, disk_percent=30, disk_free_gb=100, load=0.1, cores=4)
 
@@ -87,6 +90,26 @@ def test_depths_are_what_the_queue_and_the_run_hold():
         assert depths[QueueType.EVALUATION] == 3  # two that wait and one that is blocked, none in hand
         assert (depths[QueueType.EXPORT], depths[QueueType.SYNC]) == (1, 0)
         assert (depths[QueueType.TRAINING_DATA], depths[QueueType.PENDING_GAMES]) == (1234, 56)
+
+    in_world(scenario)
+
+
+def test_models_that_wait_for_a_verdict_and_files_on_their_way_are_counted():
+    async def scenario(world):
+        ledger = DeliveryLedger(world.engine.kv, world.runtime)
+        arrived, lost, waits = [
+            await ledger.record_delivery_started("models", f"m{number}", "two") for number in range(3)
+        ]
+        status = {"configs": {"a": {"candidates": 2}, "b": {"candidates": 1}}}
+        await world.engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(status))
+        found = await world.monitor.refresh()
+        assert (found[QueueType.SYNC].depth, found[QueueType.PROMOTION].depth) == (3, 3)
+        await ledger.record_verified(arrived, "x")
+        await ledger.record_failed(lost, "gone", final=True)
+        await ledger.record_failed(waits, "busy")  # is due again later
+        assert (await world.monitor.refresh())[QueueType.SYNC].depth == 1
+        await ledger.forget(waits)
+        assert (await world.monitor.refresh())[QueueType.SYNC].depth == 0
 
     in_world(scenario)
 
@@ -241,6 +264,23 @@ def test_the_work_queue_monitor_knows_waits_runs_failures_and_who_works():
         await daemon.stop()
 
     in_world(scenario)
+
+
+def test_a_busy_machine_is_never_measured_as_idle(tmp_path):
+    """The first look of a process has nothing to compare with, and the next may come at once."""
+    over = threading.Event()
+
+    def work():
+        while not over.is_set():
+            sum(range(1000))
+
+    busy = threading.Thread(target=work)
+    busy.start()
+    try:
+        assert all(look_at_this_machine(tmp_path).cpu_percent > 0.0 for _ in range(3))
+    finally:
+        over.set()
+        busy.join()
 
 
 # --- the calls of the documents, on the real engine ---------------------------------------------------

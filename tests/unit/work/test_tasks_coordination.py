@@ -60,10 +60,11 @@ def test_a_workers_job_is_counted_once_and_leaves_no_record(tmp_path):
         await world.say("TASK_SPAWNED", **about)
         assert (await world.lifecycle.stats())["active"] == 1
         assert await world.admission.registry.registered() == []
-        await world.engine.queue.complete(claim.id, token=claim.token)
+        await world.engine.queue.complete(claim.id, token=claim.token, result={"wall_s": 9.0})
         await world.say("TASK_COMPLETED", **about, duration_seconds=9.0)
-        stats = await world.lifecycle.stats()
-        assert (stats["active"], stats["completed"], stats["mean_duration_seconds"]) == (0, 1, 9.0)
+        for process in (world, world.another_process()):
+            stats = await process.lifecycle.stats()
+            assert (stats["active"], stats["completed"], stats["mean_duration_seconds"]) == (0, 1, 9.0)
 
     in_tasks_world(scenario, tmp_path)
 
@@ -155,16 +156,34 @@ def test_a_lost_node_orphans_its_tasks_and_gets_nothing_until_it_is_back(tmp_pat
     in_tasks_world(scenario, tmp_path)
 
 
-def test_the_history_is_bounded_and_tells_how_tasks_ended(tmp_path):
+def test_every_process_knows_how_registered_tasks_ended(tmp_path):
     async def scenario(world):
-        for number in range(1005):
+        for number in range(9):
             event = ("TASK_COMPLETED", "TASK_FAILED", "TASK_CANCELLED")[number % 3]
             extra = {"TASK_FAILED": {"error": "bad"}, "TASK_CANCELLED": {"reason": "no"}}.get(event, {})
-            await world.say(event, task_id=f"t{number}", task_type="export", node_id="n", **extra)
-        assert (len(world.lifecycle.history), world.lifecycle.history.total) == (1000, 1005)
-        stats = await world.lifecycle.stats()
-        assert (stats["completed"], stats["failed"], stats["cancelled"]) == (335, 335, 335)
-        assert stats["success_rate"] == 0.5
+            await world.coordinator.register(f"t{number}", "export", "n")
+            await world.runtime.sleep(2)
+            about = {"task_id": f"t{number}", "task_type": "export", "node_id": "n"}
+            await world.say(event, **about, **extra)
+            await world.say(event, **about, **extra)  # again, which changes nothing
+        await world.say("TASK_COMPLETED", task_id="never registered", task_type="export", node_id="n")
+        for process in (world, world.another_process()):
+            stats = await process.lifecycle.stats()
+            assert (stats["completed"], stats["failed"], stats["cancelled"]) == (3, 3, 3)
+            assert (stats["spawned"], stats["success_rate"]) == (9, 0.5)
+            assert stats["mean_duration_seconds"] == pytest.approx(2.0)
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_the_jobs_that_ended_last_are_told_newest_first(tmp_path):
+    async def scenario(world):
+        done, dead = await world.claim("export", number=2)
+        await world.engine.queue.complete(done.id, token=done.token, result={"wall_s": 3.0, "node": "n"})
+        await world.engine.queue.fail(dead.id, token=dead.token, error="bad", final=True)
+        newest, before = await world.another_process().lifecycle.ended()
+        assert (newest.task_id, newest.status.value, newest.error) == (dead.id, "failed", "bad")
+        assert (before.task_id, before.node, before.duration_s) == (done.id, "n", 3.0)
 
     in_tasks_world(scenario, tmp_path)
 

@@ -8,12 +8,14 @@ import msgspec
 import pytest
 
 from ringrift.engine.memory import memory_engine
-from ringrift.engine.ports import Claimant, WorkState
+from ringrift.engine.ports import Claimant, Completion, NewWork, WorkState
 from ringrift.errors import ConfigError
 from ringrift.events.catalog import CATALOG
+from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.progress_view import RUN_STATUS_KEY, ConfigSeen, RunSeen
 from ringrift.testing.simulation import ManualRuntime
+from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
 from ringrift.work.scheduling import (
     JobPriority,
     PriorityJobScheduler,
@@ -47,53 +49,94 @@ def heard(router):
     return events
 
 
-COMPLETE = {"config_key": "hex8_3p", "task_id": "t1", "node_id": "n1", "games_generated": 40}
+@pytest.fixture
+async def selfplay(router):
+    """The orchestrator over an engine in memory, as every process sees it."""
+    runtime = ManualRuntime()
+    engine = memory_engine(runtime)
+
+    async def get_store():
+        return engine
+
+    orchestrator = SelfplayOrchestrator(router=router, runtime=runtime, get_store=get_store)
+    orchestrator.wire()
+    yield orchestrator, engine, runtime
+    await engine.close()
 
 
-async def test_a_self_play_task_is_followed_from_start_to_end(router):
-    orchestrator = wire_selfplay_events(router)
-    spawned = {"task_id": "t1", "task_type": "selfplay", "node_id": "n1", "config_key": "hex8_3p"}
-    await router.publish("TASK_SPAWNED", spawned)
-    assert [task.task_id for task in orchestrator.get_active_tasks()] == ["t1"]
-    await router.publish("SELFPLAY_COMPLETE", {**COMPLETE, "duration_seconds": 10.0})
-    (task,) = orchestrator.get_history()
+ORDER = JobOrder(config="hex8_3p", params={"games": 40})
+
+
+async def begun(engine, *, number=1):
+    await engine.queue.add([NewWork(kind="selfplay", payload=ORDER.as_payload()) for _ in range(number)])
+    return await engine.queue.claim(Claimant(worker="w", node="n1"), lease_s=1e6, limit=number)
+
+
+def played(runtime, games=40):
+    shard = JobArtifact(name="s", kind="shard", digest="d", size_bytes=1, counts={"games": games})
+    started_s = runtime.now_s() - 10.0
+    return JobReport(
+        status="done", worker="w", node="n1", started_s=started_s, wall_s=10.0, cpu_s=9.0, artifacts=(shard,)
+    ).as_result()
+
+
+async def test_a_self_play_task_is_followed_from_start_to_end(selfplay):
+    orchestrator, engine, runtime = selfplay
+    (claim,) = await begun(engine)
+    assert [task.task_id for task in await orchestrator.active_tasks()] == [claim.id]
+    runtime.advance(10.0)
+    await engine.queue.complete(claim.id, token=claim.token, result=played(runtime))
+    (task,) = await orchestrator.history()
     assert (task.config_key, task.games_generated, task.success) == ("hex8_3p", 40, True)
-    assert not orchestrator.get_active_tasks()
-    assert orchestrator.get_stats()["games_by_config"] == {"hex8_3p": 40}
+    assert (task.node_id, task.games_requested, task.games_per_second) == ("n1", 40, 4.0)
+    assert not await orchestrator.active_tasks()
+    stats = await orchestrator.stats()
+    assert (stats["games_by_config"], stats["games_by_node"]) == ({"hex8_3p": 40}, {"n1": 40})
+    assert (stats["games_last_hour"], stats["completed_tasks"], stats["failed_tasks"]) == (40, 1, 0)
 
 
-async def test_games_that_are_told_twice_count_once(router):
-    orchestrator = wire_selfplay_events(router)
-    for _ in range(3):
-        await router.publish("SELFPLAY_COMPLETE", COMPLETE)
-    assert orchestrator.get_stats()["total_games"] == 40
+async def test_games_count_when_the_run_has_them_and_not_when_they_are_told(selfplay, router):
+    orchestrator, engine, runtime = selfplay
+    told = {"config_key": "hex8_3p", "task_id": "t1", "node_id": "n1", "games_generated": 1000}
+    await router.publish("SELFPLAY_COMPLETE", told)
+    stats = await orchestrator.stats()
+    assert stats["total_games"] is None, "no run has said how many it has"
+    assert (stats["games_last_hour"], stats["completed_tasks"]) == (0, 0)
+    await put_run(engine, runtime, hex8_3p=ConfigSeen(games=30, games_unchecked=10))
+    assert (await orchestrator.stats())["total_games"] == 40
+    assert get_bell().rung["SELFPLAY_COMPLETE"] == 1
 
 
-async def test_a_task_whose_worker_died_is_no_longer_active(router):
-    orchestrator = wire_selfplay_events(router)
-    task = {"task_id": "t1", "task_type": "selfplay", "node_id": "n1"}
-    await router.publish("TASK_SPAWNED", {**task, "config_key": "hex8_2p"})
+async def test_speed_is_unknown_of_a_run_that_fell_silent(selfplay):
+    orchestrator, engine, runtime = selfplay
+    await put_run(engine, runtime, hex8_3p=ConfigSeen(games_per_s=2.5))
+    assert (await orchestrator.stats())["games_per_second"] == 2.5
+    runtime.advance(60.0)
+    assert (await orchestrator.stats())["games_per_second"] is None
+
+
+async def test_a_task_whose_worker_died_is_no_longer_active(selfplay, router):
+    orchestrator, engine, _ = selfplay
+    (claim,) = await begun(engine)
+    await engine.queue.fail(claim.id, token=claim.token, error="its worker was killed", final=True)
+    task = {"task_id": claim.id, "task_type": "selfplay", "node_id": "n1"}
     await router.publish("TASK_ORPHANED", {**task, "reason": "its worker was killed"})
-    assert not orchestrator.get_active_tasks()
-    assert orchestrator.get_history()[0].error == "its worker was killed"
+    assert not await orchestrator.active_tasks()
+    (ended,) = await orchestrator.history()
+    assert (ended.error, ended.success, ended.games_generated) == ("its worker was killed", False, None)
     assert get_bell().rung["TASK_ORPHANED"] == 1
 
 
-async def test_the_history_is_bounded(router):
-    orchestrator = wire_selfplay_events(router)
-    for number in range(600):
-        await router.publish("SELFPLAY_COMPLETE", {**COMPLETE, "task_id": f"t{number}"})
-    assert len(orchestrator.get_history(limit=1000)) == 500
-    assert len(orchestrator._ended) == 500
-
-
-async def test_poor_quality_asks_for_more_games_and_says_so(router, heard):
-    orchestrator = wire_selfplay_events(router)
-    for score in (0.2, 0.25, 0.9):
-        await router.publish("QUALITY_SCORE_UPDATED", {"config_key": "hex8_2p", "quality_score": score})
-    told = [p["budget_multiplier"] for name, p in heard if name == "QUALITY_FEEDBACK_ADJUSTED"]
-    assert told == [1.5, 0.9]
-    assert orchestrator.budget_multiplier("hex8_2p") == 0.9
+async def test_the_newest_tasks_are_found_among_many_ends(selfplay):
+    orchestrator, engine, runtime = selfplay
+    for _ in range(12):
+        claims = await begun(engine, number=100)
+        done = [Completion(id=each.id, token=each.token, result=played(runtime, 1)) for each in claims]
+        assert await engine.queue.complete_many(done) == []
+    history = await orchestrator.history(limit=1000)
+    assert len(history) == 1000
+    assert [task.task_id for task in history[:100]] == [claim.id for claim in reversed(claims)]
+    assert len(await orchestrator.history(limit=5000)) == 1200
 
 
 async def test_backpressure_is_shown_until_it_is_released(router):
@@ -106,8 +149,11 @@ async def test_backpressure_is_shown_until_it_is_released(router):
 
 async def test_the_documents_functions_work_on_the_process_router():
     wire_selfplay_events()
+    heard = []
+    get_router().subscribe("SELFPLAY_COMPLETE", lambda event: heard.append(event.payload["games_generated"]))
     await emit_selfplay_completion("x", "square8", 2, 12)
-    assert get_selfplay_stats()["total_games"] == 12
+    assert heard == [12]
+    assert get_selfplay_stats()["total_games"] is None, "nobody has seen a game of it"
 
 
 def test_a_coordinator_without_a_reaction_is_refused(router):

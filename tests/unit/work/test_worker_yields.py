@@ -52,6 +52,9 @@ def test_games_make_way_for_other_work_and_both_end_well(world):
         assert signal.SIGTERM not in two.signals
         end_well(two)
         await here.until(second, DONE)
+        (told,) = [payload for event, payload in here.published if event == "JOB_PREEMPTED"]
+        assert (told["preempted_job_id"], told["preempting_job_id"]) == (first, short)
+        assert (told["preempting_job_type"], told["runtime_seconds"] >= 10.0) == ("evaluate", True)
 
     world(scenario, slots=2)
 

@@ -1,0 +1,165 @@
+"""What a process that is not the control process is told of a run: live, stopped, and where there is none."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from loop_under_test import CONFIG, Loop, until
+
+ARCHIVE = Path(__file__).parents[1] / "data" / "earlier_run_folder.tar.xz"
+DEADLINE_S = 120.0
+ASK = """
+import json
+from app.coordination.data_pipeline_orchestrator import get_pipeline_orchestrator, get_pipeline_status
+from app.coordination.model_lifecycle_coordinator import get_model_coordinator, get_production_model_id
+from app.coordination.selfplay_orchestrator import get_selfplay_orchestrator, get_selfplay_stats
+from app.coordination.task_lifecycle_coordinator import get_task_stats
+
+print(json.dumps({
+    "champion": get_production_model_id(),
+    "of_config": get_production_model_id("connect_four", 2),
+    "models": get_model_coordinator().get_status(),
+    "pipeline": get_pipeline_status(),
+    "turns": [turn.to_dict() for turn in get_pipeline_orchestrator().get_iterations()],
+    "tasks": get_task_stats(),
+    "selfplay": get_selfplay_stats(),
+    "selfplay_tasks": len(get_selfplay_orchestrator().get_history(limit=1000)),
+}))
+"""
+TELL = """
+import asyncio, json, sys
+from app.coordination.event_router import get_router
+
+async def tell():
+    for payload in json.loads(sys.argv[1]):
+        await get_router().publish("SELFPLAY_COMPLETE", payload, "my own program")
+    await get_router().stop()
+
+asyncio.run(tell())
+print("{}")
+"""
+
+
+def run(arguments, environment):
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def asked(environment):
+    return run(["-c", ASK], environment)
+
+
+def champion_of(environment):
+    models = run(["-m", "ringrift.cli", "models", "--json"], environment)[CONFIG]
+    return next((each["model"] for each in models if each["is_champion"]), None)
+
+
+@pytest.fixture
+def loop(tmp_path):
+    loop = Loop(tmp_path, tiny=True)
+    yield loop
+    loop.kill_everything()
+
+
+def test_a_stopped_run_is_answered_from_its_folder(loop, tmp_path):
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    environment = loop.environment()
+    status = run(["-m", "ringrift.cli", "status", "--json"], environment)["configs"][CONFIG]
+    found = asked(environment)
+    assert found["champion"] == found["of_config"] == champion_of(environment) == status["champion"]
+    assert found["models"]["promotions"] == found["pipeline"]["promotions"] == 2
+    assert found["pipeline"]["run_state"] == "stopped"
+    assert found["pipeline"]["games_generated"] == status["games"] + status["games_unchecked"]
+    assert found["pipeline"]["stages"][CONFIG] != "idle"
+    assert [turn["promoted"] for turn in found["turns"]].count(True) == 2
+    assert found["tasks"]["active"] == 0
+    assert found["tasks"]["completed"] > 10
+    assert found["tasks"]["mean_duration_seconds"] > 0
+    assert found["selfplay"]["total_games"] == status["games"] + status["games_unchecked"]
+    assert found["selfplay"]["completed_tasks"] == found["selfplay_tasks"] > 0
+    assert found["selfplay"]["games_per_second"] == 0.0, "it is known that nothing plays"
+
+
+def test_without_a_run_everything_is_unknown_and_nothing_is_made(tmp_path):
+    environment = {**os.environ, "RINGRIFT_DATA_DIR": str(tmp_path / "nothing")}
+    found = asked(environment)
+    assert found["champion"] is None
+    unknown = ("promotions", "games_generated", "iterations_completed", "run_state")
+    assert {name: found["pipeline"][name] for name in unknown} == dict.fromkeys(unknown)
+    assert found["models"]["total_models"] is None
+    assert {found["tasks"][name] for name in ("active", "completed", "failed", "spawned")} == {None}
+    assert {found["selfplay"][name] for name in ("total_games", "active_tasks", "games_last_hour")} == {None}
+    assert not (tmp_path / "nothing").exists()
+
+
+async def brings_games_of_its_own(loop, environment):
+    """Tell of a file with games, and of games without one, from a process that is no part of the run."""
+    games = [{"id": f"mine-{number}", "moves": list(range(12))} for number in range(7)]
+    path = loop.folder / "mine" / "games.json"
+    path.write_text(json.dumps({"games": games, "model": None}))
+    told = [{"games_generated": 7, "db_path": str(path)}, {"games_generated": 1000}]
+    run(["-c", TELL, json.dumps([{"config_key": CONFIG, **each} for each in told])], environment)
+
+    async def checked():
+        status = run(["-m", "ringrift.cli", "status", "--json"], environment)
+        workers = {each["name"]: each for each in status["worker_statistics"]}
+        games = status["configs"][CONFIG]["games"]
+        return workers.get("outside", {}).get("games") == 7 and games > 7
+
+    await until(checked, "games from outside", loop)
+    (refused,) = asked(environment)["pipeline"]["refused_claims"]
+    assert "it names no file" in refused["reason"]
+
+
+@pytest.mark.timeout(400)
+async def test_a_live_run_is_answered_from_another_process(loop):
+    (loop.folder / "mine").mkdir()
+    loop.variables["RINGRIFT_INTAKE_FOLDERS"] = str(loop.folder / "mine")
+    loop.start()
+    environment = loop.environment()
+
+    async def promoted():
+        done = subprocess.run(
+            [sys.executable, "-m", "ringrift.cli", "status", "--json"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        configs = json.loads(done.stdout)["configs"] if done.returncode == 0 else {}
+        return bool(configs.get(CONFIG, {}).get("promotions"))
+
+    await until(promoted, "a first champion", loop)
+    found = asked(environment)
+    models = run(["-m", "ringrift.cli", "models", "--json"], environment)[CONFIG]
+    champions = {
+        each["model"] for each in models if "production" in {step["state"] for step in each["history"]}
+    }
+    assert found["champion"] in champions, "tiny jobs change it every second"
+    assert found["pipeline"]["run_state"] == "running"
+    assert found["pipeline"]["promotions"] >= 1
+    assert found["turns"][-1]["stages_completed"][:2] == ["selfplay", "data_sync"]
+    assert found["tasks"]["completed"] > 0
+    assert found["selfplay"]["total_games"] > 0
+    assert found["selfplay"]["games_last_hour"] > 0
+    await brings_games_of_its_own(loop, environment)
+    assert await loop.end() == 0
+    told = run(["-m", "ringrift.cli", "events", "audit", "--json"], environment)["events"]
+    seen = {each["name"]: (each["last_sent_s"], each["last_received_s"]) for each in told}
+    for name in ("SELFPLAY_COMPLETE", "TRAINING_COMPLETED", "MODEL_PROMOTED", "WORK_COMPLETED"):
+        assert all(seen[name]), name
+    assert seen["SPLIT_BRAIN_DETECTED"] == (None, None)
