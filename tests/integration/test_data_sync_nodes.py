@@ -12,8 +12,12 @@ from data_transports import Store
 from ringrift.data.decisions import DecisionLog
 from ringrift.data.secret import SECRET_FILE
 from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncFacade
+from ringrift.data.sync.batch import BatchRsync
 from ringrift.data.sync.news import NewsDesk
 from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.data.transfer.durability import SyncWAL
+from ringrift.data.transfer.sync_mutex import SyncMutex
+from ringrift.data.transfer.verification import TransferVerifier
 from ringrift.runtime import SystemRuntime
 
 CONFIG = AutoSyncConfig(games_min=1, disk_percent_max=100.0)  # the disk under the test must not matter
@@ -229,3 +233,34 @@ async def test_data_of_another_node_is_fetched_from_it(tmp_path, here_root, ther
         assert response.success
         assert await here.read(card) == b"found over there"
         assert here.heard("ORPHAN_GAMES_REGISTERED")[0]["games_recovered"] == 7
+
+
+async def test_a_real_transfer_shows_in_the_log_and_the_verifier_and_waits_for_whoever_holds_the_host(
+    here_root, there
+):
+    async with running_node("here", here_root, there.node(ssh_port=1)) as here:
+        kv, runtime = here.plane.kv, here.plane.runtime
+        card = await here.make(b"game " * 1000, games=1)
+        somebody = SyncMutex(kv=kv, runtime=runtime)
+        assert await somebody.acquire_async("there", "maintenance")
+        refused = await facade_of(here).sync("games", targets=["there"], timeout_seconds=1)
+        assert not refused.success
+        assert await somebody.release_async("there")
+        assert (await facade_of(here).sync("games", targets=["there"])).success
+        entry = await SyncWAL(kv=kv, runtime=runtime).get(f"there/{card.digest}")
+        assert (entry.status, entry.source_host, entry.target_host) == ("complete", "here", "there")
+        record = await TransferVerifier(kv=kv, runtime=runtime).transfer_async(entry.entry_id)
+        assert (record.verified, record.dest_checksum, record.file_size) == (True, card.digest, card.size)
+        assert await somebody.locks_async() == []
+
+
+async def test_a_batch_goes_by_rsync(tmp_path, here_root, ssh_server):
+    store = Store(tmp_path / "yonder", SystemRuntime())
+    async with running_node("here", here_root, ssh_server.node("yonder", store.root)) as here:
+        cards = [await here.make(f"game {number}".encode() * 500, games=1) for number in range(3)]
+        batch = BatchRsync(here.plane)
+        batch.add("yonder", cards)
+        (result,) = await batch.run_async()
+        assert (result.success, result.files_transferred, result.errors) == (True, 3, [])
+        assert set(result.methods.values()) == {"rsync"}
+        assert [store.read(card) for card in cards] == [await here.read(card) for card in cards]

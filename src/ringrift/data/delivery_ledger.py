@@ -72,8 +72,12 @@ class DeliveryRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     resolved_at: float | None = None  # somebody said that it is safe although it was given up
 
     @property
+    def is_failed(self) -> bool:
+        return self.status is DeliveryStatus.FAILED
+
+    @property
     def is_given_up(self) -> bool:
-        return self.status is DeliveryStatus.FAILED and self.next_retry_at is None and not self.by_hand
+        return self.is_failed and self.next_retry_at is None and not self.by_hand
 
     @property
     def is_open(self) -> bool:
@@ -315,8 +319,8 @@ class DeliveryLedger:
         return {
             "total": len(found),
             "by_status": {status.value: counts[status.value] for status in DeliveryStatus},
-            "in_flight": counts["transferring"] + counts["transferred"] + counts["pending"],
-            "waiting_for_retry": counts["failed"] - lost,
+            "in_flight": sum(item.is_open and not item.is_failed and not item.by_hand for item in found),
+            "waiting_for_retry": sum(item.is_failed and item.next_retry_at is not None for item in found),
             "given_up": lost,
             "success_rate": arrived / (arrived + lost - settled) if arrived + lost - settled else 1.0,
         }

@@ -367,6 +367,26 @@ async def test_a_host_whose_sync_lock_is_held_is_not_synced_and_it_is_said_why()
     assert await somebody.locks_async() == [], "what the cycle held is given back"
 
 
+async def test_a_cycle_whose_lock_was_ended_has_brought_what_it_brought_and_says_so():
+    world = World(*nodes("a", "b"))
+    made = await world.make(b"one", "a", games=5)
+    plane = world.planes["a"]
+    others = SyncMutex(kv=plane.kv, runtime=world.runtime)
+
+    class Ended(DirectTransfers):
+        async def send(self, node, artifacts, **terms):
+            for host in ("sync_cycle:a", "b"):
+                assert await others.force_release_async(host)
+            return await super().send(node, artifacts, **terms)
+
+    plane._transfers = Ended(world, plane)
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    assert await world.holders(made) == {"a", "b"}
+    assert daemon.counts.files == 1
+    assert "sync_cycle:a: lease on" in daemon.counts.held_back[0]
+
+
 async def test_a_host_is_locked_while_files_go_to_it():
     world = World(*nodes("a", "b"))
     await world.make(b"one", "a", games=5)

@@ -362,6 +362,19 @@ def test_a_file_that_is_appended_to_the_log_is_sent_by_the_machine():
     in_transfer_world(scenario)
 
 
+def test_what_users_hand_over_themselves_does_not_count_as_on_its_way():
+    async def scenario(world):
+        wal = SyncWAL(kv=world.kv, runtime=world.runtime)
+        names = [await wal.append(f"game {number}", "here", "there") for number in range(60)]
+        await wal.mark_in_progress(names[:10])
+        await wal.mark_failed(names[0], "down")
+        stats = await world.transfers.ledger.stats()
+        assert (stats["in_flight"], stats["waiting_for_retry"], stats["given_up"]) == (0, 0, 0)
+        assert (await world.transfers.ledger.check()).healthy
+
+    in_transfer_world(scenario)
+
+
 def test_what_the_machine_gives_up_is_a_dead_letter():
     async def scenario(world):
         wal, dead = (kind(kv=world.kv, runtime=world.runtime) for kind in (SyncWAL, SyncDeadLetterQueue))

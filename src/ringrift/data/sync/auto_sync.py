@@ -37,7 +37,7 @@ from ringrift.data.sync.trips import LOCK_S, Courier, SyncPace, SyncTally, TripE
 from ringrift.data.transfer.sync_locks import SyncLock
 from ringrift.data.transfer.upkeep import TransferUpkeep, upkeep_of
 from ringrift.data.waking import WakingDaemon
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, LeaseLost
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -205,12 +205,15 @@ class AutoSyncDaemon(WakingDaemon):
             return
         cycle, operation = f"sync_cycle:{plane.this.name}", f"cycle of {self._name}"
         lock = SyncLock(plane.mutex, cycle, operation, timeout=LOCK_S, wait_s=0.0, takes_slot=False)
-        async with lock as had:
-            if had:
-                await self._sync_alone(plane, config, wishes)
-            else:
+        try:
+            async with lock as had:
+                if had:
+                    await self._sync_alone(plane, config, wishes)
+                    return
                 counts.held_back = (f"{cycle}: {await plane.mutex.why_not_async(cycle)}",)
-                self._wishes.at_once |= wishes.at_once
+        except LeaseLost as lost:  # another may have begun meanwhile; what was brought was brought
+            counts.held_back = (f"{cycle}: {lost}",)
+        self._wishes.at_once |= wishes.at_once
 
     async def _sync_alone(self, plane: DataPlane, config: AutoSyncConfig, wishes: _Wishes) -> None:
         counts = self.counts

@@ -19,7 +19,7 @@ from ringrift.data.sync.progress import SyncProgress
 from ringrift.data.transfer.contract import AT_REST, Moved, Terms, TransferProgress
 from ringrift.data.transfer.refusals import NodeUnreachable
 from ringrift.data.transfer.sync_locks import SyncLock
-from ringrift.errors import Conflict, LeaseLost, RingRiftError
+from ringrift.errors import Conflict, LeaseLost, RingRiftError, Unavailable
 
 log = structlog.get_logger()
 
@@ -195,7 +195,7 @@ class Courier:
 
         A lock that is lost on the way undoes nothing: what arrived arrived, and another may send the same.
         """
-        mutex, lost = self._plane.mutex, False
+        mutex = self._plane.mutex
         lock = SyncLock(mutex, host, "sync", timeout=LOCK_S, wait_s=pace.lock_wait_s)
         if not await lock.__aenter__():
             raise HostLocked(await mutex.why_not_async(host))
@@ -204,10 +204,8 @@ class Courier:
         finally:
             try:
                 await lock.__aexit__(None, None, None)
-            except LeaseLost:
-                lost = True
-            if lost:
-                log.warning("sync.lock_lost", node=host)
+            except (LeaseLost, Unavailable) as error:  # one that could not be given back runs out by itself
+                log.warning("sync.lock_lost", node=host, error=str(error))
 
     async def note(self, end: TripEnd, pace: SyncPace, started_s: float) -> None:
         """Keep what became of a trip."""
