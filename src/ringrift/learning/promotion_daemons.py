@@ -8,7 +8,7 @@ same test as any promotion.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from ringrift.learning.judging import under_judgement
 from ringrift.learning.models_publication import ChampionFiles
 from ringrift.learning.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
 from ringrift.learning.recall import previous_champion
+from ringrift.learning.run_status import Curve
 from ringrift.learning.signals_face import heard_by
 from ringrift.learning.signals_source import Situations
 from ringrift.learning.situation_daemons import AskedDaemon
@@ -45,6 +46,7 @@ NEWS_MAX = 100
 # A regression this small is noise as often as not; the test would only repeat what it said.
 _MILD = frozenset({"none", "minor"})
 _SHOWN_ONLY = frozenset({"LOW_QUALITY_DATA_WARNING"})  # of the data, which says nothing of this champion
+RATING_MOVED = "ELO_SIGNIFICANT_CHANGE"
 LOOKS_MAX = 3
 
 
@@ -104,6 +106,9 @@ class PromotionDaemon(AskedDaemon):
             self._news.popitem(last=False)
         state = loop.state(config)
         if event.event_type in _SHOWN_ONLY or not self._may_look_again(state, now_s):
+            return
+        # The first results of a champion are nearly always too good: later ones move the joint fit back.
+        if event.event_type == RATING_MOVED and _is_ahead(loop.curves.of(state), state.champion):
             return
         note = Noted(at_s=now_s, topic=RECHECK_TOPIC, text=words, details={"model": state.champion})
         await loop.write(config, note)
@@ -235,9 +240,16 @@ class PromotionControllerDaemon(PromotionDaemon):
         )
 
 
+def _is_ahead(curve: Sequence[Curve], champion: str | None) -> bool:
+    """Whether the champion is rated above the one before it."""
+    last = [point for point in curve if point.model == champion]
+    before = [point for point in curve if point.model != champion]
+    return bool(last and before) and last[-1].rating > before[-1].rating
+
+
 def bad_news(event_type: str, payload: Mapping[str, Any]) -> str:
     """What an event says against a champion; empty if it says nothing of weight."""
-    if event_type == "ELO_SIGNIFICANT_CHANGE":
+    if event_type == RATING_MOVED:
         delta = float(payload.get("elo_delta", 0.0))
         return f"its rating fell by {-delta:.0f} points" if delta < 0 else ""
     if event_type == "REGRESSION_DETECTED" and str(payload.get("severity", "")).lower() in _MILD:

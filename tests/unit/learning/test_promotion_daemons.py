@@ -83,6 +83,29 @@ async def test_a_regression_makes_a_settled_champion_be_looked_at_again(world):
     await daemon.stop()
 
 
+async def test_a_rating_that_fell_is_no_reason_to_look_again_while_it_is_above_the_predecessors(world):
+    """Every match moves the joint fit: the first good results of a champion are nearly always too good."""
+    first, second = world.champions(2)
+    world.run.story.evaluate(first, "random", wins=60, losses=4, purpose="rating")
+    world.keep(second, first)
+    daemon = world.daemon(AutoPromotionDaemon, files=world.files)
+    await daemon.start()
+    fell = {
+        "config_key": "square8_2p",
+        "model_id": second,
+        "elo_delta": -70.0,
+        "new_elo": 1600.0,
+        "threshold": 25.0,
+    }
+    await world.say("ELO_SIGNIFICANT_CHANGE", fell)
+    assert world.notes() == []
+    assert daemon.health_check().details["bad_news"]["square8_2p"] == "its rating fell by 70 points"
+    world.run.story.evaluate(second, "random", wins=2, losses=200, purpose="rating")
+    await world.say("ELO_SIGNIFICANT_CHANGE", {**fell, "elo_delta": -300.0})
+    assert world.notes() == ["its rating fell by 300 points"]
+    await daemon.stop()
+
+
 async def test_bad_news_cannot_make_it_look_again_for_ever(world):
     first, second = world.champions(2)
     daemon = world.daemon(PromotionControllerDaemon, settings={"cooldown_s": "10"})
