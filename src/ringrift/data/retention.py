@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DataPlane
 from ringrift.data.promises import PINS
-from ringrift.data.transaction_log import kept_by_transactions
 from ringrift.engine.digests import check_digest
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.ports import KeyValue, WorkItem, WorkQueue, WorkState
+from ringrift.engine.ports import Entry, KeyValue, WorkItem, WorkQueue, WorkState
 from ringrift.errors import ConfigError
 from ringrift.work.job_orders import JobOrder, read_order
 
@@ -61,7 +60,6 @@ class Needs:
     former: Mapping[str, str]  # the same of checkpoints that a rollback could lead to
     open_inputs: Mapping[str, str]  # digest: what kind of work
     windows: Mapping[str, frozenset[str]]  # config: inputs of its last export
-    transactions: Mapping[str, str] = field(default_factory=dict)  # digest: the transaction that keeps it
 
 
 def copies_needed(artifact: Artifact, copies_min: int) -> int:
@@ -93,15 +91,19 @@ async def read_former(kv: KeyValue) -> dict[str, str]:
 async def read_needs(plane: DataPlane) -> Needs:
     """Look at pins, champions and work."""
     kv = plane.kv
-    pins = {entry.key.removeprefix(PINS): entry.value.decode() for entry in await kv.entries(PINS)}
+    pins = {_pinned(entry): entry.value.decode() for entry in await kv.entries(PINS)}
     return Needs(
         pins=pins,
         champions=await read_champions(kv),
         former=await read_former(kv),
         open_inputs=await OpenInputs(plane.queue).refresh(),
         windows=await plane.windows.refresh(),
-        transactions=await kept_by_transactions(kv),
     )
+
+
+def _pinned(entry: Entry) -> str:
+    """The digest that a pin is of, a person's or that of a transaction."""
+    return entry.key.removeprefix(PINS).partition("/")[0]
 
 
 class OpenInputs:
@@ -140,7 +142,6 @@ def held(
     reasons = _newest(known.values(), rules)
     reasons |= _window_reasons(known, needs.windows, young_s=now_s - rules.unexported_s)
     reasons |= {digest: f"input of {kind} work" for digest, kind in needs.open_inputs.items()}
-    reasons |= {digest: f"kept by transaction {name}" for digest, name in needs.transactions.items()}
     reasons |= {digest: f"a champion before of {config}" for digest, config in needs.former.items()}
     reasons |= {digest: f"the champion of {config}" for digest, config in needs.champions.items()}
     return reasons | {digest: f"pinned: {why}" for digest, why in needs.pins.items()}
@@ -157,15 +158,12 @@ async def read_held(
 async def needed_for(plane: DataPlane, digest: str, inputs: OpenInputs) -> str:
     """What must have this file right now, whatever was found before: a pin, a champion or work."""
     check_digest(digest)
-    pinned = await plane.kv.get(PINS + digest)
-    if pinned is not None:
-        return f"pinned: {pinned.value.decode()}"
+    if pins := await plane.kv.entries(PINS + digest):
+        return f"pinned: {pins[0].value.decode()}"
     if (config := (await read_champions(plane.kv)).get(digest)) is not None:
         return f"the champion of {config}"
     if (config := (await read_former(plane.kv)).get(digest)) is not None:
         return f"a champion before of {config}"
-    if (name := (await kept_by_transactions(plane.kv, digest)).get(digest)) is not None:
-        return f"kept by transaction {name}"
     kind = (await inputs.refresh()).get(digest)
     return "" if kind is None else f"input of {kind} work"
 

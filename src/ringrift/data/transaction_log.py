@@ -21,6 +21,7 @@ import structlog
 from ringrift.data import transaction_files as files
 from ringrift.data.handles import kv_of
 from ringrift.data.kv_records import KvRecords
+from ringrift.data.promises import PINS
 from ringrift.data.records_merge import Merged, RecordTable
 from ringrift.data.transaction_records import (
     MergeOperation,
@@ -37,7 +38,6 @@ from ringrift.runtime import Runtime, system_runtime
 log = structlog.get_logger()
 
 PREFIX, PATHS = "data/transactions/", "data/transaction_paths/"
-KEEPS = "data/transaction_keeps/"  # DIGEST/TRANSACTION: what no node deletes meanwhile
 BLOB = "blob:"
 KEPT_S = 7 * 86_400.0
 LEASE = LeaseConfig(lease_s=60.0, renew_s=5.0)
@@ -144,7 +144,7 @@ class TransactionLog:
             complete=True,
         )
         await self._change(name, lambda record: record.with_operation(operation, now_s=self._runtime.now_s()))
-        await self._kv.put(f"{KEEPS}{digest}/{name}", name.encode())
+        await self._kv.put(_pin(digest, name), f"kept by transaction {name}".encode())
         return operation
 
     async def complete_operation_async(self, name: str, operation_id: str) -> MergeOperation:
@@ -255,7 +255,7 @@ class TransactionLog:
             await self._step(name, last)
         for operation in record.operations:
             if operation.kind is OperationType.KEEP:
-                await self._kv.delete(f"{KEEPS}{operation.dest_path.removeprefix(BLOB)}/{name}")
+                await self._kv.delete(_pin(operation.dest_path.removeprefix(BLOB), name))
             else:
                 await self._unclaim(Path(operation.dest_path), name)
         await self._disown(name)
@@ -324,10 +324,9 @@ class TransactionLog:
             await owned.lease.release()
 
 
-async def kept_by_transactions(kv: KeyValue, digest: str = "") -> dict[str, str]:
-    """The artifacts that open transactions keep, each with the id of one; of one *digest*, if given."""
-    found = await kv.entries(f"{KEEPS}{digest}/" if digest else KEEPS)
-    return {entry.key.removeprefix(KEEPS).partition("/")[0]: entry.value.decode() for entry in found}
+def _pin(digest: str, name: str) -> str:
+    """A pin beside that of a person; it ends with the transaction."""
+    return f"{PINS}{digest}/{name}"
 
 
 def _lease(name: str) -> str:

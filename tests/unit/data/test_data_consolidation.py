@@ -17,6 +17,7 @@ from ringrift.data.consolidation import (
     plan,
 )
 from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.promises import PINS
 from ringrift.data.replication import ReplicationRepairDaemon
 from ringrift.data.retention import OpenInputs, needed_for, pin
 from ringrift.data.transaction_log import TransactionLog
@@ -207,7 +208,7 @@ async def test_shards_that_a_transaction_keeps_are_neither_merged_nor_deleted(tm
     await daemon._run_cycle()
     assert world.heard("CONSOLIDATION_STARTED") == []
     needed = await needed_for(plane, shards[0].digest, OpenInputs(plane.queue))
-    assert needed == f"kept by transaction {name}", "which is what deletion asks last"
+    assert needed == f"pinned: kept by transaction {name}", "which is what deletion asks last"
     await transactions.rollback_async(name)
     await daemon._run_cycle()
     assert world.heard("CONSOLIDATION_STARTED") == [{"config_key": CONFIG}]
@@ -215,7 +216,7 @@ async def test_shards_that_a_transaction_keeps_are_neither_merged_nor_deleted(tm
     await daemon._run_cycle()
     done = {each.merge_type: each.state for each in await transactions.records_async()}
     assert done == {"by hand": "rolled_back", "consolidation": "committed"}
-    assert await plane.kv.entries("data/transaction_keeps/") == []
+    assert await plane.kv.entries(PINS) == []
 
 
 async def test_a_machine_alone_merges_nothing(tmp_path):
