@@ -1,7 +1,7 @@
 """Exports under the names of the documents: what was exported of each config, and what the next waits for.
 
-The plan exports the window when new rows have earned a training. Combining is part of it: an export reads
-every shard of the window and writes one file. All three daemons look at the same state.
+The plan exports checked games once while AUTO_EXPORT runs, and lets a training read all files of the window
+while NPZ_COMBINATION does. All three daemons look at the same state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Why a config trains now, or does not: the plan's own explanation, as the record of the documents.
+"""TRAINING_TRIGGER: trainings are planned while it runs; and why a config trains now, or does not.
 
-The plan decides; this shows its decision per config and tells when a plateau asks for another curriculum.
-The modes show one purpose each: students, small networks, and beginning with another config's champion are
-settings of the plan (`[learning.students]`, `[learning.cascade]`), off unless somebody turns them on.
+The plan decides, with this daemon as one of its inputs; here its decision is shown per config, and a plateau
+that asks for another curriculum is told. The modes stand for one purpose each: students, small networks, and
+beginning with another config's champion are settings of the plan (`[learning.students]`,
+`[learning.cascade]`), off unless somebody turns them on.
 """
 
 from __future__ import annotations
