@@ -97,6 +97,7 @@ class TransferService:
         self.holdings = Holdings(kv, blobs)
         self.ledger = DeliveryLedger(kv=kv, runtime=runtime)
         self.stalls = SyncStallHandler(kv=kv, runtime=runtime)
+        self._instance = runtime.new_id()
         self._stalled: set[str] = set()  # nodes that have a record there, as far as this process has seen
         self._decisions = DecisionLog(kv, runtime, node=nodes.this.name)
 
@@ -143,6 +144,7 @@ class TransferService:
         """End connections that would outlive the process. The next call makes them anew."""
         for close in self._closing:
             await close()
+        await self.stalls.forget_async(self._instance)
 
     def closes(self, close: Callable[[], Awaitable[None]]) -> None:
         """Have *close*, of something that the transports share, called at the end."""
@@ -309,7 +311,7 @@ class TransferService:
     async def _check_set_aside(self, node: str) -> None:
         """Raise while the node is left alone; afterwards one call at a time finds out whether it is back."""
         stall, now_s = await self.stalls.get_async(node), self._runtime.now_s()
-        if stall is not None:
+        if stall is not None and not stall.is_over:
             self._stalled.add(node)
             if left_s := stall.left_s(now_s):
                 raise TransferRefused(node, reason=stall.told(now_s), retry_after_s=max(1.0, left_s))
@@ -325,7 +327,7 @@ class TransferService:
             track = self.health.track(node)
             why = f"it failed {track.breaker.failures} times in a row"
             self._stalled.add(node)
-            await self.stalls.record_stall_async(node, why, track.wait_s(now_s))
+            await self.stalls.record_stall_async(node, why, track.wait_s(now_s), by=self._instance)
 
     async def _cards(
         self, artifacts: Sequence[Artifact | str], way: Way

@@ -6,6 +6,7 @@ the sync plans without it and takes another source. A person or a program may se
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from ringrift.data.kv_records import KvRecords
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
+from ringrift.process_identity import is_alive, own_start_s
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
@@ -51,6 +53,16 @@ class StallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     at_s: float
     until_s: float
     reason: str = ""
+    # Whose transfers failed: what a process met ends with it, since it may be over for the next. Empty: a
+    # person or a program set the node aside.
+    by: str = ""
+    pid: int = 0
+    began_s: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the process that met it has ended."""
+        return bool(self.by) and not is_alive(self.pid, self.began_s)
 
     def left_s(self, now_s: float) -> float:
         """For how long it is still left alone; 0 when it may be used. A clock that was set back ends it."""
@@ -93,8 +105,13 @@ class SyncStallHandler:
 
     # --- in a loop ------------------------------------------------------------------------------------
 
-    async def record_stall_async(self, source: str, reason: str = "", for_s: float | None = None) -> int:
-        """Leave *source* alone for *for_s* (by default the penalty); return how often it stalled in a row."""
+    async def record_stall_async(
+        self, source: str, reason: str = "", for_s: float | None = None, *, by: str = ""
+    ) -> int:
+        """Leave *source* alone for *for_s* (by default the penalty); return how often it stalled in a row.
+
+        With *by*, because of what that process's own transfers met.
+        """
         if not source:
             raise ConfigError("a stall needs the name of the node that stood still")
         lasts_s = self.config.penalty_s if for_s is None else for_s
@@ -104,7 +121,16 @@ class SyncStallHandler:
 
         def step(former: StallRecord | None) -> StallRecord:
             count = 1 if former is None else former.count + 1
-            return StallRecord(source=source, count=count, at_s=now_s, until_s=now_s + lasts_s, reason=reason)
+            return StallRecord(
+                source=source,
+                count=count,
+                at_s=now_s,
+                until_s=now_s + lasts_s,
+                reason=reason,
+                by=by,
+                pid=os.getpid() if by else 0,
+                began_s=own_start_s() if by else None,
+            )
 
         after = await self._stalls.change(source, step, ttl_s=lasts_s + REMEMBERED_S)
         assert after is not None
@@ -115,6 +141,12 @@ class SyncStallHandler:
         """Something went to *source*, or came from it: it is used again."""
         if await self._stalls.delete(source):
             await self._add(stalls_recovered=1)
+
+    async def forget_async(self, by: str) -> None:
+        """The process *by* ends: what its transfers met binds nobody any more."""
+        for each in await self._stalls.all():
+            if each.by == by:
+                await self._stalls.delete(each.source)
 
     async def record_failed_recovery_async(self, source: str) -> None:
         """Another way was tried instead of *source*, and failed too."""
@@ -128,7 +160,8 @@ class SyncStallHandler:
     async def set_aside_async(self) -> dict[str, StallRecord]:
         """The nodes that are left alone now."""
         now_s = self._runtime.now_s()
-        return {each.source: each for each in await self._stalls.all() if each.left_s(now_s) > 0}
+        known = await self._stalls.all()
+        return {each.source: each for each in known if each.left_s(now_s) > 0 and not each.is_over}
 
     async def told_async(self) -> dict[str, str]:
         """The nodes that are left alone now, each with the reason and for how long."""
