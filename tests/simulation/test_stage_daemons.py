@@ -178,6 +178,18 @@ def test_champion_and_generator_stay_while_auto_promotion_is_stopped():
     lived(body)
 
 
+def test_a_daemon_that_shows_promotions_does_not_stand_in_for_the_one_that_makes_them():
+    async def body(world):
+        await world.manager.start(DaemonType.UNIFIED_PROMOTION)
+        await world.manager.stop(DaemonType.AUTO_PROMOTION)
+        await world.runtime.sleep(20.0)
+        stopped_s = world.runtime.now_s()
+        await world.periods(0.5)
+        assert [each for each in await world.facts(Promoted) if each.at_s > stopped_s] == []
+
+    lived(body)
+
+
 def test_nobody_looks_again_at_a_champion_while_its_watchdog_is_stopped():
     async def second_looks(world, since_s):
         orders = await world.orders("evaluate", since_s=since_s)
@@ -326,9 +338,10 @@ def test_feedback_is_neutral_while_who_gives_it_is_stopped(name, counts, monkeyp
         assert await until(world, True)
         await world.manager.stop(DaemonType(name))
         await world.runtime.sleep(20.0)
-        for _ in range(60):
+        for _ in range(20):
             assert not counts(world.feedback())
             await world.runtime.sleep(60.0)
+        assert f"{name.upper()} is stopped: " in world.said(name)
         await world.manager.start(DaemonType(name))
         await world.runtime.sleep(20.0)
         assert await until(world, True)

@@ -13,10 +13,13 @@ from ringrift.cli.known_configs import require_config
 from ringrift.cli.options import as_json, on_data_folder, some_config
 from ringrift.cli.terminal import console
 from ringrift.cli.wording import duration, stage_title
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests
 from ringrift.engine.ports import Engine
 from ringrift.learning.pauses import Pause, Pauses
 from ringrift.learning.snapshot import Explanation, read_explanations
 from ringrift.runtime import system_runtime
+
+LOOP = "data_pipeline"  # the daemon that plans
 
 
 @click.command()
@@ -26,11 +29,17 @@ from ringrift.runtime import system_runtime
 def explain(config: str, as_json: bool) -> None:
     """Say, stage by stage, what the run does for a config now, and why."""
     with plain_errors():
-        found, paused = ask_engine(lambda engine: _read(engine, config))
+        found, paused, loop = ask_engine(lambda engine: _read(engine, config))
         runs, now_s = is_master_loop_running(), system_runtime().now_s()
     if as_json:
-        print_json({"config": config, "running": runs, "paused": paused, "stages": found})
+        told = {"config": config, "running": runs, "paused": paused, "stages": found}
+        print_json({**told, "loop_stopped": loop})
         return
+    if loop is not None:
+        by, since = loop.by or "a user", duration(now_s - loop.at_s)
+        text = f"DATA_PIPELINE is stopped by {by}, for {since} now{': ' * bool(loop.reason)}{loop.reason}"
+        start = "`ringrift daemons start data_pipeline` lets the loop go on; this is what it last thought"
+        console().print(Text(f"{text}; {start}.\n", style="blue"))
     if not runs:
         console().print("The run is stopped; this is what it last thought.\n")
     if paused is not None:
@@ -52,6 +61,13 @@ def explain(config: str, as_json: bool) -> None:
     console().print(table)
 
 
-async def _read(engine: Engine, config: str) -> tuple[list[Explanation], Pause | None]:
+async def _read(engine: Engine, config: str) -> tuple[list[Explanation], Pause | None, DaemonRequest | None]:
+    """What the plan said, who paused the config, and who stopped the loop that would say more."""
     await require_config(engine.kv, config)
-    return await read_explanations(engine.kv, config), (await Pauses(engine.kv).read()).of(config)
+    asked = await DaemonRequests(engine.kv).get(LOOP)
+    stopped = asked if asked is not None and asked.holds_down else None
+    return (
+        await read_explanations(engine.kv, config),
+        (await Pauses(engine.kv).read()).of(config),
+        stopped,
+    )

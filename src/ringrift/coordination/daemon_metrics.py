@@ -31,12 +31,12 @@ class DaemonMetrics:
         return {**asdict(self), "daemon_type": self.daemon_type.value}
 
 
-def get_daemon_metrics(daemon_type: DaemonType) -> DaemonMetrics:
+def get_daemon_metrics(daemon_type: DaemonType | str) -> DaemonMetrics:
     """Return the metrics of one daemon; `ConfigError` for one that the manager does not know."""
     status = get_daemon_manager().get_status()
     if daemon_type not in status:
         raise ConfigError(f"{daemon_type} is not registered")
-    return _metrics(daemon_type, status)
+    return _metrics(DaemonType(daemon_type), status)
 
 
 def get_all_daemon_metrics() -> dict[DaemonType, DaemonMetrics]:

@@ -107,7 +107,7 @@ def what_it_means(name: str, known: Registry | None = None) -> str:
     if needed_by:
         some, more = ", ".join(needed_by[:5]), len(needed_by) - 5
         told.append(f"{some}{f' and {more} more' if more > 0 else ''} count on it and go on without it")
-    return "; ".join(told) or f"nobody does what it does: {spec.about}"
+    return "; ".join([*told, f"nobody does what it does: {spec.about}"])
 
 
 class RequestCarrier:

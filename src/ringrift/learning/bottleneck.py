@@ -15,6 +15,7 @@ import msgspec
 from ringrift.learning.gates import breaker_gate
 from ringrift.learning.records import Model, ModelState, ShardState
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.stages import NEEDED, stop_of
 from ringrift.learning.state import ConfigState, EndedJob
 from ringrift.work.shares import PREPARING
 from ringrift.work.supply_rules import slots_for
@@ -32,6 +33,7 @@ EARNED_TIMES_MAX = 1.25
 UNSHOWN_MIN = 3  # candidates
 UNSHOWN_COST = 0.1  # of a candidate that was not shown to be stronger
 COST_UNAVOIDABLE, COST_STOPPED = 0.01, 1.0
+COST_STAGE = 2.0  # whatever else is found follows from it
 JUDGING = ("evaluate", "tournament")
 _PASSED = (ModelState.PRODUCTION, ModelState.SUPERSEDED, ModelState.ROLLED_BACK)
 
@@ -39,7 +41,8 @@ _PASSED = (ModelState.PRODUCTION, ModelState.SUPERSEDED, ModelState.ROLLED_BACK)
 class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
     """The cause that costs most, in a sentence with its number."""
 
-    cause: str  # failures, workers, slots, games, training, judging, preparing, starting, candidates, nothing
+    # stages, failures, workers, slots, games, training, judging, preparing, starting, candidates, nothing
+    cause: str
     text: str
     cost: float  # share of the recent work; 1: nothing goes on
 
@@ -102,6 +105,7 @@ def _idle(found: IdleSlots | None) -> Iterator[Bottleneck]:
 def _causes(state: ConfigState, rules: LearningRules, now_s: float) -> Iterator[Bottleneck]:
     since_s = now_s - RECENT_S
     jobs = list(takewhile(lambda job: job.at_s >= since_s, reversed(state.recent_jobs)))
+    yield from _stopped(state)
     yield from _failures(state, rules, now_s)
     yield from _no_network_yet(state, rules)
     if not jobs:
@@ -112,6 +116,11 @@ def _causes(state: ConfigState, rules: LearningRules, now_s: float) -> Iterator[
     yield from _starting(jobs)
     yield from _unshown(state)
     yield from _waiting_for_rows(state, rules, jobs, now_s - max(since_s, state.first_s))
+
+
+def _stopped(state: ConfigState) -> Iterator[Bottleneck]:
+    if (stop := stop_of(state, *NEEDED)) is not None:
+        yield Bottleneck(cause="stages", text=f"a stopped daemon: {stop.reason}", cost=COST_STAGE)
 
 
 def _failures(state: ConfigState, rules: LearningRules, now_s: float) -> Iterator[Bottleneck]:

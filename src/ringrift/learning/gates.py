@@ -24,6 +24,7 @@ class Gate:
     reason: str = ""
     until_s: float | None = None
     news: Blocked | None = None  # what is to be written down of it
+    stopped: bool = False  # its daemon does not run, which is no failure of the stage
     paused: bool = False  # closed on purpose, by a person
 
 
@@ -51,7 +52,7 @@ def stage_gate(
 def stopped_gate(state: ConfigState, *daemons: str) -> Gate | None:
     """Closed while one of *daemons* does not plan; None if all of them do."""
     stopped = stop_of(state, *daemons)
-    return None if stopped is None else Gate(False, stopped.reason, paused=stopped.by_person)
+    return None if stopped is None else Gate(False, stopped.reason, paused=stopped.by_person, stopped=True)
 
 
 def breaker_gate(stage: str, failures: StageFailures | None, rules: LearningRules, *, now_s: float) -> Gate:

@@ -52,6 +52,7 @@ FILE_BYTES_MAX = 4 << 30
 CARD_BYTES_MAX = 1 << 20
 PRIORITY = 1_000_000  # it is done already, and must not wait behind what is not
 LEASE_S = 60.0
+COUNT_MAX, YEAR_S = 1_000_000_000, 31_536_000.0
 _CHUNK_BYTES = 1 << 20
 _KINDS = {"SELFPLAY_COMPLETE": "selfplay", "NPZ_EXPORT_COMPLETE": "export", "TRAINING_COMPLETED": "train"}
 
@@ -140,7 +141,7 @@ class FileIntake:
             return order, [_artifact(copy, "shard", counts)], {}
         if kind == "export":
             rows = await asyncio.to_thread(_rows_of, copy.path)
-            counts = {"games": int(told.get("games_exported") or 0), "rows": rows}
+            counts = {"games": _count(told, "games_exported"), "rows": rows}
             order = JobOrder(config=config, params={"rows_generated": state.rows + rows}, purpose=OUTSIDE)
             return order, [_artifact(copy, "samples", counts)], {}
         samples = state.newest_samples
@@ -156,7 +157,7 @@ class FileIntake:
         order = JobOrder(
             config=config, params={"batch": 1}, inputs={"samples.npz": samples.digest}, purpose=OUTSIDE
         )
-        fields = {"steps": int(told.get("samples_trained") or 0), "epochs": told.get("epochs")}
+        fields = {"steps": _count(told, "samples_trained"), "epochs": told.get("epochs")}
         losses = {"train": told.get("train_loss"), "best_held": told.get("val_loss")}
         known = {name: value for name, value in {**fields, **losses}.items() if value is not None}
         return order, [_artifact(copy, "model", {}), made], known
@@ -174,7 +175,7 @@ class FileIntake:
         """The job and its report. Raises `ConfigError` if the report cannot be an answer to it."""
         kind, now_s = _KINDS[event.event_type], self._runtime.now_s()
         job_id = f"{OUTSIDE}-{kind}-{artifacts[0].digest[:16]}"
-        took_s = max(0.0, float(event.payload.get("duration_seconds") or 0.0))
+        took_s = _seconds(event.payload, "duration_seconds")
         report = JobReport(
             status="done",
             worker=OUTSIDE,
@@ -276,9 +277,21 @@ def _real_path(named: str, folders: Sequence[Path]) -> Path:
 
 def _positive(told: Mapping[str, Any], field: str) -> int:
     number = told.get(field)
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ConfigError(f"{field} is {number!r}; it must be a whole number from 1 on")
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= COUNT_MAX:
+        raise ConfigError(f"{field} is {number!r}; it must be a whole number from 1 to {COUNT_MAX:,}")
     return number
+
+
+def _count(told: Mapping[str, Any], field: str) -> int:
+    """A number that may be left out."""
+    return _positive(told, field) if told.get(field) else 0
+
+
+def _seconds(told: Mapping[str, Any], field: str) -> float:
+    found = told.get(field) or 0.0
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= YEAR_S:
+        raise ConfigError(f"{field} is {found!r}; it must be a number of seconds from 0 to a year")
+    return float(found)
 
 
 def _rows_of(path: Path) -> int:

@@ -56,8 +56,10 @@ from ringrift.learning.stages import (
     AUTO_PROMOTION,
     CASCADE_TRAINING,
     EVALUATION,
+    NEEDED,
     NPZ_COMBINATION,
     is_stopped,
+    stops_of,
 )
 from ringrift.learning.state import ConfigState
 from ringrift.learning.students import plan_distillation, plan_small_net
@@ -153,6 +155,9 @@ def _leave_out_stopped(state: ConfigState, made: ConfigPlan) -> None:
     if (stopped := stopped_gate(state, AUTO_PROMOTION)) is not None:
         made.decided = [fact for fact in made.decided if not isinstance(fact, PROMOTIONS)]
         made.say_closed("promote", stopped)
+    for name, stop in stops_of(state).items():
+        if name not in NEEDED:  # of those the stages say so themselves
+            made.say_closed(name, Gate(False, stop.reason, paused=stop.by_person, stopped=True))
 
 
 def _gate(snapshot: Snapshot, stage: str) -> Gate:

@@ -54,7 +54,6 @@ class PromotionDaemon(AskedDaemon):
     """The face of promotion and rollback."""
 
     capability: ClassVar[str] = "promotion"
-    plans_as = "auto_promotion"
 
     def __init__(
         self,
@@ -137,8 +136,12 @@ class PromotionDaemon(AskedDaemon):
 
 
 class AutoPromotionDaemon(PromotionDaemon):
-    """AUTO_PROMOTION: also installs the champions' files, and tells when all configs moved on."""
+    """AUTO_PROMOTION: verdicts count while it runs; it also installs the champions' files.
 
+    And it tells when all configs moved on.
+    """
+
+    plans_as = "auto_promotion"
     emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED", "PROMOTION_FAILED")
 
     def __init__(

@@ -48,6 +48,15 @@ PLANNED_BY: Mapping[str, tuple[str, ...]] = {
     "distillation": (DISTILLATION,),
     "small_net": (NNUE_TRAINING,),
 }
+# Without any one of these learning stands still, or what it brings is not published.
+NEEDED = (
+    SELFPLAY_COORDINATOR,
+    QUEUE_POPULATOR,
+    AUTO_EXPORT,
+    TRAINING_TRIGGER,
+    EVALUATION,
+    AUTO_PROMOTION,
+)
 # All of them; what each does stands in its row of the daemon table.
 LEVERS = frozenset(
     {

@@ -132,13 +132,16 @@ def _rating(state: ConfigState, curve: Sequence[Curve]) -> Curve | None:
 
 
 def _blocked(state: ConfigState, rules: LearningRules, *, now_s: float) -> dict[str, dict[str, Any]]:
-    """What waits by itself; a pause is not among it, and what waits besides is told while it lasts, too."""
+    """What waits by itself; pauses and stopped daemons are not among it.
+
+    What waits besides the usual stages is told while it lasts, too.
+    """
     stages = (*STAGES, *(stage for stage in EXTRA_STAGES if stage in state.failures))
     gates = {stage: stage_gate(state, stage, rules, now_s=now_s, paused=None) for stage in stages}
     return {
         stage: {"reason": gate.reason, "until_s": gate.until_s}
         for stage, gate in gates.items()
-        if not gate.open and not gate.paused
+        if not gate.open and not gate.paused and not gate.stopped
     }
 
 

@@ -265,6 +265,16 @@ def test_explain_and_status_tell_a_pause_as_such():
     assert "waits" not in shown.split("last decisions")[0]
 
 
+def test_explain_says_that_somebody_stopped_the_loop_itself():
+    write_status(TWO)
+    assert answer("explain", "hex8_2p")["loop_stopped"] is None
+    ringrift("daemons", "stop", "data_pipeline", "--reason", "the machine is needed")
+    assert answer("explain", "hex8_2p")["loop_stopped"]["reason"] == "the machine is needed"
+    assert "DATA_PIPELINE is stopped by" in ringrift("explain", "hex8_2p").stdout
+    ringrift("daemons", "start", "data_pipeline")
+    assert answer("explain", "hex8_2p")["loop_stopped"] is None
+
+
 # --- models ---------------------------------------------------------------------------------------------
 
 

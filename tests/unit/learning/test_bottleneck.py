@@ -7,7 +7,9 @@ from learning_story import RULES, Story
 
 from ringrift.learning.bottleneck import RECENT_S, bottleneck, idle_slots
 from ringrift.learning.facts import Rejected
+from ringrift.learning.stages import stages_note
 from ringrift.learning.state import EndedJob
+from ringrift.work.stages import StopReason
 from ringrift.work.worker_records import RunningRecord, WorkerRecord
 
 
@@ -168,3 +170,16 @@ def test_there_is_always_an_answer():
 
 def replace_bucket(bucket, available):
     return msgspec.structs.replace(bucket, earned=bucket.spent + bucket.forfeited + available)
+
+
+def test_a_stopped_daemon_is_named_before_everything_that_follows_from_it():
+    story = Story()
+    story.play()
+    stopped = {"training_trigger": StopReason("stopped by a person: anna, a test", by_person=True)}
+    story.write(stages_note(story.state, stopped, at_s=story.now_s))
+    found = bottleneck(story.state, RULES, now_s=story.now_s)
+    assert found.cause == "stages"
+    assert found.text.startswith("a stopped daemon: TRAINING_TRIGGER is stopped: stopped by a person: anna")
+    inputs = {"feedback_loop": StopReason("not started")}
+    story.write(stages_note(story.state, inputs, at_s=story.now_s))
+    assert bottleneck(story.state, RULES, now_s=story.now_s).cause != "stages", "learning goes on without it"

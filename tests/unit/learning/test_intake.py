@@ -148,6 +148,12 @@ async def test_a_model_of_a_user_is_judged_like_any_other(site):
         ("SELFPLAY_COMPLETE", {"games_generated": 5, "db_path": "{files}/empty"}, "is empty"),
         ("SELFPLAY_COMPLETE", {"games_generated": 5, "db_path": "{files}"}, "it is no plain file"),
         (
+            "SELFPLAY_COMPLETE",
+            {"games_generated": 5, "db_path": "{files}/a.db", "duration_seconds": float("inf")},
+            "duration_seconds is inf",
+        ),
+        ("SELFPLAY_COMPLETE", {"games_generated": 2**62, "db_path": "{files}/a.db"}, "games_generated is"),
+        (
             "NPZ_EXPORT_COMPLETE",
             {"samples_exported": 1, "games_exported": 1, "output_path": "{files}/a.db"},
             "no file of samples",
@@ -174,6 +180,15 @@ async def test_what_cannot_be_taken_in_is_refused_with_the_reason_and_changes_no
     assert site.pipeline.heard[event] == 1
     folder = get_settings().data_dir / "intake"
     assert not folder.exists() or not list(folder.iterdir())
+
+
+async def test_a_file_that_was_refused_for_its_event_is_taken_in_with_a_right_one(site):
+    path = site.file("a.db")
+    told = {"games_generated": 5, "db_path": str(path)}
+    await site.tell("SELFPLAY_COMPLETE", **told, duration_seconds=float("inf"))
+    assert len(await site.refusals()) == 1
+    await site.tell("SELFPLAY_COMPLETE", **told, duration_seconds=2.0)
+    assert len(site.state.shards) == 1
 
 
 async def test_a_process_without_the_loop_leaves_it_to_the_one_that_has_it(site):
