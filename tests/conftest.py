@@ -1,5 +1,6 @@
 """Every test has a data folder and process-wide objects of its own, and a disk with room."""
 
+import asyncio
 import os
 import runpy
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from ringrift.engine.blocking import BackgroundLoop
+from ringrift.engine.opening import EnginesByPath, SharedEngine, close_engine
 from ringrift.process import process_scope
 
 pytest_plugins = ["data_servers"]
@@ -27,6 +30,16 @@ def pytest_configure():
     settings.load_profile("any machine")
 
 
+def close_what_was_opened():
+    """Engines and loops that tests leave open would hold their files until the last test."""
+    scope = process_scope()
+    if scope.peek(SharedEngine) is not None or scope.peek(EnginesByPath) is not None:
+        asyncio.run(close_engine())
+    loop = scope.peek(BackgroundLoop)
+    if loop is not None and not loop.under_way():
+        loop.close()
+
+
 @pytest.fixture(autouse=True)
 def own_process_scope(tmp_path_factory, monkeypatch):
     """Keep shared objects from leaking between tests, and files out of the working folder."""
@@ -34,5 +47,6 @@ def own_process_scope(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("RINGRIFT_HEALTH_PORT", "0")
     process_scope().clear()
     yield
+    close_what_was_opened()
     process_scope().clear()
     structlog.reset_defaults()  # a command under test may have led the log to a file of its own

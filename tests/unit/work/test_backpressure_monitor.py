@@ -64,7 +64,7 @@ def test_what_the_plan_gathers_on_purpose_is_no_backlog():
     gathered = {**backlog, "rows_collected": 79_000, "games_collected": 890}
 
     def depths(config):
-        found = depths_of({}, msgspec.json.encode({"configs": {"hex8_2p": config}}))
+        found = depths_of({}, msgspec.json.encode({"configs": {"hex8_2p": config}}), deliveries=0)
         return found[QueueType.TRAINING_DATA], found[QueueType.PENDING_GAMES]
 
     assert depths(backlog) == (80_000, 900)
@@ -96,7 +96,7 @@ def test_depths_are_what_the_queue_and_the_run_hold():
 
 def test_models_that_wait_for_a_verdict_and_files_on_their_way_are_counted():
     async def scenario(world):
-        ledger = DeliveryLedger(world.engine.kv, world.runtime)
+        ledger = DeliveryLedger(kv=world.engine.kv, runtime=world.runtime)
         arrived, lost, waits = [
             await ledger.record_delivery_started("models", f"m{number}", "two") for number in range(3)
         ]
