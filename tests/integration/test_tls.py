@@ -16,6 +16,8 @@ from ringrift import tls_certificate
 from ringrift.cli.main import app
 from ringrift.data.nodes import read_nodes
 from ringrift.data.transfer.contract import Terms, TransferFailed
+from ringrift.data.transfer.http_line import HttpLine, LineBroken, ServerTime
+from ringrift.data.transfer.signing import Signer
 from ringrift.errors import ConfigError
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
@@ -74,6 +76,42 @@ async def test_a_wrong_key_is_refused_and_nothing_goes(server, here):
 async def test_a_plain_sender_is_told_that_the_server_speaks_tls(server, here):
     with pytest.raises(TransferFailed, match="speaks TLS alone"):
         await http_transport(here).send(server.node(), [here.put(b"plain")], Terms())
+
+
+def test_what_a_server_said_before_it_closed_the_line_is_heard_though_we_were_still_sending(tmp_path):
+    """It need not read what it will not answer, so our next write may find the line closed."""
+    closed = threading.Event()
+
+    def listen():
+        connection, _ = listener.accept()
+        connection.sendall(b"HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n")
+        connection.close()
+        closed.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        with socket.create_connection(listener.getsockname()) as sock, (tmp_path / "f").open("w+b") as file:
+            file.write(b"x" * (4 << 20))
+            file.flush()
+            sock.settimeout(10.0)
+            assert closed.wait(30)
+            line = HttpLine(
+                sock,
+                host="there",
+                signer=Signer(b"s" * 32),
+                node="here",
+                runtime=SystemRuntime(),
+                server_time=ServerTime(SystemRuntime()),
+            )
+
+            def send():
+                line.begin("batch", b"{}", 4 << 20)
+                line.send_part(file, 0, 4 << 20)
+
+            with pytest.raises(LineBroken, match="speaks TLS alone"):
+                send()
+        thread.join(30)
 
 
 async def test_somebody_in_between_with_another_key_hears_nothing(server, here, pin, tmp_path):

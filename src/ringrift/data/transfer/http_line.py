@@ -33,6 +33,7 @@ _ENCRYPTED_AT_ONCE = 1 << 16
 _STRIDE_MIN, _STRIDE_MAX, _QUICK_S = 1 << 14, 1 << 20, 0.05
 _LOOK_S = 0.25  # between two looks at what the network took
 _SO_NWRITE = 0x1024  # what macOS calls the bytes that wait to be sent
+TLS_ALONE = "it speaks TLS alone; name its fingerprint as data_tls_sha256"
 
 
 class LineBroken(Unavailable):
@@ -107,7 +108,7 @@ class HttpLine:
             head_digest=digest_of(head),
             content_length=len(head) + payload_length,
         )
-        with _told_as_broken():
+        with _told_as_broken(), self._hearing_why():
             self._connection.putrequest(_METHOD, words.path, skip_accept_encoding=True)
             self._connection.putheader("Content-Length", str(words.content_length))
             for name, value in self._signer.request_headers(words).items():
@@ -116,7 +117,7 @@ class HttpLine:
 
     def send_part(self, file: IO[bytes], offset: int, length: int) -> None:
         """Send bytes of a file. It may take as long as it takes, if only some of them go now and then."""
-        with _told_as_broken():
+        with _told_as_broken(), self._hearing_why():
             encrypted = isinstance(self._socket, ssl.SSLSocket)
             while length:
                 if encrypted:
@@ -135,6 +136,20 @@ class HttpLine:
                     raise ConnectionError("the file is shorter than it was")
                 offset, length = offset + sent, length - sent
                 self._handed += sent
+
+    @contextmanager
+    def _hearing_why(self) -> Iterator[None]:
+        """A server need not read what it will not answer: what it said before it closed the line counts."""
+        try:
+            yield
+        except (BrokenPipeError, ConnectionResetError):
+            try:
+                status = self._connection.getresponse().status
+            except (OSError, http.client.HTTPException):
+                status = 0
+            if status == http.client.UPGRADE_REQUIRED:
+                raise ConnectionError(TLS_ALONE) from None
+            raise
 
     def moved(self) -> int:
         """Bytes of payloads that came, or that the other side's kernel has taken; asked from any thread."""
@@ -173,7 +188,7 @@ class HttpLine:
             self._wait(0 if isinstance(self._socket, ssl.SSLSocket) else select.POLLIN)
             response = self._response = self._connection.getresponse()
             if response.status == http.client.UPGRADE_REQUIRED:
-                raise ConnectionError("it speaks TLS alone; name its fingerprint as data_tls_sha256")
+                raise ConnectionError(TLS_ALONE)
             length = int(response.headers.get("Content-Length", "-1"))
             head_length = int(response.headers.get(HEAD, "-1"))
             if not 0 <= head_length <= min(length, HEAD_BYTES_MAX):
