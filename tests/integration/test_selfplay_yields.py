@@ -8,7 +8,7 @@ import pytest
 from ringrift.engine.ports import WorkState
 from ringrift.games.registry import load_game
 from ringrift.jobs.shards.reader import open_shard
-from ringrift.jobs.unfinished import read_unfinished
+from ringrift.jobs.unfinished import SUFFIX, read_unfinished
 from ringrift.work.worker_records import running_jobs
 from worker_orders import is_alive, use_command, worker_bench
 
@@ -93,6 +93,9 @@ async def test_a_worker_killed_while_games_make_way_loses_nothing(tmp_path):
         games = await bench.order("selfplay", {**LONG, "seed": 1, "checkpoint_s": 0.02})
         worker = bench.start_worker(slots=1)
         (job,) = await bench.until(playing, "games")
+        out = bench.folders.of(games).out
+        # The first games may be over before any that are under way were noted for the next attempt.
+        await bench.until(lambda: [*out.glob(f"*{SUFFIX}")], "a note of unfinished games")
         os.kill(job.pid, signal.SIGSTOP)  # it cannot answer when it is asked to yield
         short = await bench.order("evaluate", {"out": "{out}"})
         await bench.until_state(short, CLAIMED)
