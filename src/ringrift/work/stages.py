@@ -9,8 +9,7 @@ come up one after the other, and its end, in which they go.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from ringrift.daemons.planning import BACKPRESSURE, OPERATOR, STOPPED_BY_PERSON
@@ -52,14 +51,6 @@ class StageMembers:
     def leave(self, name: str) -> None:
         self._running[name] -= 1
         get_bell().ring(f"{name} plans no more")
-
-    @contextmanager
-    def at_work(self, name: str) -> Iterator[None]:
-        self.join(name)
-        try:
-            yield
-        finally:
-            self.leave(name)
 
     def is_running(self, name: str) -> bool:
         return self._running[name] > 0
