@@ -109,7 +109,12 @@ class SqliteKeyValue:
         after = await asyncio.wrap_future(start)
 
         async def look() -> tuple[list[Change] | None, float | None]:
-            return await self._read(lambda db: self._changes(db, prefix, after))
+            nonlocal after
+            found, next_due_s, revision = await self._read(lambda db: self._changes(db, prefix, after))
+            if not found:
+                # What other prefixes changed is behind us: without this, every look would walk it again.
+                after = max(after, revision)
+            return found or None, next_due_s
 
         while True:
             changes = await self._store.wait(look, topic=KV, timeout_s=math.inf)
@@ -164,11 +169,11 @@ class SqliteKeyValue:
 
     def _changes(
         self, db: sqlite3.Connection, prefix: str, after: int
-    ) -> tuple[list[Change] | None, float | None]:
+    ) -> tuple[list[Change], float | None, int]:
         rows = db.execute(sql.CHANGES, (after, prefix, prefix + LAST_CHARACTER, _CHANGES_ROWS))
         found = [self._change(row) for row in rows]
         (next_due_s,) = db.execute(sql.NEXT_DUE).fetchone()
-        return found or None, next_due_s
+        return found, next_due_s, _revision(db)
 
     def _change(self, row: EntryRow) -> Change:
         entry = _entry(self._store.config.database, row)
