@@ -15,6 +15,7 @@ from ringrift.data.sync.announcing import SyncAnnouncer
 from ringrift.data.sync.facade import ORPHAN_RECOVERY, SyncFacade, get_sync_facade
 from ringrift.data.sync.router import SyncRouter, get_sync_router
 from ringrift.data.transfer.service import TransferService
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -223,6 +224,7 @@ class SyncCoordinator(WiredCoordinator):
 
     # --- how it is ------------------------------------------------------------------------------------
 
+    @reported
     def get_status(self) -> dict[str, Any]:
         return {
             "status": str(self.status),
@@ -232,6 +234,7 @@ class SyncCoordinator(WiredCoordinator):
             "facade": self.facade.get_stats(),
         }
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         health = self.facade.health_check().with_details(subscribed=self.is_subscribed)
         if not self.is_subscribed:
