@@ -81,9 +81,8 @@ async def run_control_process(
         if results is None:
             return
         members.complete()
-        carrying = asyncio.create_task(requests.run(), name="daemon requests")
-        reporting = asyncio.create_task(reports.run(), name="control report")
-        stack.push_async_callback(_end, [carrying, reporting])
+        serving = asyncio.create_task(_together(requests.run(), reports.run()), name="requests and reports")
+        stack.push_async_callback(_end, [serving])
         local = _workers(choice.workers, lease)
         workers = [asyncio.create_task(worker.run()) for worker in local]
         stack.push_async_callback(_end, workers)
@@ -95,7 +94,7 @@ async def run_control_process(
                 status,
             )
         )
-        await _until_over(stop, [keeping, carrying, reporting, *workers])
+        await _until_over(stop, [keeping, serving, *workers])
 
 
 async def _take_control(stack: AsyncExitStack) -> tuple[Engine, ControlLease, asyncio.Task[None]]:
@@ -124,6 +123,12 @@ async def _take_control(stack: AsyncExitStack) -> tuple[Engine, ControlLease, as
         engine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
     )
     return engine, lease, keeping
+
+
+async def _together(*work: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in work:
+            group.create_task(each)
 
 
 def _workers(slots: int, lease: ControlLease) -> list[LocalWorker]:

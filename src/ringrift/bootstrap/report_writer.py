@@ -12,7 +12,7 @@ import structlog
 from ringrift.bootstrap.system_health import SYSTEM_HEALTH, get_system_health
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import KeyValue
-from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, reported_questions
+from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, reported_getters
 from ringrift.errors import RingRiftError
 from ringrift.health.isolation import attempt
 from ringrift.process import process_scope
@@ -62,7 +62,7 @@ class ReportWriter:
         # Daemons leave the scope as they end, and their last numbers are to be told as well.
         self._things |= {type(thing): thing for thing in process_scope().instances()}
         for thing in self._things.values():
-            for question in reported_questions(thing):
+            for question in reported_getters(thing):
                 if question.waits:
                     await asyncio.to_thread(self._ask, found, question.name, question.ask)
                 else:

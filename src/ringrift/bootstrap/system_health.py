@@ -108,12 +108,13 @@ def _told_health() -> dict[str, Any]:
     status, issue = ("unknown", "system: not bootstrapped, and no run tells how it is")
     if report is not None and report.ended:
         status, issue = "stopped", "system: the run has stopped"
+    handlers = handler_health(get_router())  # those of this process, if it has any
     return {
         "overall_health": None,
         "status": status,
         "coordinators": {},
         "issues": [issue],
-        "handler_health": unknown(handler_health(get_router())),
+        "handler_health": handlers if handlers["total_handlers"] else unknown(handlers),
         "timestamp": system_runtime().now_s(),
     }
 

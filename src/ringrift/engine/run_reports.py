@@ -92,7 +92,7 @@ def reported_health(getter: Callable[[S], HealthCheckResult]) -> Callable[[S], H
     return ask
 
 
-class Question(NamedTuple):
+class ReportedGetter(NamedTuple):
     """A marked getter of an object, under the name that its answer is stored by."""
 
     name: str
@@ -100,12 +100,12 @@ class Question(NamedTuple):
     waits: bool
 
 
-def reported_questions(thing: object) -> Iterator[Question]:
+def reported_getters(thing: object) -> Iterator[ReportedGetter]:
     """All that may be asked of *thing*, with what its base classes answer by themselves."""
     for home in type(thing).__mro__:
         for getter in vars(home).values():
             if (waits := getattr(getter, _MARK, None)) is not None:
-                yield Question(_key(thing, getter), functools.partial(getter, thing), waits)
+                yield ReportedGetter(_key(thing, getter), functools.partial(getter, thing), waits)
 
 
 def answers_here(thing: Working) -> bool:

@@ -52,6 +52,10 @@ class SyncCoordinator(WiredCoordinator):
         self.failures_in_a_row = 0
         self.last_failure = ""
 
+    def wire(self) -> None:
+        super().wire()
+        self.facade.serves = True
+
     def _hears(self) -> Mapping[str, Callback]:
         return {
             "HOST_OFFLINE": self._on_offline,

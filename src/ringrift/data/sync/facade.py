@@ -98,6 +98,7 @@ class SyncFacade(SingletonMixin):
         self._plane, self._config = plane, config
         self._news = news or get_news_desk()
         self._announcer = SyncAnnouncer("sync_facade", router=router)
+        self.serves = False  # whether the coordinator of this process syncs through it
         self._total, self._errors, self._bytes = 0, 0, 0
         self._by_backend: Counter[str] = Counter()
         self._recent: deque[bool] = deque(maxlen=_REMEMBERED)
@@ -243,7 +244,7 @@ class SyncFacade(SingletonMixin):
 
     @property
     def works_here(self) -> bool:
-        return self._total > 0 or bool(self._under_way)
+        return self.serves or self._total > 0 or bool(self._under_way)
 
     @reported
     def get_stats(self) -> dict[str, Any]:
