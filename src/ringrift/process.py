@@ -57,6 +57,11 @@ class ProcessScope:
         """Return the instance if there is one."""
         return cast("T | None", self._instances.get(kind))
 
+    def instances(self) -> tuple[Any, ...]:
+        """All that there is now."""
+        with self._lock:
+            return tuple(self._instances.values())
+
     def put(self, kind: type[T], instance: T) -> None:
         """Install *instance*, replacing what was there."""
         with self._lock:

@@ -25,6 +25,7 @@ class CoordinatorStatus(StrEnum):
     STOPPED = "stopped"
     ERROR = "error"
     DEGRADED = "degraded"
+    UNKNOWN = "unknown"  # nobody tells: it works in another process, if at all
 
 
 _SCORES = {
@@ -38,6 +39,7 @@ _SCORES = {
     CoordinatorStatus.STOPPING: 0.3,
     CoordinatorStatus.ERROR: 0.1,
     CoordinatorStatus.STOPPED: 0.0,
+    CoordinatorStatus.UNKNOWN: 0.0,
 }
 
 

@@ -24,6 +24,7 @@ from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 AVAILABLE = {spec.daemon_type: spec for spec in product_registry() if not spec.unavailable_reason}
 DOWN = {CoordinatorStatus.STOPPED, CoordinatorStatus.ERROR, CoordinatorStatus.INITIALIZING}
+DOWN |= {CoordinatorStatus.UNKNOWN}  # a process in which it does not run, and no run that tells of it
 BUILT = {
     name: spec
     for name, spec in COORDINATOR_REGISTRY.items()

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from ringrift.bootstrap.control_lease import ControlLease, check_folder_is_free
 from ringrift.bootstrap.coordination import shutdown_all_coordinators, start_coordination
 from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
+from ringrift.bootstrap.report_writer import ReportWriter
 from ringrift.bootstrap.run_options import get_run_options, settle_run_options
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.requests import RequestCarrier
@@ -62,6 +63,8 @@ async def run_control_process(
         _be_known_as_control()
         engine, lease, keeping = await _take_control(stack)
         stack.push_async_callback(close_data_plane)
+        reports = ReportWriter(engine.kv, system_runtime())
+        stack.push_async_callback(reports.end)
         choice = await settle_run_options(engine.kv)
         router = get_router()
         await router.start()
@@ -78,8 +81,8 @@ async def run_control_process(
         if results is None:
             return
         members.complete()
-        carrying = asyncio.create_task(requests.run(), name="daemon requests")
-        stack.push_async_callback(_end, [carrying])
+        serving = asyncio.create_task(_together(requests.run(), reports.run()), name="requests and reports")
+        stack.push_async_callback(_end, [serving])
         local = _workers(choice.workers, lease)
         workers = [asyncio.create_task(worker.run()) for worker in local]
         stack.push_async_callback(_end, workers)
@@ -91,7 +94,7 @@ async def run_control_process(
                 status,
             )
         )
-        await _until_over(stop, [keeping, carrying, *workers])
+        await _until_over(stop, [keeping, serving, *workers])
 
 
 async def _take_control(stack: AsyncExitStack) -> tuple[Engine, ControlLease, asyncio.Task[None]]:
@@ -120,6 +123,12 @@ async def _take_control(stack: AsyncExitStack) -> tuple[Engine, ControlLease, as
         engine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
     )
     return engine, lease, keeping
+
+
+async def _together(*work: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in work:
+            group.create_task(each)
 
 
 def _workers(slots: int, lease: ControlLease) -> list[LocalWorker]:

@@ -3,6 +3,9 @@
 A coordinator loses points for what its status tells. One that failed to come up, or cannot say how it is,
 scores nothing and counts: unknown is not healthy. One that is not built, was left out, or is a daemon that
 nobody started, does not count.
+
+A process without coordinators of its own gives what the control process last said; where none did, the health
+is unknown, and the number None.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from ringrift.bootstrap.coordination import get_initialiser, is_idle_daemon
 from ringrift.bootstrap.initialiser import Initialiser, discard
 from ringrift.bootstrap.plan import InitOutcome
 from ringrift.bootstrap.registry import InitPattern
+from ringrift.engine.run_reports import ControlHere, read_report, unknown
 from ringrift.events.resilience import get_handler_metrics
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -26,6 +30,7 @@ from ringrift.runtime import system_runtime
 from ringrift.status import as_result
 
 ISSUES_MAX = 20
+SYSTEM_HEALTH = "get_system_health"  # in the report of the run
 FAILED_TASKS_TOLERATED = 10
 IN_A_ROW_MAX = 3
 _INSTANCES = frozenset({InitPattern.WIRE, InitPattern.GET})
@@ -75,10 +80,12 @@ def score_status(status: Mapping[str, Any]) -> tuple[float, list[str]]:
 def get_system_health() -> dict[str, Any]:
     """Return the health of the whole in the shape of the quick start."""
     initialiser = get_initialiser()
+    if not initialiser.results:
+        return _told_health()
     scores, issues = _coordinator_scores(initialiser)
     overall = sum(scores.values()) / len(scores) if scores else 0.0
     if not scores:
-        issues.append("system: not bootstrapped")
+        issues.append("system: no coordinator is up")
     manager = process_scope().peek(UnifiedHealthManager)
     if manager is not None and manager.is_subscribed:
         overall = min(overall, manager.get_system_health_score())
@@ -89,6 +96,25 @@ def get_system_health() -> dict[str, Any]:
         "coordinators": scores,
         "issues": issues[:ISSUES_MAX],
         "handler_health": handler_health(get_router()),
+        "timestamp": system_runtime().now_s(),
+    }
+
+
+def _told_health() -> dict[str, Any]:
+    """Of a process without coordinators: what the run says, or that nobody does."""
+    report = None if process_scope().peek(ControlHere) else read_report()
+    if report is not None and not report.ended and SYSTEM_HEALTH in report.answers:
+        return dict(report.answers[SYSTEM_HEALTH])
+    status, issue = ("unknown", "system: not bootstrapped, and no run tells how it is")
+    if report is not None and report.ended:
+        status, issue = "stopped", "system: the run has stopped"
+    handlers = handler_health(get_router())  # those of this process, if it has any
+    return {
+        "overall_health": None,
+        "status": status,
+        "coordinators": {},
+        "issues": [issue],
+        "handler_health": handlers if handlers["total_handlers"] else unknown(handlers),
         "timestamp": system_runtime().now_s(),
     }
 

@@ -1,4 +1,4 @@
-"""All daemons of this process's manager in a few numbers."""
+"""All daemons of the run in a few numbers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["DaemonStats", "collect_daemon_stats", "get_daemon_stats"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStats:
-    """How many are how; uptimes are of those that run, None when none does."""
+    """How many are how, None where nobody tells; uptimes are of those that run, None when none does."""
 
-    total: int
-    running: int
-    failed: int
-    stopped: int
-    unavailable: int
-    restarts: int
+    total: int | None
+    running: int | None
+    failed: int | None
+    stopped: int | None
+    unavailable: int | None
+    restarts: int | None
     most_restarts: str | None
     manager_uptime_s: float | None
     uptime_s_mean: float | None
@@ -30,7 +30,7 @@ def collect_daemon_stats() -> DaemonStats:
     manager = get_daemon_manager()
     status, life = manager.get_status(), manager.get_lifecycle_summary()
     counts, runs = status["summary"], status["running"]
-    up = counts["running"] > 0
+    up = bool(counts["running"])
     return DaemonStats(
         total=counts["total"],
         running=counts["running"],

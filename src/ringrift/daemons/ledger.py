@@ -29,6 +29,11 @@ class RestartLedger:
         """Forget a writer of an earlier loop."""
         self._writer = None
 
+    def look_again(self) -> None:
+        """Read the store anew with the next question, where another process writes it."""
+        if not self._changed:
+            self._records = None
+
     def record(self, daemon_type: DaemonType) -> RestartRecord:
         return self._loaded().get(str(daemon_type), RestartRecord())
 

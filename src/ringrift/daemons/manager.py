@@ -38,6 +38,7 @@ from ringrift.daemons.types import (
     daemon_types_of,
 )
 from ringrift.engine.arguments import check_seconds
+from ringrift.engine.run_reports import answers_here
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.process import SingletonMixin, process_scope
@@ -310,6 +311,8 @@ class DaemonManager(DaemonReader, SingletonMixin):
     def get_recent_restarts(self, within_seconds: float = 300.0) -> dict[DaemonType, int]:
         """Return the number of restarts by daemon, without zeros."""
         check_seconds("within_seconds", within_seconds, high=SECONDS_MAX)
+        if not answers_here(self):
+            self._ledger.look_again()
         return self._ledger.recent(self._supervisor.units, within_s=within_seconds)
 
     def can_restart(self, daemon_type: DaemonType) -> tuple[bool, str]:
@@ -353,7 +356,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
         self._supervisor.open()
         self._outbox.open()
         self._ledger.open()
-        self._opened_on, self._running = loop, True
+        self._opened_on, self._running, self._was_opened = loop, True, True
         self._started_s = self._runtime.monotonic_s()
         self._rounds.start()
         if self.config.enable_coordination_wiring:

@@ -1,4 +1,8 @@
-"""Reading off how the daemons are. Safe from any thread: it only looks."""
+"""Reading off how the daemons are. Safe from any thread: it only looks.
+
+The manager of a process that runs no daemons answers for the run in its data folder: what the manager of the
+control process last said of itself. Where no run ever was, every daemon is known to be stopped.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from ringrift.daemons.planning import Phase
 from ringrift.daemons.supervisor import Supervisor
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.daemons.unit import Unit
+from ringrift.engine.opening import has_store
+from ringrift.engine.run_reports import answers_here, reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
@@ -33,6 +39,7 @@ class DaemonReader:
         self._supervisor, self._ledger, self._runtime = supervisor, ledger, runtime
         self._outbox, self.watchdog = outbox, watchdog
         self._running, self._started_s = False, 0.0
+        self._was_opened = False
 
     @property
     def supervisor(self) -> Supervisor:
@@ -49,14 +56,26 @@ class DaemonReader:
         unit = self._supervisor.units.get(daemon_type)
         return "" if unit is None else unit.why_resting(*reasons)
 
+    @property
+    def works_here(self) -> bool:
+        """Whether this manager runs daemons, or nobody ever did in this data folder."""
+        return self._was_opened or not has_store()
+
     def is_running(self, daemon_type: DaemonType) -> bool:
+        if not answers_here(self):
+            row = self.status_document()["daemons"].get(str(daemon_type), {})
+            return bool(row.get("state") == DaemonState.RUNNING)
         unit = self._supervisor.units.get(daemon_type)
         return unit is not None and unit.info.state is DaemonState.RUNNING
 
     def get_status(self) -> reports.DaemonStatus:
-        """Return all daemons, by type and as a plain document."""
-        return reports.DaemonStatus(reports.copies(self._units()), self.status_document())
+        """Return all daemons, by type and as a plain document; of those nobody tells of, only the latter."""
+        infos, document = reports.copies(self._units()), self.status_document()
+        if not answers_here(self):
+            infos = reports.as_told(infos, document["daemons"], self._runtime.now_s())
+        return reports.DaemonStatus(infos, document)
 
+    @reported
     def status_document(self) -> dict[str, Any]:
         """Return all daemons as a plain document."""
         units = self._units()
@@ -67,11 +86,19 @@ class DaemonReader:
 
     def get_all_daemon_health(self) -> dict[DaemonType, dict[str, Any]]:
         """Return the health of every daemon."""
+        found = self._health_document()
+        return {t: found[t.value] for t in self._units() if t.value in found}
+
+    @reported
+    def _health_document(self) -> dict[str, Any]:
         units = self._units().items()
-        return {t: reports.daemon_health(unit, why_down=self._supervisor.why(t)) for t, unit in units}
+        return {t.value: reports.daemon_health(unit, why_down=self._supervisor.why(t)) for t, unit in units}
 
     def get_failed_daemons(self) -> list[tuple[DaemonType, str]]:
         """Return the daemons that stay down, with their errors."""
+        if not answers_here(self):
+            infos = self.get_status().items()
+            return [(t, info.last_error or "") for t, info in infos if info.state in reports.DOWN_FOR_GOOD]
         units = self._units().items()
         return [
             (t, unit.info.last_error or "") for t, unit in units if unit.info.state in reports.DOWN_FOR_GOOD
@@ -79,22 +106,33 @@ class DaemonReader:
 
     def liveness_probe(self) -> reports.ProbeReport:
         """True while every critical daemon that ought to run does; indexable either way."""
+        return reports.ProbeReport("alive", self._liveness())
+
+    @reported
+    def _liveness(self) -> dict[str, Any]:
         down = [
             unit.daemon_type.value
             for unit in self._expected()
             if unit.spec.critical and reports.is_down(unit)
         ]
         values = {"alive": not down, "timestamp": self._runtime.now_s(), "uptime_seconds": self._uptime_s()}
-        return reports.ProbeReport("alive", {**values, "down": down})
+        return {**values, "down": down}
 
     def readiness_probe(self, required: Iterable[DaemonType] | None = None) -> reports.ProbeReport:
         """True once everything that ought to run (or *required*) does."""
         if isinstance(required, str):
             raise ConfigError(f"required is {required!r}; it must be several daemon types, in a list")
-        asked = [unit.daemon_type for unit in self._expected()] if required is None else list(required)
+        return reports.ProbeReport("ready", self._readiness() if required is None else self._ready(required))
+
+    @reported
+    def _readiness(self) -> dict[str, Any]:
+        return self._ready([unit.daemon_type for unit in self._expected()])
+
+    def _ready(self, required: Iterable[DaemonType]) -> dict[str, Any]:
+        asked, here = list(required), answers_here(self)
         missing = [str(daemon_type) for daemon_type in asked if not self.is_running(daemon_type)]
         reason = ""
-        if not self._running:
+        if here and not self._running:
             reason = "the daemon manager is not started"
         elif not asked:
             reason = "there are no daemons to run"
@@ -104,10 +142,19 @@ class DaemonReader:
         failed = [daemon_type.value for daemon_type, _ in self.get_failed_daemons()]
         values = {"ready": not reason, "timestamp": self._runtime.now_s(), "reason": reason}
         counts = {"running_count": len(running), "failed_count": len(failed)}
-        return reports.ProbeReport("ready", {**values, **counts, "running": running, "failed": failed})
+        return {**values, **counts, "running": running, "failed": failed}
 
     def health_summary(self) -> dict[str, Any]:
         """Return the share of daemons that are up, with both probes."""
+        return {
+            **self._shares(),
+            "daemons": {t.value: health for t, health in self.get_all_daemon_health().items()},
+            "liveness": self.liveness_probe(),
+            "readiness": self.readiness_probe(),
+        }
+
+    @reported
+    def _shares(self) -> dict[str, Any]:
         wanted = self._expected()
         up = sum(1 for unit in wanted if unit.phase is Phase.UP)
         score = up / len(wanted) if wanted else 0.0
@@ -117,18 +164,17 @@ class DaemonReader:
             "running": up,
             "failed": len(self.get_failed_daemons()),
             "total": len(wanted),
-            "daemons": {t.value: health for t, health in self.get_all_daemon_health().items()},
-            "liveness": self.liveness_probe(),
-            "readiness": self.readiness_probe(),
             "timestamp": self._runtime.now_s(),
         }
 
+    @reported
     def get_lifecycle_summary(self) -> dict[str, Any]:
         """Return uptimes and restarts in a few numbers."""
         restarts = sum(self._ledger.record(t).total for t in self._units())
         uptimes, uptime_s = self._uptimes(), self._uptime_s()
         return reports.lifecycle_summary(self._units(), uptimes, uptime_s=uptime_s, restarts=restarts)
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         """Healthy while running and fewer than a fifth of the wanted daemons are down for good."""
         wanted, failed = self._expected(), self.get_failed_daemons()

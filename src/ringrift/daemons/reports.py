@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast, overload
 
 from ringrift.daemons.planning import Ended, Phase
@@ -129,6 +130,25 @@ def daemon_health(unit: Unit, *, why_down: str) -> dict[str, Any]:
 def copies(units: Mapping[DaemonType, Unit]) -> dict[DaemonType, DaemonInfo]:
     """Return the infos as they are now; later changes do not reach them."""
     return {daemon_type: copy.copy(unit.info) for daemon_type, unit in units.items()}
+
+
+def as_told(
+    infos: Mapping[DaemonType, DaemonInfo], rows: Mapping[str, Mapping[str, Any]], now_s: float
+) -> dict[DaemonType, DaemonInfo]:
+    """Return *infos* with what the *rows* of another process say, and none that they know nothing of."""
+    known = {t: row for t in infos if (row := rows.get(t.value)) and row["state"] in set(DaemonState)}
+    return {
+        t: replace(
+            infos[t],
+            state=DaemonState(row["state"]),
+            start_time=now_s - row["uptime_seconds"] if row["uptime_seconds"] else 0.0,
+            restart_count=row["restart_count"],
+            last_error=row["last_error"],
+            paused=row["paused"],
+            leaked=row["leaked"],
+        )
+        for t, row in known.items()
+    }
 
 
 def lifecycle_summary(

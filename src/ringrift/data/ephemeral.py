@@ -26,6 +26,7 @@ from ringrift.data.manifest_index import games_in
 from ringrift.data.nodes import DataNodes
 from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.engine.blocking import run_blocking
+from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.routed_event import RouterEvent
@@ -257,6 +258,7 @@ class EphemeralDataGuard(WiredCoordinator):
     def wiring(self) -> ComponentWiring:
         return ComponentWiring(NAME, self.capability, self.emits, tuple(self._hears()))
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         if not self.is_subscribed:
             return HealthCheckResult.unhealthy("it is not wired")

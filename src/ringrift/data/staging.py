@@ -23,6 +23,7 @@ from ringrift.data.sync.routing import sources_of
 from ringrift.data.sync.trips import Courier, SyncPace, SyncTally
 from ringrift.data.waking import WakingDaemon
 from ringrift.engine.ports import WorkItem
+from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -216,6 +217,7 @@ class TrainingActivityDaemon(WakingDaemon):
         running = needs_of_running(await plane.queue.claimed(limit=_ITEMS_MAX), plane.nodes)
         return [*running, *needs_of_refused(waiting, picture)]
 
+    @reported
     def get_status(self) -> dict[str, Any]:
         return {
             **super().get_status(),

@@ -136,9 +136,12 @@ async def get_engine() -> Engine:
 
 async def existing_engine() -> Engine | None:
     """Return this process's engine; None where no run was ever, because looking never makes a store."""
-    if shared_engine().peek() is None and not await asyncio.to_thread(get_settings().coordinator_db.exists):
-        return None
-    return await get_engine()
+    return await get_engine() if await asyncio.to_thread(has_store) else None
+
+
+def has_store() -> bool:
+    """Whether this process has an engine, or its data folder holds one."""
+    return shared_engine().peek() is not None or get_settings().coordinator_db.exists()
 
 
 def get_engine_blocking() -> Engine:

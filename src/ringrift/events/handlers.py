@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import structlog
 
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError, described
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.handler_stats import EventDeduplicator, HandlerError, HandlerStats, judge
@@ -232,6 +233,11 @@ class HandlerBase(SingletonMixin, ABC):
         return self._running
 
     @property
+    def works_here(self) -> bool:
+        """Whether it was ever started in this process, so that its fields tell something."""
+        return self._running or bool(self._handles or self._stats.started_at or self._errors)
+
+    @property
     def is_subscribed(self) -> bool:
         return bool(self._handles)
 
@@ -256,6 +262,7 @@ class HandlerBase(SingletonMixin, ABC):
         heard = tuple(normalize_event_type(event) for event in self._get_event_subscriptions())
         return ComponentWiring(self._name, self.capability, self.emits, heard)
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         stats = self._stats
         details = {
@@ -271,6 +278,7 @@ class HandlerBase(SingletonMixin, ABC):
         }
         return judge(stats, running=self._running, details=details)
 
+    @reported
     def get_status(self) -> dict[str, Any]:
         health = self.health_check()
         return {

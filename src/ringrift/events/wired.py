@@ -40,6 +40,11 @@ class WiredCoordinator(SingletonMixin, ABC):
         return self._was_wired and not self._subscriptions
 
     @property
+    def works_here(self) -> bool:
+        """Whether it was ever wired in this process, so that its fields tell something."""
+        return self._was_wired
+
+    @property
     def status(self) -> CoordinatorStatus:
         return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.engine.run_reports import answers_here, reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.routed_event import RouterEvent, current_event
 from ringrift.events.subscriptions import Callback
@@ -38,6 +39,7 @@ RECOVERY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 ISSUES_SHOWN = 20
 SCORES_KEPT = 500
+UNKNOWN_HEALTH = "system health is unknown"
 
 Recovery = Callable[[], Awaitable[Any]]
 
@@ -85,17 +87,30 @@ class UnifiedHealthManager(WiredCoordinator):
     # --- what it knows --------------------------------------------------------------------------------
 
     def get_system_health_score(self) -> float:
-        """1.0 is well, 0.0 is down; 0.0 too while nothing is heard, since unknown is not healthy."""
-        return self.ledger.score(self._runtime.now_s()) if self._subscriptions else 0.0
+        """1.0 is well, 0.0 is down; 0.0 too where it is unknown, which is not healthy: the level says so."""
+        return self._score() or 0.0
+
+    def _score(self) -> float | None:
+        """Heard here, or told by the run; None is what nobody knows."""
+        if not answers_here(self):
+            told = self.get_status()["system_health_score"]
+            return None if told is None else float(told)
+        return self._heard_score()
+
+    def _heard_score(self) -> float | None:
+        return self.ledger.score(self._runtime.now_s()) if self._subscriptions else None
 
     def get_health_score(self) -> SystemHealthScore:
         """Return score, level and reasons of this moment in one value."""
-        known = bool(self._subscriptions)
+        if answers_here(self):
+            issues = [str(issue) for issue in self.issues()[:ISSUES_SHOWN]]
+        else:
+            issues = self.get_status()["issues"] or []
         return SystemHealthScore(
-            score=self.get_system_health_score() if known else None,
+            score=self._score(),
             level=self.get_system_health_level(),
             at_s=self._runtime.now_s(),
-            issues=tuple(str(issue) for issue in self.issues()[:ISSUES_SHOWN]),
+            issues=tuple(issues),
             pause_reasons=tuple(self.pause_reasons()),
         )
 
@@ -110,15 +125,21 @@ class UnifiedHealthManager(WiredCoordinator):
             self._scores.append(now)
 
     def get_system_health_level(self) -> HealthLevel:
-        return level_of(self.get_system_health_score()) if self._subscriptions else HealthLevel.UNKNOWN
+        return _level(self._score())
 
     def should_pause_pipeline(self) -> bool:
         return bool(self.pause_reasons())
 
     def pause_reasons(self) -> list[str]:
         """Return why the pipeline should not go on; empty when it may."""
+        if not answers_here(self):
+            told = self.get_status()["pause_reasons"]
+            return [UNKNOWN_HEALTH] if told is None else list(told)
+        return self._heard_reasons()
+
+    def _heard_reasons(self) -> list[str]:
         if not self._subscriptions:
-            return ["system health is unknown"]
+            return [UNKNOWN_HEALTH]
         return self.ledger.pause_reasons(self._runtime.now_s())
 
     def issues(self) -> list[Issue]:
@@ -129,11 +150,13 @@ class UnifiedHealthManager(WiredCoordinator):
         now_s = self._runtime.now_s()
         return {name: now_s - heard_s for name, heard_s in self.ledger.heartbeats_s.items()}
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         if not self._subscriptions:
             return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
         return HealthCheckResult.ok("", **self.get_metrics())
 
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         return {
             "events_seen": self._events_seen,
@@ -142,16 +165,18 @@ class UnifiedHealthManager(WiredCoordinator):
             "escalations_total": self.escalations.total,
         }
 
+    @reported
     def get_status(self) -> dict[str, Any]:
         """Return what a dashboard shows."""
+        score = self._heard_score()
         breakers = self.ledger.open_breakers(self._runtime.now_s())
         return {
             "name": self.name,
             "status": self.status.value,
             "subscribed": self.is_subscribed,
-            "system_health_score": round(self.get_system_health_score(), 3),
-            "system_health_level": self.get_system_health_level().value,
-            "pause_reasons": self.pause_reasons(),
+            "system_health_score": None if score is None else round(score, 3),
+            "system_health_level": _level(score).value,
+            "pause_reasons": self._heard_reasons(),
             "issues": [str(issue) for issue in self.issues()[:ISSUES_SHOWN]],
             "open_breakers": {subject: state.value for subject, state in breakers.items()},
             "heartbeat_ages": self.heartbeat_ages(),
@@ -209,6 +234,10 @@ class UnifiedHealthManager(WiredCoordinator):
 async def _within(recover: Recovery, timeout_s: float) -> None:
     async with asyncio.timeout(timeout_s):
         await recover()
+
+
+def _level(score: float | None) -> HealthLevel:
+    return HealthLevel.UNKNOWN if score is None else level_of(score)
 
 
 def get_health_manager() -> UnifiedHealthManager:

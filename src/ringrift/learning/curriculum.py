@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ringrift.engine.run_reports import reported
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.curriculum_weights import (
     curriculum_file,
@@ -116,6 +117,7 @@ class CurriculumIntegration(ListeningCoordinator):
         """The weights now; {} while there is no run."""
         return _weights(self._answers)
 
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         """Of the run in this process: health is asked often, and must not wait for the store."""
         tiers = {config: told.tier for config, told in self._told.items()}

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -174,6 +175,7 @@ class EvaluationDaemon(AskedDaemon):
         for name, payload in told:
             await self.router.publish(name, payload, self.name)
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         own = super().health_check()
         failing = {

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ringrift.engine.run_reports import reported_health
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -116,6 +117,7 @@ class TournamentDaemon(AskedDaemon):
             self.wishes += 1
             await loop.write(config, wish)
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         held = {
             config: each.state.last_done[TOURNAMENT].at_s

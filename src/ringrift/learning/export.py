@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from ringrift.engine.run_reports import reported
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
@@ -122,6 +123,7 @@ class AutoExportDaemon(StageDaemon):
         situation = self._situations.get(config_key)
         return None if situation is None else export_state(situation.state)
 
+    @reported
     def get_status(self) -> dict[str, Any]:
         open_jobs = {
             job.job_id: job.kind

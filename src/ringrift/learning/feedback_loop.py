@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
@@ -110,6 +111,7 @@ class FeedbackLoopController(StageDaemon):
         situation = self._situations.get(config_key)
         return NEUTRAL if situation is None else in_force(situation)
 
+    @reported
     def get_summary(self) -> dict[str, dict[str, Any]]:
         """The feedback of every config, with its reasons, and how fresh its games are."""
         now_s = self._runtime.now_s()
@@ -124,6 +126,7 @@ class FeedbackLoopController(StageDaemon):
             for config, situation in self._situations.all().items()
         }
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         details = {"configs": self.get_summary(), "signals": self.signals.total}
         return super().health_check().with_details(**details)

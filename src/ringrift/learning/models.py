@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from ringrift.engine.run_reports import reported
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcement_scene import blob_path
 from ringrift.learning.facts import Archived
@@ -196,6 +197,7 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
 
     # --- what it says about itself ------------------------------------------------------------------------
 
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         """Of the run in this process: health is asked often, and must not wait for the store."""
         return {**super().get_metrics(), **_stats(self._situations.loop).to_dict()}

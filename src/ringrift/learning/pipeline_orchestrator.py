@@ -15,6 +15,7 @@ import msgspec
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import existing_engine
+from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -231,6 +232,7 @@ class DataPipelineOrchestrator(CoordinatorFace):
         """The numbers of the run, in whichever process it runs; None is what nobody knows."""
         return {**self._about_itself(), **self._of_the_run(), "refused_claims": self._refused()}
 
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         """Without the numbers of the run: health is asked often, and must not wait for the store."""
         return {"events_heard": self.heard.total(), "last_event_s": self._last_s, **self._about_itself()}
@@ -238,6 +240,7 @@ class DataPipelineOrchestrator(CoordinatorFace):
     def get_status(self) -> dict[str, Any]:
         return {**super().get_status(), **self.get_stats()}
 
+    @reported
     def _about_itself(self) -> dict[str, Any]:
         return {
             "mode": self.mode.value,
@@ -260,7 +263,9 @@ class DataPipelineOrchestrator(CoordinatorFace):
 
     def _of_the_run(self) -> dict[str, Any]:
         run = self._answers.run()
-        state = "running" if self._answers.loop is not None else self._stored_state()
+        state = self._stored_state()
+        if self._answers.loop is not None and state in (None, "stopped"):
+            state = "running"  # it has just begun, and has not said so yet
         if run is None:
             unknown = ("iterations_completed", "games_generated", "promotions", "average_iteration_seconds")
             return {"run_state": state, "stages": {}, **dict.fromkeys(unknown), "last_activity": None}

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.engine.opening import get_engine
+from ringrift.engine.run_reports import reported_health
 from ringrift.errors import Corrupt, RingRiftError
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -125,6 +126,7 @@ class PromotionDaemon(AskedDaemon):
             for match in state.trusted_matches()
         )
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         standing = {
             config: found.reason
@@ -217,6 +219,7 @@ class AutoPromotionDaemon(PromotionDaemon):
         decision = "every config has a new champion"
         await self.router.publish("CROSSBOARD_PROMOTION", {**told, "decision": decision}, self.name)
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         own = super().health_check()
         if own.healthy and self._failed:

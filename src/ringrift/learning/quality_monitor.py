@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ringrift.engine.run_reports import reported_health
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -87,6 +88,7 @@ class QualityMonitorDaemon(SituationDaemon):
         shards = [] if situation is None else situation.state.shards.values()
         return {shard.digest: why for shard in shards if (why := refuse_shard(shard)) is not None}
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         own = super().health_check()
         views = {config: quality_of(situation.state) for config, situation in self._situations.all().items()}

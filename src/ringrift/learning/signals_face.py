@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.catalog import CATALOG
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -73,11 +74,13 @@ class ListeningCoordinator(WiredCoordinator):
 
     # --- what it says about itself --------------------------------------------------------------------
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         if not self._subscriptions:
             return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
         return HealthCheckResult.ok("", **self.get_metrics())
 
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         return {
             "events_heard": self.events_heard.total(),
@@ -85,6 +88,7 @@ class ListeningCoordinator(WiredCoordinator):
             "run_open": self._situations.loop is not None,
         }
 
+    @reported
     def get_status(self) -> dict[str, Any]:
         return {
             "name": self.name,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
@@ -122,6 +123,10 @@ class DynamicThreshold:
             return self.rules.factor * abs(self._value)
         return min(1.0, 2 * off) * self.rules.factor * (self.max_value - self.min_value)
 
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self._outcomes or self.changes)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -178,6 +183,11 @@ class ThresholdManager:
     def record_outcome(self, name: str, *, success: bool) -> float:
         return self._get(name).record_outcome(success=success)
 
+    @property
+    def works_here(self) -> bool:
+        return any(threshold.is_in_use for threshold in self._thresholds.values())
+
+    @reported
     def get_all_stats(self) -> dict[str, dict[str, Any]]:
         return {name: threshold.to_dict() for name, threshold in self._thresholds.items()}
 

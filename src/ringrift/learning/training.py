@@ -121,10 +121,16 @@ def training_slot(
 
 
 def get_training_status() -> dict[str, Any]:
-    """Return the coordinator's status and the trainings that have a slot, in whichever process."""
-    running = run_blocking(get_training_coordinator().slots.running(), timeout_s=ANSWER_S)
-    slots = [{"job_id": job.job_id, "config_key": job.config_key, "node": job.node} for job in running]
-    return {**get_training_coordinator().get_status(), "slots": slots, "slots_max": SLOTS_MAX}
+    """Return the coordinator's status and the trainings that have a slot, in whichever process.
+
+    The slots are None where there is no store to look in.
+    """
+    coordinator = get_training_coordinator()
+    slots: list[dict[str, str]] | None = None
+    if coordinator.slots.can_be_read():
+        running = run_blocking(coordinator.slots.running(), timeout_s=ANSWER_S)
+        slots = [{"job_id": job.job_id, "config_key": job.config_key, "node": job.node} for job in running]
+    return {**coordinator.get_status(), "slots": slots, "slots_max": SLOTS_MAX}
 
 
 # --- for code on an event loop ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ringrift.engine.arguments import check_part
+from ringrift.engine.run_reports import reported
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -228,6 +229,7 @@ class TrainingCoordinator(CoordinatorFace):
         """Return ended trainings, newest first."""
         return list(self._history)[::-1][:limit]
 
+    @reported
     def get_stats(self) -> dict[str, Any]:
         return {
             "running": len(self._running),

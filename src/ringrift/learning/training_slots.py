@@ -18,7 +18,7 @@ import structlog
 
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder
-from ringrift.engine.opening import shared_kv
+from ringrift.engine.opening import has_store, shared_kv
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
 from ringrift.runtime import Runtime, system_runtime
@@ -159,6 +159,10 @@ class TrainingSlots:
         """Whether it is safe to go on with the training. May be asked from any thread."""
         held = self._held.get(job_id)
         return held is not None and all(lease.held for lease in held.leases)
+
+    def can_be_read(self) -> bool:
+        """Whether there is a store; looking must not make one."""
+        return self._get_kv is not shared_kv or has_store()
 
     async def running(self) -> list[TrainingJob]:
         """Return the trainings that have a slot, in whichever process."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.feedback_rules import held_loss
@@ -147,6 +148,7 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
         """The configs on a plateau, with what it changes in their plan."""
         return _plateaus(self._answers)
 
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         plateaus = len(_plateaus(self._situations))
         return {**super().get_metrics(), "series": len(self._metrics), "plateaus": plateaus}

@@ -10,6 +10,7 @@ from typing import Any
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine
+from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.health.isolation import attempt
 from ringrift.process import SingletonMixin
@@ -147,6 +148,11 @@ class QueueMonitor(SingletonMixin):
         with self._lock:
             return self._history[QueueType(queue)].buckets(limit)
 
+    @property
+    def works_here(self) -> bool:
+        return bool(self._depths)
+
+    @reported
     def get_stats(self) -> dict[str, Any]:
         return {
             "overall": str(self.overall()),

@@ -6,6 +6,7 @@ from typing import Any
 
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
+from ringrift.engine.run_reports import reported
 from ringrift.process import SingletonMixin
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.limits_checks import LOOP_ORDER, SAFEGUARD_ORDER, Check, judge
@@ -60,6 +61,11 @@ class Safeguards(SingletonMixin):
         """`allow` for code without a loop."""
         return run_blocking(self.allow(task_type, node_id), timeout_s=ANSWER_S).as_pair()
 
+    @property
+    def works_here(self) -> bool:
+        return self.asked > 0
+
+    @reported
     def get_stats(self) -> dict[str, Any]:
         return {
             "asked": self.asked,

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.catalog import CATALOG
@@ -75,14 +76,17 @@ class CoordinatorFace(WiredCoordinator):
     def wiring(self) -> ComponentWiring:
         return ComponentWiring(self.name, self.capability, self.emits, tuple(self.reactions()))
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         if not self._subscriptions:
             return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
         return HealthCheckResult.ok("", **self.get_metrics())
 
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         return {"events_heard": self.heard.total(), "last_event_s": self._last_s, **self.get_stats()}
 
+    @reported
     def get_status(self) -> dict[str, Any]:
         return {
             "name": self.name,

@@ -19,6 +19,7 @@ from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Json, NewWork, WorkItem, WorkQueue, WorkState
+from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.handlers import HandlerBase
 from ringrift.events.routed_event import RouterEvent
@@ -191,6 +192,11 @@ class PriorityJobScheduler(CoordinatorFace):
         self.nodes.note(event, STRAINED)
         await self.requeue_host(str(event.payload["node_id"]))
 
+    @property
+    def works_here(self) -> bool:
+        return super().works_here or bool(self._jobs)
+
+    @reported
     def get_stats(self) -> dict[str, Any]:
         waiting = [job.priority.name.lower() for job in self._jobs.values()]
         by_priority = {name: waiting.count(name) for name in sorted(set(waiting))}

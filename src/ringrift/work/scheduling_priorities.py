@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.run_reports import reported
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
@@ -196,6 +197,7 @@ class SelfplayScheduler(StageDaemon):
         """Return rating points per hour; None while it is not known."""
         return velocity_per_hour(self._configs().get(config, ConfigSeen()).curve)
 
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         now_s = self._runtime.now_s()
         return {
@@ -205,6 +207,7 @@ class SelfplayScheduler(StageDaemon):
             "signals": self.signals.all(),
         }
 
+    @reported
     def get_status(self) -> dict[str, Any]:
         return {**super().get_status(), **self.get_metrics()}
 

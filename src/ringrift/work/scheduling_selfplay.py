@@ -6,6 +6,7 @@ process answers the same, and what somebody merely says counts for nothing. What
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.emitters import emit_selfplay_complete
 from ringrift.events.routed_event import RouterEvent
@@ -151,7 +153,8 @@ class SelfplayOrchestrator(CoordinatorFace):
 
     def is_paused(self) -> tuple[bool, str]:
         """Whether self-play is held back, and why. A regression holds nothing back: the champion plays on."""
-        return (self._pressure is not None, self._pressure or "")
+        pressure = self._held_back()["backpressure"]
+        return (pressure is not None, pressure or "")
 
     def get_stats(self) -> dict[str, Any]:
         return run_blocking(self.stats(), timeout_s=ANSWER_S)
@@ -160,7 +163,7 @@ class SelfplayOrchestrator(CoordinatorFace):
         """The numbers of the run, the same in every process; None is what nobody knows."""
         store = await self._get_store()
         if store is None:
-            return {**dict.fromkeys(_NUMBERS), "backpressure": self._pressure}
+            return {**dict.fromkeys(_NUMBERS), **await asyncio.to_thread(self._held_back)}
         ended, seen = await _history(store, HISTORY_MAX), await read_run(store.kv)
         now_s = self.runtime.now_s()
         recent = [task for task in ended if task.end_time and now_s - task.end_time <= WINDOW_S]
@@ -173,9 +176,14 @@ class SelfplayOrchestrator(CoordinatorFace):
             "games_per_second": _speed(seen, now_s),
             "games_by_config": _counted(recent, lambda task: task.config_key),
             "games_by_node": _counted(recent, lambda task: task.node_id),
-            "backpressure": self._pressure,
+            **await asyncio.to_thread(self._held_back),
         }
 
+    @reported
+    def _held_back(self) -> dict[str, Any]:
+        return {"backpressure": self._pressure}
+
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         """Without the numbers of the run: health is asked often, and must not wait for the store."""
         return {

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from ringrift.engine.arguments import check_part
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkState
+from ringrift.engine.run_reports import reported
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -110,6 +111,7 @@ class UnifiedQueuePopulator(CoordinatorFace):
         configs = {} if self._run is None else self._run.configs
         return {config: velocity_per_hour(seen.curve) for config, seen in configs.items()}
 
+    @reported
     def get_stats(self) -> dict[str, Any]:
         supply = self.supply
         return {

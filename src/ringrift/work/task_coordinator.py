@@ -11,6 +11,7 @@ from typing import Any
 
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -200,12 +201,18 @@ class TaskCoordinator(WiredCoordinator):
             "failed": ended.failed,
             "cancelled": ended.cancelled,
             "by_type": {kind.value: number for kind, number in counted(tasks).items()},
-            "open_breakers": self.admission.open_breakers(),
+            **self._held_back(),
         }
 
+    @reported
+    def _held_back(self) -> dict[str, Any]:
+        return {"open_breakers": self.admission.open_breakers()}
+
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         return {"name": self.name, "status": self.status.value, **self._counts}
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         if not self._subscriptions:
             return HealthCheckResult(False, self.status, "not wired", self.get_metrics())

@@ -7,6 +7,7 @@ work queue's daemon.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import WorkItem, WorkState
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -199,8 +201,12 @@ class TaskLifecycleCoordinator(WiredCoordinator):
             "orphaned": len(silent),
             "success_rate": ended.completed / judged if judged else None,
             "mean_duration_seconds": await self._mean_duration_s(await registry.ended()),
-            "nodes_offline": dict(self._admission.offline) if self.is_subscribed else None,
+            **await asyncio.to_thread(self._heard_of_nodes),
         }
+
+    @reported
+    def _heard_of_nodes(self) -> dict[str, Any]:
+        return {"nodes_offline": dict(self._admission.offline) if self.is_subscribed else None}
 
     async def _mean_duration_s(self, others: EndedTotals) -> float | None:
         """Of the newest jobs and of all registered tasks; None if nothing has ended."""
@@ -212,10 +218,12 @@ class TaskLifecycleCoordinator(WiredCoordinator):
         """The jobs that ended last, newest first, as long as the queue keeps them."""
         return [_ended(item) for item in await self._admission.registry.newest_ended(limit)]
 
+    @reported
     def get_metrics(self) -> dict[str, Any]:
         heard = {"events_heard": self._totals.total(), "tasks_silent": len(self._orphans)}
         return {"name": self.name, "status": self.status.value, **heard}
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         """Degraded while tasks are missing."""
         if not self._subscriptions:

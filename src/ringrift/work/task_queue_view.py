@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkQueue, WorkState
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 
@@ -24,6 +24,9 @@ STATUS_OF = {
     WorkState.DEAD: "failed",
     WorkState.CANCELLED: "cancelled",
 }
+
+
+_PARTS = ("total_items", "by_status", "by_type", "pending", "running", "stats")
 
 
 async def work_queue_status(engine: Engine) -> dict[str, Any]:
@@ -92,9 +95,10 @@ def as_documented(item: WorkItem) -> dict[str, Any]:
 
 
 def get_work_queue_status() -> dict[str, Any]:
-    """`work_queue_status` of this process's engine, for code without a loop."""
+    """`work_queue_status` of this process's engine, for code without a loop; None is what nobody knows."""
     return run_blocking(_shared_status(), timeout_s=ANSWER_S)
 
 
 async def _shared_status() -> dict[str, Any]:
-    return await work_queue_status(await get_engine())
+    engine = await existing_engine()
+    return dict.fromkeys(_PARTS) if engine is None else await work_queue_status(engine)

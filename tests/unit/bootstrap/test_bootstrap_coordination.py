@@ -291,11 +291,11 @@ def _misnamed(spec):
 # --- health of the whole -------------------------------------------------------------------------------
 
 
-def test_health_before_bootstrap_is_not_healthy():
+def test_health_before_bootstrap_is_unknown():
     health = get_system_health()
-    assert health["status"] == "unhealthy"
-    assert health["overall_health"] == 0.0
-    assert health["issues"] == ["system: not bootstrapped"]
+    assert health["status"] == "unknown"
+    assert health["overall_health"] is None
+    assert health["issues"] == ["system: not bootstrapped, and no run tells how it is"]
 
 
 def test_health_after_bootstrap_has_the_printed_shape_and_counts_no_planned_part():

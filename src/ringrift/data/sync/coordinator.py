@@ -15,6 +15,7 @@ from ringrift.data.sync.announcing import SyncAnnouncer
 from ringrift.data.sync.facade import ORPHAN_RECOVERY, SyncFacade, get_sync_facade
 from ringrift.data.sync.router import SyncRouter, get_sync_router
 from ringrift.data.transfer.service import TransferService
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.routed_event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -50,6 +51,10 @@ class SyncCoordinator(WiredCoordinator):
         self._announcer = SyncAnnouncer("sync_router", router=router)
         self.failures_in_a_row = 0
         self.last_failure = ""
+
+    def wire(self) -> None:
+        super().wire()
+        self.facade.serves = True
 
     def _hears(self) -> Mapping[str, Callback]:
         return {
@@ -223,6 +228,7 @@ class SyncCoordinator(WiredCoordinator):
 
     # --- how it is ------------------------------------------------------------------------------------
 
+    @reported
     def get_status(self) -> dict[str, Any]:
         return {
             "status": str(self.status),
@@ -232,6 +238,7 @@ class SyncCoordinator(WiredCoordinator):
             "facade": self.facade.get_stats(),
         }
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         health = self.facade.health_check().with_details(subscribed=self.is_subscribed)
         if not self.is_subscribed:

@@ -24,6 +24,7 @@ from ringrift.data.sync.plans import RequestLeft, SyncPlan, Trip, plan_request
 from ringrift.data.sync.progress import SyncProgress
 from ringrift.data.sync.requests import SyncBackend, SyncRequest, SyncResponse, read_request
 from ringrift.data.sync.trips import Courier, SyncPace, SyncTally, TripEnd
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin
@@ -97,6 +98,7 @@ class SyncFacade(SingletonMixin):
         self._plane, self._config = plane, config
         self._news = news or get_news_desk()
         self._announcer = SyncAnnouncer("sync_facade", router=router)
+        self.serves = False  # whether the coordinator of this process syncs through it
         self._total, self._errors, self._bytes = 0, 0, 0
         self._by_backend: Counter[str] = Counter()
         self._recent: deque[bool] = deque(maxlen=_REMEMBERED)
@@ -240,6 +242,11 @@ class SyncFacade(SingletonMixin):
         if not response.success or response.details["files_moved"]:
             await self._announcer.ended(plane, run.request, response)
 
+    @property
+    def works_here(self) -> bool:
+        return self.serves or self._total > 0 or bool(self._under_way)
+
+    @reported
     def get_stats(self) -> dict[str, Any]:
         return {
             "total_syncs": self._total,
@@ -252,6 +259,7 @@ class SyncFacade(SingletonMixin):
         """Tell how far each request that is under way has come."""
         return [progress.to_dict() for progress in self._under_way.values()]
 
+    @reported_health
     def health_check(self) -> HealthCheckResult:
         """Judge by the last hundred requests: trouble that is over does not count for ever."""
         recent = len(self._recent)

@@ -37,6 +37,9 @@ class _Words:
     def clear(self) -> None:
         self._until.clear()
 
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
     def valid(self, now_s: float) -> dict[Any, float]:
         return {word: until for word, until in self._until.items() if until > now_s}
 
@@ -48,6 +51,11 @@ class NewsDesk:
         self._training, self._away, self._closed = _Words(), _Words(), _Words()
         self._failed: dict[tuple[str, str], list[str]] = {}
         self.leader = ""
+
+    @property
+    def was_told(self) -> bool:
+        """Whether any event of this process told it something."""
+        return bool(self.leader or self._failed or self._training or self._away or self._closed)
 
     def news(self, runtime: Runtime) -> NodeNews:
         now_s = runtime.now_s()

@@ -16,6 +16,7 @@ from ringrift.data.sync.news import NewsDesk, get_news_desk
 from ringrift.data.sync.picture import SyncPicture, take_picture
 from ringrift.data.sync.routing import ScoredNode, ranked, source_score, sources_of, target_score
 from ringrift.engine.blocking import run_blocking
+from ringrift.engine.run_reports import reported_slowly
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
 from ringrift.status import HealthCheckResult
@@ -222,6 +223,12 @@ class SyncRouter:
 
     # --- how it is ------------------------------------------------------------------------------------
 
+    @property
+    def works_here(self) -> bool:
+        """Whether somebody told this one of nodes; the coordinator of the run tells its own."""
+        return bool(self.news.was_told or self.pressed)
+
+    @reported_slowly
     def get_status(self) -> dict[str, Any]:
         picture = run_blocking(self.picture())
         others = picture.nodes.others()

@@ -28,6 +28,7 @@ from ringrift.data.transfer.pacing import BYTES_PER_KB, KBPS_PER_MBPS
 from ringrift.data.transfer.priorities import priority_of
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.run_reports import reported
 from ringrift.runtime import Runtime, system_runtime
 
 __all__ = [
@@ -214,6 +215,14 @@ class BandwidthManager:
         active = sum(item.host == host for item in book.live)
         return self._runtime.now_s() + SECONDS_PER_TRANSFER * active
 
+    @property
+    def works_here(self) -> bool:
+        return self.refused_total > 0
+
+    @reported
+    def _refusals(self) -> dict[str, Any]:
+        return {"refused": self.refused_total}
+
     def get_stats(self) -> dict[str, Any]:
         """Return counts and measured rates; the rates are of the last transfers that ended."""
         book = run_blocking(self.book(), timeout_s=ANSWER_S)
@@ -223,7 +232,7 @@ class BandwidthManager:
             "used_kbps": sum(item.allocated_kbps for item in book.live),
             "total_kbps": self.limits.total_kbps,
             "granted": book.granted_total,
-            "refused": self.refused_total,
+            **self._refusals(),
             "transfers_ended": len(book.ended),
             "bytes_transferred": moved,
             "mean_kbps": moved / seconds / 1000 if seconds else 0.0,

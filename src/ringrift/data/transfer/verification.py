@@ -30,6 +30,7 @@ from ringrift.data.transfer.verification_records import (
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.digests import is_digest
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.run_reports import reported
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.events.audit import ComponentWiring
 from ringrift.events.routed_event import RouterEvent
@@ -101,7 +102,11 @@ class TransferVerifier(WiredCoordinator):
         return await self.records.transfers()
 
     async def stats_async(self) -> dict[str, Any]:
-        return {**await self.records.stats(), **self._counts, "status": self.status.value}
+        return {**await self.records.stats(), **await asyncio.to_thread(self._heard)}
+
+    @reported
+    def _heard(self) -> dict[str, Any]:
+        return {**self._counts, "status": self.status.value}
 
     async def record_transfer_async(
         self, source_path: Path | str, dest_path: Path | str, checksum: str = ""
