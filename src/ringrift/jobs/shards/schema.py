@@ -128,8 +128,7 @@ TABLE_RULES = {
 def create_tables(db: sqlite3.Connection) -> None:
     """Make an empty shard of *db*, all at once: whoever is killed meanwhile leaves nothing half-made."""
     db.executescript(
-        f"BEGIN; PRAGMA application_id = {GAMES_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-        f"{TABLES}; COMMIT;"
+        f"BEGIN; PRAGMA application_id = {GAMES_ID}; PRAGMA user_version = {SCHEMA_VERSION};{TABLES}; COMMIT;"
     )
 
 
