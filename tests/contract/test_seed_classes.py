@@ -260,6 +260,20 @@ def test_the_five_singleton_variants(tmp_path):
 # --- a queue of one's own -------------------------------------------------------------------------------
 
 
+def test_a_single_text_is_one_id_and_one_kind_not_its_letters(tmp_path):
+    queue = named("work_queue.WorkQueue")(tmp_path / "work.db")
+    queue.add_work("selfplay", work_id="one")
+    queue.add_work("training", work_id="two", depends_on="one")
+    assert queue.claim_work("node-1", "training") is None, "it waits for the other"
+    assert queue.claim_work("node-1", "selfplay")["work_id"] == "one"
+    queue.complete_work("one")
+    assert queue.claim_work("node-1", "training")["work_id"] == "two"
+    with pytest.raises(ConfigError, match="depends_on holds 3"):
+        queue.add_work("training", depends_on=["one", 3])
+    with pytest.raises(ConfigError, match="depends_on holds ''"):
+        queue.add_work("training", depends_on="")
+
+
 def test_a_work_queue_in_a_file(tmp_path):
     queue = named("work_queue.WorkQueue")(tmp_path / "queue" / "work.db")
     low = queue.add_work("selfplay", {"config_key": "hex8_2p"})

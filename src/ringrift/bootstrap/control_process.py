@@ -61,7 +61,7 @@ async def run_control_process(
     """
     async with AsyncExitStack() as stack:
         _be_known_as_control()
-        engine, lease, keeping = await _take_control(stack)
+        engine, lease, keeping = await _take_control(stack, profile)
         stack.push_async_callback(close_data_plane)
         reports = ReportWriter(engine.kv, system_runtime())
         stack.push_async_callback(reports.end)
@@ -97,10 +97,12 @@ async def run_control_process(
         await _until_over(stop, [keeping, serving, *workers])
 
 
-async def _take_control(stack: AsyncExitStack) -> tuple[Engine, ControlLease, asyncio.Task[None]]:
+async def _take_control(
+    stack: AsyncExitStack, profile: str
+) -> tuple[Engine, ControlLease, asyncio.Task[None]]:
     """Open the engine as the one that controls it; also returns the task that ends when control is lost."""
     settings, runtime = get_settings(), system_runtime()
-    guard = MasterLoopGuard()
+    guard = MasterLoopGuard(profile=profile)
     stack.callback(guard.release)
     check_folder_is_free(guard, to_begin_anew=get_run_options().begin_anew)
     if get_run_options().begin_anew:

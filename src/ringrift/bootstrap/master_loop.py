@@ -34,6 +34,7 @@ class MasterLoop:
 
     pid: int
     began_s: float | None  # None: the file was written by something that does not tell
+    profile: str = ""  # of its daemons; empty: it does not tell
 
     @property
     def is_alive(self) -> bool:
@@ -48,7 +49,8 @@ def read_master_loop(path: Path | None = None) -> MasterLoop | None:
     """Return what the file says; None if there is no file, or nothing that names a process in it."""
     try:
         words = read_regular(path or pid_file(), bytes_max=PID_BYTES_MAX).decode().split()
-        return MasterLoop(int(words[0]), float(words[1]) if len(words) > 1 else None)
+        began_s = float(words[1]) if len(words) > 1 else None
+        return MasterLoop(int(words[0]), began_s, words[2] if len(words) > 2 else "")
     except (FileNotFoundError, Corrupt, ValueError, IndexError):
         return None
 

@@ -32,7 +32,8 @@ class MasterLoopGuard:
     A *path* of one's own is a PID file in a folder of one's own, and the claim is for that folder.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, profile: str = "") -> None:
+        self._profile = profile
         self.path = path or pid_file()
         self._folder = get_settings().data_dir if path is None else path.parent
         self._lock: LockFile | None = None
@@ -79,12 +80,12 @@ class MasterLoopGuard:
 
     def show(self) -> None:
         """See to it that the PID file names this process."""
-        me = MasterLoop(os.getpid(), own_start_s())
+        me = MasterLoop(os.getpid(), own_start_s(), self._profile)
         if read_master_loop(self.path) == me:
             return
         try:
             make_private_folder(self.path.parent)
-            self._write(f"{me.pid} {me.began_s}\n")
+            self._write(f"{me.pid} {me.began_s} {me.profile}".rstrip() + "\n")
         except OSError as error:
             raise StorageReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from ringrift.bootstrap.master_loop import is_master_loop_running
+from ringrift.bootstrap.master_loop import is_master_loop_running, read_master_loop
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.control import running_status
 from ringrift.cli.control_commands import user_name
@@ -20,6 +20,7 @@ from ringrift.cli.data_folder import ask_engine, change_engine
 from ringrift.cli.options import as_json, has_run, on_data_folder
 from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import duration
+from ringrift.daemons.graph import PROFILES, profile_types
 from ringrift.daemons.registry import DaemonSpec, product_registry
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, require_daemon, what_it_means
 from ringrift.daemons.types import DaemonType
@@ -27,7 +28,7 @@ from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.runtime import system_runtime
 
-UNAVAILABLE, UNKNOWN, STOPPED = "unavailable", "unknown", "stopped"
+UNAVAILABLE, UNKNOWN, STOPPED, LEFT_OUT = "unavailable", "unknown", "stopped", "left out"
 ANSWER_S_MAX = 60.0  # a daemon that does not end is given up before
 LOOK_EVERY_S = 0.2
 
@@ -49,7 +50,8 @@ def daemons(context: click.Context, available: bool, as_json: bool) -> None:
         runs = status is not None or is_master_loop_running()
         asked = ask_engine(lambda engine: DaemonRequests(engine.kv).all()) if has_run() else {}
         unseen = UNKNOWN if runs else STOPPED
-        rows = [_row(spec, status, asked, unseen=unseen) for spec in product_registry()]
+        left_out = _left_out() if runs else {}
+        rows = [_row(spec, status, asked, left_out, unseen=unseen) for spec in product_registry()]
     able, known = sum(row["available"] for row in rows), len(rows)
     if available:
         rows = [row for row in rows if row["available"]]
@@ -154,15 +156,23 @@ def _told(done: DaemonRequest, *, runs: bool) -> str:
 
 
 def _row(
-    spec: DaemonSpec, status: dict[str, Any] | None, asked: Mapping[str, DaemonRequest], *, unseen: str
+    spec: DaemonSpec,
+    status: dict[str, Any] | None,
+    asked: Mapping[str, DaemonRequest],
+    left_out: Mapping[str, str],
+    *,
+    unseen: str,
 ) -> dict[str, Any]:
     name = spec.daemon_type.value
     live = {} if status is None else status["daemons"].get(name, {})
     reason, request = spec.unavailable_reason, asked.get(name)
     stopped = _stopped(request) if request is not None and request.holds_down else ""
+    state = live.get("state", unseen)
+    if request is None and not reason and name in left_out and state in (UNKNOWN, STOPPED):
+        state, stopped = LEFT_OUT, left_out[name]  # nobody stopped it, and it needs no probe to be known
     return {
         "name": name,
-        "state": UNAVAILABLE if reason else live.get("state", unseen),
+        "state": UNAVAILABLE if reason else state,
         "available": not reason,
         "reason": reason or stopped or live.get("last_error") or "",
         "request": None if request is None else msgspec.to_builtins(request),
@@ -173,6 +183,16 @@ def _row(
         "restart_count": live.get("restart_count", 0),
         "uptime_seconds": live.get("uptime_seconds", 0.0),
     }
+
+
+def _left_out() -> dict[str, str]:
+    """The daemons that the running profile does not have, with these words."""
+    loop = read_master_loop()
+    if loop is None or loop.profile not in PROFILES:
+        return {}
+    wanted = set(profile_types(product_registry(), loop.profile))
+    others = [spec.daemon_type for spec in product_registry() if spec.daemon_type not in wanted]
+    return {each.value: f"the profile {loop.profile} does not have it" for each in others}
 
 
 def _stopped(request: DaemonRequest) -> str:

@@ -10,6 +10,7 @@ import click
 
 from ringrift.cli.answers import plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine, change_engine
+from ringrift.cli.known_configs import require_config
 from ringrift.cli.options import as_json, on_data_folder
 from ringrift.cli.terminal import console, print_table
 from ringrift.cli.wording import NOTHING, clock, count, duration, stage_title
@@ -202,6 +203,9 @@ async def _listed(engine: Engine, chosen: Chosen) -> tuple[list[ListedItem], lis
         found[RUNNING] += await queue.claimed(limit=reach)
     if FAILED in found:
         found[FAILED] += await queue.dead(limit=reach)
+    groups = {item.group for items in found.values() for item in items}
+    if chosen.config is not None and chosen.config not in groups:
+        await require_config(engine.kv, chosen.config)
     reasons = Reasons(await Pauses(engine.kv).read(), await live_workers(engine.kv), now_s)
     lines, more = list[ListedItem](), list[str]()
     for state in STATES:

@@ -10,6 +10,9 @@ from rich.text import Text
 from ringrift.bootstrap.master_loop import MasterLoop
 from ringrift.cli.run_picture import draw_run, head_line
 from ringrift.cli.wording import count, duration
+from ringrift.daemons.graph import PROFILES, profile_types
+from ringrift.daemons.registry import product_registry
+from ringrift.daemons.types import DaemonType
 from ringrift.learning.run_status import RunStatus
 from ringrift.settings import get_settings
 from ringrift.web.address import Address
@@ -45,6 +48,14 @@ def _not_started(waiting: Mapping[str, int]) -> Text:
     )
 
 
+def _learns(profile: str) -> bool:
+    """Whether the loop is among the daemons of *profile*; yes for one that is not known."""
+    if profile not in PROFILES:
+        return True
+    loops = {DaemonType.DATA_PIPELINE, DaemonType.CONTINUOUS_TRAINING_LOOP}
+    return not loops.isdisjoint(profile_types(product_registry(), profile))
+
+
 def summary(
     told: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float
 ) -> Text:
@@ -58,6 +69,10 @@ def summary(
             )
         text.append(f": last seen {duration(now_s - told.at_s)} ago in {folder}", style="default")
         return text.append("; `ringrift run` goes on where it was\n", style="default")
+    if (told is None or now_s - told.at_s > FRESH_S) and not _learns(loop.profile):
+        text = Text(f"running: process {loop.pid} with the profile {loop.profile}, which does not learn")
+        old = "" if told is None else f"; what follows is {duration(now_s - told.at_s)} old"
+        return text.append(f"{old}\n")
     if told is None:
         return Text(f"starting: process {loop.pid} runs and has told nothing yet")
     text = head_line(told, now_s=now_s)

@@ -48,12 +48,12 @@ class QueueHandle(SingletonMixin):
         priority: int = PRIORITY,
         *,
         work_id: str | None = None,
-        depends_on: Iterable[str] = (),
+        depends_on: str | Iterable[str] = (),
         max_attempts: int = 3,
         target_node: str | None = None,
         requires_gpu: bool = False,
     ) -> str:
-        """Add an item and return its id. A higher priority goes first."""
+        """Add an item and return its id. A higher priority goes first; *depends_on* is one id or several."""
         new = NewWork(
             kind=work_type,
             payload=dict(config or {}),
@@ -61,7 +61,7 @@ class QueueHandle(SingletonMixin):
             priority=priority,
             requires=frozenset({"gpu"}) if requires_gpu else frozenset(),
             node=target_node,
-            after=tuple(depends_on),
+            after=_texts("depends_on", depends_on),
             attempts_max=max_attempts,
         )
         (added,) = await (await self.port()).add([new])
@@ -70,7 +70,7 @@ class QueueHandle(SingletonMixin):
     async def _claim(
         self,
         node_id: str,
-        capabilities: Iterable[str] | None = None,
+        capabilities: str | Iterable[str] | None = None,
         *,
         has_gpu: bool = False,
         lease_seconds: float = LEASE_S,
@@ -80,7 +80,7 @@ class QueueHandle(SingletonMixin):
             worker=node_id,
             node=node_id,
             capabilities=frozenset({"cpu", "gpu"} if has_gpu else {"cpu"}),
-            kinds=None if capabilities is None else frozenset(capabilities),
+            kinds=None if capabilities is None else frozenset(_texts("capabilities", capabilities)),
         )
         queue = await self.port()
         claims = await queue.claim(claimant, lease_s=lease_seconds)
@@ -88,7 +88,8 @@ class QueueHandle(SingletonMixin):
             return None
         self._tokens[claims[0].id] = claims[0].token
         item = await queue.get(claims[0].id)
-        return None if item is None else as_documented(item)
+        assert item is not None  # what is claimed is kept
+        return as_documented(item)
 
     async def _renew(self, work_id: str, lease_seconds: float = LEASE_S) -> float:
         """Say that an item is still worked on; return when its lease ends now."""
@@ -146,6 +147,14 @@ class QueueHandle(SingletonMixin):
         if token is None:
             raise ConfigError(f"{work_id} was not claimed through this queue; claim_work() gives items out")
         return token
+
+
+def _texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    """One text is one, not its letters."""
+    texts = (given,) if isinstance(given, str) else tuple(given)
+    if wrong := [each for each in texts if not isinstance(each, str) or not each]:
+        raise ConfigError(f"{name} holds {wrong[0]!r}; it must be a text, or several")
+    return texts
 
 
 def get_work_queue(db_path: Path | str | None = None) -> QueueHandle:

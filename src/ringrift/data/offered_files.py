@@ -8,7 +8,8 @@ offered again, under whatever name, is the same artifact and changes nothing.
 from __future__ import annotations
 
 import asyncio
-import os
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,12 +19,12 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.file_checks import FileMissing, FileUnreadable, compute_file_checksum
 from ringrift.data.file_facts import FileFacts, read_facts
 from ringrift.data.plane import DataPlane
-from ringrift.errors import ConfigError, Corrupt
-from ringrift.foreign_files.paths import check_name, open_regular
+from ringrift.errors import Corrupt
+from ringrift.foreign_files.offered import open_offered
+from ringrift.foreign_files.paths import check_name
 
 log = structlog.get_logger()
 
-VARIABLE = "RINGRIFT_INTAKE_FOLDERS"
 VERIFIER = "intake"
 
 
@@ -38,7 +39,7 @@ async def take_offered(
     if config:
         check_name("config", config)
     given, folders = Path(path), plane.settings.intake_folders
-    with await asyncio.to_thread(_opened, given, folders) as file:
+    async with _opened(given, folders) as file:
         # Through the descriptor: whatever the path leads to by now, this is the file that was looked at.
         inside = Path(f"/proc/self/fd/{file.fileno()}")
         was_here, digest = await _sealed(plane, inside)
@@ -51,33 +52,16 @@ async def take_offered(
     return await _registered(plane, given.name, digest, facts, config=config)
 
 
-def _opened(path: Path, folders: tuple[Path, ...]) -> BinaryIO:
-    """Open the file if it lies in one of the folders, with all links followed first."""
-    if not folders:
-        raise ConfigError(f"{path} is not read: {VARIABLE} names no folder that files are taken from")
-    if not path.is_absolute():
-        raise ConfigError(f"{path} is not read: an event names a file by its full path")
-    try:
-        roots = [folder.resolve() for folder in folders]
-        real = path.resolve(strict=True)
-        _check_inside(path, real, roots)
-        file = open_regular(real, follow=False)
-    except FileNotFoundError as error:
-        raise FileMissing(path, error) from error
-    except OSError as error:
-        raise FileUnreadable(path, error) from error
-    try:
-        # A folder on the way may have been exchanged for a link since.
-        _check_inside(path, Path(os.readlink(f"/proc/self/fd/{file.fileno()}")), roots)
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-def _check_inside(path: Path, real: Path, roots: list[Path]) -> None:
-    if not any(real.is_relative_to(root) for root in roots):
-        raise ConfigError(f"{path} is not read: it lies in none of the folders of {VARIABLE}")
+@asynccontextmanager
+async def _opened(path: Path, folders: tuple[Path, ...]) -> AsyncIterator[BinaryIO]:
+    with ExitStack() as held:
+        try:
+            file, _ = await asyncio.to_thread(held.enter_context, open_offered(path, folders))
+        except FileNotFoundError as error:
+            raise FileMissing(path, error) from error
+        except OSError as error:
+            raise FileUnreadable(path, error) from error
+        yield file
 
 
 async def _sealed(plane: DataPlane, inside: Path) -> tuple[bool, str]:

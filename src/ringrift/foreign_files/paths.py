@@ -63,11 +63,16 @@ def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
 def read_regular(path: Path, *, bytes_max: int, follow: bool = True) -> bytes:
     """Return the whole content; `Corrupt` if there are more than *bytes_max*, of which no more are read."""
     with open_regular(path, follow=follow) as file:
-        size = os.fstat(file.fileno()).st_size
-        # No room is asked for that the file does not fill; it may be longer than it says.
-        content = b"" if size > bytes_max else file.read(min(size, bytes_max) + 1)
-        while size <= bytes_max and size < len(content) <= bytes_max and (more := file.read(_CHUNK_BYTES)):
-            content += more
+        return read_open(file, path, bytes_max=bytes_max)
+
+
+def read_open(file: BinaryIO, path: Path, *, bytes_max: int) -> bytes:
+    """As `read_regular`, of a file that is open."""
+    size = os.fstat(file.fileno()).st_size
+    # No room is asked for that the file does not fill; it may be longer than it says.
+    content = b"" if size > bytes_max else file.read(min(size, bytes_max) + 1)
+    while size <= bytes_max and size < len(content) <= bytes_max and (more := file.read(_CHUNK_BYTES)):
+        content += more
     if size > bytes_max or len(content) > bytes_max:
         told = f"it has {max(size, len(content))} bytes, and {bytes_max} are the most that are read"
         raise Corrupt(path, found=told, advice="Check where it came from")

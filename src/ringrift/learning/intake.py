@@ -7,14 +7,15 @@ its game, sealed under its hash, and noted as work that is done; games are still
 anybody learns from them. A file is taken in once, however often it is told.
 
 A claim without a file, or with one that cannot be taken in, is refused with the reason, which is kept for a
-week, and changes no number. A repeated event is refused once.
+week, and changes no number. A repeated event is refused once. What is told while its config is paused waits
+in the store, and is taken in by the loop when the pause is over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,18 +25,22 @@ import structlog
 
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import existing_engine
-from ringrift.engine.ports import Claimant, Engine, KeyValue, NewWork
+from ringrift.engine.ports import Claimant, Engine, KeyValue, NewWork, WorkState
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, Unavailable
 from ringrift.events.routed_event import RouterEvent
+from ringrift.foreign_files.content_kinds import VALUES, ContentKind, content_kind
 from ringrift.foreign_files.documents import parse_json
-from ringrift.foreign_files.paths import open_regular, read_regular
+from ringrift.foreign_files.offered import open_offered
+from ringrift.foreign_files.paths import read_open
 from ringrift.foreign_files.sample_archives import UNREADABLE, open_samples
 from ringrift.held_folder import create_file, make_folders, remove_file
 from ringrift.learning.announcing import SOURCE as LOOP
 from ringrift.learning.facts import JobIssued
+from ringrift.learning.pauses import Pauses, ReadPauses
 from ringrift.learning.results import OUTSIDE, problem_with
 from ringrift.learning.signals_source import RunningLoop
 from ringrift.learning.state import ConfigState, OpenJob
+from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.job_orders import (
@@ -46,6 +51,7 @@ from ringrift.work.job_orders import (
     JobReport,
     SealedJob,
 )
+from ringrift.work.scheduling_bell import get_bell
 
 FOLDER = "intake"  # in the data folder: copies on their way into the blobs
 FILE_BYTES_MAX = 4 << 30
@@ -56,10 +62,21 @@ COUNT_MAX, YEAR_S = 1_000_000_000, 31_536_000.0
 _CHUNK_BYTES = 1 << 20
 _KINDS = {"SELFPLAY_COMPLETE": "selfplay", "NPZ_EXPORT_COMPLETE": "export", "TRAINING_COMPLETED": "train"}
 
+# What each kind of file is by its content, and the job that reads it next. A program of the user's own that
+# does this job may have a form of its own for it, as long as it is not one that stands for something else.
+_CONTENTS: Mapping[str, tuple[ContentKind, str]] = {
+    "selfplay": (ContentKind.GAMES, "validate"),
+    "export": (ContentKind.SAMPLES, ""),
+    "train": (ContentKind.WEIGHTS, "evaluate"),
+}
+_TELLING = frozenset(content for content, _ in _CONTENTS.values())
+
 log = structlog.get_logger()
 
 REFUSALS = (ConfigError, Corrupt)  # what is raised for a file that cannot be taken in
 
+WAITING = "learning/waiting_claim/"
+WAITING_MAX = 200
 PREFIX = "learning/refused_claim/"
 KEPT_S = 7 * 86_400.0
 KEPT_MAX = 200  # a sender that does not stop must not fill the store
@@ -83,6 +100,17 @@ class _Copy:
     size: int
 
 
+class MustWait(Unavailable):
+    """The file cannot be taken in now, for no fault of its own."""
+
+
+class _Turn:
+    """One file at a time becomes facts: the same one may be told again while it is taken in."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+
+
 class FileIntake:
     """Takes files into the run of one controller."""
 
@@ -90,44 +118,84 @@ class FileIntake:
         self._loop, self._engine, self._runtime = loop, engine, runtime
         self._folders, self._here = settings.intake_folders, settings.data_dir / FOLDER
 
+    async def hear(self, event: RouterEvent) -> None:
+        """Take in the file that *event* names, or keep it for later. Raises one of `REFUSALS` if not."""
+        try:
+            await self.take_in(event)
+        except MustWait as why:
+            await keep_waiting(self._engine.kv, event, str(why.what))
+
+    async def take_waiting(self) -> None:
+        """Take in what was told at another time and may be taken in now."""
+        kv = self._engine.kv
+        entries = await kv.entries(WAITING)
+        pauses = await Pauses(kv).read() if entries else ReadPauses()
+        claims = [(entry, decode_entry(entry, WaitingClaim)) for entry in entries]
+        for entry, claim in sorted(claims, key=lambda each: each[1].at_s):
+            event = claim.as_event()
+            if pauses.of(str(event.payload.get("config_key") or "")) is not None:
+                continue
+            try:
+                await self.take_in(event)
+            except MustWait:
+                continue
+            except REFUSALS as error:
+                await keep_refusal(refused(event, str(error)))
+            await kv.delete(entry.key, revision=entry.revision)
+
     async def take_in(self, event: RouterEvent) -> bool:
-        """Take in the file that *event* names; False if the run has it. Raises one of `REFUSALS` if not."""
+        """Take in the file that *event* names; False if the run has it.
+
+        Raises one of `REFUSALS` if it cannot be taken in, and `MustWait` if not yet.
+        """
         _, field = CLAIMS[event.event_type]
         named, config = str(event.payload.get(field) or ""), str(event.payload.get("config_key") or "")
         if not named:
             raise ConfigError(f"it names no file ({field})")
         state = self._loop.state(config)
+        paused = (await Pauses(self._engine.kv).read()).why_paused(config)
+        if paused is not None:
+            raise MustWait(f"{config} is paused ({paused})", retry_after_s=LEASE_S)
         copy = await asyncio.to_thread(self._copied, named)
         try:
-            if copy.digest in state.shards or copy.digest in state.samples or state.player(copy.digest):
-                return False
-            order, artifacts, fields = await self._read(_KINDS[event.event_type], state, copy, event.payload)
-            job, report = self._as_done(state, event, order, artifacts, fields)
-            await self._engine.blobs.put(copy.path)
+            async with process_scope().get(_Turn, _Turn).lock:
+                return await self._noted(state, copy, event)
         finally:
             await asyncio.to_thread(remove_file, copy.path)
-        await self._note(config, job, report)
+
+    async def _noted(self, state: ConfigState, copy: _Copy, event: RouterEvent) -> bool:
+        if copy.digest in state.shards or copy.digest in state.samples or state.player(copy.digest):
+            return False
+        kind = _KINDS[event.event_type]
+        await asyncio.to_thread(_check_content, kind, copy, self._loop.rules.own_programs)
+        order, artifacts, fields = await self._read(kind, state, copy, event.payload)
+        job_id = await self._free_id(f"{OUTSIDE}-{kind}-{copy.digest[:16]}")
+        reason = f"told by {event.source or 'somebody'} with {event.event_type}"
+        job = OpenJob(job_id, kind, order, 0, reason, self._runtime.now_s())
+        report = self._report(state, event.payload, job, artifacts, fields)
+        await self._engine.blobs.put(copy.path)
+        await self._note(state.config, job, report)
+        get_bell().ring_for(event)
         return True
 
     # --- the file -------------------------------------------------------------------------------------
 
     def _copied(self, named: str) -> _Copy:
         """Copy what is named, once it is known to lie in one of the folders; a link leads where it leads."""
-        real = _real_path(named, self._folders)
         make_folders(self._here)
         target = self._here / self._runtime.new_id()
         try:
-            with open_regular(real, follow=False) as source, create_file(target) as file:
-                if _real_path(named, self._folders) == real:  # what is open is what was looked at
-                    digest, size = _pour(source, file)
-                else:
-                    digest, size = "", 0
+            with open_offered(Path(named), self._folders) as (source, real), create_file(target) as file:
+                digest, size = _pour(source, file)
+        except FileNotFoundError:
+            remove_file(target)
+            raise ConfigError(f"there is no file {named}") from None
         except OSError as error:
             remove_file(target)
             raise ConfigError(f"{named} cannot be read: {error.strerror}") from None
         if not 0 < size <= FILE_BYTES_MAX:
             remove_file(target)
-            raise ConfigError(f"{named} is empty, has more than {FILE_BYTES_MAX} bytes, or changed meanwhile")
+            raise ConfigError(f"{named} is empty, or has more than {FILE_BYTES_MAX} bytes")
         return _Copy(real, target, digest, size)
 
     async def _read(
@@ -164,33 +232,29 @@ class FileIntake:
 
     # --- the facts ------------------------------------------------------------------------------------
 
-    def _as_done(
+    def _report(
         self,
         state: ConfigState,
-        event: RouterEvent,
-        order: JobOrder,
+        told: Mapping[str, Any],
+        job: OpenJob,
         artifacts: list[JobArtifact],
         fields: dict[str, Any],
-    ) -> tuple[OpenJob, JobReport]:
-        """The job and its report. Raises `ConfigError` if the report cannot be an answer to it."""
-        kind, now_s = _KINDS[event.event_type], self._runtime.now_s()
-        job_id = f"{OUTSIDE}-{kind}-{artifacts[0].digest[:16]}"
-        took_s = _seconds(event.payload, "duration_seconds")
+    ) -> JobReport:
+        """What the job would have reported. Raises `ConfigError` if it cannot be an answer to it."""
+        took_s = _seconds(told, "duration_seconds")
         report = JobReport(
             status="done",
             worker=OUTSIDE,
-            node=str(event.payload.get("node_id") or self._runtime.hostname),
-            started_s=now_s - took_s,
+            node=str(told.get("node_id") or self._runtime.hostname),
+            started_s=job.issued_s - took_s,
             wall_s=took_s,
             cpu_s=0.0,
             artifacts=tuple(artifacts),
             fields=fields,
         )
-        reason = f"told by {event.source or 'somebody'} with {event.event_type}"
-        job = OpenJob(job_id, kind, order, 0, reason, now_s)
         if problem := problem_with(state, job, report):
             raise ConfigError(problem)
-        return job, report
+        return report
 
     async def _note(self, config: str, job: OpenJob, report: JobReport) -> None:
         """Make it facts. After a crash in between the event comes again, or the next start goes on."""
@@ -218,6 +282,14 @@ class FileIntake:
         )
         return msgspec.structs.replace(report, artifacts=(*report.artifacts, made))
 
+    async def _free_id(self, first: str) -> str:
+        """An id for the job: *first*, unless somebody cancelled that one, which nothing can take back."""
+        job_id, number = first, 1
+        while (known := await self._engine.queue.get(job_id)) and known.state is WorkState.CANCELLED:
+            number += 1
+            job_id = f"{first}-{number}"
+        return job_id
+
     async def _complete(self, job: OpenJob, report: JobReport) -> None:
         """Put it into the queue as work that is done, where everybody looks who asks what jobs brought."""
         queue, only = self._engine.queue, f"{OUTSIDE}:{job.job_id}"
@@ -227,10 +299,14 @@ class FileIntake:
             payload=job.order.as_payload(),
             priority=PRIORITY,
             requires=frozenset({only}),
+            group=job.order.config,
             idempotency_key=job.job_id,
             attempts_max=1,
         )
         await queue.add([item])
+        known = await queue.get(job.job_id)
+        if known is not None and known.state is WorkState.DEAD:
+            await queue.revive(job.job_id)  # whoever told it before died on the way, or met what is over now
         claimant = Claimant(worker=OUTSIDE, capabilities=frozenset({only}), kinds=frozenset({job.kind}))
         for claim in await queue.claim(claimant, lease_s=LEASE_S):
             if claim.id == job.job_id:
@@ -239,7 +315,8 @@ class FileIntake:
             await queue.release(claim.id, token=claim.token)
         known = await queue.get(job.job_id)
         if known is None or known.result is None:
-            raise Unavailable(f"{job.job_id} could not be noted as done", retry_after_s=LEASE_S)
+            # It was paused just now, or another process holds it, which may have died since.
+            raise MustWait(f"{job.job_id} could not be noted as done", retry_after_s=LEASE_S)
 
 
 def _pour(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:
@@ -258,21 +335,13 @@ def _artifact(copy: _Copy, kind: str, counts: dict[str, Any]) -> JobArtifact:
     )
 
 
-def _real_path(named: str, folders: Sequence[Path]) -> Path:
-    """Where *named* really lies, which must be in one of *folders*."""
-    if not folders:
-        raise ConfigError(
-            f"{named} is not taken in: no folder is named for it; set RINGRIFT_INTAKE_FOLDERS to those that "
-            "files of events may come from"
-        )
-    try:
-        real = Path(named).resolve(strict=True)
-    except (OSError, RuntimeError, ValueError):
-        raise ConfigError(f"there is no file {named}") from None
-    if not any(real.is_relative_to(folder.resolve()) for folder in folders):
-        shown = ", ".join(str(folder) for folder in folders)
-        raise ConfigError(f"{named} does not lie in a folder of RINGRIFT_INTAKE_FOLDERS ({shown})")
-    return real
+def _check_content(kind: str, copy: _Copy, own_programs: tuple[str, ...]) -> None:
+    """Raise `ConfigError` if the file is by its content something else than *kind* brings."""
+    right, reader = _CONTENTS[kind]
+    found = content_kind(copy.path)
+    if found is right or (found not in _TELLING and (not reader or reader in own_programs)):
+        return
+    raise ConfigError(f"{copy.real.name} is {found.value}, not {right.value}")
 
 
 def _positive(told: Mapping[str, Any], field: str) -> int:
@@ -301,25 +370,71 @@ def _rows_of(path: Path) -> int:
             if archive.faults:
                 name, fault = next(iter(archive.faults.items()))
                 raise ConfigError(f"{name} of the samples is {fault}")
-            values = archive.arrays.get("values")
+            values = archive.arrays.get(VALUES)
             if values is None or not values.shape or not values.shape[0]:
-                raise ConfigError("the file of samples holds no rows (values)")
+                raise ConfigError(f"the file of samples holds no rows ({VALUES})")
             return values.shape[0]
     except UNREADABLE as error:
         raise ConfigError(f"the file is no file of samples: {error}") from None
 
 
-def _card_of(copy: _Copy, folders: Sequence[Path]) -> bytes:
+def _card_of(copy: _Copy, folders: tuple[Path, ...]) -> bytes:
     """The card beside a model, which must be of this very file."""
     beside = copy.real.with_suffix(".json")
     try:
-        content = read_regular(_real_path(str(beside), folders), bytes_max=CARD_BYTES_MAX, follow=False)
+        with open_offered(beside, folders) as (file, real):
+            content = read_open(file, real, bytes_max=CARD_BYTES_MAX)
         card = parse_json(content)
     except (OSError, ValueError) as error:
         raise ConfigError(f"the card {beside.name} of the model cannot be read: {error}") from None
     if not isinstance(card, dict) or card.get("sha256") != copy.digest:
         raise ConfigError(f"the card {beside.name} is of another file: its sha256 is not {copy.digest}")
     return content
+
+
+# --- what waits -------------------------------------------------------------------------------------------
+
+
+class WaitingClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """One claim whose file is taken in later."""
+
+    event_type: str
+    event_id: str
+    source: str
+    at_s: float
+    payload: dict[str, Any]
+    reason: str
+
+    def as_event(self) -> RouterEvent:
+        return RouterEvent(
+            self.event_type,
+            self.payload,
+            timestamp=self.at_s,
+            source=self.source,
+            event_id=self.event_id,
+        )
+
+
+async def keep_waiting(kv: KeyValue, event: RouterEvent, why: str) -> None:
+    """Keep it in the store. Raises `ConfigError` if too many wait."""
+    if len(await kv.entries(WAITING)) >= WAITING_MAX:
+        raise ConfigError(f"{why}, and {WAITING_MAX} files wait already; tell it again later")
+    claim = WaitingClaim(
+        event_type=event.event_type,
+        event_id=event.event_id,
+        source=event.source,
+        at_s=event.timestamp,
+        payload=event.payload,
+        reason=why,
+    )
+    await kv.put(WAITING + event.event_id, msgspec.json.encode(claim))
+    log.info("pipeline.claim_waits", event_type=event.event_type, source=event.source, reason=why)
+
+
+async def waiting_claims(kv: KeyValue) -> list[WaitingClaim]:
+    """The oldest first."""
+    found = [decode_entry(entry, WaitingClaim) for entry in await kv.entries(WAITING)]
+    return sorted(found, key=lambda claim: claim.at_s)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ringrift.engine.ports import Engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcing import RouterAnnouncer
 from ringrift.learning.controller import Controller
+from ringrift.learning.intake import FileIntake
 from ringrift.learning.rules import configured_rules
 from ringrift.learning.run_check import MarkKeeper
 from ringrift.learning.run_status import RunStatus
@@ -58,6 +59,7 @@ class TrainingLoop:
             stages=get_stage_members(),
         )
         self._status = StatusWriter(engine, runtime, settings, self.controller, router=router, mark=mark)
+        self._intake = FileIntake(self.controller, engine, settings, runtime)
         self._woken = asyncio.Event()
         self.pictures_failed = 0
         self.picture_problem = ""  # why the last picture could not be made; empty if it could
@@ -75,7 +77,11 @@ class TrainingLoop:
         try:
             if on_ready is not None:
                 on_ready()
-            await self._turn_until_cancelled()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._take_in_waiting_files())
+                await self._turn_until_cancelled()
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # whoever reads of the end wants its cause
         finally:
             run.loop = None
             end_listening()
@@ -102,6 +108,12 @@ class TrainingLoop:
         finally:
             ends.cancel()
             await asyncio.wait({ends})
+
+    async def _take_in_waiting_files(self) -> None:
+        """Beside the turns: a long file must not keep the loop from planning."""
+        while True:
+            await self._intake.take_waiting()
+            await self._runtime.sleep(PLAN_AT_LEAST_EVERY_S)
 
     def _listen_for_ends(self) -> asyncio.Future[None]:
         """Wake the loop when work ends that it has not taken in yet."""

@@ -29,6 +29,7 @@ from ringrift.learning.intake import (
     keep_refusal,
     refused,
     refused_claims,
+    waiting_claims,
 )
 from ringrift.learning.pipeline_records import (
     IterationRecord,
@@ -169,8 +170,7 @@ class DataPipelineOrchestrator(CoordinatorFace):
         try:
             if loop is None or engine is None:
                 raise ConfigError("no run is open that could take it in; start one and tell it again")
-            if await FileIntake(loop, engine, get_settings(), self.runtime).take_in(event):
-                get_bell().ring_for(event)
+            await FileIntake(loop, engine, get_settings(), self.runtime).hear(event)
         except REFUSALS as error:
             await keep_refusal(refused(event, str(error)))
 
@@ -230,7 +230,7 @@ class DataPipelineOrchestrator(CoordinatorFace):
 
     def get_stats(self) -> dict[str, Any]:
         """The numbers of the run, in whichever process it runs; None is what nobody knows."""
-        return {**self._about_itself(), **self._of_the_run(), "refused_claims": self._refused()}
+        return {**self._about_itself(), **self._of_the_run(), **self._claims()}
 
     @reported
     def get_metrics(self) -> dict[str, Any]:
@@ -249,12 +249,17 @@ class DataPipelineOrchestrator(CoordinatorFace):
             "degraded": self.why_degraded(),
         }
 
-    def _refused(self) -> list[dict[str, Any]] | None:
-        """Claims from outside that changed nothing, newest first; None if there is no store to look in."""
+    def _claims(self) -> dict[str, list[dict[str, Any]] | None]:
+        """Claims from outside that wait or changed nothing; None if there is no store to look in."""
 
-        async def read() -> list[dict[str, Any]] | None:
+        async def read() -> dict[str, list[dict[str, Any]] | None]:
             engine = await existing_engine()
-            return None if engine is None else msgspec.to_builtins(await refused_claims(engine.kv))
+            if engine is None:
+                return {"waiting_claims": None, "refused_claims": None}
+            return {
+                "waiting_claims": msgspec.to_builtins(await waiting_claims(engine.kv)),
+                "refused_claims": msgspec.to_builtins(await refused_claims(engine.kv)),
+            }
 
         return run_blocking(read(), timeout_s=ANSWER_S)
 

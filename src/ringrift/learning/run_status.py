@@ -142,6 +142,7 @@ class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
     paused: dict[str, Any] | None = None  # who stopped it on purpose: {reason, by, at_s}; it is no block
     rows_collected: int = 0  # of those that no training was offered: the next ones need them
     games_collected: int = 0  # of those that are unchecked: their check is not due yet
+    stopped: dict[str, dict[str, Any]] = {}  # daemon that does not plan now: {why, since_s, by_person}
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):

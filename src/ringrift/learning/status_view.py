@@ -45,6 +45,7 @@ from ringrift.learning.run_status import (
     WorkerStatus,
 )
 from ringrift.learning.snapshot import EXTRA_STAGES, STAGES, ConfigPlan
+from ringrift.learning.stages import stops_of
 from ringrift.learning.state import Block, ConfigState
 from ringrift.work.worker_records import RunningRecord, WorkerRecord
 
@@ -110,6 +111,10 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         candidates=waiting_for_verdict(state),
         held_back="" if paused is not None else _held_back(state, around),
         paused=None if paused is None else msgspec.to_builtins(paused),
+        stopped={
+            name: {"why": stop.why, "since_s": stop.since_s, "by_person": stop.by_person}
+            for name, stop in stops_of(state).items()
+        },
         **_collected(state, around, trained=0 if trained_on is None else trained_on.rows_generated),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ringrift.learning.run_status import ConfigStatus, RunStatus, WorkerStatus
+from ringrift.learning.stages import LEVERS
 
 Number = Callable[[ConfigStatus], float | None]
 
@@ -62,12 +63,23 @@ def run_metrics(run: RunStatus) -> Iterator[Metric]:
                 if value is not None:
                     family.add_metric([config], value)
             yield family
+    yield _stopped_stages(run)
     yield from _worker_metrics(run)
     queue = GaugeMetricFamily("ringrift_queue_items", "Items of work", labels=["kind", "state"])
     for kind_of_work, states in run.queue.items():
         for state, items in states.items():
             queue.add_metric([kind_of_work, state], items)
     yield queue
+
+
+def _stopped_stages(run: RunStatus) -> Metric:
+    """One series per config and daemon of a stage, also of those that plan: an alert needs the end, too."""
+    about = "1 while the daemon is stopped, so that its stage of the loop is not planned"
+    family = GaugeMetricFamily("ringrift_stage_stopped", about, labels=["config", "daemon"])
+    for config, status in run.configs.items():
+        for daemon in sorted(LEVERS):
+            family.add_metric([config, daemon], daemon in status.stopped)
+    return family
 
 
 def _worker_metrics(run: RunStatus) -> Iterator[Metric]:

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from run_folder import in_engine, write_status
 
+from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.cli.main import app
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.requests import DaemonRequests
@@ -104,3 +105,16 @@ def test_where_no_run_ever_was_nothing_can_be_asked(data):
     refused = ringrift("daemons", "stop", "auto_export")
     assert refused.exit_code == 2
     assert "there is no run in" in refused.stderr
+
+
+def test_a_run_with_a_small_profile_is_not_shown_as_starting_stopped_or_unknown(data):
+    with MasterLoopGuard(profile="minimal"):
+        told = ringrift("status").stdout
+        rows = json.loads(ringrift("daemons", "--json").stdout)["daemons"]
+    assert f"running: process {os.getpid()} with the profile minimal, which does not learn" in told
+    assert (rows["training_trigger"]["state"], rows["event_router"]["state"]) == ("left out", "unknown")
+    assert rows["training_trigger"]["reason"] == "the profile minimal does not have it"
+    with MasterLoopGuard(profile="standard"):
+        assert "starting: process" in ringrift("status").stdout
+        rows = json.loads(ringrift("daemons", "--json").stdout)["daemons"]
+    assert rows["training_trigger"]["state"] == "unknown"

@@ -479,6 +479,14 @@ def test_the_list_of_the_queue_has_filters_and_says_what_it_leaves_out():
     assert "is not one of" in ringrift("queue", "list", "--state", "lost", code=2).stderr
 
 
+def test_a_config_that_is_not_there_is_refused_with_those_that_are():
+    write_status(TWO)
+    refused = ringrift("queue", "list", "--config", "square8_2", code=2).stderr
+    assert "'square8_2' is not learned here; there are" in refused
+    assert "did you mean square8_2p?" in refused
+    assert listed("--config", "square8_2p") == {}, "one that is there may have no work"
+
+
 # --- report ---------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import json
+import sqlite3
+import struct
 
 import msgspec
 import numpy as np
@@ -11,13 +13,18 @@ from learning_story import RULES
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import shared_engine
+from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.errors import Unavailable
 from ringrift.events.routed_event import EventSource, RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.foreign_files.content_kinds import GAMES_ID
 from ringrift.health.progress_view import RUN_STATUS_KEY, RunSeen
 from ringrift.learning.announcing import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.intake import refused_claims
+from ringrift.learning.intake import FileIntake, refused_claims, waiting_claims
 from ringrift.learning.ledger import read_facts
+from ringrift.learning.loop import TrainingLoop
+from ringrift.learning.pauses import ALL, Pause, Pauses
 from ringrift.learning.pipeline import PipelineConfig, wire_pipeline_events
 from ringrift.learning.records import ShardState
 from ringrift.learning.replay import replay
@@ -28,6 +35,7 @@ from ringrift.settings import Settings, get_settings
 from ringrift.work.scheduling_bell import get_bell
 
 CONFIG = "square8_2p"
+WEIGHTS = struct.pack("<Q", 2) + b"{}weights"
 
 
 class Site:
@@ -59,7 +67,16 @@ class Site:
     async def refusals(self):
         return [claim.reason for claim in await refused_claims(self.engine.kv)]
 
-    def file(self, name, content=b"games of mine"):
+    def games(self, name, of="me"):
+        path = self.files / name
+        path.unlink(missing_ok=True)
+        with sqlite3.connect(path) as db:
+            db.executescript(f"PRAGMA application_id = {GAMES_ID}; CREATE TABLE games (of); VACUUM")
+            db.execute("INSERT INTO games VALUES (?)", [of])
+        db.close()
+        return str(path)
+
+    def file(self, name, content=b"something"):
         path = self.files / name
         path.write_bytes(content)
         return str(path)
@@ -69,7 +86,7 @@ class Site:
         np.savez(path, values=np.zeros((rows, 2), np.float32), features=np.zeros((rows, 3), np.float32))
         return str(path)
 
-    def model(self, name="m.safetensors", content=b"weights", sha256=None):
+    def model(self, name="m.safetensors", content=WEIGHTS, sha256=None):
         path = self.file(name, content)
         card = {"sha256": sha256 or hashlib.sha256(content).hexdigest()}
         self.file(name.replace(".safetensors", ".json"), json.dumps(card).encode())
@@ -92,12 +109,12 @@ async def site(tmp_path, monkeypatch):
 
 
 async def test_games_of_a_user_are_sealed_and_their_check_is_ordered(site):
-    path = site.file("games.db")
+    path = site.games("games.db")
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path, success=True)
     (shard,) = site.state.shards.values()
     assert (shard.state, shard.games, shard.worker) == (ShardState.UNCHECKED, 12, "outside")
     with await site.engine.blobs.open(shard.digest) as blob:
-        assert blob.read() == b"games of mine"
+        assert blob.read() == (site.files / "games.db").read_bytes()
     assert get_bell().rung["SELFPLAY_COMPLETE"] == 1
     assert "validate" in await site.wanted()
     assert not list((get_settings().data_dir / "intake").iterdir())
@@ -106,10 +123,10 @@ async def test_games_of_a_user_are_sealed_and_their_check_is_ordered(site):
 
 async def test_a_file_is_taken_in_once_however_often_and_under_what_name_it_is_told(site):
     for name in ("games.db", "games.db", "the same.db"):
-        await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.file(name))
+        await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games(name))
     assert len(site.state.shards) == 1
     facts = site.state.facts
-    await site.tell("SELFPLAY_COMPLETE", games_generated=99, db_path=site.file("games.db"))
+    await site.tell("SELFPLAY_COMPLETE", games_generated=99, db_path=site.games("games.db"))
     assert site.state.facts == facts
 
 
@@ -128,7 +145,7 @@ async def test_a_model_of_a_user_is_judged_like_any_other(site):
     told = {"success": True, "model_path": path, "samples_trained": 5000, "epochs": 2, "val_loss": 0.5}
     await site.tell("TRAINING_COMPLETED", **told)
     (model,) = site.state.models.values()
-    assert (model.digest, model.rows_seen) == (hashlib.sha256(b"weights").hexdigest(), 5000)
+    assert (model.digest, model.rows_seen) == (hashlib.sha256(WEIGHTS).hexdigest(), 5000)
     assert "evaluate" in await site.wanted()
     assert replay(CONFIG, await read_facts(site.engine.kv, CONFIG), RULES) == []
 
@@ -142,9 +159,10 @@ async def test_a_model_of_a_user_is_judged_like_any_other(site):
         (
             "SELFPLAY_COMPLETE",
             {"games_generated": 5, "db_path": "{files}/../secret"},
-            "does not lie in a folder",
+            "it lies in none of the folders",
         ),
-        ("SELFPLAY_COMPLETE", {"games_generated": 5, "db_path": "{files}/link"}, "does not lie in"),
+        ("SELFPLAY_COMPLETE", {"games_generated": 5, "db_path": "{files}/link"}, "it lies in none of"),
+        ("SELFPLAY_COMPLETE", {"games_generated": 5, "db_path": "mine/a.db"}, "by its full path"),
         ("SELFPLAY_COMPLETE", {"games_generated": 5, "db_path": "{files}/empty"}, "is empty"),
         ("SELFPLAY_COMPLETE", {"games_generated": 5, "db_path": "{files}"}, "it is no plain file"),
         (
@@ -155,17 +173,19 @@ async def test_a_model_of_a_user_is_judged_like_any_other(site):
         ("SELFPLAY_COMPLETE", {"games_generated": 2**62, "db_path": "{files}/a.db"}, "games_generated is"),
         (
             "NPZ_EXPORT_COMPLETE",
-            {"samples_exported": 1, "games_exported": 1, "output_path": "{files}/a.db"},
+            {"samples_exported": 1, "games_exported": 1, "output_path": "{files}/other"},
             "no file of samples",
         ),
-        ("TRAINING_COMPLETED", {"success": True, "model_path": "{files}/a.db"}, "no samples of the config"),
+        ("TRAINING_COMPLETED", {"success": True, "model_path": "{files}/m"}, "no samples of the config"),
     ],
 )
 async def test_what_cannot_be_taken_in_is_refused_with_the_reason_and_changes_nothing(
     site, tmp_path, event, payload, why
 ):
-    site.file("a.db")
+    site.games("a.db")
     site.file("empty", b"")
+    site.file("other")
+    site.file("m", WEIGHTS)
     (tmp_path / "secret").write_text("not for events")
     (site.files / "link").symlink_to(tmp_path / "secret")
     facts = site.state.facts
@@ -183,7 +203,7 @@ async def test_what_cannot_be_taken_in_is_refused_with_the_reason_and_changes_no
 
 
 async def test_a_file_that_was_refused_for_its_event_is_taken_in_with_a_right_one(site):
-    path = site.file("a.db")
+    path = site.games("a.db")
     told = {"games_generated": 5, "db_path": str(path)}
     await site.tell("SELFPLAY_COMPLETE", **told, duration_seconds=float("inf"))
     assert len(await site.refusals()) == 1
@@ -193,7 +213,7 @@ async def test_a_file_that_was_refused_for_its_event_is_taken_in_with_a_right_on
 
 async def test_a_process_without_the_loop_leaves_it_to_the_one_that_has_it(site):
     get_open_run().loop = None
-    path = site.file("games.db")
+    path = site.games("games.db")
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
     (reason,) = await site.refusals()
     assert "no run is open that could take it in" in reason
@@ -205,7 +225,7 @@ async def test_a_process_without_the_loop_leaves_it_to_the_one_that_has_it(site)
 
 async def test_what_comes_out_of_the_log_before_the_loop_is_open_waits_for_it(site):
     get_open_run().loop, site.pipeline.config = None, PipelineConfig(auto_trigger=True)
-    payload = {"config_key": CONFIG, "games_generated": 12, "db_path": site.file("games.db")}
+    payload = {"config_key": CONFIG, "games_generated": 12, "db_path": site.games("games.db")}
     event = RouterEvent("SELFPLAY_COMPLETE", payload, origin=EventSource.CROSS_PROCESS, source="a user")
     async with asyncio.TaskGroup() as group:
         group.create_task(site.router.publish_event(event))
@@ -224,14 +244,164 @@ async def test_a_card_of_another_model_is_refused(site):
 
 
 async def test_a_crash_between_the_two_facts_is_made_good_by_the_next_start(site, monkeypatch):
-    async def killed(*_args, **_options):
-        raise SystemError("killed here")
+    get = site.engine.queue.get
 
-    monkeypatch.setattr(site.engine.queue, "get", killed)
-    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.file("games.db"))
+    async def killed_when_it_is_done(item_id):
+        item = await get(item_id)
+        if item is not None and item.state is WorkState.DONE:
+            raise SystemError("killed here")
+        return item
+
+    monkeypatch.setattr(site.engine.queue, "get", killed_when_it_is_done)
+    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games("games.db"))
     monkeypatch.undo()
     assert not site.state.shards
     again = Controller(site.engine, system_runtime(), RULES, announcer=Silent())
     await again.open([CONFIG])
     assert [shard.games for shard in again.state(CONFIG).shards.values()] == [12]
     assert not again.state(CONFIG).open_jobs
+
+
+# --- what waits -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("paused", [ALL, CONFIG])
+async def test_a_file_told_during_a_pause_waits_quietly_and_is_taken_in_when_it_goes_on(site, paused):
+    pauses = Pauses(site.engine.kv)
+    await pauses.set(paused, Pause(reason="for a look"))
+    event = await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games("games.db"))
+    intake = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    await intake.take_waiting()
+    assert not site.state.shards
+    assert (await site.refusals(), site.router.get_stats()["handler_failures"]) == ([], 0)
+    (waits,) = await waiting_claims(site.engine.kv)
+    assert (waits.event_id, waits.reason) == (event.event_id, f"{CONFIG} is paused (for a look)")
+    await pauses.end([paused])
+    await intake.take_waiting()
+    assert [shard.games for shard in site.state.shards.values()] == [12]
+    assert await waiting_claims(site.engine.kv) == []
+    assert "validate" in await site.wanted()
+
+
+async def test_the_running_loop_takes_in_what_waited(site):
+    await Pauses(site.engine.kv).set(ALL, Pause())
+    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games("games.db"))
+    await Pauses(site.engine.kv).end_all()
+    loop = TrainingLoop(site.engine, system_runtime(), site.router, get_settings())
+    async with asyncio.timeout(60.0), asyncio.TaskGroup() as group:
+        running = group.create_task(loop.run([CONFIG]))
+        while await waiting_claims(site.engine.kv):
+            await asyncio.sleep(0.01)
+        running.cancel()
+    assert [shard.games for shard in loop.controller.state(CONFIG).shards.values()] == [12]
+
+
+async def test_what_waited_is_refused_with_the_reason_if_it_is_gone_by_then(site):
+    await Pauses(site.engine.kv).set(ALL, Pause())
+    path = site.games("games.db")
+    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
+    await Pauses(site.engine.kv).end_all()
+    (site.files / "games.db").unlink()
+    await FileIntake(site.loop, site.engine, get_settings(), system_runtime()).take_waiting()
+    (reason,) = await site.refusals()
+    assert f"there is no file {path}" in reason
+    assert await waiting_claims(site.engine.kv) == []
+
+
+def id_of(path):
+    return f"outside-selfplay-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+
+
+async def left_over(site, path):
+    """An item as a process leaves it that dies between claiming and completing it."""
+    job_id = id_of(path)
+    item = NewWork(id=job_id, kind="selfplay", payload={}, attempts_max=1, idempotency_key=job_id)
+    await site.engine.queue.add([item])
+    (claim,) = await site.engine.queue.claim(Claimant(worker="outside"), lease_s=60.0)
+    return claim
+
+
+async def test_a_file_whose_item_of_the_queue_is_dead_is_taken_in_when_it_is_told_again(site):
+    path = site.games("games.db")
+    claim = await left_over(site, site.files / "games.db")
+    await site.engine.queue.fail(claim.id, token=claim.token, error="the disk was full", final=True)
+    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
+    assert [shard.games for shard in site.state.shards.values()] == [12]
+    found = await site.engine.queue.get(claim.id)
+    assert found.state is WorkState.DONE
+
+
+async def test_a_file_whose_item_was_cancelled_is_taken_in_when_it_is_told_again(site):
+    path = site.games("games.db")
+    claim = await left_over(site, site.files / "games.db")
+    await site.engine.queue.cancel(claim.id, reason="by mistake")
+    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
+    assert [shard.games for shard in site.state.shards.values()] == [12]
+
+
+async def test_a_file_that_another_process_is_taking_in_waits_for_its_end(site):
+    path = site.games("games.db")
+    claim = await left_over(site, site.files / "games.db")
+    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
+    intake = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    await intake.take_waiting()
+    assert not site.state.shards
+    await site.engine.queue.fail(claim.id, token=claim.token, error="it died", final=True)
+    await intake.take_waiting()
+    assert len(site.state.shards) == 1
+
+
+async def test_the_same_file_told_while_it_is_taken_in_counts_once(site):
+    event = RouterEvent(
+        "SELFPLAY_COMPLETE",
+        {"config_key": CONFIG, "games_generated": 12, "db_path": site.games("games.db")},
+        source="a user",
+    )
+    intake = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    found = await asyncio.gather(intake.take_in(event), intake.take_in(event))
+    assert sorted(found) == [False, True]
+
+
+async def test_an_engine_that_is_away_is_not_taken_for_a_file_that_waits(site, monkeypatch):
+    async def away(*_args, **_options):
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(site.engine.queue, "add", away)
+    await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games("games.db"))
+    assert await waiting_claims(site.engine.kv) == []
+    assert site.router.get_stats()["handler_failures"] == 1
+
+
+# --- what a file is ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_programs", [(), ("evaluate", "validate")])
+async def test_a_file_is_what_its_content_says_whatever_is_said_of_it(site, own_programs):
+    site.loop.rules = msgspec.structs.replace(RULES, own_programs=own_programs)
+    await site.tell("NPZ_EXPORT_COMPLETE", output_path=site.samples("known.npz"), games_exported=1)
+    games, samples, model = site.games("g.db"), site.samples("games.db", rows=7), site.model("m.safetensors")
+    card = {"sha256": hashlib.sha256((site.files / "g.db").read_bytes()).hexdigest()}
+    site.file("g.json", json.dumps(card).encode())
+    facts = site.state.facts
+    await site.tell("SELFPLAY_COMPLETE", games_generated=5, db_path=samples + ".npz")
+    await site.tell("SELFPLAY_COMPLETE", games_generated=5, db_path=model)
+    await site.tell("NPZ_EXPORT_COMPLETE", samples_exported=5, games_exported=1, output_path=games)
+    await site.tell("TRAINING_COMPLETED", success=True, model_path=games)
+    assert site.state.facts == facts
+    found = {reason.partition(", and ")[2] for reason in await site.refusals()}
+    assert found == {
+        "games.db.npz is a file of samples, not a game shard",
+        "m.safetensors is a file of weights, not a game shard",
+        "g.db is a game shard, not a file of samples",
+        "g.db is a game shard, not a file of weights",
+    }
+
+
+async def test_games_in_a_form_of_its_own_are_for_a_run_that_checks_them_with_a_program_of_its_own(site):
+    told = {"games_generated": 5, "db_path": site.file("games.json", b'{"games": []}')}
+    await site.tell("SELFPLAY_COMPLETE", **told)
+    (reason,) = await site.refusals()
+    assert "games.json is nothing that a run knows, not a game shard" in reason
+    site.loop.rules = msgspec.structs.replace(RULES, own_programs=("validate",))
+    await site.tell("SELFPLAY_COMPLETE", **told, duration_seconds=1.0)
+    assert len(site.state.shards) == 1

@@ -167,3 +167,16 @@ async def test_a_workers_training_is_shown_from_start_to_end():
     await router.publish("TASK_SPAWNED", started)  # a late repetition of the start
     assert coordinator.get_running() == []
     assert len(coordinator.get_history()) == 1
+
+
+async def test_whoever_waits_in_vain_for_a_slot_is_heard_of():
+    router = UnifiedEventRouter(enable_cross_process_polling=False)
+    coordinator, heard = wire_training_events(router), []
+    router.subscribe("LOCK_TIMEOUT", lambda event: heard.append(dict(event.payload)))
+    job = await coordinator.request("hex8_2p")
+    assert isinstance(await coordinator.request("hex8_2p"), Refused)
+    assert heard == [], "who does not wait is only refused"
+    assert isinstance(await coordinator.request("hex8_2p", wait_s=0.01), Refused)
+    (told,) = heard
+    assert (told["lock_name"], told["timeout_seconds"]) == ("training of hex8_2p", 0.01)
+    assert await coordinator.finish(job.job_id)

@@ -1,5 +1,6 @@
 """What people are shown of a run: cost by what it bought, losses of any job, first places of many seats."""
 
+import msgspec
 from learning_story import RULES, Story
 
 from ringrift.learning.facts import Blocked, Promoted
@@ -11,9 +12,11 @@ from ringrift.learning.plan import plan
 from ringrift.learning.promotion import Pairing
 from ringrift.learning.run_status import Curve
 from ringrift.learning.snapshot import Snapshot
+from ringrift.learning.stages import LEVERS, stages_note
 from ringrift.learning.status_view import AroundConfig, config_status, cost
 from ringrift.testing.sample_run import SampleRun
 from ringrift.web.run_metrics import run_metrics
+from ringrift.work.stages import StopReason
 
 
 def a_champion(config="square8_2p", **fields):
@@ -162,3 +165,19 @@ def test_the_metric_of_blocked_stages_does_not_count_a_pause():
     paused, running = metrics_of(SampleRun(paused=True).status()), metrics_of(SampleRun().status())
     assert (paused["ringrift_paused", config], paused["ringrift_stages_blocked", config]) == (1, 0)
     assert (running["ringrift_paused", config], running["ringrift_stages_blocked", config]) == (0, 0)
+
+
+def test_a_metric_says_which_stages_are_stopped():
+    story, _ = a_champion()
+    stopped = {"training_trigger": StopReason("to look at the data", by_person=True)}
+    story.write(stages_note(story.state, stopped, at_s=story.now_s))
+    around = AroundConfig(
+        plan=None, rules=RULES, curve=(), running=(), share=1.0, paused=None, prices={}, now_s=story.now_s
+    )
+    status = msgspec.structs.replace(
+        SampleRun().status(), configs={"square8_2p": config_status(story.state, around)}
+    )
+    (family,) = [each for each in run_metrics(status) if each.name == "ringrift_stage_stopped"]
+    found = {each.labels["daemon"]: each.value for each in family.samples}
+    assert {name for name, value in found.items() if value} == {"training_trigger"}
+    assert found.keys() == LEVERS

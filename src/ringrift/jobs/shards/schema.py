@@ -7,10 +7,10 @@ import struct
 from pathlib import Path
 
 from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew
+from ringrift.foreign_files.content_kinds import GAMES_ID
 from ringrift.foreign_files.databases import VALUE_BYTES_MAX, ForeignColumn, ForeignTable
 from ringrift.foreign_files.paths import open_regular
 
-APPLICATION_ID = 0x52524753  # "RRGS"
 SCHEMA_VERSION = 19  # versions up to 18 belong to databases of an earlier program, which kept no policies
 GAME_TABLES = ("games", "game_players", "game_moves")
 COPY_ADVICE = "Fetch the shard again from a place that has a verified copy"
@@ -128,8 +128,7 @@ TABLE_RULES = {
 def create_tables(db: sqlite3.Connection) -> None:
     """Make an empty shard of *db*, all at once: whoever is killed meanwhile leaves nothing half-made."""
     db.executescript(
-        f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-        f"{TABLES}; COMMIT;"
+        f"BEGIN; PRAGMA application_id = {GAMES_ID}; PRAGMA user_version = {SCHEMA_VERSION};{TABLES}; COMMIT;"
     )
 
 
@@ -145,7 +144,7 @@ def check_header(path: Path) -> None:
     if not header.startswith(_MAGIC):
         raise ForeignFile(path, found="this is not a SQLite file", advice="Name game shards only")
     version, application = struct.unpack(">60xI4xI28x", header)
-    if application != APPLICATION_ID:
+    if application != GAMES_ID:
         raise ForeignFile(path, found="this SQLite file is no game shard", advice="Name game shards only")
     if version > SCHEMA_VERSION:
         raise SchemaTooNew(path, found=f"schema version {version}", advice="Update this package to read it")
