@@ -1,7 +1,8 @@
 """Training under the names of the documents: slots, the coordinator, triggers, and the way back.
 
-Slots are for trainers of one's own; the loop orders its trainings itself. The plain functions may be called
-from any thread but not on an event loop; those named `async_` are for one.
+Slots are for trainers of one's own; the loop orders its trainings itself, and neither trains a config that
+the other is at. The plain functions may be called from any thread but not on an event loop; those named
+`async_` are for one.
 """
 
 from __future__ import annotations
@@ -121,10 +122,19 @@ def training_slot(
 
 
 def get_training_status() -> dict[str, Any]:
-    """Return the coordinator's status and the trainings that have a slot, in whichever process."""
-    running = run_blocking(get_training_coordinator().slots.running(), timeout_s=ANSWER_S)
-    slots = [{"job_id": job.job_id, "config_key": job.config_key, "node": job.node} for job in running]
-    return {**get_training_coordinator().get_status(), "slots": slots, "slots_max": SLOTS_MAX}
+    """Return the coordinator's status and who trains: who has a slot, and workers, in whichever process."""
+    holding = get_training_coordinator().slots
+    running = run_blocking(holding.running(), timeout_s=ANSWER_S)
+    trained = run_blocking(holding.of_workers(), timeout_s=ANSWER_S)
+    return {
+        **get_training_coordinator().get_status(),
+        "slots": [{"job_id": job.job_id, "config_key": job.config_key, "node": job.node} for job in running],
+        "by_workers": [
+            {"job_id": item.id, "config_key": config, "worker": item.holder}
+            for config, item in trained.items()
+        ],
+        "slots_max": SLOTS_MAX,
+    }
 
 
 # --- for code on an event loop ------------------------------------------------------------------------
