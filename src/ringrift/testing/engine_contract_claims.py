@@ -114,11 +114,12 @@ class HoldingContract:
         key = lease_key(work_lease("g", "train"))
         await person.kv.create(key, b"{}", ttl_s=600)
         await add(person.queue, id="a", kind="train", group="g")
-        waiting = asyncio.ensure_future(worker.queue.claim(ANY, lease_s=LEASE_S, wait_s=600))
-        await bench.settle()
-        assert not waiting.done()
-        await person.kv.delete(key)
-        assert [claim.id for claim in await asyncio.wait_for(waiting, 30)] == ["a"]
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            waiting = group.create_task(worker.queue.claim(ANY, lease_s=LEASE_S, wait_s=600))
+            await bench.settle()
+            assert not waiting.done()
+            await person.kv.delete(key)
+        assert [claim.id for claim in waiting.result()] == ["a"]
 
     @pytest.mark.parametrize("group", ["odd/name %2F", "é 🙂", "a*"])
     async def test_a_group_may_have_any_name(self, bench: EngineBench, group: str) -> None:

@@ -272,7 +272,9 @@ def test_trainings_that_wait_for_the_holder_of_a_slot_do_not_starve():
     assert ("starving", Level.WARNING) in found(story, **later)
     hold = SlotHold(holder="process 7 on n2", since_s=story.now_s, job_id="square8_2p_1")
     story.write(slot_note(story.state, hold, at_s=story.now_s))
-    trained = [each for each in examine([story.state], ward(story, **later)) if "train" in each.text]
+    checks = ("starving", "training_slot")
+    trained = [each for each in examine([story.state], ward(story, **later)) if each.check in checks]
+    trained = [each for each in trained if "train" in each.text]
     assert [(each.check, each.level) for each in trained] == [("training_slot", Level.NOTICE)]
     assert "process 7 on n2 holds the training slot for square8_2p_1 (since " in trained[0].text
     story.write(slot_note(story.state, None, at_s=story.now_s))
