@@ -17,6 +17,7 @@ from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.opening import shared_engine
 from ringrift.events.router import get_router
+from ringrift.learning import freshness_view
 from ringrift.learning.facts import GeneratorMoved, JobIssued, Noted, Promoted
 from ringrift.learning.ledger import read_facts
 from ringrift.learning.outlook import outlook
@@ -316,6 +317,56 @@ def test_scores_of_games_count_only_while_quality_monitor_runs():
     lived(body)
 
 
+def test_old_games_are_trained_on_only_while_stale_fallback_runs(monkeypatch):
+    monkeypatch.setattr(freshness_view, "FRESH_HOURS_MAX", 0.5)
+
+    async def body(world):
+        await world.periods(1.0)
+        assert [each for each in await world.facts(Noted) if each.topic == "freshness"] == []
+        await world.manager.stop(DaemonType.TRAINING_TRIGGER)
+        await world.periods(0.5)  # until rows have earned more than one training
+        await world.manager.stop(DaemonType.SELFPLAY_COORDINATOR)
+        await world.manager.stop(DaemonType.STALE_FALLBACK)
+        await world.periods(3.0)
+        await world.manager.start(DaemonType.TRAINING_TRIGGER)
+        started_s = world.runtime.now_s()
+        await world.periods(1.5)
+        assert await world.orders("train", since_s=started_s) == []
+        assert "waits for newer games" in world.said("train")
+        assert "STALE_FALLBACK is stopped: " in world.said("train")
+        assert "since " in world.said("train")
+        await world.manager.start(DaemonType.STALE_FALLBACK)
+        await world.runtime.sleep(60.0)
+        assert await world.orders("train", since_s=started_s)
+        await world.periods(0.5)
+        assert replay(CONFIG, await world.facts(), world.rules) == []
+
+    lived(body)
+
+
+def test_games_that_are_played_anew_end_the_wait_of_a_training_for_them(monkeypatch):
+    monkeypatch.setattr(freshness_view, "FRESH_HOURS_MAX", 0.5)
+
+    async def body(world):
+        await world.periods(1.0)
+        await world.manager.stop(DaemonType.TRAINING_TRIGGER)
+        await world.periods(0.5)
+        await world.manager.stop(DaemonType.SELFPLAY_COORDINATOR)
+        await world.manager.stop(DaemonType.STALE_FALLBACK)
+        await world.periods(3.0)
+        await world.manager.start(DaemonType.TRAINING_TRIGGER)
+        await world.manager.start(DaemonType.SELFPLAY_COORDINATOR)
+        started_s = world.runtime.now_s()
+        await world.periods(0.5)
+        assert await world.orders("selfplay", since_s=started_s), "it waits for them, so they are played"
+        assert await world.orders("train", since_s=started_s)
+        noted = [each.details["stale"] for each in await world.facts(Noted) if each.topic == "freshness"]
+        assert noted == [True, False]
+        assert replay(CONFIG, await world.facts(), world.rules) == []
+
+    lived(body)
+
+
 FEEDBACK = {
     "feedback_loop": lambda told: told.learning_rate != 1.0,
     "curriculum_integration": lambda told: told.weight != 1.0,
@@ -359,6 +410,7 @@ SHOWN_BY = {
     "model_performance_watchdog": test_nobody_looks_again_at_a_champion_while_its_watchdog_is_stopped,
     "npz_combination": test_a_training_reads_one_file_while_nobody_combines_them,
     "per_orchestrator": test_rows_are_drawn_by_surprise_only_while_per_orchestrator_runs,
+    "stale_fallback": test_old_games_are_trained_on_only_while_stale_fallback_runs,
     "quality_monitor": test_scores_of_games_count_only_while_quality_monitor_runs,
 }
 

@@ -17,6 +17,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
+from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, why_stale
 
 __all__ = [
     "FreshnessChecker",
@@ -38,8 +39,8 @@ NEVER_HOURS = 1e6  # what events call the age of data that does not exist
 class FreshnessConfig:
     """When data is too old or too little."""
 
-    max_age_hours: float = 24.0
-    min_games: int = 50
+    max_age_hours: float = FRESH_HOURS_MAX
+    min_games: int = GAMES_MIN
     sync_timeout_seconds: float = 300.0
     poll_s: float = 5.0
     warn_age_hours: float = 1.0
@@ -82,13 +83,10 @@ def judge_freshness(
     games = max(
         games_in(young), max((each.games for each in young if each.kind not in kinds_of("games")), default=0)
     )
-    fresh = age_s <= limit_s and games >= config.min_games
-    why = ""
-    if not fresh:
-        why = f"{games} games of the last {config.max_age_hours:g} h, {config.min_games} are needed"
+    why = why_stale(age_s, games, hours_max=config.max_age_hours, games_min=config.min_games)
     return FreshnessResult(
         success=True,
-        is_fresh=fresh,
+        is_fresh=not why,
         data_age_hours=age_s / _HOUR_S,
         games_available=games,
         error=why,

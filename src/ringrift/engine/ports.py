@@ -269,8 +269,9 @@ class WorkQueue(Protocol):
     the item is never completed twice. An expired lease costs the attempt, a release does not.
 
     While the key-value entry `hold_key(group)` is alive, no item of the group is handed out, and while that
-    of `ALL_WORK` is, none at all: it is looked at together with the claim, whoever claims. Whoever waits in
-    a claim is woken when a hold ends. Items that are claimed already are not touched.
+    of `ALL_WORK` is, none at all: it is looked at together with the claim, whoever claims. So it is with the
+    lease `work_lease(group, kind)`, for the items of that kind: its holder does such work himself. Whoever
+    waits in a claim is woken when a hold ends. Items that are claimed already are not touched.
     """
 
     async def add(self, items: Sequence[NewWork], *, guard: WriteGuard | None = None) -> list[str]:

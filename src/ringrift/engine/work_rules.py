@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from ringrift.engine.ports import WorkState
@@ -10,6 +11,7 @@ from ringrift.errors import ConfigError, Conflict
 
 ENDED = frozenset({WorkState.DONE, WorkState.DEAD, WorkState.CANCELLED})
 HOLDS = "queue/hold/"  # keys under which it stands what is not handed out
+WORK_LEASES = "lease/work/"  # keys of the leases under which others than workers do work of the queue
 ALL_WORK = "*"
 LEASE_RAN_OUT = "the lease ran out"
 PAYLOAD_DAMAGED = "its payload is not what was added: the database is damaged"
@@ -24,6 +26,36 @@ def hold_key(group: str) -> str:
 def held_groups(keys: Iterable[str]) -> frozenset[str]:
     """The groups that the keys of live entries under `HOLDS` name."""
     return frozenset(unquote(key.removeprefix(HOLDS)) for key in keys)
+
+
+def work_lease(group: str, kind: str) -> str:
+    """The name of the lease whose holder does work of *kind* for *group* himself: no item is handed out."""
+    return f"work/{quote(group, safe='')}:{quote(kind, safe='')}"
+
+
+def changes_holds(key: str) -> bool:
+    """Whether a change of *key* may let work be claimed."""
+    return key.startswith((HOLDS, WORK_LEASES))
+
+
+class HeldWork(NamedTuple):
+    """What is not to be handed out."""
+
+    groups: frozenset[str] = frozenset()
+    kinds: frozenset[tuple[str, str]] = frozenset()  # of a group
+
+    @classmethod
+    def by(cls, keys: Iterable[str]) -> HeldWork:
+        """What the *keys* of live entries under `HOLDS` and `WORK_LEASES` hold."""
+        keys = list(keys)
+        leases = (key.removeprefix(WORK_LEASES).partition(":") for key in keys if key.startswith(WORK_LEASES))
+        return cls(
+            held_groups(key for key in keys if key.startswith(HOLDS)),
+            frozenset((unquote(group), unquote(kind)) for group, _, kind in leases),
+        )
+
+    def holds(self, group: str, kind: str) -> bool:
+        return ALL_WORK in self.groups or group in self.groups or (group, kind) in self.kinds
 
 
 def lost_because(token: int, found: tuple[WorkState, int] | None) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from ringrift.learning.gates import breaker_gate
 from ringrift.learning.records import Model, ModelState, ShardState
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.slot_holds import slot_of
 from ringrift.learning.stages import NEEDED, stop_of
 from ringrift.learning.state import ConfigState, EndedJob
 from ringrift.work.shares import PREPARING
@@ -121,6 +122,8 @@ def _causes(state: ConfigState, rules: LearningRules, now_s: float) -> Iterator[
 def _stopped(state: ConfigState) -> Iterator[Bottleneck]:
     if (stop := stop_of(state, *NEEDED)) is not None:
         yield Bottleneck(cause="stages", text=f"a stopped daemon: {stop.reason}", cost=COST_STAGE)
+    if (hold := slot_of(state)) is not None:
+        yield Bottleneck(cause="stages", text=f"a training of somebody else: {hold.reason}", cost=COST_STAGE)
 
 
 def _failures(state: ConfigState, rules: LearningRules, now_s: float) -> Iterator[Bottleneck]:

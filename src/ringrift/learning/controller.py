@@ -37,10 +37,12 @@ from ringrift.learning.recomputation import BY_PLAN, worker_for
 from ringrift.learning.recomputation import STAGE as RECOMPUTE
 from ringrift.learning.rules import LearningRules
 from ringrift.learning.rules_record import rules_note
+from ringrift.learning.slot_holds import slot_note
 from ringrift.learning.snapshot import ConfigPlan, Snapshot
 from ringrift.learning.stages import CASCADE_TRAINING, LEVERS, is_stopped, stages_note
 from ringrift.learning.standing_requests import StandingRequests, changes_standing, tell_set_aside
 from ringrift.learning.state import STUDENTS, Block, ConfigState, OpenJob
+from ringrift.learning.training_slots import held_slots
 from ringrift.learning.trends_curves import RatingCurves, config_view
 from ringrift.learning.worker_standing import SetAside
 from ringrift.runtime import Runtime
@@ -191,6 +193,7 @@ class Controller:
         self._pauses_read = await self._pauses.read()
         recalls, requests = await self._recalls.configs(), await self._requests.configs()
         await self._note_stages()
+        await self._note_training_slots()
         for config in self._ledgers:
             if quoted(config) in recalls:
                 await self._take_in_recalls(config)
@@ -208,6 +211,14 @@ class Controller:
             return
         for config, ledger in self._ledgers.items():
             note = stages_note(ledger.state, stopped, at_s=self._runtime.now_s())
+            if note is not None:
+                await self._write(config, note)
+
+    async def _note_training_slots(self) -> None:
+        """Write down who trains a config himself. The queue keeps workers from it, whenever he began."""
+        held = await held_slots(self._engine.kv)
+        for config, ledger in self._ledgers.items():
+            note = slot_note(ledger.state, held.get(config), at_s=self._runtime.now_s())
             if note is not None:
                 await self._write(config, note)
 

@@ -31,6 +31,7 @@ CONFIG_CHECKS: dict[str, Check] = {
     "breakers": doctor_running.breakers,
     "starving": doctor_running.starving,
     "paused": doctor_running.paused,
+    "training_slot": doctor_running.training_slot,
 }
 RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Ailment]]] = {
     "run_paused": doctor_running.run_paused,

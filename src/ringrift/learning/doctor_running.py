@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ringrift.learning.doctor_findings import Ailment, Level, Ward
 from ringrift.learning.gates import breaker_gate
 from ringrift.learning.judging import open_candidates
+from ringrift.learning.slot_holds import slot_of
 from ringrift.learning.snapshot import EXTRA_STAGES, STAGES
 from ringrift.learning.state import ConfigState
 from ringrift.work.job_inputs import role_of
@@ -67,10 +68,26 @@ def paused(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
         )
 
 
+def training_slot(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+    if ward.is_running and (hold := slot_of(state)) is not None:
+        yield Ailment(
+            level=Level.NOTICE,
+            text=f"the run does not train {state.config}: {hold.reason}",
+            advice="It goes on when the slot is given back, or its holder is gone and the lease runs out.",
+        )
+
+
 def starving(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
     """Work that is ordered and not taken, and stages that bring nothing although they could."""
     if not ward.is_running or state.config in ward.paused:
         return
+    is_trained_by_other = slot_of(state) is not None
+    for found in _starving(state, ward):
+        if not (is_trained_by_other and found.evidence["stage"] == "train"):
+            yield found
+
+
+def _starving(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
     under_way = {job.job_id for job in ward.running}
     for job in state.open_jobs.values():
         waits_s = ward.now_s - max(job.issued_s, ward.started_s)

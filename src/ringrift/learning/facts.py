@@ -19,6 +19,8 @@ REBUILT_TOPIC = "rebuilt"  # the facts before it were made again from sealed fil
 SLOTS_TOPIC = "slots"  # how many jobs the workers of the run take at a time
 PRICE_TOPIC = "steps_per_row"  # changes what rows earn from then on
 STAGES_TOPIC = "stages"  # which daemons do not plan
+FRESHNESS_TOPIC = "freshness"  # since when a training waits for newer games
+TRAINING_SLOT_TOPIC = "training_slot"  # who else trains the config
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="fact"):

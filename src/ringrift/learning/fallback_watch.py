@@ -1,5 +1,7 @@
-"""STALE_FALLBACK: looks whether the newest model and data of each config are really there.
+"""STALE_FALLBACK: while it runs, a training goes on with what is there when no newer games come.
 
+When it goes on is a rule of the plan (`learning.fallback`), with this daemon as one of its inputs. The daemon
+also looks whether the newest model and data of each config are really there.
 What the facts name and the blobs lack is missing: a disk was lost, or a folder was cleaned by hand. It is
 told in words, and by `missing` to whoever plans.
 """
@@ -13,22 +15,25 @@ import structlog
 
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Blobs
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.fallback import Fallback, fallback_tier, good_model, good_samples
 from ringrift.learning.signals_source import Situations, get_situations
+from ringrift.learning.stages import STALE_FALLBACK
 from ringrift.learning.state import ConfigState
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.scheduling_bell import get_bell
+from ringrift.work.stages import StageDaemon
 
 log = structlog.get_logger()
 
 INTERVAL_S = 60.0
 
 
-class StaleFallbackDaemon(HandlerBase):
+class StaleFallbackDaemon(StageDaemon):
     """Which files are missing, and what is used instead."""
+
+    plans_as = STALE_FALLBACK
 
     capability: ClassVar[str] = "training_fallback"
 
@@ -40,7 +45,7 @@ class StaleFallbackDaemon(HandlerBase):
         situations: Situations | None = None,
         blobs: Blobs | None = None,
     ) -> None:
-        super().__init__("stale_fallback", cycle_interval=INTERVAL_S, router=router, runtime=runtime)
+        super().__init__(STALE_FALLBACK, cycle_interval=INTERVAL_S, router=router, runtime=runtime)
         self._situations, self._blobs = situations or get_situations(), blobs
         self.missing: dict[str, frozenset[str]] = {}
         self.fallbacks: dict[str, dict[str, Fallback]] = {}

@@ -1,7 +1,7 @@
-"""May a stage start now? Pauses, stopped daemons, blocks, and the breaker of every stage of every config.
+"""May a stage start now? Pauses, stopped daemons, slots, blocks, and the breaker of every stage of a config.
 
-Every no has a reason, and every no has an end, but for a person's pause and a stopped daemon. What a breaker
-blocks becomes a fact with both.
+Every no has a reason, and every no has an end, but for a person's pause, a stopped daemon and a training slot
+that somebody holds. What a breaker blocks becomes a fact with both.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ringrift.learning.facts import Blocked
 from ringrift.learning.rules import LearningRules
+from ringrift.learning.slot_holds import TRAININGS, slot_of
 from ringrift.learning.stages import PLANNED_BY, stop_of
 from ringrift.learning.state import CLOCK_TOLERANCE_S, ConfigState, StageFailures
 
@@ -39,6 +40,8 @@ def stage_gate(
         return Gate(False, f"paused: {paused}", paused=True)
     if (stopped := stopped_gate(state, *PLANNED_BY.get(stage, ()))) is not None:
         return stopped
+    if stage in TRAININGS and (hold := slot_of(state)) is not None:
+        return Gate(False, hold.reason)
     block = state.blocks.get(stage)
     if block is not None and block.holds(now_s):
         return Gate(False, block.reason, block.until_s)

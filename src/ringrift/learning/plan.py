@@ -24,6 +24,7 @@ from ringrift.learning.facts import (
     Rejected,
     Staged,
 )
+from ringrift.learning.fallback import data_wait, freshness_note
 from ringrift.learning.gates import Gate, stage_gate, stopped_gate
 from ringrift.learning.generator import decided_generator, who_plays
 from ringrift.learning.judging import plan_judgement
@@ -112,6 +113,8 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
         Archived(at_s=snapshot.now_s, model=digest, reason=reason)
         for digest, reason in not_needed(snapshot.state, snapshot.now_s)
     ]
+    if (fresh := freshness_note(snapshot.state, is_due=False, now_s=snapshot.now_s)) is not None:
+        made.decided.append(fresh)
     if (priced := _price(snapshot)) is not None:
         made.decided.append(priced)
     _leave_out_stopped(snapshot.state, made)
@@ -257,7 +260,10 @@ def _why_no_more_first_games(snapshot: Snapshot) -> str:
         return ""
     first_min = rules.bucket.rows_first_min
     if state.open_of("export", "train") or (
-        state.rows >= first_min and _steps(snapshot) > 0 and any(fit_shards(state))
+        state.rows >= first_min
+        and _steps(snapshot) > 0
+        and any(fit_shards(state))
+        and data_wait(state, now_s=snapshot.now_s) is None
     ):
         return "the first model is being made, and more games without a network teach little"
     # Rows that were checked and are not fit to learn from are no reason to wait.
@@ -274,10 +280,11 @@ def _why_no_games(snapshot: Snapshot) -> str:
     state, rules = snapshot.state, snapshot.rules
     if state.generator is None:
         return ""
-    waiting = state.bucket.available - _steps_ordered(state)
-    waiting += state.totals[f"rows {ShardState.UNCHECKED}"] * rules.bucket.steps_per_row
+    unchecked = state.totals[f"rows {ShardState.UNCHECKED}"] * rules.bucket.steps_per_row
+    waiting = state.bucket.available - _steps_ordered(state) + unchecked
     enough = CHUNKS_AHEAD * _chunk_steps(snapshot)
-    if waiting >= enough:
+    # A training that waits for newer games waits for these.
+    if waiting >= enough and (unchecked >= enough or data_wait(state, now_s=snapshot.now_s) is None):
         return (
             f"{waiting:,.0f} sample-steps wait to be trained, {enough:,.0f} are enough: "
             "more rows would grow old"
@@ -381,6 +388,11 @@ def _train(snapshot: Snapshot, made: ConfigPlan) -> None:
     left = _rows(unsampled_shards(state, rules)) * rules.bucket.steps_per_row
     if not files or left >= state.bucket.available / 2:
         made.say("train", "waits for the export of the newest games")
+        return
+    if (wait := data_wait(state, now_s=snapshot.now_s)) is not None:
+        made.say("train", wait.reason, until_s=wait.until_s)
+        if (note := freshness_note(state, is_due=True, now_s=snapshot.now_s)) is not None:
+            made.decided.append(note)
         return
     parent = training_parent(state, rules)
     is_first = parent is None and not state.models

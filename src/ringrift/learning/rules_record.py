@@ -16,7 +16,7 @@ from ringrift.learning.state import ConfigState
 
 CHANGES_SHOWN = 5
 # What follows from the same facts and rules. Decisions of another version of the plan are not made again.
-PLAN_VERSION = 8
+PLAN_VERSION = 9
 
 
 def rules_of(fact: AnyFact) -> LearningRules | None:

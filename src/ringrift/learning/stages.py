@@ -37,6 +37,7 @@ CURRICULUM_INTEGRATION = "curriculum_integration"
 GAUNTLET_FEEDBACK = "gauntlet_feedback"
 ARCHITECTURE_FEEDBACK = "architecture_feedback"
 PER_ORCHESTRATOR = "per_orchestrator"
+STALE_FALLBACK = "stale_fallback"
 
 # Stage: the daemons without any one of which it is not planned. Judging is no such stage: whatever was played
 # is decided on, also while no more is ordered.
@@ -78,6 +79,7 @@ LEVERS = frozenset(
         GAUNTLET_FEEDBACK,
         ARCHITECTURE_FEEDBACK,
         PER_ORCHESTRATOR,
+        STALE_FALLBACK,
     }
 )
 

@@ -1,7 +1,8 @@
 """Training under the names of the documents: slots, the coordinator, triggers, and the way back.
 
-Slots are for trainers of one's own; the loop orders its trainings itself. The plain functions may be called
-from any thread but not on an event loop; those named `async_` are for one.
+Slots are for trainers of one's own; the loop orders its trainings itself, and neither trains a config that
+the other is at. The plain functions may be called from any thread but not on an event loop; those named
+`async_` are for one.
 """
 
 from __future__ import annotations
@@ -121,16 +122,27 @@ def training_slot(
 
 
 def get_training_status() -> dict[str, Any]:
-    """Return the coordinator's status and the trainings that have a slot, in whichever process.
+    """Return the coordinator's status and who trains: who has a slot, and workers, in whichever process.
 
-    The slots are None where there is no store to look in.
+    Slots and workers are None where there is no store to look in.
     """
     coordinator = get_training_coordinator()
     slots: list[dict[str, str]] | None = None
+    by_workers: list[dict[str, str | None]] | None = None
     if coordinator.slots.can_be_read():
         running = run_blocking(coordinator.slots.running(), timeout_s=ANSWER_S)
+        trained = run_blocking(coordinator.slots.of_workers(), timeout_s=ANSWER_S)
         slots = [{"job_id": job.job_id, "config_key": job.config_key, "node": job.node} for job in running]
-    return {**coordinator.get_status(), "slots": slots, "slots_max": SLOTS_MAX}
+        by_workers = [
+            {"job_id": item.id, "config_key": config, "worker": item.holder}
+            for config, item in trained.items()
+        ]
+    return {
+        **coordinator.get_status(),
+        "slots": slots,
+        "by_workers": by_workers,
+        "slots_max": SLOTS_MAX,
+    }
 
 
 # --- for code on an event loop ------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The training coordinator: slots for whoever trains, and what is known of the trainings of the run.
 
 The loop orders its own trainings as work, one per config. A trainer outside of it asks for a slot here, so
-that the two never train the same config at once without knowing, and tells its end here.
+that the two never train the same config at once, and tells its end here.
 """
 
 from __future__ import annotations

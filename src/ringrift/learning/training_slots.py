@@ -1,8 +1,10 @@
-"""Who may train now: one training per config, and a few in all.
+"""Who may train now: one training per config, and a few in all, whether workers or others do it.
 
 A slot is two leases in the engine: one for the config and one of the numbered places. Their holder renews
-them; when it dies, both are free after the lease. The token of the config's lease goes with every write that
-the training makes, so a trainer that lost its slot cannot spoil what the next one does.
+them; when it dies, both are free after the lease. The config's is the lease under which the queue hands out
+no training of it, and nobody gets it while a worker has one: the loop and a trainer of one's own never train
+the same config at once. Its token goes with every write that the training makes, so a trainer that lost its
+slot cannot spoil what the next one does.
 """
 
 from __future__ import annotations
@@ -17,17 +19,23 @@ import msgspec
 import structlog
 
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder
-from ringrift.engine.opening import has_store, shared_kv
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder, lease_key
+from ringrift.engine.opening import get_engine, has_store
+from ringrift.engine.ports import Engine, KeyValue, WorkItem, WorkQueue
+from ringrift.engine.work_rules import WORK_LEASES, HeldWork, work_lease
 from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
+from ringrift.learning.slot_holds import SlotHold
 from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
 
 SLOTS_MAX = 8
 JOBS = "training/job/"
+PLACES = "training/slot/"
 RELEASE_S = 5.0
+TRAIN = "train"  # the kind of the loop's trainings in the queue
+CLAIMED_MAX = 10_000  # items that are looked through for trainings; there are no more workers
+WORKER_POLL_S = 1.0
 LEASE = LeaseConfig(lease_s=90.0, renew_s=10.0)
 
 
@@ -76,7 +84,7 @@ class TrainingSlots:
 
     def __init__(
         self,
-        get_kv: Callable[[], Awaitable[KeyValue]] | None = None,
+        open_engine: Callable[[], Awaitable[Engine]] | None = None,
         *,
         runtime: Runtime | None = None,
         slots_max: int = SLOTS_MAX,
@@ -85,7 +93,7 @@ class TrainingSlots:
         if slots_max < 1:
             raise ConfigError("at least one training must be possible")
         runtime = runtime or system_runtime()
-        self._get_kv, self._runtime = get_kv or shared_kv, runtime
+        self._open_engine, self._runtime = open_engine or get_engine, runtime
         self._slots_max, self._config = slots_max, config
         self._holder = f"{runtime.hostname}:{runtime.pid}:{runtime.new_id()}"
         self._held: dict[str, _Held] = {}
@@ -93,24 +101,30 @@ class TrainingSlots:
     async def request(
         self, config_key: str, *, model_version: str = "", wait_s: float = 0.0
     ) -> TrainingJob | Refused:
-        """Take a slot for *config_key*, waiting up to *wait_s* for its config to be free."""
+        """Take a slot for *config_key*, waiting up to *wait_s* for its config to be free.
+
+        Whoever waits while a worker trains it is next: no worker begins another training of it meanwhile.
+        """
         try:
             return await self._request(config_key, model_version=model_version, wait_s=wait_s)
         except Unavailable as error:
             return Refused(Refusal.LOCK_FAILED, str(error))
 
     async def _request(self, config_key: str, *, model_version: str, wait_s: float) -> TrainingJob | Refused:
-        kv = await self._get_kv()
+        engine = await self._open_engine()
+        kv, until_s = engine.kv, self._runtime.monotonic_s() + wait_s
         own = self._lease(kv, config_lease(config_key))
         try:
             token = await own.acquire(wait_s=wait_s)
-        except Conflict as error:
-            return Refused(Refusal.ALREADY_RUNNING, f"{config_key} is being trained: {error}")
-        place = await self._free_place(kv)
+            item = await self._wait_for_worker(engine.queue, own, config_key, until_s=until_s)
+        except Conflict:
+            hold = (await held_slots(kv)).get(config_key)
+            why = "another took the slot" if hold is None else hold.reason
+            return Refused(Refusal.ALREADY_RUNNING, f"{config_key} is being trained: {why}")
+        place = None if item is not None else await self._free_place(engine)
         if place is None:
             await own.release()
-            text = f"{self._slots_max} trainings run, which is the most that may"
-            return Refused(Refusal.MAX_CONCURRENT_REACHED, text)
+            return self._no_place() if item is None else _by_worker(config_key, item)
         job = TrainingJob(
             # The token sets two trainings of one second apart.
             job_id=f"{config_key}_{int(self._runtime.now_s())}_{self._runtime.pid}_{token}",
@@ -138,7 +152,7 @@ class TrainingSlots:
             keeper.cancel()
         await asyncio.wait(held.keepers, timeout=RELEASE_S)
         async with asyncio.timeout(RELEASE_S):
-            kv = await self._get_kv()
+            kv = (await self._open_engine()).kv
             if held.leases[0].held:
                 await kv.delete(JOBS + quote(held.job.config_key, safe=""))
             for lease in held.leases:
@@ -153,7 +167,7 @@ class TrainingSlots:
         if held.leases[0].token != held.job.token:
             raise LeaseLost(job_id, token=held.job.token, reason="another training has the config")
         held.job = msgspec.structs.replace(held.job, epochs=epochs, best_val_loss=best_val_loss)
-        await self._write(await self._get_kv(), held.job)
+        await self._write((await self._open_engine()).kv, held.job)
 
     def holds(self, job_id: str) -> bool:
         """Whether it is safe to go on with the training. May be asked from any thread."""
@@ -162,11 +176,11 @@ class TrainingSlots:
 
     def can_be_read(self) -> bool:
         """Whether there is a store; looking must not make one."""
-        return self._get_kv is not shared_kv or has_store()
+        return self._open_engine is not get_engine or has_store()
 
     async def running(self) -> list[TrainingJob]:
         """Return the trainings that have a slot, in whichever process."""
-        kv = await self._get_kv()
+        kv = (await self._open_engine()).kv
         found = []
         for entry in await kv.entries(JOBS):
             job = decode_entry(entry, TrainingJob)
@@ -176,28 +190,61 @@ class TrainingSlots:
                 found.append(job)
         return found
 
+    async def of_workers(self) -> dict[str, WorkItem]:
+        """Return the trainings of the loop that workers have, by config."""
+        return await trainings_of_workers((await self._open_engine()).queue)
+
     async def can_train(self, config_key: str) -> Refused | None:
         """Return why there would be no slot now; None if there is one."""
         try:
-            running = await self.running()
+            engine = await self._open_engine()
+            hold = (await held_slots(engine.kv)).get(config_key)
+            trained, places = await trainings_of_workers(engine.queue), await self._places(engine.kv)
         except Unavailable as error:
             return Refused(Refusal.LOCK_FAILED, str(error))
-        if any(job.config_key == config_key for job in running):
-            return Refused(Refusal.ALREADY_RUNNING, f"{config_key} is being trained")
-        if len(running) >= self._slots_max:
-            return Refused(Refusal.MAX_CONCURRENT_REACHED, f"{len(running)} trainings run")
-        return None
+        if hold is not None:
+            return Refused(Refusal.ALREADY_RUNNING, f"{config_key} is being trained: {hold.reason}")
+        if config_key in trained:
+            return _by_worker(config_key, trained[config_key])
+        return self._no_place() if len(trained) + places >= self._slots_max else None
 
     async def release_all(self) -> None:
         for job_id in tuple(self._held):
             await self.release(job_id)
 
-    async def _free_place(self, kv: KeyValue) -> NamedLease | None:
+    async def _wait_for_worker(
+        self, queue: WorkQueue, own: NamedLease, config_key: str, *, until_s: float
+    ) -> WorkItem | None:
+        """The training of the config that a worker still has at *until_s*; None if none has one.
+
+        While *own* is held the queue hands out no other.
+        """
+        while (item := (await trainings_of_workers(queue)).get(config_key)) is not None:
+            left_s = until_s - self._runtime.monotonic_s()
+            if left_s <= 0:
+                return item
+            await self._runtime.sleep(min(WORKER_POLL_S, left_s))
+            if own.left_s < self._config.lease_s / 2:
+                await own.renew()
+        return None
+
+    async def _free_place(self, engine: Engine) -> NamedLease | None:
+        """One of the places in all, of which trainings of workers take theirs, too."""
+        by_workers = len(await trainings_of_workers(engine.queue))
+        if by_workers + await self._places(engine.kv) >= self._slots_max:
+            return None
         for number in range(self._slots_max):
-            lease = self._lease(kv, f"training/slot/{number}")
+            lease = self._lease(engine.kv, f"{PLACES}{number}")
             if await lease.try_acquire():
                 return lease
         return None
+
+    async def _places(self, kv: KeyValue) -> int:
+        return len(await kv.entries(lease_key(PLACES)))
+
+    def _no_place(self) -> Refused:
+        text = f"{self._slots_max} trainings run, which is the most that may"
+        return Refused(Refusal.MAX_CONCURRENT_REACHED, text)
 
     async def _keep(self, job: TrainingJob, lease: NamedLease) -> None:
         try:
@@ -213,4 +260,34 @@ class TrainingSlots:
 
 
 def config_lease(config_key: str) -> str:
-    return f"training/config/{quote(config_key, safe='')}"
+    return work_lease(config_key, TRAIN)
+
+
+async def trainings_of_workers(queue: WorkQueue) -> dict[str, WorkItem]:
+    """The trainings of the loop that workers have now, by config."""
+    claimed = await queue.claimed(limit=CLAIMED_MAX)
+    return {item.group: item for item in claimed if item.kind == TRAIN and item.group}
+
+
+async def held_slots(kv: KeyValue) -> dict[str, SlotHold]:
+    """Who holds the slot of each config that somebody holds, in whichever process."""
+    leases = {entry.key: entry for entry in await kv.entries(WORK_LEASES)}
+    configs = {group for group, kind in HeldWork.by(leases).kinds if kind == TRAIN}
+    found = {}
+    for config in configs:
+        holder = await lease_holder(kv, config_lease(config))
+        told = await kv.get(JOBS + quote(config, safe=""))
+        job = None if told is None else decode_entry(told, TrainingJob)
+        if holder is None:
+            continue  # it was given back just now
+        if job is not None and job.holder == holder.holder:
+            who = f"process {job.pid} on {job.node}"
+            found[config] = SlotHold(holder=who, since_s=job.started_s, job_id=job.job_id)
+        else:
+            found[config] = SlotHold(holder=holder.holder)
+    return found
+
+
+def _by_worker(config_key: str, item: WorkItem) -> Refused:
+    text = f"{config_key} is being trained: the run's {item.id} is with worker {item.holder}"
+    return Refused(Refusal.ALREADY_RUNNING, text)

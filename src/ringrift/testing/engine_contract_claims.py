@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ringrift.engine.leases import lease_key
 from ringrift.engine.ports import Claim, Claimant, Completion, Engine, NewWork, WorkItem, WorkQueue, WorkState
-from ringrift.engine.work_rules import ALL_WORK, hold_key
+from ringrift.engine.work_rules import ALL_WORK, hold_key, work_lease
 from ringrift.errors import ConfigError, LeaseLost
 
 if TYPE_CHECKING:
@@ -94,6 +95,31 @@ class HoldingContract:
         assert await claim_one(engine.queue) is None
         await bench.pass_time(51)
         assert (await must_claim(engine.queue)).id == "a"
+
+    async def test_work_that_somebody_does_under_a_lease_is_not_handed_out(self, bench: EngineBench) -> None:
+        engine, other = await bench.open(), await bench.open()
+        await add(engine.queue, id="ours", kind="train", group="odd/name", priority=9)
+        await add(engine.queue, id="of another kind", group="odd/name")
+        await add(engine.queue, id="of another group", kind="train", group="g")
+        await add(engine.queue, id="nobodys", kind="train")
+        await other.kv.create(lease_key(work_lease("odd/name", "train")), b"{}", ttl_s=50)
+        claims = await engine.queue.claim(ANY, lease_s=LEASE_S, limit=9)
+        assert [claim.id for claim in claims] == ["of another kind", "of another group", "nobodys"]
+        assert await claim_one(engine.queue) is None
+        await bench.pass_time(51)
+        assert (await must_claim(engine.queue)).id == "ours"
+
+    async def test_who_waits_is_woken_when_such_a_lease_is_given_back(self, bench: EngineBench) -> None:
+        worker, person = await bench.open(), await bench.open()
+        key = lease_key(work_lease("g", "train"))
+        await person.kv.create(key, b"{}", ttl_s=600)
+        await add(person.queue, id="a", kind="train", group="g")
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            waiting = group.create_task(worker.queue.claim(ANY, lease_s=LEASE_S, wait_s=600))
+            await bench.settle()
+            assert not waiting.done()
+            await person.kv.delete(key)
+        assert [claim.id for claim in waiting.result()] == ["a"]
 
     @pytest.mark.parametrize("group", ["odd/name %2F", "é 🙂", "a*"])
     async def test_a_group_may_have_any_name(self, bench: EngineBench, group: str) -> None:

@@ -13,6 +13,7 @@ from ringrift.daemons.types import DaemonType
 from ringrift.data.integrity import CleanupRules
 from ringrift.data.replication_plan import ReplicationRules
 from ringrift.data.sync.config import AutoSyncConfig
+from ringrift.learning.fallback import TIERS_S
 from ringrift.learning.feedback_architecture import WEIGHT_MIN
 from ringrift.learning.feedback_gauntlet import COOLDOWN_S as GAUNTLET_COOLDOWN_S
 from ringrift.learning.promotion_daemons import COOLDOWN_S
@@ -36,6 +37,7 @@ NUMBERS = {
     DaemonType.HEALTH_SERVER: [f"port {Settings().health_port}"],
     DaemonType.MAINTENANCE: [f"{VACUUM_BYTES_MAX >> 20} MB"],
     DaemonType.REPLICATION_REPAIR: [f"{ReplicationRules().cooldown_s:.0f} s"],
+    DaemonType.STALE_FALLBACK: [f"{TIERS_S[0]:.0f} s"],
     DaemonType.SYNC_PUSH: [
         f"{AutoSyncConfig().push_percent:.0f} %",
         f"{AutoSyncConfig().push_urgent_percent:.0f} %",

@@ -7,6 +7,7 @@ from learning_story import RULES, Story
 
 from ringrift.learning.bottleneck import RECENT_S, bottleneck, idle_slots
 from ringrift.learning.facts import Rejected
+from ringrift.learning.slot_holds import SlotHold, slot_note
 from ringrift.learning.stages import stages_note
 from ringrift.learning.state import EndedJob
 from ringrift.work.stages import StopReason
@@ -183,3 +184,10 @@ def test_a_stopped_daemon_is_named_before_everything_that_follows_from_it():
     inputs = {"feedback_loop": StopReason("not started")}
     story.write(stages_note(story.state, inputs, at_s=story.now_s))
     assert bottleneck(story.state, RULES, now_s=story.now_s).cause != "stages", "learning goes on without it"
+
+
+def test_a_training_of_somebody_else_is_named():
+    story = learned()
+    story.write(slot_note(story.state, SlotHold(holder="process 7 on n2"), at_s=story.now_s))
+    assert cause(story)[0] == "stages"
+    assert "process 7 on n2 holds the training slot (since " in cause(story)[1]

@@ -13,6 +13,7 @@ from ringrift.learning.doctor_storage import file_findings
 from ringrift.learning.facts import Noted
 from ringrift.learning.judging import open_candidates
 from ringrift.learning.orders import selfplay_order, validate_order
+from ringrift.learning.slot_holds import SlotHold, slot_note
 from ringrift.learning.window import BucketRules
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
@@ -260,6 +261,24 @@ def test_a_stage_that_fails_and_fails_is_found_with_its_error():
         story.fail(story.issue("train", validate_order(story.state, [])), "out of memory")
     assert ("breakers", Level.PROBLEM) in found(story)
     assert "out of memory" in examine([story.state], ward(story))[0].text
+
+
+def test_trainings_that_wait_for_the_holder_of_a_slot_do_not_starve():
+    story = a_run()
+    story.play(rows=20_000)
+    story.check()
+    story.export()
+    later = {"now_s": story.now_s + 1800, "started_s": 0.0}
+    assert ("starving", Level.WARNING) in found(story, **later)
+    hold = SlotHold(holder="process 7 on n2", since_s=story.now_s, job_id="square8_2p_1")
+    story.write(slot_note(story.state, hold, at_s=story.now_s))
+    checks = ("starving", "training_slot")
+    trained = [each for each in examine([story.state], ward(story, **later)) if each.check in checks]
+    trained = [each for each in trained if "train" in each.text]
+    assert [(each.check, each.level) for each in trained] == [("training_slot", Level.NOTICE)]
+    assert "process 7 on n2 holds the training slot for square8_2p_1 (since " in trained[0].text
+    story.write(slot_note(story.state, None, at_s=story.now_s))
+    assert ("training_slot", Level.NOTICE) not in found(story, **later)
 
 
 def test_ordered_work_that_nobody_takes_is_found_unless_it_is_under_way_or_paused():

@@ -8,9 +8,13 @@ from learning_story import RULES, Story
 from ringrift.learning.facts import Promoted, Recalled, RolledBack
 from ringrift.learning.fallback import fallback_tier, good_model, good_samples
 from ringrift.learning.fallback_watch import StaleFallbackDaemon
+from ringrift.learning.plan import plan
 from ringrift.learning.signals_source import Situations
+from ringrift.learning.snapshot import Snapshot
+from ringrift.learning.stages import stages_note
 from ringrift.learning.training_triggers import TrainingTriggerDaemon
 from ringrift.learning.trends_curves import RatingCurves
+from ringrift.work.stages import StopReason
 
 
 def three_champions() -> tuple[Story, list[str]]:
@@ -67,6 +71,88 @@ def test_older_samples_are_used_when_the_newest_are_missing_or_hold_recalled_gam
 )
 def test_tiers(failures, waited_s, tier):
     assert fallback_tier(failures=failures, waited_s=waited_s) == tier
+
+
+def planned(story):
+    """What the plan says of training; what it decides on the way is written."""
+    while (made := plan(Snapshot(story.state, RULES, story.now_s))).decided:
+        for fact in made.decided:
+            story.write(fact)
+    return [each for each in made.explanations if each.stage == "train"][-1]
+
+
+def ready_to_train() -> Story:
+    story, _ = three_champions()
+    story.play(rows=8_000)
+    story.check()
+    story.export()
+    return story
+
+
+def stop_fallback(story: Story) -> None:
+    stopped = {"stale_fallback": StopReason("by anna", by_person=True)}
+    story.write(stages_note(story.state, stopped, at_s=story.now_s))
+
+
+def test_fresh_games_are_trained_on_at_once_however_few_there_are():
+    story = ready_to_train()
+    assert planned(story).will
+    assert story.state.newest_note("freshness") is None
+    few = Story()
+    few.play(games=3)
+    few.check()
+    few.export()
+    assert planned(few).will
+
+
+def test_a_training_waits_for_newer_games_and_goes_on_without_them_after_a_while():
+    story = ready_to_train()
+    story.now_s += 30 * 3600.0
+    said = planned(story)
+    assert not said.will
+    assert said.until_s == story.now_s + 900.0
+    assert "waits for newer games, played or brought by a sync: 0 games of the last 24 hours" in said.reason
+    assert "after 15 minutes it goes on with what is there" in said.reason
+    began_s, story.now_s = story.now_s, story.now_s + 899.0
+    assert planned(story).until_s == began_s + 900.0
+    story.now_s += 1.0
+    assert planned(story).will
+
+
+def test_while_stale_fallback_is_stopped_it_waits_until_there_are_newer_games():
+    story = ready_to_train()
+    story.now_s += 30 * 3600.0
+    stop_fallback(story)
+    assert not planned(story).will
+    story.now_s += 20 * 3600.0
+    said = planned(story)
+    assert (said.will, said.until_s) == (False, None)
+    assert "STALE_FALLBACK is stopped: by anna (since " in said.reason
+    story.play(games=49)
+    story.check()
+    story.export()
+    assert not planned(story).will  # too few of them
+    story.play(games=1)
+    story.check()
+    story.export()
+    assert planned(story).will
+    assert story.state.newest_note("freshness").details["stale"] is False
+
+
+def test_games_are_played_while_a_training_waits_for_them_however_many_rows_wait():
+    story = ready_to_train()
+    for _ in range(3):
+        story.play(rows=8_000)
+        story.check()
+        story.export()
+
+    def games():
+        said = plan(Snapshot(story.state, RULES, story.now_s)).explanations
+        return next(each for each in said if each.stage == "selfplay")
+
+    assert "more rows would grow old" in games().reason
+    story.now_s += 30 * 3600.0
+    assert games().will
 
 
 class OneRun:

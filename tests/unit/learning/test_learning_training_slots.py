@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from ringrift.engine.blocking import run_blocking
 from ringrift.engine.leases import LeaseConfig
 from ringrift.engine.memory import memory_engine
+from ringrift.engine.opening import get_engine_blocking
+from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import LeaseLost
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.training import (
@@ -34,13 +39,13 @@ def two_processes(slots_max=8):
     runtime = SimulatedRuntime()
     engine = memory_engine(runtime)
 
-    async def kv():
-        return engine.kv
+    async def opened():
+        return engine
 
     return (
         engine,
         runtime,
-        [TrainingSlots(kv, runtime=runtime, slots_max=slots_max, config=SHORT) for _ in "ab"],
+        [TrainingSlots(opened, runtime=runtime, slots_max=slots_max, config=SHORT) for _ in "ab"],
     )
 
 
@@ -104,6 +109,102 @@ def test_a_dead_trainers_slot_is_taken_over_and_the_dead_one_is_fenced_off():
         await engine.close()
 
     simulate(main())
+
+
+WORKER = Claimant(worker="w1")
+
+
+async def ordered(engine, config="hex8_2p", number=7):
+    """A training of the loop, as it stands in the queue."""
+    item = NewWork(id=f"{config}.train.{number:06d}", kind="train", payload={}, group=config)
+    return await engine.queue.add([item])
+
+
+def test_while_a_worker_trains_a_config_nobody_else_gets_its_slot():
+    async def main():
+        engine, _, (first, second) = two_processes()
+        await ordered(engine)
+        assert await first.can_train("hex8_2p") is None  # it is only ordered
+        (claim,) = await engine.queue.claim(WORKER, lease_s=30.0)
+        for slots in (first, second):
+            for refused in (await slots.can_train("hex8_2p"), await slots.request("hex8_2p")):
+                assert refused.reason is Refusal.ALREADY_RUNNING
+                assert "hex8_2p.train.000007 is with worker w1" in refused.message
+        assert await first.can_train("hex8_3p") is None
+        await engine.queue.complete(claim.id, token=claim.token)
+        assert isinstance(await second.request("hex8_2p"), TrainingJob)
+        await second.release_all()
+        await engine.close()
+
+    simulate(main())
+
+
+def test_no_worker_trains_beside_a_slot_and_it_goes_on_when_the_slot_is_given_back_or_runs_out():
+    async def main():
+        engine, _, (mine, _) = two_processes()
+        await ordered(engine)
+        job = await mine.request("hex8_2p")
+        assert await engine.queue.claim(WORKER, lease_s=30.0, wait_s=60.0) == []
+        assert mine.holds(job.job_id)
+        await mine.release(job.job_id)
+        (claim,) = await engine.queue.claim(WORKER, lease_s=30.0)
+        await engine.queue.release(claim.id, token=claim.token)
+        job = await mine.request("hex8_2p")
+        for keeper in mine._held[job.job_id].keepers:
+            keeper.cancel()  # the process hangs: nobody renews
+        assert [each.id for each in await engine.queue.claim(WORKER, lease_s=30.0, wait_s=60.0)] == [claim.id]
+        assert not mine.holds(job.job_id)
+        await engine.close()
+
+    simulate(main())
+
+
+def test_whoever_waits_for_a_worker_to_end_its_training_is_next():
+    async def main():
+        engine, runtime, (mine, _) = two_processes()
+        await ordered(engine)
+        (claim,) = await engine.queue.claim(WORKER, lease_s=60.0)
+        waiting = asyncio.ensure_future(mine.request("hex8_2p", wait_s=120.0))
+        await runtime.sleep(50.0)  # longer than the lease of the slot
+        await engine.queue.complete(claim.id, token=claim.token)
+        await ordered(engine, number=8)
+        assert await engine.queue.claim(WORKER, lease_s=30.0) == []
+        assert isinstance(await waiting, TrainingJob)
+        await mine.release_all()
+        await engine.close()
+
+    simulate(main())
+
+
+def test_trainings_of_workers_count_among_the_few_in_all():
+    async def main():
+        engine, _, (mine, other) = two_processes(slots_max=2)
+        await ordered(engine, "hex8_3p")
+        await engine.queue.claim(WORKER, lease_s=30.0)
+        assert isinstance(await mine.request("hex8_2p"), TrainingJob)
+        assert (await other.request("hex8_4p")).reason is Refusal.MAX_CONCURRENT_REACHED
+        assert (await other.can_train("hex8_4p")).reason is Refusal.MAX_CONCURRENT_REACHED
+        await mine.release_all()
+        await engine.close()
+
+    simulate(main())
+
+
+def test_the_documents_functions_know_what_workers_train():
+    engine = get_engine_blocking()
+    run_blocking(ordered(engine))
+    run_blocking(engine.queue.claim(WORKER, lease_s=30.0))
+    ok, why = can_train("hex8", 2)
+    assert not ok
+    assert (
+        why == "already_running: hex8_2p is being trained: the run's hex8_2p.train.000007 is with worker w1"
+    )
+    assert request_training_slot("hex8", 2) is None
+    with training_slot("hex8", 2) as job_id:
+        assert job_id is None
+    assert get_training_status()["by_workers"] == [
+        {"job_id": "hex8_2p.train.000007", "config_key": "hex8_2p", "worker": "w1"}
+    ]
 
 
 async def test_an_unhealthy_cluster_gives_no_slot_until_it_is_well_or_nobody_says_so_any_more():

@@ -12,9 +12,9 @@ from ringrift.engine.memory.events import EventState, MemoryEventLog
 from ringrift.engine.memory.handle import Handle
 from ringrift.engine.memory.kv import KvState, MemoryKeyValue
 from ringrift.engine.memory.queue import MemoryWorkQueue, QueueState
-from ringrift.engine.ports import Engine
+from ringrift.engine.ports import Engine, Entry
 from ringrift.engine.waiting import Topics
-from ringrift.engine.work_rules import HOLDS
+from ringrift.engine.work_rules import HOLDS, WORK_LEASES
 from ringrift.runtime import Runtime
 
 
@@ -41,9 +41,13 @@ def memory_engine(runtime: Runtime, store: MemoryStore | None = None) -> Engine:
         make_clock=lambda: _clock(runtime, store),
         entry=store.kv.live.get,
     )
+
+    def holds() -> list[Entry]:
+        return [*store.kv.under(HOLDS), *store.kv.under(WORK_LEASES)]
+
     return Engine(
         events=MemoryEventLog(handle, store.events),
-        queue=MemoryWorkQueue(handle, store.queue, holds=lambda: store.kv.under(HOLDS)),
+        queue=MemoryWorkQueue(handle, store.queue, holds=holds),
         kv=MemoryKeyValue(handle, store.kv),
         blobs=MemoryBlobs(handle, store.blobs),
         lifecycle=handle,

@@ -11,7 +11,7 @@ from ringrift.engine import arguments as check
 from ringrift.engine.memory.handle import Handle
 from ringrift.engine.ports import Change, ChangePage, Entry, WriteGuard
 from ringrift.engine.waiting import KV, QUEUE
-from ringrift.engine.work_rules import HOLDS
+from ringrift.engine.work_rules import changes_holds
 from ringrift.errors import AlreadyExists, RevisionMismatch
 
 
@@ -173,7 +173,7 @@ class MemoryKeyValue:
         state.changes.pop(key, None)  # a key's last change stands at the end
         state.changes[key] = Change(key=key, value=value, revision=state.revision)
         self._handle.changed(KV)
-        if key.startswith(HOLDS):
+        if changes_holds(key):
             self._handle.changed(QUEUE)  # a hold that ends lets work be claimed
         return state.revision
 

@@ -24,10 +24,9 @@ from ringrift.engine.ports import (
 )
 from ringrift.engine.waiting import ENDS, QUEUE
 from ringrift.engine.work_rules import (
-    ALL_WORK,
     ENDED,
     LEASE_RAN_OUT,
-    held_groups,
+    HeldWork,
     lost_because,
     no_such_item,
     not_dead,
@@ -60,10 +59,10 @@ class _Item:
     error: str | None = None
     end_number: int = 0  # its place among the ends; 0 while it has not ended
 
-    def fits(self, claimant: Claimant, now_s: float, held: frozenset[str]) -> bool:
+    def fits(self, claimant: Claimant, now_s: float, held: HeldWork) -> bool:
         return (
             self.state is WorkState.READY
-            and self.new.group not in held
+            and not held.holds(self.new.group, self.new.kind)
             and self.not_before_s <= now_s
             and (claimant.kinds is None or self.new.kind in claimant.kinds)
             and self.new.kind not in claimant.except_kinds
@@ -193,15 +192,15 @@ class MemoryWorkQueue:
 
         async def look() -> tuple[list[Claim] | None, float | None]:
             now_s = await self._enter()
-            held, next_end_s = self._held_groups(now_s)
-            claims = [] if ALL_WORK in held else self._claim(claimant, lease_s, limit, now_s, held)
+            held, next_end_s = self._held_work(now_s)
+            claims = self._claim(claimant, lease_s, limit, now_s, held)
             times_s = (self._next_due_s(now_s), next_end_s)
             return claims or None, min((each for each in times_s if each is not None), default=None)
 
         return await self._handle.wait(look, topic=QUEUE, timeout_s=wait_s) or []
 
     def _claim(
-        self, claimant: Claimant, lease_s: float, limit: int, now_s: float, held: frozenset[str]
+        self, claimant: Claimant, lease_s: float, limit: int, now_s: float, held: HeldWork
     ) -> list[Claim]:
         fitting = [item for item in self._state.unended.values() if item.fits(claimant, now_s, held)]
         fitting.sort(key=lambda item: (-item.new.priority, item.seq))
@@ -430,11 +429,11 @@ class MemoryWorkQueue:
         undone = {name for name in needs if name in items and items[name].state is not WorkState.DONE}
         return item.view(now_s, tuple(sorted(undone)))
 
-    def _held_groups(self, now_s: float) -> tuple[frozenset[str], float | None]:
+    def _held_work(self, now_s: float) -> tuple[HeldWork, float | None]:
         """What is not to be handed out, and when the first of it ends by itself."""
         alive = [entry for entry in self._holds() if entry.expires_s is None or entry.expires_s > now_s]
         ends_s = [entry.expires_s for entry in alive if entry.expires_s is not None]
-        return held_groups(entry.key for entry in alive), min(ends_s, default=None)
+        return HeldWork.by(entry.key for entry in alive), min(ends_s, default=None)
 
     def _in(self, state: WorkState) -> list[_Item]:
         """Those that have not ended and are in *state*."""

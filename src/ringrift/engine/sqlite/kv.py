@@ -19,7 +19,7 @@ from ringrift.engine.sqlite.checksums import EntryRow, check_entry, of_entry
 from ringrift.engine.sqlite.store import Query, Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import KV, QUEUE
-from ringrift.engine.work_rules import HOLDS
+from ringrift.engine.work_rules import changes_holds
 from ringrift.errors import AlreadyExists, RevisionMismatch
 
 _CHANGES_ROWS = 1_000
@@ -197,7 +197,7 @@ def _put(tx: Transaction, key: str, value: bytes | None, ttl_s: float | None) ->
     checksum = of_entry(key, revision, expires_s, value)
     tx.db.execute(sql.STORE, (key, revision, expires_s, tx.now_s, value, checksum))
     tx.changed.add(KV)
-    if key.startswith(HOLDS):
+    if changes_holds(key):
         tx.changed.add(QUEUE)  # a hold that ends lets work be claimed
     return int(revision)
 

@@ -24,11 +24,11 @@ from ringrift.engine.sqlite.queue_sql import STATE_OF, Code
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import ENDS, QUEUE
 from ringrift.engine.work_rules import (
-    ALL_WORK,
     HOLDS,
     LEASE_RAN_OUT,
     PAYLOAD_DAMAGED,
-    held_groups,
+    WORK_LEASES,
+    HeldWork,
     lost_because,
     no_such_item,
     not_dead,
@@ -120,26 +120,22 @@ def _unclaimed(blockers: int, not_before_s: float, now_s: float) -> tuple[Code, 
     return Code.READY, None
 
 
-class _Held(NamedTuple):
+def _held(db: sqlite3.Connection, now_s: float) -> tuple[HeldWork, float | None]:
     """What is not to be handed out, and when the first of it ends by itself."""
-
-    groups: frozenset[str]
-    next_end_s: float | None
-
-
-def _held(db: sqlite3.Connection, now_s: float) -> _Held:
-    rows = db.execute(sql.HELD, (HOLDS, HOLDS + LAST_CHARACTER, now_s)).fetchall()
+    rows: list[tuple[str, float | None]] = []
+    for prefix in (HOLDS, WORK_LEASES):
+        rows += db.execute(sql.HELD, (prefix, prefix + LAST_CHARACTER, now_s)).fetchall()
     ends_s = [end_s for _, end_s in rows if end_s is not None]
-    return _Held(held_groups(key for key, _ in rows), min(ends_s, default=None))
+    return HeldWork.by(key for key, _ in rows), min(ends_s, default=None)
 
 
 def find_ready(
-    db: sqlite3.Connection, lanes: LaneIndex, claimant: Claimant, limit: int, held: frozenset[str]
+    db: sqlite3.Connection, lanes: LaneIndex, claimant: Claimant, limit: int, held: HeldWork
 ) -> list[int]:
     """Return the sequence numbers of the best items for *claimant*: one index seek per lane."""
     found: list[tuple[int, int]] = []
     for lane in lanes.fitting(db, claimant):
-        if held and (ALL_WORK in held or lanes.group(lane) in held):
+        if held.holds(lanes.group(lane), lanes.kind(lane)):
             continue
         found += db.execute(sql.READY_IN_LANE, (lane, limit)).fetchall()
     return [seq for _, seq in heapq.nsmallest(limit, found)]
@@ -150,10 +146,10 @@ def claim(
 ) -> ClaimedRows | float | None:
     """Hand out items; with none, return when time alone may bring one."""
     end_due(tx)
-    held = _held(tx.db, tx.now_s)
-    picked = find_ready(tx.db, lanes, claimant, limit, held.groups)
+    held, hold_ends_s = _held(tx.db, tx.now_s)
+    picked = find_ready(tx.db, lanes, claimant, limit, held)
     if not picked:
-        times_s = (tx.db.execute(sql.NEXT_DUE).fetchone()[0], held.next_end_s)
+        times_s = (tx.db.execute(sql.NEXT_DUE).fetchone()[0], hold_ends_s)
         return min((time_s for time_s in times_s if time_s is not None), default=None)
     (token,) = tx.db.execute(sql.NEXT_TOKEN).fetchone()
     until_s = tx.now_s + lease_s
