@@ -123,7 +123,7 @@ async def test_a_claim_from_outside_is_refused_once_with_the_reason(run, router,
     newest, first = pipeline.get_stats()["refused_claims"]
     assert (first["event_type"], first["source"]) == ("SELFPLAY_COMPLETE", "a user")
     assert "names no file (db_path)" in first["reason"]
-    assert "/nowhere.npz is not taken in: no folder is named for it" in newest["reason"]
+    assert "/nowhere.npz is not read: RINGRIFT_INTAKE_FOLDERS names no folder" in newest["reason"]
     await close_engine()
 
 
