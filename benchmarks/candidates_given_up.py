@@ -14,7 +14,7 @@ import argparse
 import random
 from math import inf
 
-from ringrift.learning.promotion import PromotionRules
+from ringrift.learning.judging.promotion import PromotionRules
 from ringrift.statistics.sprt import expected_score
 
 JOB_GAMES, EVERY_GAMES, TOTAL_GAMES = 110, 15, 6000

@@ -9,10 +9,10 @@ import time
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.nodes import DataNode
-from ringrift.data.secret import data_secret
-from ringrift.data.server import create_data_server
 from ringrift.data.transfer.contract import Terms
-from ringrift.data.transfer.http import HttpTransport
+from ringrift.data.transfer.http.client import HttpTransport
+from ringrift.data.transfer.http.server import create_data_server
+from ringrift.data.transfer.http.wire import data_secret
 from ringrift.data.transfer.receiving import open_intake
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings

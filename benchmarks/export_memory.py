@@ -20,7 +20,7 @@ import numpy as np
 from benchmark import command
 from ringrift.games.registry import load_game
 from ringrift.jobs.shards.records import PlayedGame, SeatRecord, SoftPolicies, termination_of
-from ringrift.jobs.shards.writer import ShardWriter
+from ringrift.jobs.shards.storage import ShardWriter
 
 KEY = "connect_four_2p"
 GAMES = (2_000, 20_000)

@@ -72,7 +72,7 @@ def control_process_of_a_run(*, settle_s: float, watch_s: float) -> dict[str, fl
 
 def cpu_s_by_part(control: psutil.Process) -> dict[str, float]:
     """Processor seconds of the control process, its workers, and the hosts from which jobs are forked."""
-    workers = [each for each in control.children() if "ringrift.work.worker_main" in each.cmdline()]
+    workers = [each for each in control.children() if "ringrift.work.worker.main" in each.cmdline()]
     hosts = [
         each for worker in workers for each in worker.children() if "ringrift.jobs.host" in each.cmdline()
     ]

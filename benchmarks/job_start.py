@@ -25,8 +25,8 @@ from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine, NewWork, WorkState
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job_orders import JobOrder, JobReport, read_report
-from ringrift.work.worker_records import live_workers
+from ringrift.work.job.orders import JobOrder, JobReport, read_report
+from ringrift.work.worker.records import live_workers
 
 START_S_MAX = 1.5
 CONFIGS = ("connect_four_2p", "square8_2p")
@@ -52,7 +52,7 @@ def full_machine() -> Iterator[None]:
 @contextmanager
 def worker(folder: Path, environ: dict[str, str], way: str) -> Iterator[None]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "ringrift.work.worker_main", "--name", way, "--capabilities", way],
+        [sys.executable, "-m", "ringrift.work.worker.main", "--name", way, "--capabilities", way],
         env={**os.environ, **environ, "RINGRIFT_JOB_HOST_JOBS": WAYS[way]},
         cwd=folder,
         stderr=subprocess.DEVNULL,

@@ -19,15 +19,15 @@ import msgspec
 import benchmark
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine, NewWork
-from ringrift.learning.announcing import Silent
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted
-from ringrift.learning.ledger import Ledger, remember_config
-from ringrift.learning.rules import LearningRules
+from ringrift.learning.facts.facts import AnyFact, JobEnded, JobIssued, Promoted
+from ringrift.learning.facts.ledger import Ledger, remember_config
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
-from ringrift.work.worker_records import WorkerRecord, worker_key
+from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.worker.records import WorkerRecord, worker_key
 
 CONFIG = "square8_2p"
 GAMES_PER_SHARD, ROWS_PER_GAME, SHARDS_PER_CHECK, CHECKS_PER_MODEL = 64, 40, 64, 2

@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import random
 
-from ringrift.learning.promotion import PromotionRules
-from ringrift.learning.rules import LearningRules
+from ringrift.learning.judging.promotion import PromotionRules
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
-from ringrift.statistics.plackett_luce import place_chances
+from ringrift.statistics.ratings import place_chances
 from ringrift.statistics.sprt import Verdict
 
 GAPS = (-100, -50, -25, 0, 20, 35, 50, 80, 120, 200, 300)

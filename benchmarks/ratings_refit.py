@@ -14,11 +14,11 @@ import time
 from collections.abc import Awaitable
 
 import benchmark
-from ringrift.learning import ratings
-from ringrift.learning.ratings_refits import RatingRefits
-from ringrift.learning.records import Match
-from ringrift.learning.state import ConfigState
-from ringrift.learning.window import BucketRules
+from ringrift.learning.controller import RatingRefits
+from ringrift.learning.facts.records import Match
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.judging import ratings
 
 HELD_MS_MAX = 50.0
 BEAT_S = 0.001

@@ -20,10 +20,10 @@ import benchmark
 from planning_pass import CONFIG, fill_queue, write_history
 from ringrift.engine.opening import open_engine
 from ringrift.events.router import get_router
-from ringrift.learning.announcing import Silent
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.rules import LearningRules
-from ringrift.learning.status_writer import StatusWriter
+from ringrift.learning.loop import StatusWriter
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 

@@ -18,13 +18,12 @@ import torch
 from benchmark import command
 from ringrift.games.contract import Game
 from ringrift.games.ringrift.game import make_game
-from ringrift.jobs.training.batches_ahead import BatchesAhead
+from ringrift.jobs.training.epochs import BatchesAhead
 from ringrift.jobs.training.learner import Learner, LearnerConfig
-from ringrift.jobs.training.replay_window import ReplayWindow
+from ringrift.jobs.training.learning_loop import ReplayWindow
 from ringrift.jobs.training.rows import make_batch
 from ringrift.network.model import build
-from ringrift.search.contract import SearchConfig
-from ringrift.search.evaluators import UniformEvaluator
+from ringrift.search.contract import SearchConfig, UniformEvaluator
 from ringrift.search.selfplay import SelfplayConfig, play_games
 
 KEY, PRESET = "square8_2p", "medium"

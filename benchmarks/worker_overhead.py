@@ -25,8 +25,8 @@ from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine, NewWork, WorkState
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job_orders import JobOrder
-from ringrift.work.worker_records import live_workers
+from ringrift.work.job.orders import JobOrder
+from ringrift.work.worker.records import live_workers
 
 SHARE_MIN = 0.97
 CONFIG = "connect_four_2p"
@@ -80,7 +80,7 @@ async def measure(folder: Path, games: int, rounds: int) -> dict[str, Any]:
     environ = {"RINGRIFT_DATA_DIR": str(folder / "data")}
     engine = await open_engine(load_settings(environ).settings, SystemRuntime())
     worker = subprocess.Popen(
-        [sys.executable, "-m", "ringrift.work.worker_main", "--name", "bench"],
+        [sys.executable, "-m", "ringrift.work.worker.main", "--name", "bench"],
         env={**os.environ, **environ, "RINGRIFT_JOBS": '{"selfplay": {"nice": 0}}'},
         cwd=folder,
         stderr=subprocess.DEVNULL,

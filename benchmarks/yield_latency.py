@@ -22,8 +22,8 @@ from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job_orders import JobOrder, read_report
-from ringrift.work.worker_records import running_jobs
+from ringrift.work.job.orders import JobOrder, read_report
+from ringrift.work.worker.records import running_jobs
 
 START_S_MAX = 1.0
 CONFIG = "connect_four_2p"
@@ -100,7 +100,7 @@ async def measure(folder: Path, rounds: int) -> list[tuple[float, float]]:
     environ = {"RINGRIFT_DATA_DIR": str(folder / "data")}
     engine = await open_engine(load_settings(environ).settings, SystemRuntime())
     worker = subprocess.Popen(
-        [sys.executable, "-m", "ringrift.work.worker_main", "--name", "bench", "--slots", str(SLOTS)],
+        [sys.executable, "-m", "ringrift.work.worker.main", "--name", "bench", "--slots", str(SLOTS)],
         env={**os.environ, **environ},
         cwd=folder,
         stderr=subprocess.DEVNULL,

@@ -25,16 +25,14 @@ import msgspec
 from loop_under_test import Loop, hit
 from lost_machine import NODE, prepare_drive
 
-from ringrift.daemons.ledger import RestartRecord
-from ringrift.daemons.ledger_store import JsonLedger
-from ringrift.data.archive_objects import DriveObjects
+from ringrift.daemons.restarts import JsonLedger, RestartRecord
 from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.backup_index import ArchiveIndex, merged
-from ringrift.data.promise_store import PromiseStore
+from ringrift.data.backup.archive import ArchiveIndex, DriveObjects, merged
+from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.receiving import Intake, open_intake
 from ringrift.events.dead_letter_queue import DeadLetterQueue
-from ringrift.learning.high_water import mark_path, read_mark
+from ringrift.learning.facts.high_water import mark_path, read_mark
 from ringrift.runtime import system_runtime
 from ringrift.settings import load_settings
 

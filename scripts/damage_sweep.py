@@ -64,22 +64,21 @@ from damage_run import (
 from loop_under_test import CONFIG
 from structlog.testing import capture_logs
 
-from ringrift.bootstrap.run_options import RunOptions, set_run_options
 from ringrift.cli.main import app
-from ringrift.data.promise_store import PromiseStore
-from ringrift.data.secret import data_secret
-from ringrift.data.transfer.card_box import CardBox
+from ringrift.control.run_options import RunOptions, set_run_options
+from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.transfer.contract import CHUNK_BYTES
-from ringrift.data.transfer.receiving import open_intake
+from ringrift.data.transfer.http.wire import data_secret
+from ringrift.data.transfer.receiving import CardBox, open_intake
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import RingRiftError
-from ringrift.learning.announcing import Silent
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.facts import Promoted
-from ringrift.learning.high_water import check_not_lost
-from ringrift.learning.ledger import read_facts
-from ringrift.learning.rules import learning_rules
-from ringrift.learning.run_check import require_sound_database, require_whole_store
+from ringrift.learning.facts.facts import Promoted
+from ringrift.learning.facts.high_water import check_not_lost
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.store_check import require_sound_database, require_whole_store
+from ringrift.learning.plan.rules import learning_rules
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings, load_settings

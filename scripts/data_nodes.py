@@ -41,16 +41,16 @@ from click.testing import CliRunner
 from faulty_line import FaultyLine
 from ringrift.cli.main import app
 from ringrift.daemons import child_main
-from ringrift.data import promises
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.deletion import Deleter, DeletionRules
-from ringrift.data.integrity import IntegrityCheckDaemon, OrphanDetectionDaemon
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane, Holders, close_data_plane, open_data_plane
-from ringrift.data.promise_store import BEING_DELETED, DATABASE, PromiseStore
-from ringrift.data.promises import KeepAnswer, KeepRequest, KeptFile, Released, ReleaseRequest
-from ringrift.data.replication import ReplicationRepairDaemon, ReplicationRules
-from ringrift.data.transfer import ranking
+from ringrift.data.protection import promises
+from ringrift.data.protection.deletion import Deleter, DeletionRules
+from ringrift.data.protection.integrity import IntegrityCheckDaemon, OrphanDetectionDaemon
+from ringrift.data.protection.promise_store import BEING_DELETED, DATABASE, PromiseStore
+from ringrift.data.protection.promises import KeepAnswer, KeepRequest, KeptFile, Released, ReleaseRequest
+from ringrift.data.protection.replication import ReplicationRepairDaemon, ReplicationRules
+from ringrift.data.transfer import peers
 from ringrift.engine.opening import close_engine
 from ringrift.errors import RingRiftError
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -165,7 +165,7 @@ BUGS = (BELIEVES, LATER)
 def serve(beat_fd: str, bug: str) -> int:
     if bug == LATER:
         vars(promises)["PromiseStore"] = PromisesLater
-    return child_main.main([beat_fd, "ringrift.data.server:create_data_server"])
+    return child_main.main([beat_fd, "ringrift.data.transfer.http.server:create_data_server"])
 
 
 async def live_as_node(seed: int, bug: str) -> None:
@@ -173,7 +173,7 @@ async def live_as_node(seed: int, bug: str) -> None:
     plane, runtime, rng = await open_data_plane(), system_runtime(), random.Random(seed)
     if bug == BELIEVES:
         vars(plane)["_holders"] = BelievedReceipts(plane, plane.holders)
-    vars(ranking)["NODE_LIMIT"] = ranking.TRANSPORT_LIMITS["http"] = BreakerConfig(cooldown_s=BREAK_S)
+    vars(peers)["NODE_LIMIT"] = peers.TRANSPORT_LIMITS["http"] = BreakerConfig(cooldown_s=BREAK_S)
     router = UnifiedEventRouter(enable_cross_process_polling=False)
     rules = ReplicationRules(cooldown_s=1.0, repair_timeout_s=20.0, repairs_per_hour=1_000_000)
     daemons = [

@@ -39,8 +39,8 @@ from effort_world import (
     shares_over_time,
 )
 
-from ringrift.jobs.plotting import line_plot
-from ringrift.jobs.sealing import read_json, seal_json
+from ringrift.jobs.files import read_json, seal_json
+from ringrift.jobs.training.train import line_plot
 from ringrift.testing.simulation import simulate
 
 BOARDS = ("square8", "hex8", "square19", "hexagonal")

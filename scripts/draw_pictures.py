@@ -24,10 +24,10 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
+from ringrift.cli.command import use_data_folder
 from ringrift.cli.control import page_link
 from ringrift.cli.data_folder import ask_engine
-from ringrift.cli.options import use_data_folder
-from ringrift.cli.run_picture import draw_run, head_line
+from ringrift.cli.drawing import draw_run, head_line
 from ringrift.learning.run_status import RunStatus
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings

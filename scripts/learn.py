@@ -33,26 +33,25 @@ from solver_positions import moves_kept, read_positions
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
+from ringrift.jobs.files import read_json, seal_json
 from ringrift.jobs.frame import log_to_stderr
-from ringrift.jobs.plotting import line_plot
-from ringrift.jobs.samples.targets import Targets
-from ringrift.jobs.samples.window import PowerWindow
-from ringrift.jobs.sealing import read_json, seal_json
+from ringrift.jobs.samples.layout import Targets
+from ringrift.jobs.samples.plan import PowerWindow
 from ringrift.jobs.training.learner import LearnerConfig
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
-from ringrift.learning.rules import play_rules, target_rules
-from ringrift.learning.window import base_rows, growth_of
-from ringrift.network.card import ModelCard
+from ringrift.jobs.training.train import line_plot
+from ringrift.learning.facts.window import base_rows, growth_of
+from ringrift.learning.plan.rules import play_rules, target_rules
 from ringrift.network.evaluator import NetEvaluator, has_bfloat16
+from ringrift.network.metadata import ModelCard
 from ringrift.network.model import build
 from ringrift.network.storage import load_model, save_model
 from ringrift.players.contract import Player
 from ringrift.players.matches import MatchConfig, play_match
 from ringrift.players.search_player import SearchPlayer
-from ringrift.players.texts import parse_player
+from ringrift.players.specs import parse_player
 from ringrift.search.contract import SearchConfig
-from ringrift.search.schedules import Openings, PlayoutCaps, TemperatureSchedule
-from ringrift.search.selfplay import SelfplayConfig
+from ringrift.search.selfplay import Openings, PlayoutCaps, SelfplayConfig, TemperatureSchedule
 
 DEFAULT_SNAPSHOTS = (60, 120, 240, 480, 705, 1200, 1800, 2400, 3000, 3600, 5400, 7200, 10800, 14400)
 # Players that draw lots need no random opening to play different games.

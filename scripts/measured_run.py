@@ -21,15 +21,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from ringrift.cli.command import use_data_folder
 from ringrift.cli.data_folder import ask_engine
-from ringrift.cli.options import use_data_folder
 from ringrift.errors import RingRiftError
-from ringrift.jobs.sealing import file_sha256, seal_json
-from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted, Rejected
-from ringrift.learning.ledger import read_facts
-from ringrift.learning.records import Model, ShardState
-from ringrift.learning.state import ConfigState, fold
-from ringrift.learning.window import BucketRules
+from ringrift.jobs.files import file_sha256, seal_json
+from ringrift.learning.facts.facts import AnyFact, JobEnded, JobIssued, Promoted, Rejected
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.records import Model, ShardState
+from ringrift.learning.facts.state import ConfigState, fold
+from ringrift.learning.facts.window import BucketRules
 from ringrift.runtime import SystemRuntime
 
 LOOK_S, NOTE_S, LATEST_S, STOP_S_MAX, COPY_LOOKS_MAX = 1.0, 10.0, 120.0, 120.0, 60
@@ -105,7 +105,7 @@ class ProcessTimes:
                 continue
             if not words and (each.pid, each.begun) in self._own:  # it has ended
                 parts[each.pid] = self._own[each.pid, each.begun][0]
-            elif "ringrift.work.worker_main" in words:
+            elif "ringrift.work.worker.main" in words:
                 parts[each.pid] = "workers"
             elif "ringrift.jobs.host" in words and parts.get(each.parent) != "hosts":
                 parts[each.pid] = "hosts"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ringrift.jobs.plotting import line_plot
-from ringrift.jobs.sealing import seal_json
+from ringrift.jobs.files import seal_json
+from ringrift.jobs.training.train import line_plot
 
 PLAYING_AND_TRAINING = ("self-play", "training")
 NOTHING = "-"

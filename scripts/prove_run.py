@@ -29,8 +29,8 @@ from measured_run import measure
 from prove_report import write_report
 
 from ringrift.games.registry import load_game
-from ringrift.jobs.sealing import read_json, seal_json
-from ringrift.learning.window import RINGRIFT_BOARDS
+from ringrift.jobs.files import read_json, seal_json
+from ringrift.learning.facts.window import RINGRIFT_BOARDS
 
 LEARN = Path(__file__).with_name("learn.py")
 TOGETHER = "together"

@@ -5,9 +5,8 @@ from functools import partial
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.plane import DataPlane
-from ringrift.data.quarantine import set_damaged_aside
-from ringrift.data.transfer.assembling import assemble_holders, assemble_transfers
+from ringrift.data.plane import DataPlane, assemble_holders, assemble_transfers
+from ringrift.data.protection.records import set_damaged_aside
 from ringrift.engine.opening import open_engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import SystemRuntime

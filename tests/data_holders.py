@@ -3,8 +3,8 @@
 import asyncio
 import hashlib
 
-from ringrift.data.promise_store import FileLook, PromiseStore
-from ringrift.data.promises import Holder, KeepAnswer, KeptFile, Released
+from ringrift.data.protection.promise_store import FileLook, PromiseStore
+from ringrift.data.protection.promises import Holder, KeepAnswer, KeptFile, Released
 from ringrift.errors import Unavailable
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from data_transports import HERE, THERE, Store, TransportBench
 from held_port import HeldPort
 from ringrift.data.nodes import DataNode
-from ringrift.data.server import ADDRESS_FILE, data_server
-from ringrift.data.transfer.http import HttpTransport
+from ringrift.data.transfer.http.client import HttpTransport
+from ringrift.data.transfer.http.server import ADDRESS_FILE, data_server
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 
 SECRET = "the secret of the tests"
 START_S = 60.0
-ENTRY_POINT = "ringrift.data.server:create_data_server"
+ENTRY_POINT = "ringrift.data.transfer.http.server:create_data_server"
 
 
 @dataclass

@@ -6,18 +6,14 @@ from pathlib import Path
 
 import msgspec
 
-from ringrift.data.archive_format import MARKER, ArchiveCard, ArchiveMarker, ArchivePart
 from ringrift.data.artifacts import Artifact
+from ringrift.data.backup.archive import MARKER, ArchiveCard, ArchiveMarker, ArchivePart
 from ringrift.data.nodes import DataNode
-from ringrift.data.transfer.archives import archive_transports
-from ringrift.data.transfer.base64 import Base64Transport
+from ringrift.data.transfer.archive import archive_transports
 from ringrift.data.transfer.chunks import ChunkIndex
-from ringrift.data.transfer.landing import Landing
-from ringrift.data.transfer.programs import Programs, Scratch
-from ringrift.data.transfer.receiving import Intake
-from ringrift.data.transfer.rsync import RsyncTransport
-from ringrift.data.transfer.ssh import Ssh
-from ringrift.data.transfer.ssh_store import SshStores
+from ringrift.data.transfer.receiving import Intake, Landing
+from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores
+from ringrift.data.transfer.ssh_transports import Base64Transport, RsyncTransport
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.runtime import SystemRuntime
 

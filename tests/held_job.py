@@ -4,7 +4,6 @@ However fast the machine is, a test meets the job in the middle of its work; how
 Called as `held_job.py GATE STEPS KIND …` with the arguments of the kind.
 """
 
-import importlib
 import sys
 import time
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from ringrift.jobs.__main__ import one_thread_per_process
 from ringrift.jobs.frame import run_job
+from ringrift.jobs.kinds import job_main
 
 STEPS = 10  # fewer than the games at a time: of those that a process resumed, some are unfinished at its gate
 LOOK_S = 0.02
@@ -41,7 +41,8 @@ def held(run, gate, steps):
 
 def main(gate, steps, kind, *argv):
     one_thread_per_process()
-    spec = getattr(importlib.import_module(f"ringrift.jobs.{kind}"), kind.upper())
+    module = sys.modules[job_main(kind).__module__]
+    spec = getattr(module, kind.upper())
     return run_job(replace(spec, run=held(spec.run, Path(gate), int(steps))), argv)
 
 

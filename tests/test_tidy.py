@@ -29,10 +29,10 @@ HISTORY = re.compile(r"\b20[12]\d-\d\d|\b(Phase|Sprint|Session) \d|\b(TODO|FIXME
 CLOCKS = re.compile(r"\btime\.(time|monotonic|sleep|perf_counter)\(|datetime\.now\(|asyncio\.sleep\(")
 CLOCK_READERS = {"ringrift/clock.py", "ringrift/runtime.py", "ringrift/testing/simulation.py"}
 
-# A process that holds its data folder writes through the open folder: `ringrift.held_folder`. These rooms and
+# A process that holds its data folder writes through the open folder: `ringrift.files`. These rooms and
 # modules work elsewhere (a job's own folder, an archive, a file that a person named) or where no run is.
 BY_PATH = ("games", "search", "network", "players", "jobs", "testing", "cli", "events/catalog")
-BY_PATH += ("data/archive_objects.py", "data/run_restore.py", "data/transaction_files.py", "held_folder.py")
+BY_PATH += ("data/backup/archive.py", "data/backup/restore.py", "data/transactions.py")
 PATH_WRITES = {"write_bytes", "write_text", "mkdir", "unlink", "rmdir", "rename", "symlink_to", "hardlink_to"}
 OS_WRITES = {"replace", "rename", "link", "symlink", "remove", "unlink", "mkdir", "makedirs", "truncate"}
 

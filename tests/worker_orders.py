@@ -15,8 +15,8 @@ from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import NewWork
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job_folders import JobFolders
-from ringrift.work.job_orders import JobOrder
+from ringrift.work.job.folder import JobFolders
+from ringrift.work.job.orders import JobOrder
 
 WAIT_S = 200  # a busy machine plays slowly
 
@@ -34,7 +34,7 @@ class Bench:
         with log:
             worker = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "ringrift.work.worker_main", "--name", name),
+                    *(sys.executable, "-m", "ringrift.work.worker.main", "--name", name),
                     *("--slots", str(slots), "--lease-s", str(lease_s)),
                 ],
                 env={**os.environ, **settings_variables(self.folder), **environ},

@@ -30,46 +30,47 @@ class Alias:
 
 
 _ROUTER = ("ringrift.events.router",)
-_NAMES = ("ringrift.events.event_types", "ringrift.events.normalization", "ringrift.events.mappings")
+_NAMES = (
+    "ringrift.events.catalog.event_types",
+    "ringrift.events.catalog.names",
+    "ringrift.coordination.event_mappings",
+)
 _EVENTS = (
     *_ROUTER,
     *_NAMES,
-    "ringrift.events.stages",
-    "ringrift.events.validation",
-    "ringrift.events.emitters",
+    "ringrift.events.catalog.emitters",
 )
 _HANDLERS = ("ringrift.events.handlers",)
 _MANAGER = ("ringrift.daemons.manager",)
 _DAEMON_TYPES = ("ringrift.daemons.types",)
 _DAEMON_REGISTRY = (
     "ringrift.daemons.registry",
-    "ringrift.daemons.registry_checks",
-    "ringrift.daemons.graph",
     *_DAEMON_TYPES,
     "ringrift.status",
 )
-_CONTRACTS = ("ringrift.health.contracts", "ringrift.status")
-_HEALTH = ("ringrift.health.system", "ringrift.health.contracts", "ringrift.status")
-_BOOTSTRAP = ("ringrift.bootstrap",)
+_CONTRACTS = ("ringrift.coordination.contracts", "ringrift.status")
+_HEALTH = ("ringrift.coordination.system_health_monitor", *_CONTRACTS)
+_BOOTSTRAP = ("ringrift.coordination.coordination_bootstrap", "ringrift.coordination.wiring_audit")
 
 _COORDINATOR_REGISTRY = {
-    name: f"ringrift.bootstrap:{name}" for name in ("COORDINATOR_REGISTRY", "CoordinatorSpec", "InitPattern")
+    name: f"ringrift.coordination.coordination_bootstrap:{name}"
+    for name in ("COORDINATOR_REGISTRY", "CoordinatorSpec", "InitPattern")
 }
 _OLD_COORDINATOR = {
     "UnifiedEventCoordinator": "ringrift.events.router:UnifiedEventRouter",
     "get_event_coordinator": "ringrift.events.router:get_router",
 }
 _NODE_HEALTH = {"get_node_health": "node_health", "get_healthy_nodes": "node_health"}
-_BACKPRESSURE_LEVEL = {"BackpressureLevel": "ringrift.work.backpressure:BackpressureLevel"}
-_TASK_TYPE = {"TaskType": "ringrift.work.tasks:TaskType"}
+_BACKPRESSURE_LEVEL = {"BackpressureLevel": "ringrift.coordination.backpressure:BackpressureLevel"}
+_TASK_TYPE = {"TaskType": "ringrift.coordination.task_coordinator:TaskType"}
 _PACKAGE_EFFORT = {
     **_BACKPRESSURE_LEVEL,
     **_TASK_TYPE,
-    "check_backpressure": "ringrift.work.backpressure:check_backpressure",
-    "should_throttle_production": "ringrift.work.backpressure:should_throttle_production",
-    "QueueType": "ringrift.work.backpressure:QueueType",
-    "TaskCoordinator": "ringrift.work.tasks:TaskCoordinator",
-    "can_spawn": "ringrift.work.tasks:can_spawn",
+    "check_backpressure": "ringrift.coordination.backpressure:check_backpressure",
+    "should_throttle_production": "ringrift.coordination.backpressure:should_throttle_production",
+    "QueueType": "ringrift.coordination.backpressure:QueueType",
+    "TaskCoordinator": "ringrift.coordination.task_coordinator:TaskCoordinator",
+    "can_spawn": "ringrift.coordination.task_coordinator:can_spawn",
 }
 _PACKAGE_PLANNED = {
     "get_sync_recommendations": "game_sync",
@@ -95,25 +96,27 @@ _PRESENT: dict[str, Alias] = {
             "ringrift.events.tracing",
             "ringrift.events.dead_letters",
             *_HEALTH,
-            "ringrift.work.roles",
+            "ringrift.coordination.orchestrator_registry",
         ),
         names=_PACKAGE_EFFORT,
         planned=_PACKAGE_PLANNED,
     ),
     # what is said
     "event_router": Alias("event_bus", _EVENTS, names=_OLD_COORDINATOR),
-    "stage_events": Alias("event_bus", ("ringrift.events.stages", "ringrift.events.stage_bus")),
-    "cross_process_events": Alias("event_bus", ("ringrift.events.buses", *_ROUTER)),
-    "event_emitters": Alias("event_bus", ("ringrift.events.emitters",)),
+    "stage_events": Alias(
+        "event_bus", ("ringrift.coordination.event_mappings", "ringrift.coordination.event_buses")
+    ),
+    "cross_process_events": Alias("event_bus", ("ringrift.coordination.event_buses", *_ROUTER)),
+    "event_emitters": Alias("event_bus", ("ringrift.events.catalog.emitters",)),
     "event_mappings": Alias(
         "event_bus",
-        ("ringrift.events.mappings", "ringrift.events.event_types"),
+        ("ringrift.coordination.event_mappings", "ringrift.events.catalog.event_types"),
         names={
-            "StageEvent": "ringrift.events.stages:StageEvent",
-            "normalize_event_type": "ringrift.events.normalization:normalize_event_type",
+            "StageEvent": "ringrift.coordination.event_mappings:StageEvent",
+            "normalize_event_type": "ringrift.events.catalog.names:normalize_event_type",
         },
     ),
-    "event_normalization": Alias("event_bus", ("ringrift.events.normalization",)),
+    "event_normalization": Alias("event_bus", ("ringrift.events.catalog.names",)),
     "event_emission_mixin": Alias("event_handlers", _HANDLERS),
     "dead_letter_queue": Alias("event_bus", ("ringrift.events.dead_letters",)),
     "core_events": Alias("event_bus", _EVENTS),
@@ -127,7 +130,7 @@ _PRESENT: dict[str, Alias] = {
     "daemon_registry": Alias("supervisor", _DAEMON_REGISTRY),
     "daemon_factory": Alias("supervisor", _DAEMON_REGISTRY),
     "daemon_factory_implementations": Alias("supervisor", _DAEMON_REGISTRY),
-    "daemon_runners": Alias("supervisor", ("ringrift.daemons.runners", *_DAEMON_TYPES)),
+    "daemon_runners": Alias("supervisor", _DAEMON_TYPES),
     "daemon_adapters": Alias("supervisor", _DAEMON_REGISTRY),
     "daemon_lifecycle": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
     "daemon_metrics": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
@@ -150,49 +153,47 @@ _PRESENT: dict[str, Alias] = {
     # how it is
     "protocols": Alias("component_health", _CONTRACTS),
     "contracts": Alias("component_health", _CONTRACTS),
-    "health_check_helper": Alias("component_health", ("ringrift.health.checks",)),
+    "health_check_helper": Alias("component_health", ("ringrift.coordination.health_check_helper",)),
     "health_facade": Alias("component_health", _HEALTH, planned=_NODE_HEALTH),
     "unified_health_manager": Alias("component_health", (*_HEALTH, "ringrift.health.breakers")),
     "coordinator_base": Alias(
         "component_health",
-        ("ringrift.health.coordinators", *_CONTRACTS),
-        names={"SQLitePersistenceMixin": "ringrift.bootstrap.snapshots:PersistentState"},
+        ("ringrift.coordination.coordinator_base", *_CONTRACTS),
+        names={"SQLitePersistenceMixin": "ringrift.coordination.coordinator_persistence:PersistentState"},
     ),
     "base_orchestrator": Alias(
         "component_health",
-        ("ringrift.health.coordinators", *_CONTRACTS),
-        names={"BaseOrchestrator": "ringrift.health.coordinators:CoordinatorBase"},
+        ("ringrift.coordination.coordinator_base", *_CONTRACTS),
+        names={"BaseOrchestrator": "ringrift.coordination.coordinator_base:CoordinatorBase"},
     ),
-    "unified_registry": Alias("component_health", ("ringrift.health.coordinators", *_CONTRACTS)),
-    "utils": Alias("component_health", ("ringrift.health.history",)),
-    "sync_integrity": Alias(
-        "data_integrity", ("ringrift.data.integrity_checks", "ringrift.data.database_copies")
-    ),
-    "npz_validation": Alias("dataset_export", ("ringrift.data.dataset_checks",)),
+    "unified_registry": Alias("component_health", ("ringrift.coordination.coordinator_base", *_CONTRACTS)),
+    "utils": Alias("component_health", ("ringrift.coordination.utils",)),
+    "sync_integrity": Alias("data_integrity", ("ringrift.data.files",)),
+    "npz_validation": Alias("dataset_export", ("ringrift.data.manifest.file_facts",)),
     # how it begins and ends
     "coordination_bootstrap": Alias("bootstrap", _BOOTSTRAP),
     "integration_bridge": Alias(
-        "bootstrap", ("ringrift.bootstrap.subscriptions",), names=_COORDINATOR_REGISTRY
+        "bootstrap", ("ringrift.coordination.event_subscription_registry",), names=_COORDINATOR_REGISTRY
     ),
     "event_subscription_registry": Alias(
-        "bootstrap", ("ringrift.bootstrap.subscriptions",), names=_COORDINATOR_REGISTRY
+        "bootstrap", ("ringrift.coordination.event_subscription_registry",), names=_COORDINATOR_REGISTRY
     ),
-    "coordinator_config": Alias("bootstrap", ("ringrift.bootstrap.config",)),
-    "coordinator_dependencies": Alias("bootstrap", ("ringrift.bootstrap.plan",), names=_COORDINATOR_REGISTRY),
+    "coordinator_config": Alias("bootstrap", ("ringrift.coordination.coordinator_config",)),
+    "coordinator_dependencies": Alias(
+        "bootstrap", ("ringrift.coordination.coordinator_dependencies",), names=_COORDINATOR_REGISTRY
+    ),
     "coordinator_persistence": Alias("coordinator_persistence"),
     "singleton_mixin": Alias(
         "bootstrap",
-        ("ringrift.bootstrap.singletons",),
-        names={"ThreadSafeSingletonMixin": "ringrift.bootstrap.singletons:SingletonMixin"},
+        ("ringrift.coordination.singleton_mixin",),
+        names={"ThreadSafeSingletonMixin": "ringrift.coordination.singleton_mixin:SingletonMixin"},
     ),
-    "master_loop_guard": Alias(
-        "bootstrap", ("ringrift.bootstrap.master_loop", "ringrift.bootstrap.master_loop_guard")
-    ),
+    "master_loop_guard": Alias("bootstrap", ("ringrift.coordination.master_loop_guard",)),
     "orchestrator_registry": Alias("roles"),
     "work_queue": Alias(
         "engine",
         ("ringrift.engine.ports", "ringrift.engine.opening"),
-        names={"get_work_queue_status": "ringrift.work.tasks:get_work_queue_status"},
+        names={"get_work_queue_status": "ringrift.coordination.task_coordinator:get_work_queue_status"},
     ),
     "async_bridge_manager": Alias("engine", ("ringrift.engine.opening",)),
 }
@@ -293,7 +294,11 @@ _ARCHIVED = (
 
 _OTHER_PACKAGES: dict[str, Alias] = {
     "app.distributed": Alias("event_bus", _EVENTS, planned={"get_cluster_manifest": "data_catalog"}),
-    "app.distributed.data_events": Alias("event_bus", (*_EVENTS, "ringrift.events.data_bus")),
+    "app.distributed.data_events": Alias(
+        "event_bus",
+        (*_EVENTS, "ringrift.coordination.event_buses"),
+        names={"get_event_bus": "ringrift.coordination.event_buses:get_data_event_bus"},
+    ),
     "app.distributed.cluster_manifest": Alias("data_catalog"),
     "app.distributed.sync_coordinator": Alias("game_sync"),
     "app.distributed.sync_orchestrator": Alias("game_sync"),
@@ -305,8 +310,10 @@ _OTHER_PACKAGES: dict[str, Alias] = {
 _OLD_NAMES: dict[str, dict[str, str]] = {
     "base_handler": {"BaseEventHandler": "ringrift.events.handlers:HandlerBase"},
     "event_subscription_mixin": {"EventSubscriptionMixin": "ringrift.events.handlers:HandlerBase"},
-    "sync_safety": {"check_sqlite_integrity": "ringrift.data.integrity_checks:check_sqlite_integrity"},
-    "system_health_monitor": {"SystemHealthMonitor": "ringrift.health.system:SystemHealthMonitor"},
+    "sync_safety": {"check_sqlite_integrity": "ringrift.data.files:check_sqlite_integrity"},
+    "system_health_monitor": {
+        "SystemHealthMonitor": "ringrift.coordination.system_health_monitor:SystemHealthMonitor"
+    },
 }
 
 
@@ -317,12 +324,12 @@ _NAMES_ELSEWHERE: dict[str, dict[str, str]] = {
         "get_cluster_transport": "ringrift.data.plane:get_cluster_transport",
     },
     "sync_bandwidth": {
-        "BatchRsync": "ringrift.data.sync.batch:BatchRsync",
-        "BatchRsyncResult": "ringrift.data.sync.batch:BatchRsyncResult",
+        "BatchRsync": "ringrift.coordination.sync_bandwidth:BatchRsync",
+        "BatchRsyncResult": "ringrift.coordination.sync_bandwidth:BatchRsyncResult",
     },
-    "sync_bloom_filter": {"BloomFilter": "ringrift.data.transfer.bloom:BloomFilter"},
-    "sync_stall_handler": {"SyncStallHandler": "ringrift.data.transfer.stalls:SyncStallHandler"},
-    "sync_router": {"ScoredNode": "ringrift.data.sync.routing:ScoredNode"},
+    "sync_bloom_filter": {"BloomFilter": "ringrift.data.transfer.peers:BloomFilter"},
+    "sync_stall_handler": {"SyncStallHandler": "ringrift.data.transfer.peers:SyncStallHandler"},
+    "sync_router": {"ScoredNode": "ringrift.data.sync.plan:ScoredNode"},
 }
 
 

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ringrift.bootstrap import (
+    from ringrift.coordination.coordination_bootstrap import (
         COORDINATOR_REGISTRY,
         bootstrap_coordination,
         get_bootstrap_status,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         DaemonState,
         DaemonType,
     )
-    from ringrift.events.event_types import DataEventType
+    from ringrift.events.catalog.event_types import DataEventType
     from ringrift.events.handlers import HandlerBase
     from ringrift.events.router import (
         EventSource,
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
     from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 _HOMES: dict[str, str] = {
-    "COORDINATOR_REGISTRY": "ringrift.bootstrap",
-    "bootstrap_coordination": "ringrift.bootstrap",
-    "get_bootstrap_status": "ringrift.bootstrap",
-    "get_system_health": "ringrift.bootstrap",
-    "initialize_all_coordinators": "ringrift.bootstrap",
-    "shutdown_all_coordinators": "ringrift.bootstrap",
-    "shutdown_coordination": "ringrift.bootstrap",
-    "start_coordination": "ringrift.bootstrap",
+    "COORDINATOR_REGISTRY": "ringrift.coordination.coordination_bootstrap",
+    "bootstrap_coordination": "ringrift.coordination.coordination_bootstrap",
+    "get_bootstrap_status": "ringrift.coordination.coordination_bootstrap",
+    "get_system_health": "ringrift.coordination.coordination_bootstrap",
+    "initialize_all_coordinators": "ringrift.coordination.coordination_bootstrap",
+    "shutdown_all_coordinators": "ringrift.coordination.coordination_bootstrap",
+    "shutdown_coordination": "ringrift.coordination.coordination_bootstrap",
+    "start_coordination": "ringrift.coordination.coordination_bootstrap",
     "DaemonManager": "ringrift.daemons.manager",
     "get_daemon_manager": "ringrift.daemons.manager",
     "DaemonInfo": "ringrift.daemons.types",
     "DaemonManagerConfig": "ringrift.daemons.types",
     "DaemonState": "ringrift.daemons.types",
     "DaemonType": "ringrift.daemons.types",
-    "DataEventType": "ringrift.events.event_types",
+    "DataEventType": "ringrift.events.catalog.event_types",
     "HandlerBase": "ringrift.events.handlers",
     "EventSource": "ringrift.events.router",
     "RouterEvent": "ringrift.events.router",

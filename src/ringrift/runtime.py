@@ -16,20 +16,45 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol, TextIO, cast
+from typing import IO, Any, Protocol, TextIO, cast
 
 import structlog
 
 from ringrift import clock
 from ringrift.clock import ClockAnchor
-from ringrift.held_folder import open_file
-from ringrift.log_lines import prepare_line
+from ringrift.errors import Conflict, Corrupt, Unavailable
+from ringrift.files import full_disk, open_file
 from ringrift.process import process_scope
 from ringrift.redaction import hide_secrets
+
+# What becomes of a log line before it is written.
+#
+# A condition of the outside is told without a traceback: `Unavailable`, `Conflict` and `Corrupt` say what is
+# the matter, so where the program was when they came up helps nobody. A bug keeps its traceback.
+# What only says again that the disk is full is left out.
+
+
+log = structlog.get_logger()
+
+
+def log_full_disk() -> None:
+    """Let a full disk be said in the log of this process."""
+    full_disk().say = log.log
+
+
+def prepare_line(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor, to stand before the one that renders exceptions."""
+    if full_disk().leaves_out(line):
+        raise structlog.DropEvent
+    error = line.get("exc_info")
+    if isinstance(error, Conflict | Corrupt | Unavailable):
+        del line["exc_info"]
+        line.setdefault("error", str(error))
+    return line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ SHOWN_MAX = 200  # of a wrong value in an error
 # Who goes by a table, and so knows what may be in it. They stand above this module and are loaded only for a
 # table that is given: commands that answer at once stay quick.
 _TABLE_CHECKS: Mapping[str, str] = {
-    "learning": "ringrift.learning.rules:learning_rules",
+    "learning": "ringrift.learning.plan.rules:learning_rules",
     "nodes": "ringrift.data.nodes:check_node_table",
     "sync": "ringrift.data.sync.config:read_sync_config",
     "http_events": "ringrift.web.endpoints:events_by_http",

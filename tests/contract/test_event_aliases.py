@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.events.catalog import CATALOG
-from ringrift.events.event_types import DataEventType
-from ringrift.events.normalization import normalize_event_type, resolve_alias
-from ringrift.events.stages import StageEvent
+from ringrift.coordination.event_mappings import StageEvent
+from ringrift.events.catalog.event_types import DataEventType
+from ringrift.events.catalog.names import normalize_event_type, resolve_alias
+from ringrift.events.catalog.table import CATALOG
 
 DATA = Path(__file__).parents[1] / "data"
 EVENTS = list(csv.DictReader((DATA / "documented_events.csv").read_text().splitlines()))

@@ -8,10 +8,13 @@ import inspect
 
 import pytest
 
-from ringrift.bootstrap import bootstrap_coordination, shutdown_coordination
-from ringrift.bootstrap.coordination import get_initialiser
-from ringrift.bootstrap.initialiser import load_entry_point
-from ringrift.bootstrap.registry import COORDINATOR_REGISTRY, InitPattern
+from ringrift.coordination.coordination_bootstrap import (
+    bootstrap_coordination,
+    get_initialiser,
+    shutdown_coordination,
+)
+from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
+from ringrift.coordination.initializer import load_entry_point
 from ringrift.daemons.child_process import ProcessDaemon
 from ringrift.daemons.manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.registry import Isolation, product_registry

@@ -33,8 +33,8 @@ from app._hook import PlannedModule
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError, PayloadError
-from ringrift.learning.run_choice import RunChoice, write_run_choice
-from ringrift.learning.tuning_store import TuningStore
+from ringrift.learning.run_status import RunChoice, write_run_choice
+from ringrift.learning.tuning import TuningStore
 
 DOCUMENTS = Path(__file__).parents[1] / "data" / "documents"
 
@@ -260,6 +260,20 @@ CALLS = {
 ABOVE = ("emit_", "trigger_", "select_curriculum_config")
 
 
+# What moves data has tests of its own, in the machine and under the names of the documents.
+MOVING_DATA = (
+    "ringrift.data.",
+    "ringrift.resources.",
+    "ringrift.coordination.cluster_transport",
+    "ringrift.coordination.database_sync_manager",
+    "ringrift.coordination.delivery_ledger",
+    "ringrift.coordination.ephemeral_data_guard",
+    "ringrift.coordination.sync_",
+    "ringrift.coordination.transaction_isolation",
+    "ringrift.coordination.transfer_verification",
+)
+
+
 def named_functions():
     """Every function that the documents name, of what is built, but those that move data."""
     found = {}
@@ -269,9 +283,7 @@ def named_functions():
                 value = taken(row["module"], row["name"])
             except PlannedModule:
                 continue
-            moves_data = getattr(value, "__module__", "").startswith(
-                ("ringrift.data.", "ringrift.resources.")
-            )
+            moves_data = getattr(value, "__module__", "").startswith(MOVING_DATA)
             if callable(value) and not inspect.isclass(value) and not moves_data:
                 found[f"{row['module']}.{row['name']}"] = value
     return found

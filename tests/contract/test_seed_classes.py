@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.bootstrap.coordination import bootstrap_coordination, get_initialiser
+from ringrift.coordination.coordination_bootstrap import bootstrap_coordination, get_initialiser
 from ringrift.coordination.daemon_factory import get_daemon_factory
+from ringrift.coordination.duration_scheduler import BusyHours
+from ringrift.coordination.event_mappings import StageEvent
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, LeaseLost
-from ringrift.events.stages import StageEvent
-from ringrift.learning.pipeline_orchestrator import PipelineConfig
-from ringrift.work.durations import BusyHours
-from ringrift.work.queue_depths import QUEUE_LIMITS
-from ringrift.work.supply_rules import SupplyLimits
+from ringrift.learning.pipeline import PipelineConfig
+from ringrift.work.backpressure import QUEUE_LIMITS
+from ringrift.work.shares import SupplyLimits
 
 DOCUMENTS = Path(__file__).parents[1] / "data" / "documents"
 
@@ -387,6 +387,20 @@ GIVEN = {
 }
 
 
+# What moves data has tests of its own, in the machine and under the names of the documents.
+MOVING_DATA = (
+    "ringrift.data.",
+    "ringrift.resources.",
+    "ringrift.coordination.cluster_transport",
+    "ringrift.coordination.database_sync_manager",
+    "ringrift.coordination.delivery_ledger",
+    "ringrift.coordination.ephemeral_data_guard",
+    "ringrift.coordination.sync_",
+    "ringrift.coordination.transaction_isolation",
+    "ringrift.coordination.transfer_verification",
+)
+
+
 def named_classes():
     """Every class that the documents name, of what is built, but enums and those that move data."""
     found = {}
@@ -396,7 +410,7 @@ def named_classes():
                 kind = named(f"{row['module'].removeprefix('app.coordination.')}.{row['name']}")
             except ImportError:
                 continue
-            moves_data = getattr(kind, "__module__", "").startswith(("ringrift.data.", "ringrift.resources."))
+            moves_data = getattr(kind, "__module__", "").startswith(MOVING_DATA)
             if isinstance(kind, type) and not issubclass(kind, Enum) and not moves_data:
                 found[row["name"]] = kind
     return found

@@ -25,7 +25,7 @@ from ringrift.capabilities import capability
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine
-from ringrift.events.routed_event import EventSource, RouterEvent
+from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.router import get_router
 from ringrift.status import HealthCheckResult
 

@@ -7,9 +7,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from ringrift.data.transaction_log import TransactionLog
-from ringrift.data.transfer.durability import SyncWAL
-from ringrift.data.transfer.sync_mutex import SyncMutex
+from ringrift.coordination.sync_durability import SyncWAL
+from ringrift.data.sync.mutex import SyncMutex
+from ringrift.data.transactions import TransactionLog
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import LeaseLost
 

@@ -5,8 +5,8 @@ import json
 import signal
 import sys
 
+from ringrift.coordination.ephemeral_data_guard import wire_ephemeral_events
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.ephemeral import wire_ephemeral_events
 from ringrift.data.plane import open_data_plane
 from ringrift.engine.opening import close_engine
 from ringrift.events.router import get_router

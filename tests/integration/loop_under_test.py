@@ -23,13 +23,13 @@ import psutil
 from ringrift.engine.opening import open_engine
 from ringrift.engine.work_rules import ENDED
 from ringrift.jobs.host import ROOM_VARIABLE
-from ringrift.jobs.shards.reader import open_shard
-from ringrift.learning.ledger import prefix_of
-from ringrift.learning.rules import learning_rules
+from ringrift.jobs.shards.storage import open_shard
+from ringrift.learning.facts.ledger import prefix_of
+from ringrift.learning.plan.rules import learning_rules
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 from ringrift.testing.loop_audit import LoopAudit, damaged_blobs
-from ringrift.work.job_folders import JobFolders
+from ringrift.work.job.folder import JobFolders
 
 CONFIG = "connect_four_2p"
 LEASE_S = 4.0
@@ -163,7 +163,7 @@ def _role(process, environ):
         return "host"
     if "RINGRIFT_JOB_ITEM" in environ:
         return "job"
-    if "ringrift.work.worker_main" in words:
+    if "ringrift.work.worker.main" in words:
         return "worker"
     return "control" if "ringrift.cli" in words else "other"
 

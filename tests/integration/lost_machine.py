@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from loop_under_test import CONFIG, Loop, tiny_games, until
 
 from ringrift.engine.opening import open_engine
-from ringrift.learning.champions import read_champion
-from ringrift.learning.facts import JobEnded, Promoted
-from ringrift.learning.ledger import read_facts
-from ringrift.learning.rules import learning_rules
-from ringrift.learning.state import fold
+from ringrift.learning.facts.facts import JobEnded, Promoted
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.state import fold
+from ringrift.learning.models import read_champion
+from ringrift.learning.plan.rules import learning_rules
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 from ringrift.testing.loop_audit import LoopAudit, damaged_blobs

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from loop_under_test import Killer, watched_loop
 
-from ringrift.bootstrap.control_lease import control_holder
-from ringrift.cli.answers import EXIT_CONTROL_LOST, EXIT_WRONG_INPUT
+from ringrift.cli.command import EXIT_CONTROL_LOST, EXIT_WRONG_INPUT
+from ringrift.control.lease import control_holder
 from ringrift.errors import Unavailable
 
 

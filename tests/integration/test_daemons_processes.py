@@ -14,13 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ringrift.daemons.child_logs import LOG_BYTES_MAX
-from ringrift.daemons.child_process import (
-    ChildDied,
-    ChildHangs,
-    ProcessDaemon,
-    ProcessLimits,
-)
+from ringrift.daemons.child_process import LOG_BYTES_MAX, ChildDied, ChildHangs, ProcessDaemon, ProcessLimits
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType
 

@@ -10,25 +10,23 @@ from data_cluster import running_node
 from data_transports import ArchiveThere, Files, Prefixed
 from faulty_line import FaultyLine
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.backup import (
+from ringrift.data.backup.daemons import (
     ArchiveBackup,
-    archives,
-    create_archive_backup,
-    create_archive_import,
-    the_archive,
-)
-from ringrift.data.backup_daemons import (
     ArchiveImportDaemon,
     ConsolidationOfArchives,
     DriveBackupDaemon,
     NodeBackupDaemon,
     S3BackupDaemon,
+    archives,
+    create_archive_backup,
+    create_archive_import,
+    the_archive,
 )
-from ringrift.data.backup_plan import BackupRules
-from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Tombstone
+from ringrift.data.backup.service import BackupRules
 from ringrift.data.nodes import DataNode
+from ringrift.data.protection.records import DeletionRecords, GivenUp, GivingUp, Tombstone
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.event import RouterEvent
 from ringrift.runtime import SystemRuntime
 
 AT_ONCE = BackupRules(gather_s=0.0, retry_s=0.001, retry_s_max=0.001)

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
+from ringrift.coordination.sync_durability import SyncWAL
 from ringrift.data.artifacts import Artifact, Receipt
-from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.transaction_log import TransactionLog
+from ringrift.data.sync.mutex import SyncMutex
+from ringrift.data.transactions import TransactionLog
 from ringrift.data.transfer.contract import Moved
-from ringrift.data.transfer.durability import SyncWAL
-from ringrift.data.transfer.gates import GateLimits
+from ringrift.data.transfer.limits import GateLimits
 from ringrift.data.transfer.service import TransferConfig, TransferService
-from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.opening import close_engine, get_engine, memory_engine
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 

@@ -11,7 +11,7 @@ import pytest
 from data_http import DataServerProcess, http_transport
 from data_transports import HERE, THERE, Store
 from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.transfer.contract import Terms, TransferFailed
 from ringrift.engine.opening import open_engine
 from ringrift.runtime import SystemRuntime, system_runtime

@@ -13,18 +13,18 @@ import pytest
 from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
 from ringrift.data.artifacts import ArtifactKind, Receipt
-from ringrift.data.cataloguer import Cataloguer
-from ringrift.data.consolidation import ConsolidationDaemon, ConsolidationRules
-from ringrift.data.copies import DAY_S
-from ringrift.data.deletion import Deleter, DeletionRules, tombstone_rows
+from ringrift.data.manifest.catalog import Cataloguer
+from ringrift.data.manifest.store import DAY_S
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
-from ringrift.data.replication import ReplicationRepairDaemon
-from ringrift.data.scrubbing import scrub
-from ringrift.data.secret import SECRET_FILE
+from ringrift.data.protection.consolidation import ConsolidationDaemon, ConsolidationRules
+from ringrift.data.protection.deletion import Deleter, DeletionRules, tombstone_rows
+from ringrift.data.protection.inventory import scrub
+from ringrift.data.protection.replication import ReplicationRepairDaemon
+from ringrift.data.transfer.http.wire import SECRET_FILE
 from ringrift.engine.ports import WorkState
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.shards.storage import open_shard
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 from worker_orders import worker_bench

@@ -4,11 +4,11 @@ import asyncio
 
 from data_cluster import running_node
 from data_transports import Store
-from ringrift.data.archive_objects import DriveObjects
-from ringrift.data.deletion import Deleter, DeletionRules
+from ringrift.data.backup.archive import DriveObjects
 from ringrift.data.nodes import DataNode
-from ringrift.data.promise_store import PromiseStore
-from ringrift.data.retention import pin
+from ringrift.data.protection.deletion import Deleter, DeletionRules
+from ringrift.data.protection.promise_store import PromiseStore
+from ringrift.data.protection.retention import pin
 from ringrift.runtime import SystemRuntime
 
 OLD = DeletionRules(age_s_min=0.0)

@@ -21,24 +21,28 @@ from data_http import SECRET, DataServerProcess, http_transport
 from data_transports import HERE, THERE, Store, artifact
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.daemons.types import DaemonType
-from ringrift.data.secret import SECRET_FILE, data_secret
-from ringrift.data.server import ADDRESS_FILE, data_server
-from ringrift.data.server_http import STRANGER_S, DataHttpServer
 from ringrift.data.transfer.chunks import hash_of
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
-from ringrift.data.transfer.http_line import HttpLine, LineBroken, ServerTime
-from ringrift.data.transfer.messages import (
+from ringrift.data.transfer.http.connection import HttpLine, LineBroken, ServerTime
+from ringrift.data.transfer.http.server import ADDRESS_FILE, STRANGER_S, DataHttpServer, data_server
+from ringrift.data.transfer.http.wire import (
     CHUNKS_AT_ONCE,
+    SECRET_FILE,
     ChunkRange,
     Chunks,
     File,
     Files,
     Hello,
+    NotSigned,
+    OnceOnly,
     Positions,
+    Signer,
+    Words,
+    data_secret,
+    digest_of,
     encode,
 )
 from ringrift.data.transfer.receiving import Taken
-from ringrift.data.transfer.signing import NotSigned, OnceOnly, Signer, Words, digest_of
 from ringrift.errors import StorageFull, Unavailable
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings

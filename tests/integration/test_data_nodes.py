@@ -21,7 +21,7 @@ from data_http import SECRET, DataServerThread
 from held_port import HeldPort
 from ringrift.cli.main import app
 from ringrift.data.artifacts import Receipt
-from ringrift.data.copies import DAY_S
+from ringrift.data.manifest.store import DAY_S
 from ringrift.process import process_scope
 
 NAMES = ("a", "b", "c")

@@ -15,8 +15,8 @@ from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
 from data_servers import SlowLine
 from data_transports import Store, ssh_bench
-from ringrift.data.secret import SECRET_FILE
 from ringrift.data.transfer.contract import Terms, TransferFailed
+from ringrift.data.transfer.http.wire import SECRET_FILE
 from ringrift.data.transfer.service import TransferConfig
 from ringrift.runtime import SystemRuntime
 

@@ -12,10 +12,9 @@ import pytest
 
 from data_cluster import running_node
 from data_transports import Store, ssh_bench
-from ringrift.data.transfer.base64 import PART_FIRST, _Course
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
-from ringrift.data.transfer.programs import Programs, Scratch
-from ringrift.data.transfer.ssh import OVERLAY_AGAIN_S, Ssh, SshUnreachable
+from ringrift.data.transfer.ssh import OVERLAY_AGAIN_S, Programs, Scratch, Ssh, SshUnreachable
+from ringrift.data.transfer.ssh_transports import PART_FIRST, _Course
 from ringrift.errors import ConfigError, StorageFull
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import simulate

@@ -9,15 +9,15 @@ import pytest
 from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
 from data_transports import Store
-from ringrift.data.decisions import DecisionLog
-from ringrift.data.secret import SECRET_FILE
-from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncFacade
-from ringrift.data.sync.batch import BatchRsync
-from ringrift.data.sync.news import NewsDesk
+from ringrift.coordination.sync_bandwidth import BatchRsync
+from ringrift.coordination.sync_coordinator import AutoSyncConfig, AutoSyncDaemon, SyncFacade
+from ringrift.coordination.sync_durability import SyncWAL
+from ringrift.coordination.transfer_verification import TransferVerifier
+from ringrift.data.protection.records import DecisionLog
+from ringrift.data.sync.cluster_view import NewsDesk
+from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import CHUNK_BYTES
-from ringrift.data.transfer.durability import SyncWAL
-from ringrift.data.transfer.sync_mutex import SyncMutex
-from ringrift.data.transfer.verification import TransferVerifier
+from ringrift.data.transfer.http.wire import SECRET_FILE
 from ringrift.runtime import SystemRuntime
 
 CONFIG = AutoSyncConfig(games_min=1, disk_percent_max=100.0)  # the disk under the test must not matter
@@ -171,7 +171,7 @@ async def test_a_full_disk_while_a_damaged_file_is_set_aside_does_not_hide_how_t
     async with running_node("here", here_root, there.node(ssh_port=1)) as here:
         cards = [await here.make(content * 100, games=10) for content in (b"a sound game", b"a bad game")]
         Store(here_root, SystemRuntime()).damage(cards[1])
-        monkeypatch.setattr("ringrift.data.quarantine.move_damaged", no_room)
+        monkeypatch.setattr("ringrift.data.protection.records.move_damaged", no_room)
         moved = await here.plane.transfers.send("there", cards)
         assert [each.digest for each in moved.receipts] == [cards[0].digest]
         assert [digest for digest, _ in moved.failed] == [cards[1].digest]

@@ -13,8 +13,8 @@ from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
 from data_transports import Store
 from held_port import HeldPort
-from ringrift.data.secret import SECRET_FILE
-from ringrift.data.transfer.refusals import NodeUnreachable
+from ringrift.data.transfer.contract import NodeUnreachable
+from ringrift.data.transfer.http.wire import SECRET_FILE
 from ringrift.runtime import SystemRuntime
 
 

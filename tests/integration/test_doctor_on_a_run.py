@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from ringrift.cli.main import app
 from ringrift.engine.opening import close_engine, get_engine
-from ringrift.learning.doctor_findings import read_diagnoses
-from ringrift.learning.facts import JobEnded, JobIssued
-from ringrift.learning.ledger import Ledger, remember_config
-from ringrift.learning.rules import LearningRules
-from ringrift.learning.rules_record import rules_note
+from ringrift.learning.doctor.findings import read_diagnoses
+from ringrift.learning.facts.facts import JobEnded, JobIssued
+from ringrift.learning.facts.ledger import Ledger, remember_config
+from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.plan.snapshot import rules_note
 from ringrift.settings import get_settings
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 
 CONFIG = "connect_four_2p"
 RULES = LearningRules(hold_out=0.2)

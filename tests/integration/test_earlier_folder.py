@@ -14,8 +14,8 @@ import pytest
 from loop_under_test import CONFIG, Loop, until
 
 from ringrift.engine.opening import open_engine
-from ringrift.learning.facts import JobEnded, Promoted
-from ringrift.learning.ledger import read_facts
+from ringrift.learning.facts.facts import JobEnded, Promoted
+from ringrift.learning.facts.ledger import read_facts
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 

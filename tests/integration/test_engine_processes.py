@@ -25,7 +25,7 @@ from pathlib import Path
 from ringrift.engine.ports import Claimant, LogEvent, NewWork
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
-from ringrift.engine.sqlite.turnstile import Turnstile
+from ringrift.engine.sqlite.writer import Turnstile
 from ringrift.runtime import SystemRuntime
 folder = Path(sys.argv[1])
 config = SqliteConfig(database=folder / "engine" / "c.db", blob_dir=folder / "blobs", poll_s=30.0)

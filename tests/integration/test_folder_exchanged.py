@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from loop_under_test import Loop
 
-from ringrift.cli.answers import EXIT_CONTROL_LOST, EXIT_WRONG_INPUT
-from ringrift.learning.high_water import mark_path, read_mark
+from ringrift.cli.command import EXIT_CONTROL_LOST, EXIT_WRONG_INPUT
+from ringrift.learning.facts.high_water import mark_path, read_mark
 
 pytestmark = pytest.mark.timeout(400)
 WITHIN_S = 120.0

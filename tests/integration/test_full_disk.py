@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from loop_under_test import Killer, until, watched_loop
 
-from ringrift.cli.answers import EXIT_DISK_FULL
+from ringrift.cli.command import EXIT_DISK_FULL
 
 SIZE = "24m"
 

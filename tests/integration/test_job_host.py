@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from ringrift.engine.ports import WorkState
-from ringrift.jobs.shards.reader import open_shard
-from ringrift.work.orphans import end_processes_in
-from ringrift.work.worker_records import live_workers, running_jobs
+from ringrift.jobs.shards.storage import open_shard
+from ringrift.work.job.command import end_processes_in
+from ringrift.work.worker.records import live_workers, running_jobs
 from worker_orders import is_alive, use_command, worker_bench
 
 DONE, DEAD = WorkState.DONE, WorkState.DEAD
@@ -149,7 +149,7 @@ async def test_a_host_is_renewed_and_programs_of_users_are_started(tmp_path):
     async with worker_bench(tmp_path) as bench:
         worker = bench.start_worker(RINGRIFT_JOB_HOST_JOBS="2")
         foreign = await bench.until_state(await bench.order("tune", {}), DONE)
-        assert "worker_main" in foreign.result["fields"]["parent"]
+        assert "ringrift.work.worker.main" in foreign.result["fields"]["parent"]
         assert hosts_of(worker) == []
         await bench.until_state(await refused_check(bench), DONE)
         (first,) = hosts_of(worker)

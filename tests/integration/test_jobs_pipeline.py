@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from held_job import held_command
-from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.shards.storage import open_shard
 
 CONFIG = "connect_four_2p"
 WAIT_S = 240
@@ -147,7 +147,7 @@ def test_its_games_carry_its_hash(model, tmp_path):
 
 
 def test_the_command_passes_output_signals_and_codes_through(tmp_path):
-    program = "import sys; from ringrift.cli.job import run_through; sys.exit(run_through(sys.argv[1:]))"
+    program = "import sys; from ringrift.cli.programs import run_through; sys.exit(run_through(sys.argv[1:]))"
     argv = ["--config", CONFIG, "--games", "100000", "--simulations", "12", "--out", str(tmp_path)]
     jobs = [sys.executable, "-m", "ringrift.jobs"]
     process = subprocess.Popen(

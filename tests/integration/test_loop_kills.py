@@ -15,10 +15,10 @@ from loop_under_test import CONFIG, DEEDS, FAST, KINDS, Killer, Loop, until, wat
 
 from held_job import STEPS, held_command
 from ringrift.engine.ports import NewWork, WorkState
-from ringrift.jobs.shards.reader import open_shard
-from ringrift.learning.facts import AnyFact, JobEnded, JobIssued, Promoted
-from ringrift.learning.ledger import FIRST_HASH, Ledger, prefix_of, read_facts, sealed
-from ringrift.work.worker_records import running_jobs
+from ringrift.jobs.shards.storage import open_shard
+from ringrift.learning.facts.facts import AnyFact, JobEnded, JobIssued, Promoted
+from ringrift.learning.facts.ledger import FIRST_HASH, Ledger, prefix_of, read_facts, sealed
+from ringrift.work.worker.records import running_jobs
 
 KILLS = 3 * len(KINDS)
 SLOW_GAMES = {**FAST, "simulations": 64, "selfplay_games_first": 120, "selfplay_slots": 8}

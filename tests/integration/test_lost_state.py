@@ -11,7 +11,7 @@ import pytest
 from loop_under_test import CONFIG, Loop
 from test_earlier_folder import ARCHIVE, DEADLINE_S, FACTS
 
-from ringrift.learning.high_water import mark_path, read_mark
+from ringrift.learning.facts.high_water import mark_path, read_mark
 
 pytestmark = pytest.mark.timeout(400)
 DATA_COMMANDS = (("data", "ls"), ("data", "replicas"))

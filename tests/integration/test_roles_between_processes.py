@@ -14,7 +14,7 @@ from ringrift.engine.leases import LeaseConfig
 from ringrift.engine.opening import get_engine
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
-from ringrift.work.roles import (
+from ringrift.coordination.orchestrator_registry import (
     OrchestratorRole, OrchestratorRoles, acquire_orchestrator_role, orchestrator_role_token
 )
 

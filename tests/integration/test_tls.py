@@ -12,17 +12,17 @@ from click.testing import CliRunner
 
 from data_http import DataServerProcess, http_transport
 from data_transports import HERE, THERE, Store
-from ringrift import tls_certificate
 from ringrift.cli.main import app
 from ringrift.data.nodes import read_nodes
 from ringrift.data.transfer.contract import Terms, TransferFailed
-from ringrift.data.transfer.http_line import HttpLine, LineBroken, ServerTime
-from ringrift.data.transfer.signing import Signer
+from ringrift.data.transfer.http.connection import HttpLine, LineBroken, ServerTime
+from ringrift.data.transfer.http.wire import Signer
 from ringrift.errors import ConfigError
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.tls import CertificateFiles, certificate_files, key_fingerprint, parse_pin
+from ringrift.tls import certificate as tls_certificate
 from ringrift.web import server as web_server
 from ringrift.web.access import AccessKeys
 from ringrift.web.endpoints import Probes

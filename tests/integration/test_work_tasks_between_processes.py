@@ -8,9 +8,7 @@ import time
 
 import pytest
 
-from ringrift.engine.opening import close_engine
-from ringrift.events.router import get_router
-from ringrift.work.tasks import (
+from ringrift.coordination.task_coordinator import (
     TaskCoordinator,
     can_spawn,
     check_before_spawn,
@@ -20,10 +18,12 @@ from ringrift.work.tasks import (
     wire_task_events,
     wire_task_limits,
 )
+from ringrift.engine.opening import close_engine
+from ringrift.events.router import get_router
 
 PROGRAM = """
 import os, sys
-from ringrift.work.tasks import TaskCoordinator, TaskType, can_spawn
+from ringrift.coordination.task_coordinator import TaskCoordinator, TaskType, can_spawn
 coordinator = TaskCoordinator.get_instance()
 for line in sys.stdin:
     word, _, task_id = line.strip().partition(" ")

@@ -11,10 +11,10 @@ import pytest
 
 from held_job import STEPS, held_command
 from ringrift.engine.ports import NewWork, WorkState
-from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.shards.storage import open_shard
 from ringrift.learning.pauses import Pause, Pauses
-from ringrift.work.job_orders import JobOrder
-from ringrift.work.worker_records import live_workers, running_jobs
+from ringrift.work.job.orders import JobOrder
+from ringrift.work.worker.records import live_workers, running_jobs
 from worker_orders import is_alive, use_command, worker_bench
 
 DONE, DEAD, READY, CLAIMED = WorkState.DONE, WorkState.DEAD, WorkState.READY, WorkState.CLAIMED

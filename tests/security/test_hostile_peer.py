@@ -18,9 +18,8 @@ import pytest
 
 from data_http import SECRET, DataServerProcess
 from data_transports import THERE
-from ringrift.data.transfer.http_line import HttpLine, ServerTime
-from ringrift.data.transfer.messages import Files, Hello
-from ringrift.data.transfer.signing import Signer, Words, digest_of
+from ringrift.data.transfer.http.connection import HttpLine, ServerTime
+from ringrift.data.transfer.http.wire import Files, Hello, Signer, Words, digest_of
 from ringrift.runtime import SystemRuntime
 
 DEADLINE_S = 60.0

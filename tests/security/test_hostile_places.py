@@ -10,25 +10,25 @@ import msgspec
 import pytest
 
 from data_transports import Store, artifact
-from ringrift.data.archive_format import (
+from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.backup.archive import (
     CARD_BYTES_MAX,
     MARKER,
     ArchiveCard,
+    ArchiveIndex,
     ArchiveMarker,
     ArchivePart,
+    DriveObjects,
     card_key,
     encode,
 )
-from ringrift.data.archive_objects import DriveObjects
-from ringrift.data.artifacts import Artifact, Receipt
-from ringrift.data.backup_index import ArchiveIndex
 from ringrift.data.nodes import DataNode, read_nodes
-from ringrift.data.orphans import _sealed_files
-from ringrift.data.receive_main import read_request
+from ringrift.data.protection.integrity import _sealed_files
 from ringrift.data.transfer.contract import Terms
-from ringrift.data.transfer.landing import Landing
-from ringrift.data.transfer.rsync import _command
+from ringrift.data.transfer.receiver import read_request
+from ringrift.data.transfer.receiving import Landing
 from ringrift.data.transfer.ssh import SshLine
+from ringrift.data.transfer.ssh_transports import _command
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.foreign_files.paths import check_name, name_problem
 from ringrift.runtime import SystemRuntime
@@ -180,7 +180,7 @@ def test_links_in_the_import_folder_stay_there(tmp_path):
     ],
 )
 def test_the_receiver_answers_nonsense_with_a_refusal(tmp_path, request_text):
-    command = [sys.executable, "-m", "ringrift.data.receive_main", "give", f"--data-dir={tmp_path}"]
+    command = [sys.executable, "-m", "ringrift.data.transfer.receiver", "give", f"--data-dir={tmp_path}"]
     ended = subprocess.run(
         [*command, "--node=-a", "--peer=--help"],
         input=request_text,

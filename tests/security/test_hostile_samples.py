@@ -17,11 +17,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "jobs"))
 from jobs_samples import random_game, run, write_shard
 
-from ringrift.data.dataset_checks import check_dataset, quick_npz_check
+from ringrift.data.manifest.file_facts import check_dataset, quick_npz_check
 from ringrift.games.registry import load_game
-from ringrift.jobs.exit_codes import ExitCode
-from ringrift.jobs.export import EXPORT
-from ringrift.jobs.samples.npz_check import check_samples, quick_check
+from ringrift.jobs.kinds import ExitCode
+from ringrift.jobs.samples.export import EXPORT
+from ringrift.jobs.samples.npz_files import check_samples, quick_check
 
 GAME = "square8_2p"
 MEMORY_BYTES = 1 << 30
@@ -196,7 +196,7 @@ def test_all_of_them_in_little_memory(tmp_path):
     for name, (content, _) in FILES.items():
         (tmp_path / f"{name}.npz").write_bytes(content() if callable(content) else content)
     code = (
-        "import sys; from pathlib import Path; from ringrift.data.dataset_checks import check_dataset\n"
+        "import sys; from pathlib import Path; from ringrift.data.manifest.file_facts import check_dataset\n"
         "print([bool(check_dataset(path)) for path in sorted(Path(sys.argv[1]).glob('*.npz'))])"
     )
     ended = subprocess.run(

@@ -15,10 +15,10 @@ from hostile_shards import HOSTILE, HOSTILE_GAMES, changed
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "jobs"))
 from jobs_samples import CONFIG, random_game, write_shard
 
-from ringrift.data.file_facts import read_facts
-from ringrift.data.records_merge import RecordTable, merge_database
+from ringrift.data.manifest.file_facts import read_facts
+from ringrift.data.table_merge import RecordTable, merge_database
 from ringrift.errors import Corrupt
-from ringrift.jobs.shards.reader import BrokenGame, open_shard
+from ringrift.jobs.shards.storage import BrokenGame, open_shard
 
 MEMORY_BYTES = 3 << 30  # of addresses; numba's compiler takes about half of it
 RECORDS = RecordTable(table="models", key=("model_id",), age="updated_at")

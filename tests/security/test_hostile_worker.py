@@ -10,17 +10,17 @@ import os
 import pytest
 
 from ringrift.engine.ports import Claimant, WorkState
-from ringrift.learning.announcing import Silent
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.ledger import read_facts
-from ringrift.learning.records import ShardState
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.records import ShardState
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.replay import replay
-from ringrift.learning.rules import LearningRules
 from ringrift.machine_kind import machine_kind
 from ringrift.runtime import SystemRuntime
-from ringrift.work.job_folders import JobFolder
-from ringrift.work.job_orders import read_report
-from ringrift.work.worker_records import why_set_aside
+from ringrift.work.job.folder import JobFolder
+from ringrift.work.job.orders import read_report
+from ringrift.work.worker.records import why_set_aside
 from worker_orders import is_alive, use_command, worker_bench
 
 DONE, DEAD = WorkState.DONE, WorkState.DEAD
@@ -247,9 +247,9 @@ ALTERING = """
     from pathlib import Path
     import numpy as np
     from ringrift.games.registry import load_game
-    from ringrift.jobs.sealing import describe
-    from ringrift.jobs.shards.reader import open_shard
-    from ringrift.jobs.shards.writer import ShardWriter
+    from ringrift.jobs.files import describe
+    from ringrift.jobs.shards.storage import open_shard
+    from ringrift.jobs.shards.storage import ShardWriter
     params = sys.stdin.read()
     command = [sys.executable, "-m", "ringrift.jobs", "selfplay", "--params", "-"]
     played = subprocess.run(command, input=params, capture_output=True, text=True)

@@ -15,13 +15,13 @@ import msgspec
 from learning_world import GAMES_LEFT, LEASE_S, World, match_fields
 
 from ringrift.engine.ports import Claimant
-from ringrift.jobs.evaluate import GateParams
-from ringrift.learning.ledger import read_facts
-from ringrift.learning.rules import LearningRules
+from ringrift.jobs.evaluation.evaluate import GateParams
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
-from ringrift.work.job_orders import read_order
-from ringrift.work.scheduling_budget import board_and_players
-from ringrift.work.worker_records import WorkerRecord, own_capability, worker_key
+from ringrift.work.job.orders import read_order
+from ringrift.work.shares import board_and_players
+from ringrift.work.worker.records import WorkerRecord, own_capability, worker_key
 
 SLOTS_PER_WORKER = 16
 LOOK_S = 1.0  # between two looks of the loop, and of a worker at what waits

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.errors import Unavailable
 from ringrift.events.dead_letters import DeadLetterQueue
-from ringrift.events.delivery_notes import DeliveryNotes
-from ringrift.events.log_seat import Identity, LogSeat
-from ringrift.events.surroundings import Surroundings
-from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.positions import DeliveryNotes, Identity, LogSeat
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings
 from ringrift.testing.simulation import SimulatedRuntime
 

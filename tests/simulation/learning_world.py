@@ -10,18 +10,18 @@ import msgspec
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant
 from ringrift.errors import LeaseLost, Unavailable
-from ringrift.jobs.evaluate import GateParams
-from ringrift.learning.announcing import Silent
+from ringrift.jobs.evaluation.evaluate import GateParams
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.results_matches import participant
-from ringrift.learning.rules import LearningRules
-from ringrift.learning.window import BucketRules
+from ringrift.learning.facts.matches import participant
+from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
-from ringrift.statistics.plackett_luce import place_chances
+from ringrift.statistics.ratings import place_chances
 from ringrift.testing.simulation import SimulatedRuntime
-from ringrift.work.job_orders import JobArtifact, JobReport, read_order
-from ringrift.work.scheduling_budget import board_and_players
-from ringrift.work.worker_records import WorkerRecord, own_capability, why_set_aside, worker_key
+from ringrift.work.job.orders import JobArtifact, JobReport, read_order
+from ringrift.work.shares import board_and_players
+from ringrift.work.worker.records import WorkerRecord, own_capability, why_set_aside, worker_key
 
 LEASE_S = 30.0
 PLAN_S = 15.0

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from deletion_world import KEPT_S, DeletionWorld, HolderThatPromisesLater, holder_with
 
-from ringrift.data import deletion
-from ringrift.data.deletion import Deleter, DeletionVerdict
+from ringrift.data.protection import deletion
+from ringrift.data.protection.deletion import Deleter, DeletionVerdict
 from ringrift.testing.simulation import simulate
 
 LIVED_S = 2_000.0

@@ -5,12 +5,11 @@ import random
 import pytest
 from learning_world import World
 
-from ringrift.learning.facts import WorkerSetAside
-from ringrift.learning.ledger import read_facts
-from ringrift.learning.records import ShardState
+from ringrift.learning.facts.facts import WorkerSetAside
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.trust import SUSPICION_MAX, WorkerStanding, makers_of
 from ringrift.learning.replay import replay
-from ringrift.learning.trust import makers_of
-from ringrift.learning.worker_standing import SUSPICION_MAX, WorkerStanding
 from ringrift.testing.simulation import simulate
 
 CONFIG = "square8_2p"

@@ -5,7 +5,7 @@ import dataclasses
 from learning_world import World
 
 from ringrift.engine.ports import Claimant
-from ringrift.learning.announcing import Silent
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.testing.loop_audit import LoopAudit
 from ringrift.testing.simulation import simulate

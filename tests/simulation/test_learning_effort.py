@@ -8,11 +8,10 @@ import sys
 import pytest
 from effort_world import EffortWorld, Machine, measured
 
-from ringrift.learning.outlook import outlook
-from ringrift.learning.plan import plan_next_games
-from ringrift.learning.snapshot import ConfigPlan
-from ringrift.learning.state import fold
-from ringrift.learning.trends_curves import RatingCurves
+from ringrift.learning.facts.state import fold
+from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.plan import plan_next_games
+from ringrift.learning.plan.snapshot import ConfigPlan, outlook
 from ringrift.testing.simulation import simulate
 
 CONFIGS = ("square8_2p",)

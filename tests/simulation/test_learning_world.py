@@ -3,8 +3,8 @@
 import pytest
 from learning_world import World
 
-from ringrift.learning.records import ShardState
-from ringrift.learning.rules import CascadeRules, StudentRules
+from ringrift.learning.facts.records import ShardState
+from ringrift.learning.plan.rules import CascadeRules, StudentRules
 from ringrift.testing.simulation import simulate
 
 CONFIGS = ("square8_2p", "hex8_2p", "connect_four_2p")

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from learning_world import World
 
-from ringrift.learning.facts import JobIssued, Noted, Promoted
-from ringrift.learning.ledger import read_facts
+from ringrift.learning.facts.facts import JobIssued, Noted, Promoted
+from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.replay import moment, replay
 from ringrift.testing.simulation import simulate
 

@@ -17,17 +17,17 @@ from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.opening import shared_engine
 from ringrift.events.router import get_router
-from ringrift.learning import freshness_view
-from ringrift.learning.facts import GeneratorMoved, JobIssued, Noted, Promoted
-from ringrift.learning.ledger import read_facts
-from ringrift.learning.outlook import outlook
-from ringrift.learning.promotion import ROLLBACK
+from ringrift.learning.facts.facts import GeneratorMoved, JobIssued, Noted, Promoted
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.state import stage_of
+from ringrift.learning.judging.promotion import ROLLBACK
+from ringrift.learning.plan import training_data
+from ringrift.learning.plan.rules import CascadeRules, StudentRules
+from ringrift.learning.plan.snapshot import outlook
+from ringrift.learning.plan.stages import LEVERS
 from ringrift.learning.replay import replay
-from ringrift.learning.rules import CascadeRules, StudentRules
-from ringrift.learning.signals_source import get_open_run
-from ringrift.learning.stages import LEVERS
-from ringrift.learning.state import stage_of
-from ringrift.learning.tuning_runs import TOPIC as TUNED
+from ringrift.learning.situation import get_open_run
+from ringrift.learning.tuning import TOPIC as TUNED
 from ringrift.process import process_scope
 from ringrift.testing.simulation import simulate
 from ringrift.work.stages import StageMembers, get_stage_members, why_not_planning
@@ -318,7 +318,7 @@ def test_scores_of_games_count_only_while_quality_monitor_runs():
 
 
 def test_old_games_are_trained_on_only_while_stale_fallback_runs(monkeypatch):
-    monkeypatch.setattr(freshness_view, "FRESH_HOURS_MAX", 0.5)
+    monkeypatch.setattr(training_data, "FRESH_HOURS_MAX", 0.5)
 
     async def body(world):
         await world.periods(1.0)
@@ -345,7 +345,7 @@ def test_old_games_are_trained_on_only_while_stale_fallback_runs(monkeypatch):
 
 
 def test_games_that_are_played_anew_end_the_wait_of_a_training_for_them(monkeypatch):
-    monkeypatch.setattr(freshness_view, "FRESH_HOURS_MAX", 0.5)
+    monkeypatch.setattr(training_data, "FRESH_HOURS_MAX", 0.5)
 
     async def body(world):
         await world.periods(1.0)

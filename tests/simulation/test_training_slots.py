@@ -5,11 +5,11 @@ import asyncio
 from learning_world import World
 
 from ringrift.engine.ports import WorkState
-from ringrift.learning.facts import JobIssued, Noted
-from ringrift.learning.ledger import read_facts
+from ringrift.learning.facts.facts import JobIssued, Noted
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.state import stage_of
+from ringrift.learning.plan.rules import StudentRules
 from ringrift.learning.replay import replay
-from ringrift.learning.rules import StudentRules
-from ringrift.learning.state import stage_of
 from ringrift.learning.training_slots import TrainingJob, TrainingSlots, trainings_of_workers
 from ringrift.testing.simulation import simulate
 

@@ -10,41 +10,41 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringrift.bootstrap.master_loop import read_master_loop
-from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
-from ringrift.daemons.ledger_store import JsonLedger
-from ringrift.daemons.restarts import RestartRecord
-from ringrift.data.promise_store import DATABASE, PromiseStore
+from ringrift.coordination.curriculum_integration import export_curriculum_weights
+from ringrift.coordination.master_loop_guard import MasterLoopGuard, read_master_loop
+from ringrift.daemons.restarts import JsonLedger, RestartRecord
+from ringrift.data.protection.promise_store import DATABASE, PromiseStore
 from ringrift.engine.opening import memory_engine, open_engine
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.errors import AlreadyExists, Unavailable
-from ringrift.file_identity import HeldPath
-from ringrift.held_folder import (
+from ringrift.files import (
+    HeldPath,
     hold_folder,
     link_file,
     make_folders,
+    make_private_folder,
     open_file,
     remove_file,
     rename_file,
+    replace_file,
+    secret_in,
     write_file,
 )
-from ringrift.learning.curriculum_weights import export_curriculum_weights
-from ringrift.learning.high_water import mark_path, read_mark
-from ringrift.learning.run_check import MarkKeeper
-from ringrift.private_files import make_private_folder, replace_file, secret_in
+from ringrift.learning.facts.high_water import mark_path, read_mark
+from ringrift.learning.facts.store_check import MarkKeeper
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, write_address
 from ringrift.work.emergency import EmergencyPlaces, EmergencyStop
-from ringrift.work.job_folders import JobFolders, JobRecord
-from ringrift.work.worker_main import WRONG_INPUT
+from ringrift.work.job.folder import JobFolders, JobRecord
+from ringrift.work.worker.main import WRONG_INPUT
 
 KILLED_WRITER = """
 import os, sys
 from pathlib import Path
-from ringrift import private_files
-private_files.rename_file = lambda *_: os.kill(os.getpid(), 9)
-private_files.replace_file(Path(sys.argv[1]), b"half")
+from ringrift import files
+files.rename_file = lambda *_: os.kill(os.getpid(), 9)
+files.replace_file(Path(sys.argv[1]), b"half")
 """
 
 
@@ -191,7 +191,7 @@ def test_promises_are_not_written_into_the_record_of_another_run(held):
 def test_a_worker_does_not_begin_in_a_folder_that_was_put_in_the_place_of_its_own(data):
     identity = HeldPath.of(data).identity
     exchange(data)
-    command = [sys.executable, "-m", "ringrift.work.worker_main", "--name", "w", "--folder", identity]
+    command = [sys.executable, "-m", "ringrift.work.worker.main", "--name", "w", "--folder", identity]
     worker = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert worker.returncode == WRONG_INPUT
     assert "was exchanged for another one" in worker.stderr
@@ -289,7 +289,7 @@ def test_the_next_draft_of_a_writer_is_not_taken_for_the_last_one(tmp_path, monk
         fcntl.flock(descriptor, how)
 
     with monkeypatch.context() as patched:
-        patched.setattr("ringrift.private_files.fcntl", SimpleNamespace(**{**vars(fcntl), "flock": lock}))
+        patched.setattr("ringrift.files.fcntl", SimpleNamespace(**{**vars(fcntl), "flock": lock}))
         replace_file(path, b"of another writer")
     assert draft.read_bytes() == b"second"
 
@@ -317,7 +317,7 @@ def test_the_draft_of_a_living_writer_and_other_files_stay(tmp_path, monkeypatch
             assert draft.exists()
         rename_file(draft, target)
 
-    monkeypatch.setattr("ringrift.private_files.rename_file", rename)
+    monkeypatch.setattr("ringrift.files.rename_file", rename)
     replace_file(path, b"mine")
     assert path.read_bytes() == b"mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == [".high_water.json.note", "high_water.json"]

@@ -8,13 +8,7 @@ import pytest
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.opening import close_data_folder, open_engine
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.private_files import (
-    close_to_others,
-    make_private_folder,
-    open_private,
-    private_umask,
-    secret_in,
-)
+from ringrift.files import close_to_others, make_private_folder, open_private, private_umask, secret_in
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 

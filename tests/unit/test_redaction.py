@@ -8,7 +8,7 @@ import structlog
 
 from ringrift.cli.logs import log_to_file
 from ringrift.data.nodes import read_nodes
-from ringrift.data.secret import data_secret
+from ringrift.data.transfer.http.wire import data_secret
 from ringrift.errors import ConfigError
 from ringrift.redaction import without_secrets
 from ringrift.setting_kinds import Secret

@@ -14,7 +14,7 @@ from ringrift.capabilities import capability
 from ringrift.data.nodes import DataNode
 from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.errors import ConfigError
-from ringrift.learning.rules import LearningRules, learning_rules
+from ringrift.learning.plan.rules import LearningRules, learning_rules
 from ringrift.settings import JobSettings, Settings, Source, load_settings
 from source_tree import modules, parsed, text_of
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ringrift.cli.answers import plain_errors, print_json
-from ringrift.cli.options import as_json
-from ringrift.cli.terminal import console, print_table
+from ringrift.cli.command import as_json, plain_errors, print_json
+from ringrift.cli.format import console, print_table
 from ringrift.settings import LoadedSettings, Origin, Source, load_settings
 
 WIDE = 140

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 from typing import TypeVar
 
-from ringrift.bootstrap.master_loop import is_master_loop_running
-from ringrift.cli.options import has_run
+from ringrift.cli.command import has_run
+from ringrift.coordination.master_loop_guard import is_master_loop_running
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
-from ringrift.engine.ports import Engine
+from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.learning.high_water import check_not_lost
-from ringrift.learning.run_check import mark_outside_a_run
+from ringrift.learning.facts.high_water import check_not_lost
+from ringrift.learning.facts.ledger import known_configs as configs_with_facts
+from ringrift.learning.facts.store_check import mark_outside_a_run
+from ringrift.learning.run_status import read_run_choice
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 
@@ -65,3 +68,25 @@ async def opened_engine(
                 await mark_outside_a_run(engine.kv, system_runtime(), get_settings().data_dir)
     finally:
         await close_engine()
+
+
+# The configs of a data folder, and an answer for one that is not among them.
+
+
+async def configs_of(kv: KeyValue) -> tuple[str, ...]:
+    """Those that were ever learned here, and those that a run was asked for."""
+    chosen = await read_run_choice(kv)
+    asked = () if chosen is None else chosen.configs
+    return tuple(dict.fromkeys((*asked, *await configs_with_facts(kv))))
+
+
+async def require_config(kv: KeyValue, config: str) -> str:
+    """Return *config*; `ConfigError` that lists those there are if it is none of this folder."""
+    known = await configs_of(kv)
+    if config in known:
+        return config
+    if not known:
+        raise ConfigError(f"{config!r} is not learned here; this folder has no configs yet")
+    near = get_close_matches(config, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(f"{config!r} is not learned here; there are {', '.join(known)}{hint}")

@@ -11,10 +11,9 @@ from typing import BinaryIO, TextIO, cast
 import structlog
 
 from ringrift.errors import StorageReadOnly
-from ringrift.held_folder import make_folders, open_file, rename_file
-from ringrift.log_lines import prepare_line
+from ringrift.files import make_folders, open_file, rename_file
 from ringrift.redaction import hide_secrets
-from ringrift.runtime import LogStderr
+from ringrift.runtime import LogStderr, prepare_line
 
 LOG_BYTES_MAX = 10_000_000
 

@@ -14,20 +14,19 @@ import click
 import msgspec
 
 from ringrift import clock
-from ringrift.bootstrap.master_loop import MasterLoop, read_master_loop
-from ringrift.cli.answers import plain_errors, print_json
-from ringrift.cli.on_demand import load
-from ringrift.cli.options import as_json, has_run, on_data_folder
+from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
+from ringrift.cli.main import load
+from ringrift.coordination.master_loop_guard import MasterLoop, read_master_loop
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.glance import glance, glance_keys, glance_revision
+from ringrift.engine.sqlite.direct_reads import glance, glance_keys, glance_revision
 from ringrift.errors import Corrupt
-from ringrift.learning.high_water import MARKED_KEY, check_not_lost, read_mark
+from ringrift.learning.facts.high_water import MARKED_KEY, check_not_lost, read_mark
 from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, read_address
 
-PICTURE = "ringrift.cli.status_picture:show"
-CONFIGS, FACTS_OF = "ringrift.learning.ledger:CONFIGS", "ringrift.learning.ledger:prefix_of"
+PICTURE = "ringrift.cli.drawing:show"
+CONFIGS, FACTS_OF = "ringrift.learning.facts.ledger:CONFIGS", "ringrift.learning.facts.ledger:prefix_of"
 
 
 @click.command()

@@ -29,7 +29,7 @@ from ringrift.events.tracing import (
     span,
     traced,
 )
-from ringrift.private_files import make_private_folder, replace_file
+from ringrift.files import make_private_folder, replace_file
 from ringrift.runtime import Runtime, system_runtime
 
 __all__ = [

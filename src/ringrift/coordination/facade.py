@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringrift.bootstrap import get_system_health
-from ringrift.daemons.manager import get_daemon_manager
-from ringrift.learning.models import get_production_model_id
-from ringrift.learning.pipeline import get_pipeline_status
-from ringrift.learning.training import can_train, get_training_status
-from ringrift.process import SingletonMixin
-from ringrift.runtime import system_runtime
-from ringrift.work.tasks import (
+from ringrift.coordination.coordination_bootstrap import get_system_health
+from ringrift.coordination.model_lifecycle_coordinator import get_production_model_id
+from ringrift.coordination.task_coordinator import (
     TaskType,
     can_spawn,
     get_task_coordinator,
     get_task_stats,
     get_work_queue_status,
 )
+from ringrift.coordination.training_coordinator import can_train, get_training_status
+from ringrift.daemons.manager import get_daemon_manager
+from ringrift.learning.loop import get_pipeline_status
+from ringrift.process import SingletonMixin
+from ringrift.runtime import system_runtime
 
 __all__ = ["CoordinationFacade", "get_coordination_facade", "reset_coordination_facade"]
 

@@ -13,22 +13,23 @@ from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
-from ringrift.bootstrap import get_system_health
-from ringrift.data.transfers import acquire_sync_lock, release_bandwidth, release_sync_lock, request_bandwidth
-from ringrift.errors import ConfigError, RingRiftError, described
-from ringrift.events.buses import publish_event
-from ringrift.learning.models import get_production_model_id
-from ringrift.learning.pipeline import get_pipeline_status
-from ringrift.learning.training import (
-    can_train,
-    get_training_status,
-    release_training_slot,
-    request_training_slot,
+from ringrift.coordination.backpressure import (
+    check_backpressure,
+    get_throttle_factor,
+    should_throttle_production,
 )
-from ringrift.work.backpressure import check_backpressure, get_throttle_factor, should_throttle_production
-from ringrift.work.durations import can_schedule_task, estimate_task_duration
-from ringrift.work.roles import acquire_orchestrator_role, release_orchestrator_role
-from ringrift.work.tasks import (
+from ringrift.coordination.cluster_transport import (
+    acquire_sync_lock,
+    release_bandwidth,
+    release_sync_lock,
+    request_bandwidth,
+)
+from ringrift.coordination.coordination_bootstrap import get_system_health
+from ringrift.coordination.duration_scheduler import can_schedule_task, estimate_task_duration
+from ringrift.coordination.event_buses import publish_event
+from ringrift.coordination.model_lifecycle_coordinator import get_production_model_id
+from ringrift.coordination.orchestrator_registry import acquire_orchestrator_role, release_orchestrator_role
+from ringrift.coordination.task_coordinator import (
     TaskType,
     can_spawn,
     check_before_spawn,
@@ -36,6 +37,14 @@ from ringrift.work.tasks import (
     get_task_stats,
     get_work_queue_status,
 )
+from ringrift.coordination.training_coordinator import (
+    can_train,
+    get_training_status,
+    release_training_slot,
+    request_training_slot,
+)
+from ringrift.errors import ConfigError, RingRiftError, described
+from ringrift.learning.loop import get_pipeline_status
 
 __all__ = [
     "acquire_orchestrator_role_safe",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringrift.bootstrap.subscriptions import (
+from ringrift.coordination.event_subscription_registry import (
     DELEGATION_REGISTRY,
     process_delegation_registry,
     process_init_call_registry,

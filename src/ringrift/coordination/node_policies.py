@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import shared_kv
-from ringrift.work.worker_records import WorkerRecord, live_workers
+from ringrift.work.worker.records import WorkerRecord, live_workers
 
 __all__ = [
     "NodePolicy",

@@ -16,7 +16,7 @@ from ringrift.coordination.pipeline_triggers import async_trigger_conditions, st
 from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import shared_kv
 from ringrift.learning.run_status import STATUS_KEY, decode_run_status
-from ringrift.work.scheduling_bell import get_bell
+from ringrift.work.stages import get_bell
 
 __all__ = [
     "ActionResult",

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from opentelemetry import context as otel_context
 
 from ringrift.errors import ConfigError
-from ringrift.events.routed_event import current_event
+from ringrift.events.event import current_event
 from ringrift.events.tracing import TraceContext, continued, extract, get_trace_context, inject, span
 
 __all__ = ["extract_trace_context", "inject_trace_context", "new_trace", "with_trace"]

@@ -18,7 +18,7 @@ from ringrift.engine.opening import engine_at
 from ringrift.engine.ports import Claimant, Engine, NewWork, WorkQueue, WorkState
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin
-from ringrift.work.task_queue_view import STATUS_OF, as_documented, work_queue_status
+from ringrift.work.tasks import STATUS_OF, as_documented, work_queue_status
 
 __all__ = ["QueueHandle", "get_work_queue", "reset_work_queue"]
 

@@ -12,20 +12,149 @@ import os
 import shutil
 import signal
 import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from ringrift.daemons.child_logs import keep_log_small, log_tail
 from ringrift.daemons.child_main import BEAT_S, READY
-from ringrift.daemons.orphan_guard import process_guard
 from ringrift.errors import ConfigError, RingRiftError
+from ringrift.files import open_file, remove_file
+from ringrift.foreign_files.paths import is_plain_file
+from ringrift.process import process_scope
 from ringrift.runtime import Child, Command, Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
+# The logs that children write: bounded while they grow, and their last lines for an error.
+#
+# A child can put a link or a pipe in the place of its log; such a one is left alone.
+
+
+LOG_BYTES_MAX = 1_000_000
+TAIL_BYTES = 4096
+TAIL_LINES = 5
+
+
+def keep_log_small(path: Path | None, *, bytes_max: int = LOG_BYTES_MAX) -> None:
+    """Move the end of a log that grew too long aside and empty it; the child appends on."""
+    if path is None or not is_plain_file(path) or path.stat().st_size <= bytes_max:
+        return
+    aside = path.with_suffix(path.suffix + ".1")
+    end = _last_bytes(path, bytes_max)
+    remove_file(aside)
+    with os.fdopen(open_file(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        file.write(end)
+    with os.fdopen(open_file(path, os.O_WRONLY | os.O_NOFOLLOW), "wb") as file:
+        file.truncate(0)
+
+
+def log_tail(path: Path | None, *, lines: int = TAIL_LINES) -> list[str]:
+    """Return the last lines of a log, or none if there is no log."""
+    if path is None or not is_plain_file(path):
+        return []
+    text = _last_bytes(path, TAIL_BYTES).decode("utf-8", "replace")
+    return list(deque(text.splitlines(), maxlen=lines))
+
+
+def _last_bytes(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - count, 0))
+        return file.read(count)
+
+
+# No child outlives the supervisor, not even its children, not even after `kill -9`.
+#
+# The kernel can be asked to end a direct child with its parent, but not what that child started. So one small
+# process per supervisor keeps the list of process groups and sees the supervisor's end as the end of a pipe.
+
+
 log = structlog.get_logger()
+
+_GUARD = Path(__file__).with_name("guard_main.py")
+
+
+class OrphanGuard:
+    """The list of process groups that must not be left behind."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._write_fd: int | None = None
+        self._finalizer: weakref.finalize[[int, int], OrphanGuard] | None = None
+        self._groups: set[int] = set()
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    def add(self, group: int) -> None:
+        """Watch over a group from now on."""
+        self._groups.add(group)
+        if not self._is_alive():
+            self._start()
+            for known in self._groups:
+                self._tell(b"+%d\n" % known)
+            return
+        self._tell(b"+%d\n" % group)
+
+    def remove(self, group: int) -> None:
+        """A group has ended; its number may soon belong to others."""
+        if group in self._groups:
+            self._groups.discard(group)
+            self._tell(b"-%d\n" % group)
+
+    def _is_alive(self) -> bool:
+        if self._pid is None:
+            return False
+        try:
+            return os.waitpid(self._pid, os.WNOHANG) == (0, 0)
+        except ChildProcessError:
+            return False
+
+    def _start(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer.detach()
+            if self._write_fd is not None:
+                os.close(self._write_fd)
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(write_fd, False)
+        quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)]
+        try:
+            pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", str(_GUARD)],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, read_fd, 0), *quiet],
+                setsid=True,
+            )
+        finally:
+            os.close(read_fd)
+        self._pid, self._write_fd = pid, write_fd
+        self._finalizer = weakref.finalize(self, _end, write_fd, pid)
+
+    def _tell(self, line: bytes) -> None:
+        if self._write_fd is None:
+            return
+        try:
+            os.write(self._write_fd, line)
+        except OSError as error:  # the next `add` starts another guard
+            log.warning("daemons.guard_lost", error=str(error))
+
+
+def process_guard() -> OrphanGuard:
+    """Return the guard of this process."""
+    return process_scope().get(OrphanGuard, OrphanGuard)
+
+
+def _end(write_fd: int, pid: int) -> None:
+    os.close(write_fd)
+    try:
+        os.waitpid(pid, 0)  # it ends with its pipe
+    except ChildProcessError:
+        return
+
 
 SILENCE_S_MAX = 15.0
 TERM_S = 5.0

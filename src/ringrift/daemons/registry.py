@@ -7,18 +7,44 @@ its capability and from nowhere else.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from importlib.resources import files
+from importlib.util import find_spec
 from types import NoneType
 from typing import Any
 
-from ringrift.capabilities import capability
+from ringrift.capabilities import CAPABILITIES, capability
 from ringrift.daemons.types import CRITICAL_DAEMONS, DAEMON_STARTUP_ORDER, DaemonCategory, DaemonType
 from ringrift.errors import ConfigError
+from ringrift.status import CoordinatorStatus, HealthCheckResult
 
-__all__ = ["DaemonSpec", "Isolation", "Registry", "product_registry"]
+__all__ = [
+    "FULL_PROFILE",
+    "PROFILES",
+    "DaemonSpec",
+    "DependencyValidationError",
+    "Isolation",
+    "Registry",
+    "check_registry_health",
+    "describe_profiles",
+    "find_cycle",
+    "get_daemon_startup_position",
+    "levels",
+    "missing_runners",
+    "product_registry",
+    "profile_types",
+    "startup_key",
+    "validate_daemon_dependencies",
+    "validate_dependency_graph",
+    "validate_registry",
+    "validate_registry_or_raise",
+    "validate_startup_order_consistency",
+    "validate_startup_order_or_raise",
+    "with_dependencies",
+]
 
 
 class Isolation(StrEnum):
@@ -190,3 +216,268 @@ def _pair(text: str) -> tuple[str, str]:
     if not (key and sign and value):
         raise ValueError(f"setting {text!r} is not key=value")
     return key, value
+
+
+# The dependency graph: who comes before whom, and what is wrong with it.
+
+
+FULL_PROFILE = "full"
+PROFILES = ("coordinator", "training_node", "ephemeral", "selfplay", "minimal", "standard", FULL_PROFILE)
+
+
+class DependencyValidationError(ConfigError):
+    """The daemons to start cannot be started in any order."""
+
+
+def startup_key(spec: DaemonSpec) -> tuple[int, str]:
+    """Sort key: the documented order first, then by name."""
+    position = spec.startup_position
+    return (position if position >= 0 else 10_000, spec.daemon_type.value)
+
+
+def with_dependencies(registry: Registry, types: Iterable[DaemonType]) -> list[DaemonType]:
+    """Return *types* and everything they need, in order of start."""
+    wanted: set[DaemonType] = set()
+    ahead = list(types)
+    while ahead:
+        daemon_type = ahead.pop()
+        if daemon_type not in wanted:
+            wanted.add(daemon_type)
+            ahead.extend(registry[daemon_type].depends_on)
+    return [daemon_type for level in levels(registry, wanted) for daemon_type in level]
+
+
+def profile_types(registry: Registry, profile: str) -> list[DaemonType]:
+    """Return the daemons of *profile*, closed over their dependencies, in order of start."""
+    if profile not in PROFILES:
+        raise ValueError(f"no profile is called {profile!r}; there are: {', '.join(PROFILES)}")
+    if profile == FULL_PROFILE:
+        members = [spec.daemon_type for spec in registry if spec.capability]
+    else:
+        members = [spec.daemon_type for spec in registry if profile in spec.profiles]
+    return with_dependencies(registry, members)
+
+
+def profile_learns(profile: str) -> bool:
+    """Whether the loop is among the daemons of *profile*; yes for one that is not known."""
+    if profile not in PROFILES:
+        return True
+    loops = {DaemonType.DATA_PIPELINE, DaemonType.CONTINUOUS_TRAINING_LOOP}
+    return not loops.isdisjoint(profile_types(product_registry(), profile))
+
+
+def levels(registry: Registry, types: Collection[DaemonType]) -> list[list[DaemonType]]:
+    """Group *types* so that each group needs only earlier groups. A cycle ends up in the last group."""
+    left = {daemon_type: _needs(registry, daemon_type, types) for daemon_type in types}
+    grouped: list[list[DaemonType]] = []
+    while left:
+        ready = [daemon_type for daemon_type, needs in left.items() if not needs & left.keys()]
+        group = ready or list(left)
+        grouped.append(sorted(group, key=lambda t: startup_key(registry[t])))
+        for daemon_type in group:
+            del left[daemon_type]
+    return grouped
+
+
+def find_cycle(registry: Registry, types: Collection[DaemonType]) -> list[DaemonType]:
+    """Return the members of one cycle among *types*, in order; empty when there is none."""
+    done: set[DaemonType] = set()
+    for root in types:
+        path: list[DaemonType] = []
+        stack = [(root, iter(sorted(_needs(registry, root, types))))]
+        while stack:
+            node, needs = stack[-1]
+            if node not in path:
+                path.append(node)
+            step = next((need for need in needs if need not in done), None)
+            if step is None:
+                done.add(node)
+                path.pop()
+                stack.pop()
+            elif step in path:
+                return [*path[path.index(step) :], step]
+            else:
+                stack.append((step, iter(sorted(_needs(registry, step, types)))))
+    return []
+
+
+def validate_dependency_graph(
+    registry: Registry, types: Collection[DaemonType], running: Collection[DaemonType] = ()
+) -> None:
+    """Raise `DependencyValidationError` if *types* cannot be started while *running* run."""
+    for daemon_type in types:
+        for need in registry[daemon_type].depends_on:
+            if need == daemon_type:
+                raise DependencyValidationError(f"{daemon_type} depends on itself")
+            if need not in registry:
+                raise DependencyValidationError(f"{daemon_type} depends on {need}, which is not registered")
+            if need not in types and need not in running:
+                raise DependencyValidationError(
+                    f"{daemon_type} depends on {need}, which is neither listed nor running"
+                )
+    if cycle := find_cycle(registry, types):
+        raise DependencyValidationError(f"daemons depend on each other: {' -> '.join(cycle)}")
+
+
+def _needs(registry: Registry, daemon_type: DaemonType, among: Collection[DaemonType]) -> set[DaemonType]:
+    spec = registry.get(daemon_type)
+    return set() if spec is None else {need for need in spec.depends_on if need in among}
+
+
+# Is the registry sound? Asked in the checks of every change, and by a manager when it is made.
+
+
+def validate_registry(registry: Registry | None = None) -> list[str]:
+    """Return what is wrong, one text each; empty when nothing is."""
+    rows = product_registry() if registry is None else registry
+    wrong = [f"{daemon_type} has no row" for daemon_type in DaemonType if daemon_type not in rows]
+    for spec in rows:
+        wrong.extend(_row_errors(rows, spec))
+    return wrong
+
+
+def validate_registry_or_raise(registry: Registry | None = None) -> None:
+    """Raise `ValueError` with everything that is wrong."""
+    if wrong := validate_registry(registry):
+        raise ValueError("the daemon registry is wrong: " + "; ".join(wrong))
+
+
+def validate_daemon_dependencies(
+    daemon_type: DaemonType, running: Collection[DaemonType], registry: Registry | None = None
+) -> tuple[bool, list[DaemonType]]:
+    """Return whether all hard dependencies are among *running*, and those that are not."""
+    rows = product_registry() if registry is None else registry
+    missing = [need for need in rows[daemon_type].depends_on if need not in running]
+    return not missing, missing
+
+
+def get_daemon_startup_position(daemon_type: DaemonType) -> int:
+    """Return the place in `DAEMON_STARTUP_ORDER`, or -1."""
+    return DAEMON_STARTUP_ORDER.index(daemon_type) if daemon_type in DAEMON_STARTUP_ORDER else -1
+
+
+def validate_startup_order_consistency(registry: Registry | None = None) -> tuple[bool, list[str]]:
+    """Return whether no daemon is placed before one that it needs, and the violations."""
+    rows = product_registry() if registry is None else registry
+    wrong = [
+        f"{daemon_type} is placed before {need}, which it needs"
+        for position, daemon_type in enumerate(DAEMON_STARTUP_ORDER)
+        for need in rows[daemon_type].depends_on
+        if get_daemon_startup_position(need) > position
+    ]
+    return not wrong, wrong
+
+
+def validate_startup_order_or_raise(registry: Registry | None = None) -> None:
+    """Raise `ValueError` with the violations."""
+    sound, wrong = validate_startup_order_consistency(registry)
+    if not sound:
+        raise ValueError("; ".join(wrong))
+
+
+def missing_runners(registry: Registry) -> list[DaemonType]:
+    """Return the available daemons whose module does not exist."""
+    return [spec.daemon_type for spec in registry if spec.entry_point and not _module_exists(spec)]
+
+
+def check_registry_health(registry: Registry | None = None) -> HealthCheckResult:
+    """Return the registry's soundness as a health result."""
+    rows = product_registry() if registry is None else registry
+    errors = validate_registry(rows)
+    runners = missing_runners(rows)
+    cycle = find_cycle(rows, [spec.daemon_type for spec in rows])
+    deprecated = [spec.daemon_type.value for spec in rows if spec.deprecated_for]
+    details = {
+        "total_daemons": len(rows),
+        "categories": dict(Counter(spec.category.value for spec in rows)),
+        "deprecated_count": len(deprecated),
+        "deprecated_daemons": deprecated[:5],
+        "validation_errors": errors[:5],
+        "missing_runners": [daemon_type.value for daemon_type in runners[:5]],
+        "cycle_issues": [" -> ".join(cycle)] if cycle else [],
+    }
+    if errors:
+        return HealthCheckResult(False, CoordinatorStatus.ERROR, errors[0], details)
+    if runners or cycle:
+        return HealthCheckResult(True, CoordinatorStatus.DEGRADED, "some daemons cannot start", details)
+    return HealthCheckResult(True, CoordinatorStatus.RUNNING, "", details)
+
+
+def row_faults(spec: DaemonSpec) -> list[str]:
+    """Return what is wrong with a row whatever the others are."""
+    name, wrong = spec.daemon_type, []
+    if name in spec.depends_on or name in spec.soft_depends_on:
+        wrong.append(f"{name} depends on itself")
+    if spec.capability and spec.capability not in CAPABILITIES:
+        wrong.append(f"{name} names the capability {spec.capability!r}, which the plan does not have")
+    unknown = sorted(map(str, spec.profiles - set(PROFILES)))
+    return wrong + [f"{name} names the unknown profile {profile!r}" for profile in unknown]
+
+
+def _row_errors(rows: Registry, spec: DaemonSpec) -> list[str]:
+    name = spec.daemon_type
+    wrong = [f"{name} depends on {need}, which has no row" for need in spec.depends_on if need not in rows]
+    wrong += [
+        f"{name} softly depends on {need}, which has no row"
+        for need in spec.soft_depends_on
+        if need not in rows
+    ]
+    wrong += row_faults(spec)
+    built = spec.capability in CAPABILITIES and CAPABILITIES[spec.capability].built
+    if built and not spec.entry_point:
+        wrong.append(f"{name} has no entry point although {spec.capability} is built")
+    if spec.entry_point and not spec.profiles and spec.deprecated_for is None:
+        wrong.append(f"{name} is in no profile, so nothing would ever start it")
+    if spec.deprecated_for is not None and spec.deprecated_for not in rows:
+        wrong.append(f"{name} is deprecated for {spec.deprecated_for}, which has no row")
+    return wrong
+
+
+def _module_exists(spec: DaemonSpec) -> bool:
+    module, sign, factory = spec.entry_point.partition(":")
+    if not (sign and factory):
+        return False
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def describe_profiles(registry: Registry | None = None) -> dict[str, list[DaemonType]]:
+    """Return every profile with its daemons in order of start."""
+    rows = product_registry() if registry is None else registry
+    return {profile: profile_types(rows, profile) for profile in PROFILES}
+
+
+# The table of all daemon types, as the documentation shows it.
+
+
+HEAD = (
+    "| daemon | capability | what it does | needs | available |",
+    "|---|---|---|---|---|",
+)
+
+
+def daemon_table(registry: Registry) -> str:
+    """Return all rows as a Markdown table, in order of start."""
+    specs = sorted(registry, key=startup_key)
+    return "\n".join([*HEAD, *(_row(spec) for spec in specs)])
+
+
+def _row(spec: DaemonSpec) -> str:
+    settings = ", ".join(f"{key} {value}" for key, value in spec.settings.items())
+    marks = [text for text, is_set in _marks(spec) if is_set]
+    about = spec.about + (f" ({', '.join(marks)})" if marks else "")
+    needs = ", ".join(need.value for need in spec.depends_on) or "nothing"
+    face = spec.capability + (f": {settings}" if settings else "")
+    return f"| `{spec.daemon_type}` | {face} | {about} | {needs} | {spec.unavailable_reason or 'yes'} |"
+
+
+def _marks(spec: DaemonSpec) -> list[tuple[str, bool]]:
+    return [
+        ("critical", spec.critical),
+        ("leader only", spec.leader_only),
+        ("pausable", spec.pausable),
+        ("own process", spec.isolation.value == "process"),
+        (f"use {spec.deprecated_for}", spec.deprecated_for is not None),
+    ]

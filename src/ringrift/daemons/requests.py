@@ -15,10 +15,9 @@ import msgspec
 import structlog
 
 from ringrift.daemons.manager import DaemonManager
-from ringrift.daemons.planning import STOPPED_BY_PERSON, Phase
+from ringrift.daemons.planning import STOPPED_BY_PERSON, Phase, Unit
 from ringrift.daemons.registry import Registry, product_registry
 from ringrift.daemons.types import DaemonType
-from ringrift.daemons.unit import Unit
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import ConfigError, Corrupt, RevisionMismatch, RingRiftError

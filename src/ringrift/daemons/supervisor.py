@@ -8,24 +8,154 @@ ignores cancellation holds nothing up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import structlog
 
-from ringrift.daemons.breaker import CascadeBreaker
-from ringrift.daemons.crashes import CrashDesk
-from ringrift.daemons.ledger import RestartLedger
-from ringrift.daemons.pausing import Pauser
-from ringrift.daemons.planning import Action, DaemonView, Do, Ended, Phase, plan, why_not_up
+from ringrift.daemons import running
+from ringrift.daemons.planning import Action, DaemonView, Do, Ended, Phase, Run, Unit, plan, why_not_up
+from ringrift.daemons.restarts import (
+    CRASH_LOOP_WINDOW_S,
+    CascadeBreaker,
+    RestartLedger,
+    RestartVerdict,
+    Tripped,
+)
 from ringrift.daemons.running import RunHooks, RunOutcome, is_ready_at_once, run_daemon
-from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType
-from ringrift.daemons.unit import Run, Unit
+from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType, RestartTier
 from ringrift.errors import ConfigError, described
 from ringrift.runtime import Runtime
 
+# What follows from a crash: the ledger decides, the breaker may delay, the world is told.
+
+
 log = structlog.get_logger()
+
+SetState = Callable[[Unit, DaemonState, str], None]
+Tell = Callable[[str, Unit | None, Mapping[str, Any]], None]
+
+
+class CrashDesk:
+    """The only code that schedules a restart."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: DaemonManagerConfig,
+        ledger: RestartLedger,
+        breaker: CascadeBreaker,
+        tell: Tell,
+    ) -> None:
+        self._runtime, self._config, self._ledger, self._tell = runtime, config, ledger, tell
+        self.breaker = breaker
+
+    def handle(self, unit: Unit, run: Run, outcome: RunOutcome, *, set_state: SetState) -> None:
+        """Decide about the run that just crashed."""
+        now_s, info = self._runtime.monotonic_s(), unit.info
+        info.last_error, info.last_failure_time = outcome.error, self._runtime.now_s()
+        # A loop that ends cancels everything on it: never answered at once, however long the run was.
+        ran_s = 0.0 if outcome.cancelled else now_s - run.began_s
+        log.warning(
+            "daemons.crashed", daemon=unit.daemon_type.value, error=outcome.error, ran_s=round(ran_s, 3)
+        )
+        if outcome.import_failed:
+            info.import_error = outcome.error
+            self._give_up(unit, DaemonState.IMPORT_FAILED, outcome.error, set_state)
+        elif not (info.auto_restart and self._config.auto_restart_failed):
+            self._give_up(unit, DaemonState.FAILED, "restarts are off", set_state)
+        else:
+            verdict = self._ledger.crashed(unit.daemon_type, unit.policy, ran_s=ran_s, error=outcome.error)
+            self._apply(unit, verdict, now_s=now_s, set_state=set_state)
+
+    def _apply(self, unit: Unit, verdict: RestartVerdict, *, now_s: float, set_state: SetState) -> None:
+        record = self._ledger.record(unit.daemon_type)
+        unit.info.restart_count, unit.tier = record.restarts_in_a_row, verdict.tier
+        if verdict.crash_loop:
+            self._tell("DAEMON_CRASH_LOOP_DETECTED", unit, self._crash_loop(unit))
+        if verdict.restart_after_s is None:
+            self._give_up(unit, DaemonState.FAILED, verdict.reason, set_state)
+            log.error("daemons.given_up", daemon=unit.daemon_type.value, reason=verdict.reason)
+            payload = {"restart_count": record.total, "requires_intervention": True}
+            self._tell("DAEMON_PERMANENTLY_FAILED", unit, {**payload, "reason": verdict.reason})
+            return
+        unit.ended, unit.restart_at_s = Ended.CRASHED, now_s + verdict.restart_after_s
+        for tripped in self.breaker.record(unit.spec.category, now_s=now_s):
+            self._tell("HEALTH_ALERT", None, _breaker_alert(tripped, now_s=now_s))
+        degraded = verdict.tier is RestartTier.DEGRADED
+        set_state(unit, DaemonState.DEGRADED if degraded else DaemonState.RESTARTING, verdict.reason)
+
+    def _give_up(self, unit: Unit, state: DaemonState, reason: str, set_state: SetState) -> None:
+        unit.ended, unit.restart_at_s = Ended.GIVEN_UP, None
+        set_state(unit, state, reason)
+
+    def _crash_loop(self, unit: Unit) -> dict[str, Any]:
+        record = self._ledger.record(unit.daemon_type)
+        return {
+            "restart_count": record.within(CRASH_LOOP_WINDOW_S, now_s=self._runtime.now_s()),
+            "window_minutes": int(CRASH_LOOP_WINDOW_S // 60),
+            "max_restarts": unit.policy.max_restarts,
+        }
+
+
+def _breaker_alert(tripped: Tripped, *, now_s: float) -> dict[str, Any]:
+    scope = "global" if tripped.category is None else tripped.category.value
+    return {
+        "alert_type": "global_breaker_tripped" if tripped.category is None else "category_breaker_tripped",
+        "severity": "error",
+        "message": f"{tripped.restarts} {scope} restarts; new ones wait {tripped.until_s - now_s:.0f} s",
+        "details": {"category": scope, "restarts": tripped.restarts},
+    }
+
+
+# Calling a daemon's own `pause()` and `resume()`.
+
+
+CALL_S_MAX = 10.0
+
+
+class Pauser:
+    """Owns the calls in flight, each bounded."""
+
+    def __init__(self) -> None:
+        self._calls: set[asyncio.Task[None]] = set()
+        self.failures = 0
+
+    def apply(self, unit: Unit, *, pause: bool, reason: str) -> bool:
+        """Pause or resume; False when the daemon has no such method."""
+        method = getattr(unit.info.instance, "pause" if pause else "resume", None)
+        if not callable(method):
+            return False
+        log.info(
+            "daemons.paused" if pause else "daemons.resumed", daemon=unit.daemon_type.value, reason=reason
+        )
+        unit.info.paused = pause
+        called = running.call(method)
+        if called.error is not None:
+            self._failed(unit, called)
+        elif inspect.isawaitable(called.value):
+            finishing = self._finish(unit, called.value)
+            task = asyncio.get_running_loop().create_task(finishing, name="daemon-pause")
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+        return True
+
+    def close(self) -> None:
+        for task in self._calls:
+            task.cancel()
+
+    async def _finish(self, unit: Unit, result: Awaitable[Any]) -> None:
+        called = await running.call_async(lambda: result, timeout_s=CALL_S_MAX)
+        if called.error is not None:
+            self._failed(unit, called)
+
+    def _failed(self, unit: Unit, called: running.Called) -> None:
+        self.failures += 1
+        unit.info.last_error = f"pause or resume failed: {called.problem}"
+        log.warning("daemons.pause_failed", daemon=unit.daemon_type.value, error=called.problem)
+
 
 Emit = Callable[[str, Mapping[str, Any]], None]
 

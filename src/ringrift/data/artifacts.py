@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from ringrift.engine.digests import check_digest
+from ringrift.engine.encoding import check_digest
 from ringrift.errors import ConfigError
 
 WORD_LETTERS_MAX = 1000

@@ -1,4 +1,4 @@
-"""Records in the key-value port: read with their type, changed by compare-and-swap.
+"""Records in the key-value port: read with their type, changed by compare-and-swap, and mirrored.
 
 Every store of the data plane that several processes change goes through `change`: it reads, asks what the
 record should become, and writes only if nobody was faster.
@@ -7,14 +7,20 @@ record should become, and writes only if nobody was faster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, TypeVar
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from ringrift.decoding import decode_as
-from ringrift.engine.ports import Entry, KeyValue
+from ringrift.engine.opening import engine_at, get_engine
+from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuard
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -107,3 +113,179 @@ async def each(items: Iterable[A], call: Callable[[A], Awaitable[object]]) -> No
                 group.create_task(one(item))
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
+
+
+# A mirror of what stands under some keys, kept between looks: each look reads only what changed since.
+
+
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+PAGE = 500  # changes that are taken in at a time: a few milliseconds of the event loop
+REREAD_S = 6 * 3_600.0  # deletions that lie longer back may be forgotten by the store
+
+
+class Picture(Protocol[V_co]):
+    """Takes changes in, in order. What `view` returns must not change when more come."""
+
+    def apply(self, change: Change) -> None: ...
+
+    def view(self) -> V_co: ...
+
+
+class KvMirror(Generic[V]):
+    """Keeps a picture of the keys under *prefixes*. May be shared by tasks and event loops."""
+
+    def __init__(
+        self, kv: KeyValue, runtime: Runtime, prefixes: tuple[str, ...], make: Callable[[], Picture[V]]
+    ) -> None:
+        self._kv, self._runtime, self._prefixes, self._make = kv, runtime, prefixes, make
+        self._lock = threading.Lock()
+        self._read_s = runtime.now_s()
+        self._picture, self._revisions = make(), dict.fromkeys(prefixes, 0)
+
+    async def refresh(self) -> V:
+        """Return everything as it is now."""
+        now_s = self._runtime.now_s()
+        with self._lock:
+            if abs(now_s - self._read_s) > REREAD_S:
+                self._picture, self._revisions = self._make(), dict.fromkeys(self._prefixes, 0)
+            self._read_s, picture, revisions = now_s, self._picture, self._revisions
+        for prefix in self._prefixes:
+            await self._catch_up(prefix, picture, revisions)
+        with self._lock:
+            return picture.view()
+
+    async def _catch_up(self, prefix: str, picture: Picture[V], revisions: dict[str, int]) -> None:
+        complete = False
+        while not complete:
+            page = await self._kv.changes(prefix, after=revisions[prefix], limit=PAGE)
+            complete = page.complete
+            with self._lock:
+                done = revisions[prefix]  # others may have been faster
+                for change in page.changes:
+                    if change.revision > done:
+                        picture.apply(change)
+                revisions[prefix] = max(done, page.revision)
+
+
+class RecordsPicture(Generic[T]):
+    """Records by the rest of their key."""
+
+    def __init__(self, prefix: str, read: Callable[[str, bytes], T]) -> None:
+        self._prefix, self._read = prefix, read
+        self._records: dict[str, T] = {}
+        self._view: Mapping[str, T] | None = None
+
+    def apply(self, change: Change) -> None:
+        self._view = None
+        name = change.key.removeprefix(self._prefix)
+        if change.value is None:
+            self._records.pop(name, None)
+        else:
+            self._records[name] = self._read(change.key, change.value)
+
+    def view(self) -> Mapping[str, T]:
+        if self._view is None:
+            self._view = dict(self._records)
+        return self._view
+
+
+# What the classes of the public API are made of: the engine they stand on, and one of each per process.
+#
+# Each of them is made without arguments, on the engine of this process, or with the path of a database. The
+# engine is opened by the first call that needs it, and looked up anew by every call: one that was closed
+# meanwhile is opened again.
+
+
+class OpenedKeyValue:
+    """The key-value port of the engine at a path, or of this process's."""
+
+    def __init__(self, db_path: Path | str | None = None) -> None:
+        if db_path is not None and not isinstance(db_path, Path | str):
+            raise ConfigError(f"db_path is {db_path!r}; it must be the path of a database, or None")
+        self.db_path = None if db_path is None else Path(db_path)
+
+    async def _kv(self) -> KeyValue:
+        if self.db_path is None:
+            return (await get_engine()).kv
+        return (await asyncio.to_thread(engine_at, self.db_path)).kv
+
+    async def get(self, key: str) -> Entry | None:
+        return await (await self._kv()).get(key)
+
+    async def entries(self, prefix: str = "") -> list[Entry]:
+        return await (await self._kv()).entries(prefix)
+
+    async def create(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
+    ) -> int:
+        return await (await self._kv()).create(key, value, ttl_s=ttl_s, guard=guard)
+
+    async def put(
+        self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
+    ) -> int:
+        return await (await self._kv()).put(key, value, ttl_s=ttl_s, guard=guard)
+
+    async def update(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        revision: int,
+        ttl_s: float | None = None,
+        guard: WriteGuard | None = None,
+    ) -> int:
+        return await (await self._kv()).update(key, value, revision=revision, ttl_s=ttl_s, guard=guard)
+
+    async def delete(self, key: str, *, revision: int | None = None, guard: WriteGuard | None = None) -> bool:
+        return await (await self._kv()).delete(key, revision=revision, guard=guard)
+
+    async def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[Change, None]:
+        async with aclosing((await self._kv()).watch(prefix, after=after)) as changes:
+            async for change in changes:
+                yield change
+
+    async def changes(self, prefix: str = "", *, after: int, limit: int = 1_000) -> ChangePage:
+        return await (await self._kv()).changes(prefix, after=after, limit=limit)
+
+
+def kv_of(db_path: Path | str | None, kv: KeyValue | None) -> KeyValue:
+    """The store of a handle: *kv* for a part of the machine that has it, or the one that a path leads to."""
+    if kv is None:
+        return OpenedKeyValue(db_path)
+    if db_path is not None:
+        raise ConfigError("a handle stands on db_path or on kv, not on both")
+    return kv
+
+
+class _Options:
+    """With which options the one of each kind was made."""
+
+    def __init__(self) -> None:
+        self.of: dict[type[Any], dict[str, Any]] = {}
+
+
+def one_per_process(kind: type[T], make: Callable[..., T], **given: Any) -> T:
+    """Return the *kind* of this process, made with the options that are not None by the first who asks.
+
+    `ConfigError` for options that differ from those it was made with: they would be ignored otherwise.
+    """
+    scope = process_scope()
+    options = {name: value for name, value in given.items() if value is not None}
+    made_with = scope.get(_Options, _Options).of
+    if (found := scope.peek(kind)) is None:
+        # Made outside of the scope's lock: what it does to begin with may need other objects of the scope.
+        made = make(**options)
+        if (found := scope.get(kind, lambda: made)) is made:
+            made_with[kind] = options
+            return made
+    before = made_with.get(kind, {})
+    if differing := sorted(name for name, value in options.items() if before.get(name) != value):
+        name = differing[0]
+        told = f"{name}={before[name]!r}" if name in before else f"its own {name}"
+        raise ConfigError(
+            f"this process has a {kind.__name__} already, made with {told}; make another one with "
+            f"{kind.__name__}({name}=...), or drop it first (process_scope().drop)"
+        )
+    return found

@@ -16,8 +16,8 @@ from typing import BinaryIO
 import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.file_checks import FileMissing, FileUnreadable, compute_file_checksum
-from ringrift.data.file_facts import FileFacts, read_facts
+from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checksum
+from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.plane import DataPlane
 from ringrift.errors import Corrupt
 from ringrift.foreign_files.offered import open_offered

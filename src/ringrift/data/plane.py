@@ -1,31 +1,315 @@
-"""What all parts of the data plane share on one node: its store, the manifest, the nodes, the transfers."""
+"""The data plane of one node: what all its parts share, and how it reaches the other nodes.
+
+The plane holds the node's store, the manifest, the table of nodes and the transfers. Around it stand what it
+is made of (every transport, the ways to ask other nodes what they hold) and what everybody does with it: copy
+files between nodes, and run a daemon in cycles.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.deletion_records import Heir, Tombstone, mirror_heirs, mirror_tombstones
-from ringrift.data.export_windows import ExportWindows
-from ringrift.data.manifest_index import ManifestIndex, ManifestView
-from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.backup.archive import ArchiveCard, ArchiveObjects, card_key, decode, read_back
+from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
-from ringrift.data.promise_store import PromiseStore
-from ringrift.data.promises import Holder, KeepAnswer, KeepRequest, Released, ReleaseRequest, open_holder
-from ringrift.data.quarantine import set_damaged_aside
-from ringrift.data.transfer.assembling import assemble_holders, assemble_transfers
-from ringrift.data.transfer.contract import Moved, Terms
-from ringrift.data.transfer.stalls import SyncStallHandler
-from ringrift.data.transfer.sync_mutex import SyncMutex
+from ringrift.data.protection.promise_store import FileLook, PromiseStore
+from ringrift.data.protection.promises import (
+    Holder,
+    KeepAnswer,
+    KeepRequest,
+    KeptFile,
+    Released,
+    ReleaseRequest,
+    open_holder,
+)
+from ringrift.data.protection.records import (
+    Heir,
+    Tombstone,
+    mirror_heirs,
+    mirror_tombstones,
+    set_damaged_aside,
+)
+from ringrift.data.sync.mutex import SyncMutex
+from ringrift.data.transfer.archive import archive_transports, is_archive, open_archive
+from ringrift.data.transfer.calls import READ_BYTES_PER_S
+from ringrift.data.transfer.contract import Moved, Terms, TransferFailed, TransferProgress
+from ringrift.data.transfer.http.client import HttpTransport
+from ringrift.data.transfer.http.wire import File, data_secret
+from ringrift.data.transfer.peers import SyncStallHandler
+from ringrift.data.transfer.receiver import ReceiveRequest
+from ringrift.data.transfer.receiving import Landing, open_intake
+from ringrift.data.transfer.service import SetAside, TransferService
+from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores, has_ssh
+from ringrift.data.transfer.ssh_transports import Base64Transport, RsyncTransport
 from ringrift.engine.opening import get_engine, get_engine_blocking
-from ringrift.engine.ports import Blobs, Engine, KeyValue, WorkQueue
-from ringrift.errors import Unavailable
+from ringrift.engine.ports import Blobs, EndedWork, Engine, KeyValue, WorkQueue
+from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
+from ringrift.events.event import RouterEvent
+from ringrift.events.handlers import HandlerBase
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, first_of, system_runtime
 from ringrift.settings import Settings, get_settings
+from ringrift.work.job.orders import read_order
+
+# Which games each config was last exported from: read from the ends of work, each of them once.
+
+
+WINDOW_KINDS = ("export", "train")  # the job that reads the games that are learned from
+_PAGE = 1_000
+
+
+class ExportWindows:
+    """The inputs of the last export of each config, games, and those of its last training, samples."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue, self._number = queue, 0
+        self._inputs: dict[str, dict[str, frozenset[str]]] = {}  # config: by kind of work
+
+    async def refresh(self) -> Mapping[str, frozenset[str]]:
+        """Return the windows as they are now; only ends that are new are read."""
+        while page := await self._queue.ended(after=self._number, limit=_PAGE):
+            for end in page:
+                if end.number > self._number:  # another task may have been faster
+                    self._take(end)
+        return {config: frozenset().union(*inputs.values()) for config, inputs in self._inputs.items()}
+
+    def _take(self, end: EndedWork) -> None:
+        self._number = end.number
+        if end.item.kind not in WINDOW_KINDS:
+            return
+        try:
+            order = read_order(end.item.payload)
+        except ConfigError:
+            return  # work of another make: its inputs are not known
+        self._inputs.setdefault(order.config, {})[end.item.kind] = frozenset(order.inputs.values())
+
+
+# Asking other nodes which files they hold, and to keep them: over HTTP or ssh, or by a look at an archive.
+#
+# Whoever cannot be asked has no copy, as far as a deletion is concerned: there is no answer from memory here.
+
+
+ASK_S = 15.0  # for an answer, and the time to read the files on top of it
+ASK_S_MAX = 300.0  # by all ways together: what others promised meanwhile must not run out
+ARCHIVE_READ_AGE_S_MAX = 30 * 86_400.0  # an archive whose file was read longer ago is read back
+
+
+class HolderWay(Protocol):
+    """One way to ask."""
+
+    def reaches(self, node: DataNode) -> bool: ...
+
+    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer: ...
+
+    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released: ...
+
+
+class HttpHolders:
+    """Asks the data server of the other node."""
+
+    def __init__(self, http: HttpTransport) -> None:
+        self._http = http
+
+    def reaches(self, node: DataNode) -> bool:
+        return self._http.reaches(node)
+
+    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
+        return await self._http.ask(node, "keep", request, KeepAnswer, timeout_s=timeout_s)
+
+    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
+        return await self._http.ask(node, "release", request, Released, timeout_s=timeout_s)
+
+
+class SshHolders:
+    """Runs the receiver's command on the other node."""
+
+    def __init__(self, stores: SshStores) -> None:
+        self._stores = stores
+
+    def reaches(self, node: DataNode) -> bool:
+        return has_ssh(node)
+
+    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
+        line = await self._stores.ssh.line(node)
+        asked = ReceiveRequest(keep=request)
+        reply = await self._stores.ask(line, "keep", asked, by="ssh", quiet_s=timeout_s)
+        if reply.kept is None:
+            raise TransferFailed(f"{node.name} does not know how to keep files; is its ringrift older?")
+        return reply.kept
+
+    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
+        line = await self._stores.ssh.line(node)
+        asked = ReceiveRequest(release=request)
+        await self._stores.ask(line, "release", asked, by="ssh", quiet_s=timeout_s)
+        return Released(files=0)
+
+
+class ArchiveHolders:
+    """Looks at an archive itself. It cannot promise, and need not: nothing deletes there, it only grows."""
+
+    def __init__(self, promises: PromiseStore, runtime: Runtime) -> None:
+        self._promises, self._runtime = promises, runtime
+        self._opened: dict[DataNode, ArchiveObjects] = {}
+
+    def reaches(self, node: DataNode) -> bool:
+        return is_archive(node)
+
+    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
+        objects = self._opened.get(node)
+        if objects is None:
+            objects = self._opened[node] = open_archive(node, self._runtime)
+        async with asyncio.timeout(timeout_s):
+            await objects.ready(to_write=False)
+            files = [await self._look(objects, node, file, read=request.keep_s > 0) for file in request.files]
+        return KeepAnswer(node=node.name, store=objects.place, keep_s=request.keep_s, files=tuple(files))
+
+    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:  # noqa: ARG002
+        return Released(files=0)
+
+    async def _look(self, objects: ArchiveObjects, node: DataNode, file: File, *, read: bool) -> KeptFile:
+        content = await objects.read(card_key(file.digest))
+        if content is None:
+            return KeptFile(digest=file.digest, refusal="it does not have it", missing=True)
+        try:
+            card = decode(card_key(file.digest), content, ArchiveCard)
+            sound = card.artifact.digest == file.digest and sum(part.size for part in card.parts) == file.size
+            if not sound:
+                return KeptFile(digest=file.digest, refusal="its card there is of another file", damaged=True)
+            for part in card.parts:
+                if await objects.size(part.key) != part.size:
+                    return KeptFile(digest=file.digest, refusal=f"it lost {part.key}", damaged=True)
+            age_s = await self._read_age_s(objects, node, card, read=read)
+        except Corrupt as error:
+            return KeptFile(digest=file.digest, refusal=f"its file is damaged: {error.found}", damaged=True)
+        return KeptFile(digest=file.digest, size=file.size, read_age_s=age_s)
+
+    async def _read_age_s(
+        self, objects: ArchiveObjects, node: DataNode, card: ArchiveCard, *, read: bool
+    ) -> float | None:
+        """Since when its bytes were last read by this node; now, if that was long ago and *read* is given."""
+        key, now_s = f"{node.name}/{card.artifact.digest}", self._runtime.now_s()
+        known = (await asyncio.to_thread(self._promises.last_reads, [key])).get(key)
+        if known is not None and known.sound and 0 <= now_s - known.read_s <= ARCHIVE_READ_AGE_S_MAX:
+            return now_s - known.read_s
+        if not read:
+            return None
+        found = await read_back(objects, card.artifact.digest, card.parts, None)
+        look = FileLook(card.artifact.size, 0)
+        await asyncio.to_thread(self._promises.note_read, key, look, sound=found.sound)
+        if not found.sound:
+            raise Corrupt(key, found=found.why, advice="Back the file up anew")
+        return 0.0
+
+
+class NodeHolders:
+    """Asks each node by the first way that gets through."""
+
+    def __init__(self, ways: Sequence[HolderWay], *, ssh_stores: SshStores | None = None) -> None:
+        self._ways, self._ssh_stores = tuple(ways), ssh_stores
+
+    async def keep(self, node: DataNode, request: KeepRequest) -> KeepAnswer:
+        """Raises `Unavailable` if nobody answers, or somebody else than was asked."""
+        reading_s = sum(file.size for file in request.files) / READ_BYTES_PER_S if request.keep_s > 0 else 0.0
+        ways, whys, loop = [way for way in self._ways if way.reaches(node)], [], asyncio.get_running_loop()
+        end_s = loop.time() + ASK_S_MAX
+        for number, way in enumerate(ways, start=1):
+            left_s = end_s - loop.time() - ASK_S * (len(ways) - number)  # the other ways get some, too
+            timeout_s = min(ASK_S + reading_s, left_s)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    answer = await way.keep(node, request, timeout_s=timeout_s)
+            except TimeoutError:
+                whys.append(f"no answer in {timeout_s:.0f} s")
+            except RingRiftError as error:
+                whys.append(str(error))
+            else:
+                return _checked(answer, node, request)
+        raise Unavailable("; ".join(whys) or "its entry names no way to ask it", retry_after_s=5.0)
+
+    async def release(self, node: DataNode, request: ReleaseRequest) -> Released:
+        """Raises `Unavailable` or `TimeoutError` if nobody answers."""
+        whys = []
+        async with asyncio.timeout(ASK_S):
+            for way in self._ways:
+                if way.reaches(node):
+                    try:
+                        return await way.release(node, request, timeout_s=ASK_S)
+                    except RingRiftError as error:
+                        whys.append(str(error))
+        raise Unavailable("; ".join(whys) or "its entry names no way to ask it", retry_after_s=5.0)
+
+    async def close(self) -> None:
+        if self._ssh_stores is not None:
+            await self._ssh_stores.ssh.close()
+
+
+def _checked(answer: KeepAnswer, node: DataNode, request: KeepRequest) -> KeepAnswer:
+    """The answer, if it is to what was asked, by who was asked."""
+    if answer.node != node.name:
+        raise Unavailable(f"{answer.node!r} answers under the address of {node.name}")
+    if {file.digest for file in answer.files} != {file.digest for file in request.files}:
+        raise Unavailable(f"{node.name} answers about other files")
+    return answer
+
+
+# The transfers of a node that runs: every transport there is, on the node's own blob folder.
+
+
+def assemble_holders(
+    settings: Settings, runtime: Runtime, *, nodes: DataNodes, promises: PromiseStore
+) -> NodeHolders:
+    """Put together what asks other nodes about their files."""
+    this = nodes.this.name
+    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
+    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
+    stores = SshStores(ssh, programs.scratch, this=this)
+    http = HttpTransport(
+        open_intake(settings, runtime, node=this), secret=data_secret(settings), runtime=runtime
+    )
+    ways = (HttpHolders(http), SshHolders(stores), ArchiveHolders(promises, runtime))
+    return NodeHolders(ways, ssh_stores=stores)
+
+
+def assemble_transfers(
+    engine: Engine,
+    settings: Settings,
+    runtime: Runtime,
+    *,
+    nodes: DataNodes,
+    set_aside: SetAside,
+    router: UnifiedEventRouter | None = None,
+) -> TransferService:
+    """Put the transports together. Nothing is connected before the first file goes."""
+    this = nodes.this.name
+    intake = open_intake(settings, runtime, node=this)
+
+    def landing(verifier: str) -> Landing:
+        return Landing(intake, verifier=verifier, now_s=runtime.now_s)
+
+    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
+    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
+    stores = SshStores(ssh, programs.scratch, this=this)
+    transports = (
+        HttpTransport(intake, secret=data_secret(settings), runtime=runtime),
+        RsyncTransport(stores, programs, landing("rsync")),
+        Base64Transport(stores, landing("base64")),
+        *archive_transports(landing("archive"), runtime),
+    )
+    service = TransferService(
+        transports, nodes, engine.blobs, engine.kv, runtime, set_aside=set_aside, router=router
+    )
+    service.closes(ssh.close)
+    return service
+
+
+# What all parts of the data plane share on one node: its store, the manifest, the nodes, the transfers.
 
 
 class Transfers(Protocol):
@@ -224,3 +508,99 @@ async def open_data_plane() -> DataPlane:
         folder = get_settings().blob_dir
         await asyncio.to_thread(lambda: PromiseStore(folder, system_runtime()).close())
     return get_data_plane()
+
+
+# Copying artifacts from one node to another, wherever this process runs.
+
+
+OnProgress = Callable[[TransferProgress], Awaitable[None]]
+
+
+async def copy_artifacts(
+    plane: DataPlane,
+    artifacts: Sequence[Artifact],
+    *,
+    source: str,
+    target: str,
+    priority: str = "normal",
+    timeout_s: float = 300.0,
+    on_progress: OnProgress | None = None,
+) -> Moved:
+    """Bring *artifacts* from *source* to *target*; what failed is named in the result.
+
+    Nodes talk to this one only, so between two others the files pass through here and stay as copies.
+    `TransferFailed` if a node cannot be reached, or the whole takes longer than *timeout_s*.
+    """
+    terms = Terms(timeout_s=timeout_s)
+    if on_progress is not None:
+        terms = replace(terms, on_progress=on_progress)
+    this, transfers = plane.this.name, plane.transfers
+    try:
+        async with asyncio.timeout(timeout_s):
+            if source == this:
+                return await transfers.send(plane.nodes[target], artifacts, priority=priority, terms=terms)
+            fetched = await transfers.fetch(plane.nodes[source], artifacts, priority=priority, terms=terms)
+            if target == this:
+                return fetched
+            here = {receipt.digest for receipt in (*fetched.receipts, *fetched.already_there)}
+            sent = await transfers.send(
+                plane.nodes[target],
+                [artifact for artifact in artifacts if artifact.digest in here],
+                priority=priority,
+                terms=terms,
+            )
+    except TimeoutError:
+        raise TransferFailed(f"{source} to {target} took more than {timeout_s:g} s") from None
+    return Moved(
+        receipts=sent.receipts,
+        already_there=sent.already_there,
+        failed=fetched.failed + sent.failed,
+        bytes_sent=fetched.bytes_sent + sent.bytes_sent,
+    )
+
+
+def arrived(moved: Moved) -> set[str]:
+    """What the receiver has verified, now or before."""
+    return {receipt.digest for receipt in (*moved.receipts, *moved.already_there)}
+
+
+# Daemons that work in cycles and can be woken for the next one.
+#
+# A handler of an event only wakes: whoever published does not wait for a transfer, and a burst of events
+# costs one cycle.
+
+
+GATHER_S = 0.2  # events that come together are answered together
+
+
+class WakingDaemon(HandlerBase):
+    """Looks at the data plane now and then, and soon after it was woken."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        interval_s: float,
+        plane: DataPlane | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
+        self.router = router or get_router()
+        self._plane = plane
+        self._woken = asyncio.Event()
+
+    def wake(self, _event: RouterEvent | None = None) -> None:
+        """Have the next cycle begin at once."""
+        self._woken.set()
+
+    async def _opened(self) -> DataPlane:
+        """The data plane that was given, or this process's."""
+        self._plane = self._plane or await open_data_plane()
+        return self._plane
+
+    async def _rest(self) -> None:
+        await first_of(self._runtime.sleep(self._cycle_interval), self._woken.wait())
+        if self._woken.is_set():
+            await self._runtime.sleep(GATHER_S)
+            self._woken.clear()

@@ -16,7 +16,7 @@ from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.private_files import close_to_others, make_private_folder
+from ringrift.files import close_to_others, make_private_folder
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings

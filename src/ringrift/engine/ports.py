@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from ringrift.engine.blob_port import Blobs, Upload
+from ringrift.errors import Unavailable
 
 __all__ = [
     "Appended",
@@ -45,6 +46,63 @@ __all__ = [
     "WorkState",
     "WriteGuard",
 ]
+
+
+# The port for sealed files. See `ringrift.engine.ports`.
+
+
+class Upload(Protocol):
+    """A blob on its way in; invisible until committed, and resumable after a crash."""
+
+    @property
+    def offset(self) -> int:
+        """How many bytes are there already."""
+        ...
+
+    async def write(self, chunk: bytes) -> None: ...
+
+    async def commit(self) -> str:
+        """Sync, verify the digest and make the blob visible; `Corrupt` if the bytes differ."""
+        ...
+
+    async def abort(self) -> None:
+        """Throw away what was written."""
+        ...
+
+
+class Blobs(Protocol):
+    """Immutable content named by its SHA-256 in hex."""
+
+    async def put(self, path: Path) -> str:
+        """Copy a file in and return its digest. Putting the same content again is free."""
+        ...
+
+    async def put_bytes(self, content: bytes) -> str: ...
+
+    async def upload(self, digest: str) -> Upload:
+        """Begin, or continue, to receive the blob *digest*."""
+        ...
+
+    async def open(self, digest: str) -> BinaryIO:
+        """Open for reading; `KeyError` if absent."""
+        ...
+
+    async def path(self, digest: str) -> Path | None:
+        """Return the local file, or None if absent or not a file in this adapter."""
+        ...
+
+    async def has(self, digest: str) -> bool: ...
+
+    async def size(self, digest: str) -> int | None: ...
+
+    async def verify(self, digest: str) -> None:
+        """Read it all; `Corrupt` if the content does not match its name."""
+        ...
+
+    async def delete(self, digest: str) -> bool: ...
+
+    async def digests(self) -> list[str]: ...
+
 
 Json = Mapping[str, Any]
 
@@ -459,3 +517,27 @@ class EngineLifecycle(Protocol):
     def exchanged(self) -> str: ...
 
     async def close(self) -> None: ...
+
+
+# Reading positions only grow: what was handled once stays handled, in whatever order commits arrive.
+
+
+_FULL_RETRY_S = 10.0
+
+
+def merge_positions(stored: Position | None, given: Position) -> Position:
+    """Return the position that has handled everything that either one has."""
+    if stored is None:
+        floor, done = given.floor, set(given.done_above)
+    else:
+        floor, done = max(stored.floor, given.floor), {*stored.done_above, *given.done_above}
+    return Position(floor, tuple(sorted(seq for seq in done if seq > floor)))
+
+
+def log_is_full(rows: int, unseen_by: CursorKey) -> Unavailable:
+    """Return what the publisher gets: there is no room without dropping what somebody has yet to see."""
+    return Unavailable(
+        f"the event log is full: it holds {rows:,} events, and the subscription {unseen_by.consumer!r} of"
+        f" {unseen_by.instance!r} has not seen the oldest",
+        retry_after_s=_FULL_RETRY_S,
+    )

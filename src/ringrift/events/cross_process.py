@@ -17,13 +17,10 @@ import structlog
 
 from ringrift.engine.ports import Appended, EventLog, LogRecord
 from ringrift.errors import Corrupt, RingRiftError
-from ringrift.events.cursor_book import CursorBook, Reader
-from ringrift.events.cursors import Cursor
-from ringrift.events.dispatch import Dispatcher
-from ringrift.events.event_wire import decode_body, from_log, session_of, to_log
-from ringrift.events.last_seen import LastSeen, SeenKeeper
-from ringrift.events.log_seat import Identity, LogSeat
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.catalog.audit import LastSeen, SeenKeeper
+from ringrift.events.delivery import Dispatcher
+from ringrift.events.event import RouterEvent, decode_body, from_log, session_of, to_log
+from ringrift.events.positions import Cursor, CursorBook, Identity, LogSeat, Reader
 from ringrift.events.subscriptions import Delivery, Subscription, SubscriptionTable
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings

@@ -28,9 +28,9 @@ from ringrift.events.dead_letter_store import (
     iso_of,
     seconds_of,
 )
-from ringrift.events.failures import Failure
-from ringrift.events.handler_steps import await_ending
-from ringrift.events.routed_event import EventSource, RouterEvent
+from ringrift.events.delivery import await_ending
+from ringrift.events.event import EventSource, RouterEvent
+from ringrift.events.subscriptions import Failure
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
@@ -363,3 +363,23 @@ def _rebuild(letter: FailedEvent) -> RouterEvent:
     stored.setdefault("event_id", letter.event_id)
     stored["origin"] = EventSource(stored.get("origin", EventSource.ROUTER))
     return RouterEvent(**stored, redelivered=True)
+
+
+# The dead letters of this process, opened when the first one is written or asked for.
+
+
+def get_dead_letter_queue(db_path: Path | str | None = None) -> DeadLetterQueue:
+    """Return the queue of this process; another *db_path* than it was opened with is a `ConfigError`."""
+    if db_path is None:
+        return DeadLetterQueue.get_instance()
+    return DeadLetterQueue.get_instance(Path(db_path))
+
+
+reset_dead_letter_queue = DeadLetterQueue.reset_instance
+
+
+class ProcessDeadLetters:
+    """Hands failures to the queue of this process, which is opened by the first of them."""
+
+    def capture_failure(self, failure: Failure, *, instance: str) -> str:
+        return get_dead_letter_queue().capture_failure(failure, instance=instance)

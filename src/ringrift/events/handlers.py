@@ -10,26 +10,22 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import structlog
 
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError, described
-from ringrift.events.audit import ComponentWiring
-from ringrift.events.handler_stats import EventDeduplicator, HandlerError, HandlerStats, judge
-from ringrift.events.normalization import normalize_event_type
-from ringrift.events.routed_event import RouterEvent, get_event_payload
+from ringrift.events.catalog.audit import ComponentWiring
+from ringrift.events.catalog.names import normalize_event_type
+from ringrift.events.event import RouterEvent, digest_of, get_event_payload
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback, SubscriptionHandle, callback_name
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
-
-log = structlog.get_logger()
-
-ConfigT = TypeVar("ConfigT")
 
 __all__ = [
     "BaseDaemon",
@@ -45,6 +41,93 @@ __all__ = [
     "get_event_payload",
     "normalize_event_type",
 ]
+
+
+# What a handler counts about itself, and how it judges its health.
+
+
+ERROR_SHARE_MAX = 0.5
+DEGRADED_SHARE_MAX = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerError:
+    """One error of a cycle or of an event."""
+
+    message: str
+    timestamp: float
+    context: str
+
+
+@dataclass(slots=True)
+class HandlerStats:
+    """Counts since the handler was made."""
+
+    events_processed: int = 0
+    events_deduplicated: int = 0
+    success_count: int = 0
+    errors_count: int = 0
+    last_error: str = ""
+    last_error_time: float = 0.0
+    cycles_completed: int = 0
+    started_at: float = 0.0
+    last_activity: float = 0.0
+    last_event_time: float = 0.0
+    subscribed: bool = False
+    custom_stats: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def error_count(self) -> int:
+        return self.errors_count
+
+    @property
+    def success_rate(self) -> float:
+        """Share of events handled well; 1.0 before the first."""
+        return self.success_count / self.events_processed if self.events_processed else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**values, "success_rate": self.success_rate, "custom_stats": dict(self.custom_stats)}
+
+
+def judge(stats: HandlerStats, *, running: bool, details: dict[str, Any]) -> HealthCheckResult:
+    """Judge by the share of errors: over half is an error, over a fifth needs a look."""
+    if not running:
+        return HealthCheckResult(False, CoordinatorStatus.STOPPED, "not running", details)
+    attempts = stats.cycles_completed + stats.events_processed
+    share = stats.errors_count / max(attempts, stats.errors_count, 1)
+    if share > ERROR_SHARE_MAX:
+        return HealthCheckResult.unhealthy(f"{share:.0%} errors; last: {stats.last_error}", **details)
+    if share > DEGRADED_SHARE_MAX:
+        return HealthCheckResult.degraded(f"{share:.0%} errors; last: {stats.last_error}", **details)
+    return HealthCheckResult.ok("running", **details)
+
+
+class EventDeduplicator:
+    """Remembers payloads for a while; opt-in, because equal events may be meant."""
+
+    def __init__(self, *, ttl_s: float = 300.0, events_max: int = 1000) -> None:
+        self._ttl_s, self._events_max = ttl_s, events_max
+        self._seen_s: dict[str, float] = {}
+
+    def is_duplicate(
+        self, payload: Mapping[str, Any], now_s: float, key_fields: Sequence[str] | None = None
+    ) -> bool:
+        """Whether an equal payload (in *key_fields*, if given) came within the time; remembers it."""
+        content = dict(payload) if key_fields is None else {name: payload.get(name) for name in key_fields}
+        key = digest_of(content)
+        known_s = self._seen_s.pop(key, None)
+        duplicate = known_s is not None and now_s - known_s < self._ttl_s
+        self._seen_s[key] = known_s if duplicate and known_s is not None else now_s
+        while len(self._seen_s) > self._events_max:
+            del self._seen_s[next(iter(self._seen_s))]
+        return duplicate
+
+
+log = structlog.get_logger()
+
+ConfigT = TypeVar("ConfigT")
+
 
 _ERRORS_MAX = 50
 _STOP_S = 5.0
@@ -313,3 +396,74 @@ def _check(name: object, cycle_interval: object, router: object) -> None:
 
 
 BaseEventHandler = HandlerBase
+
+
+# The life of a coordinator that only hears and answers: it is wired once, and runs while it hears.
+
+
+class WiredCoordinator(SingletonMixin, ABC):
+    """Subscribes to its events when it is wired, and does nothing in between."""
+
+    def __init__(self, name: str, *, router: UnifiedEventRouter | None = None) -> None:
+        self.name = name
+        self._own_router = router
+        self._subscriptions: list[SubscriptionHandle] = []
+        self._was_wired = False
+
+    @abstractmethod
+    def _hears(self) -> Mapping[str, Callback]:
+        """Return what is called at each event."""
+
+    @property
+    def router(self) -> UnifiedEventRouter:
+        return self._own_router or get_router()
+
+    @property
+    def is_subscribed(self) -> bool:
+        return bool(self._subscriptions)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it heard once and hears no more; one that is only called was never wired."""
+        return self._was_wired and not self._subscriptions
+
+    @property
+    def works_here(self) -> bool:
+        """Whether it was ever wired in this process, so that its fields tell something."""
+        return self._was_wired
+
+    @property
+    def status(self) -> CoordinatorStatus:
+        return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
+
+    def wire(self) -> None:
+        """Subscribe. A second call changes nothing."""
+        self._was_wired = True
+        if not self._subscriptions:
+            self._subscriptions = [
+                self.router.subscribe(event, callback, f"{self.name}.{event}")
+                for event, callback in self._hears().items()
+            ]
+
+    def unwire(self) -> None:
+        """Hear nothing more."""
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._subscriptions = []
+
+    @classmethod
+    def reset_instance(cls) -> Self | None:
+        """Forget the coordinator of this process; it hears nothing more."""
+        dropped = super().reset_instance()
+        if dropped is not None:
+            dropped.unwire()
+        return dropped
+
+    async def start(self) -> None:
+        self.wire()
+
+    async def stop(self) -> None:
+        self.unwire()
+
+    async def shutdown(self) -> None:
+        await self.stop()

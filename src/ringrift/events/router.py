@@ -9,12 +9,11 @@ from typing import Any
 import structlog
 
 from ringrift.errors import RingRiftError
-from ringrift.events.log_seat import process_seat
-from ringrift.events.process_dead_letters import ProcessDeadLetters
-from ringrift.events.routed_event import EventSource, RouterEvent, get_event_payload
+from ringrift.events.dead_letter_queue import ProcessDeadLetters
+from ringrift.events.event import EventSource, RouterEvent, get_event_payload
+from ringrift.events.positions import process_seat
 from ringrift.events.subscriptions import Callback, SubscriptionHandle
-from ringrift.events.surroundings import Surroundings
-from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.settings import get_settings
 

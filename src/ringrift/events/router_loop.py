@@ -1,26 +1,149 @@
-"""Which event loop the router lives on, and the tasks that publish there on nobody's behalf.
+"""The router and event loops: which one it lives on, how other threads hand it work, how its end is told.
 
-A program may have several loops, each in a thread of its own, and may end any of them at any time. The
-router lives on one of them; who publishes on another hands its event over and waits for it.
+A program may have several loops, each in a thread of its own, and may end any of them at any time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from contextvars import Context
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from ringrift.events.handed_work import HandedWork
-from ringrift.events.loop_watch import LoopWatch
-from ringrift.events.routed_event import RouterEvent
+from ringrift.engine.blocking import run_blocking
+from ringrift.errors import Unavailable
+from ringrift.events.event import RouterEvent
 from ringrift.runtime import Runtime
+
+# Work on its way from one thread to the event loop of another, which may end before it comes to it.
+
+
+T = TypeVar("T")
+
+_LOOK_AGAIN_S = 0.5
+
+
+class HandedWork(Generic[T]):
+    """Begins *work* on the other loop unless *is_ending* says, there and then, that it is too late.
+
+    Until it begins there is no coroutine and no task, so a loop that ends has nothing of it to drop.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], is_ending: Callable[[], bool]) -> None:
+        self._work, self._is_ending = work, is_ending
+        self._answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._task: asyncio.Task[T] | None = None
+        self._unwanted = False
+
+    async def run_on(self, owner: asyncio.AbstractEventLoop) -> bool:
+        """Wait until it is done; False if it did not begin. `Unavailable` if the loop ended half way."""
+        if not self._send_to(owner):
+            return False
+        answer = asyncio.wrap_future(self._answer)
+        try:
+            while not answer.done() and not owner.is_closed():
+                await asyncio.wait({answer}, timeout=_LOOK_AGAIN_S)
+        except asyncio.CancelledError:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended the work itself
+                owner.call_soon_threadsafe(self._withdraw)
+            raise
+        return self._is_done()
+
+    def run_blocking_on(self, owner: asyncio.AbstractEventLoop) -> bool:
+        """As `run_on`, for a thread without a loop."""
+        if not self._send_to(owner):
+            return False
+        while not self._answer.done() and not owner.is_closed():
+            concurrent.futures.wait([self._answer], timeout=_LOOK_AGAIN_S)
+        return self._is_done()
+
+    def result(self) -> T:
+        """What the work returned; raises what it raised."""
+        return self._answer.result(timeout=0)
+
+    def _send_to(self, owner: asyncio.AbstractEventLoop) -> bool:
+        try:
+            owner.call_soon_threadsafe(self._begin)
+        except RuntimeError:  # closed between the question and the call
+            return False
+        return True
+
+    def _is_done(self) -> bool:
+        if self._answer.done() and not self._answer.cancelled():
+            return True
+        if self._task is not None:
+            raise Unavailable("the event loop of the handlers ended with the event half delivered")
+        return False
+
+    # --- on the loop it was handed to -----------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._unwanted or self._is_ending():
+            self._answer.cancel()
+            return
+        self._task = asyncio.get_running_loop().create_task(self._work())
+        self._task.add_done_callback(self._end)
+
+    def _withdraw(self) -> None:
+        self._unwanted = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._answer.cancel()
+        elif (error := task.exception()) is not None:
+            self._answer.set_exception(error)
+        else:
+            self._answer.set_result(task.result())
+
+
+# Telling that an event loop is ending while it still runs.
+#
+# Whoever ends a loop in good order (`asyncio.run` does) cancels all of its tasks once, before any of them
+# goes on, and then runs it only until those are through. A task started after that is never finished. The
+# loop itself does not say so; a task that nobody has any other reason to cancel does.
+
+
+class LoopWatch:
+    """One idle task on a loop; it takes no time and holds nothing."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._task = loop.create_task(_wait_for_the_end(), name="ringrift-loop-watch", context=Context())
+        # A program may also drop a loop without ending its tasks; this one is no loss worth a message.
+        self._task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether everything on the loop has been cancelled; may be asked from any thread."""
+        return self._task.done() or self._task.cancelling() > 0
+
+    def stop(self) -> None:
+        """End the watch, from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        except RuntimeError:  # the loop is closed, and its tasks with it
+            return
+
+
+async def _wait_for_the_end() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+# Which event loop the router lives on, and the tasks that publish there on nobody's behalf.
+#
+# A program may have several loops, each in a thread of its own, and may end any of them at any time. The
+# router lives on one of them; who publishes on another hands its event over and waits for it.
+
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
 
 STOP_S = 5.0
 _ENDING_STEP_S, _ENDING_STEPS = 0.01, 100
@@ -146,3 +269,39 @@ def _call_on(owner: asyncio.AbstractEventLoop, act: Callable[[], None]) -> bool:
     except RuntimeError:  # closed between the question and the call
         return False
     return True
+
+
+# Publishing from code that is not async, in a thread without a running loop.
+
+
+Publish = Callable[[], Coroutine[Any, Any, RouterEvent]]
+
+_PATIENCE_S = 24 * 3600.0  # each handler has its own limit; this bounds a chain of them
+
+
+class SyncPublisher(Protocol):
+    """The side of the router that this needs."""
+
+    def hand_over(self, publish: Publish) -> HandedWork[RouterEvent] | None:
+        """Publish on the router's own loop and wait; None if there is none, or none that begins it."""
+        ...
+
+    @property
+    def is_lodging(self) -> bool:
+        """Whether it lives on the background loop of the process, for want of one of its own."""
+        ...
+
+    async def borrowed(self, publish: Publish) -> RouterEvent:
+        """Publish on a loop that the router uses only for this."""
+        ...
+
+
+def publish_and_wait(router: SyncPublisher, publish: Publish) -> RouterEvent:
+    """Run *publish* where the router's handlers belong, and wait until all is handled.
+
+    A program without any loop borrows the background loop of the process for as long as it takes. Raises
+    `Unavailable` if the loop of the handlers ends with the event half delivered.
+    """
+    if not router.is_lodging and (handed := router.hand_over(publish)) is not None:
+        return handed.result()
+    return run_blocking(router.borrowed(publish), timeout_s=_PATIENCE_S)

@@ -1,16 +1,25 @@
-"""Who wants which events: the table of subscriptions, ready for dispatch."""
+"""Who wants which events, how a published name leads to them, and how a delivery to one of them can end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import Any, Protocol
 
-from ringrift.errors import storable_text
-from ringrift.events.routed_event import EventSource, RouterEvent
+import structlog
+
+from ringrift.engine.arguments import check_event_type, shown
+from ringrift.errors import ConfigError, described, storable_text
+from ringrift.events.catalog.names import EventTypeValidator, resolve, resolve_alias
+from ringrift.events.catalog.table import ALIASES, EventSpec
+from ringrift.events.event import EventSource, RouterEvent
+
+# The table of subscriptions, ready for dispatch.
+
 
 _NAME_CHARS_MAX = 400
 
@@ -187,3 +196,202 @@ def callback_name(callback: Callable[..., Any]) -> str:
     name = f"{module}.{qualname}"
     # A name is stored with the position; of a very long one the two ends tell it from others.
     return storable_text(name, chars_max=_NAME_CHARS_MAX)
+
+
+# From the name a publisher used to what the router needs to know, looked up once per name.
+
+
+log = structlog.get_logger()
+
+_NAMES_MAX = 10_000  # spellings kept; invented names must not fill the memory
+_PROBLEMS_MAX = 1_000  # payload problems remembered, so that each is logged once
+
+
+def check_parts(payload: Any, source: Any) -> None:
+    """Raises `ConfigError` for a part that no other process could read: it would be skipped there."""
+    if payload is not None and not isinstance(payload, Mapping):
+        raise ConfigError(f"the payload of an event is {shown(payload)}; it must be a table of fields")
+    if source is not None and not isinstance(source, str):
+        raise ConfigError(f"the source of an event is {shown(source)}; it must be a text")
+
+
+class Route:
+    """One event type, shared by all its spellings."""
+
+    __slots__ = ("count", "crosses", "name", "reached", "received_s", "sent_s", "spec")
+
+    def __init__(self, name: str, spec: EventSpec | None) -> None:
+        self.name, self.spec = name, spec
+        # The catalog decides; an event it does not have crosses unless its publisher says no.
+        self.crosses = spec is None or spec.crosses
+        self.count = 0
+        self.sent_s: float | None = None  # newest of this process
+        self.reached: Sequence[Subscription] = ()  # whom that one went to
+        self.received_s: float | None = None  # newest that came from another one
+
+
+class EventRoutes:
+    """Names, payload rules and counts of everything that was published."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self._validator = EventTypeValidator(strict=strict)
+        self._by_name: dict[str, Route] = {}
+        self._by_spelling: dict[Any, Route] = {}
+        self._problems: set[tuple[str, str]] = set()
+        self.unknown_count = 0
+        self.payload_problem_count = 0
+
+    def find(self, spelling: Any, payload: dict[str, Any]) -> tuple[Route, dict[str, Any]]:
+        """Return the route and the checked canonical payload. Raises in strict mode."""
+        try:
+            route = self._by_spelling[spelling]
+        except (KeyError, TypeError):
+            route, payload = self._look_up(spelling, payload)
+        spec = route.spec
+        if spec is None:
+            self._note_unknown(route.name)
+            return route, payload
+        payload = spec.canonical_payload(payload)
+        if problems := spec.problems(payload):
+            self._validator.check_payload(spec, payload)
+            self._note_problems(spec.name, problems)
+        return route, payload
+
+    def named(self, name: str, spec: EventSpec | None) -> Route:
+        route = self._by_name.get(name)
+        if route is None:
+            if len(self._by_name) >= _NAMES_MAX:
+                self._by_name = {key: kept for key, kept in self._by_name.items() if kept.spec is not None}
+                self._by_spelling.clear()
+            route = self._by_name[name] = Route(name, spec)
+        return route
+
+    def counts(self) -> dict[str, int]:
+        return {name: route.count for name, route in self._by_name.items() if route.count}
+
+    def of_catalog(self) -> list[Route]:
+        """The events of the catalog that were sent or came."""
+        return [route for route in self._by_name.values() if route.count and route.spec is not None]
+
+    def clear(self) -> None:
+        self._by_name.clear()
+        self._by_spelling.clear()
+
+    def _look_up(self, spelling: Any, payload: dict[str, Any]) -> tuple[Route, dict[str, Any]]:
+        name, spec = resolve(spelling)
+        if spec is None:
+            check_event_type(name if _is_name(spelling) else spelling)
+        alias = ALIASES.get(str(getattr(spelling, "value", spelling)).upper())
+        if alias is not None and alias.lossy:
+            # The payload decides what this alias means, so it is asked each time.
+            name, payload = resolve_alias(spelling, payload)
+            return self.named(name, resolve(name)[1]), payload
+        route = self.named(name, spec)
+        if isinstance(spelling, str):
+            if len(self._by_spelling) >= _NAMES_MAX:
+                self._by_spelling.clear()
+            self._by_spelling[spelling] = route
+        return route, payload
+
+    def _note_unknown(self, name: str) -> None:
+        self.unknown_count += 1
+        if self._validator.refuse_unknown(name):
+            log.warning("events.unknown_type", event_type=name)
+
+    def _note_problems(self, name: str, problems: Any) -> None:
+        self.payload_problem_count += 1
+        for problem in problems:
+            key = (name, problem.split(" ", 1)[0])  # by field: the values in the text vary
+            if key not in self._problems and len(self._problems) < _PROBLEMS_MAX:
+                self._problems.add(key)
+                log.warning("events.payload_problem", event_type=name, problem=problem)
+
+
+def _is_name(spelling: Any) -> bool:
+    """Whether this is text, or a member of an enum whose value is; anything else names no event."""
+    return isinstance(getattr(spelling, "value", spelling), str)
+
+
+# How a delivery can fail.
+
+
+_PROGRAMMING_ERRORS = (NameError, AttributeError, TypeError)
+
+
+class FailureKind(StrEnum):
+    """How a delivery failed; the value is the source label of its dead letter."""
+
+    RAISED = "EventRouter.async"
+    RAISED_AT_ONCE = "EventRouter.sync"
+    BUG = "EventRouter.programming_error"
+    TIMEOUT = "EventRouter.async.timeout"
+    CANCELLED = "EventRouter.cancelled"
+    OVERFLOW = "EventRouter.overflow"
+    UNACKNOWLEDGED = "CrossProcessEventQueue.unacknowledged"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One event that one subscription did not handle."""
+
+    event: RouterEvent
+    subscription: Subscription
+    kind: FailureKind
+    error: str
+    cause: BaseException | None = None
+
+
+def failure_of(
+    event: RouterEvent, subscription: Subscription, error: BaseException, kind: FailureKind
+) -> Failure:
+    text = described(error)
+    if isinstance(error, _PROGRAMMING_ERRORS):
+        return Failure(event, subscription, FailureKind.BUG, f"BUG: {text}", error)
+    return Failure(event, subscription, kind, text, error)
+
+
+def overflow_of(event: RouterEvent, subscription: Subscription) -> Failure:
+    waiting = len(subscription.mailbox)
+    return Failure(event, subscription, FailureKind.OVERFLOW, f"mailbox full: {waiting} events wait")
+
+
+# Where the end of a delivery is written down: handled, failed and kept, or given up.
+
+
+class FailureDesk(Protocol):
+    """Takes failures in; *kept* is called with each that will not be lost."""
+
+    async def report(self, failure: Failure, kept: Callable[[Failure], None]) -> None: ...
+
+    def report_now(self, failure: Failure) -> bool:
+        """As `report` without waiting; whether the failure is kept."""
+        ...
+
+
+class Outcomes:
+    """Hands failures to *desk*; *handled* hears which event of the log a subscription is through with."""
+
+    def __init__(self, desk: FailureDesk, *, handled: Callable[[RouterEvent, Subscription], None]) -> None:
+        self._desk, self.handled = desk, handled
+
+    async def report_all(self, failures: Sequence[Failure]) -> None:
+        for failure in failures:
+            await self._desk.report(failure, self._kept)
+
+    def record_now(self, failures: Sequence[Failure]) -> None:
+        """As `report_all`, for a task that is being cancelled and cannot wait any more."""
+        for failure in failures:
+            if self._desk.report_now(failure):
+                self._kept(failure)
+
+    def record_cancelled(self, delivery: Delivery) -> None:
+        """The router or its loop is ending. An event of the log comes again; any other would be lost."""
+        if not delivery.event._seq:
+            text = "cancelled with the router"
+            failure = Failure(delivery.event, delivery.subscription, FailureKind.CANCELLED, text)
+            self.record_now([failure])
+
+    def _kept(self, failure: Failure) -> None:
+        """The failure is kept: from now on its retry, and not the log, brings the event again."""
+        if failure.event._seq:
+            self.handled(failure.event, failure.subscription)

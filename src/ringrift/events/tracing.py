@@ -19,7 +19,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags
 
-from ringrift.events.routed_event import RouterEvent, current_event
+from ringrift.events.event import RouterEvent, current_event
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 

@@ -8,39 +8,119 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import structlog
 
 from ringrift.engine.arguments import check_event_type, check_name, check_seconds
 from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
-from ringrift.errors import RingRiftError
-from ringrift.events.bus_flags import ALL_BUSES, BusFlags, as_router_event, flags_of
-from ringrift.events.causality import descend
+from ringrift.errors import CausalChainTooLong, RingRiftError
+from ringrift.events.catalog.audit import LastSeen
+from ringrift.events.catalog.names import delivered_as, resolve
 from ringrift.events.cross_process import CrossProcess
-from ringrift.events.dispatch import Dispatcher
-from ringrift.events.event_routes import EventRoutes, Route, check_parts
-from ringrift.events.failure_reports import DeadLetterSink, FailureReports
-from ringrift.events.failures import Failure
-from ringrift.events.handed_work import HandedWork
-from ringrift.events.last_seen import LastSeen
-from ringrift.events.normalization import delivered_as, resolve
-from ringrift.events.outcomes import Outcomes
-from ringrift.events.routed_event import EventSource, RouterEvent, current_event
-from ringrift.events.router_loop import STOP_S, RouterLoop
-from ringrift.events.router_reports import RouterCounters, RouterReports
-from ringrift.events.seen_events import SeenEvents
+from ringrift.events.delivery import Dispatcher
+from ringrift.events.event import EventSource, RouterEvent, current_event
+from ringrift.events.positions import LogSeat
+from ringrift.events.router_loop import STOP_S, HandedWork, Publish, RouterLoop, publish_and_wait
+from ringrift.events.router_reports import (
+    REPORTS_OF_FAILURE,
+    DeadLetterSink,
+    FailureReports,
+    RouterCounters,
+    RouterReports,
+    SeenEvents,
+)
 from ringrift.events.subscriptions import (
     Callback,
+    EventRoutes,
+    Failure,
+    Outcomes,
+    Route,
     Subscription,
     SubscriptionHandle,
     SubscriptionTable,
     callback_name,
+    check_parts,
 )
-from ringrift.events.surroundings import Surroundings
-from ringrift.events.sync_publish import Publish, publish_and_wait
 from ringrift.events.tracing import current_trace_id
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
+
+# What a router stands on, handed in, so that tests and embedding programs decide it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a router stands on. The defaults keep everything inside this process."""
+
+    runtime: Runtime = field(default_factory=system_runtime)
+    settings: Settings = field(default_factory=get_settings)
+    seat: LogSeat | None = None
+    dead_letters: DeadLetterSink | None = None
+
+
+# Which event caused which.
+
+
+CAUSAL_DEPTH_MAX = 32
+
+
+def descend(event: RouterEvent, parent: RouterEvent) -> None:
+    """Make *event* a child of the event whose handler publishes it."""
+    event.parent_event_id = event.parent_event_id or parent.event_id
+    event.correlation_id = event.correlation_id or parent.correlation_id or parent.event_id
+    if not parent._open:
+        return  # the handler has ended; a task it left behind starts a chain of its own
+    event._root = parent._root or parent
+    event._depth = parent._depth + 1
+    if event._depth > CAUSAL_DEPTH_MAX and event.event_type not in REPORTS_OF_FAILURE:
+        raise CausalChainTooLong(event.event_type, depth=event._depth)
+
+
+# Which buses a publisher wants to reach, and events that come in through one of them.
+
+
+class BusFlags(NamedTuple):
+    """Which subscribers a publisher wants to reach besides the router's own."""
+
+    data_bus: bool
+    stage_bus: bool
+    cross_process: bool
+
+    def allow(self, targets: Sequence[Subscription]) -> tuple[Subscription, ...]:
+        barred = {EventSource.DATA_BUS: not self.data_bus, EventSource.STAGE_BUS: not self.stage_bus}
+        return tuple(item for item in targets if not barred.get(item.bus))
+
+
+ALL_BUSES = BusFlags(True, True, True)
+
+
+def flags_of(data_bus: bool, stage_bus: bool, cross_process: bool, /) -> BusFlags:  # noqa: FBT001 - as published
+    """The usual case is one object, so that it is recognised by identity."""
+    return (
+        ALL_BUSES
+        if data_bus and stage_bus and cross_process
+        else BusFlags(data_bus, stage_bus, cross_process)
+    )
+
+
+def as_router_event(found: Any, source: str = "") -> RouterEvent:
+    """Take a RouterEvent as it is, and anything with a type and a payload as an event of the data bus."""
+    if isinstance(found, RouterEvent):
+        return found
+    event = RouterEvent(
+        found.event_type,
+        dict(getattr(found, "payload", None) or {}),
+        source=source or getattr(found, "source", ""),
+        origin=EventSource.DATA_BUS,
+        data_event=found,
+    )
+    event.timestamp = getattr(found, "timestamp", event.timestamp)
+    event.success = bool(event.payload.get("success", True))
+    return event
+
 
 log = structlog.get_logger()
 

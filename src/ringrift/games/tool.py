@@ -18,10 +18,41 @@ import numpy as np
 from ringrift.errors import ConfigError, Corrupt, RingRiftError
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.foreign_files.paths import read_regular
-from ringrift.games.contract import Game, State
-from ringrift.games.perft import count_leaves
+from ringrift.games.contract import Game, State, States
 from ringrift.games.registry import load_game
 from ringrift.games.ringrift.trace import check_trace_files
+
+# Leaf counts: how many sequences of decisions of a given length there are.
+
+
+BATCH_MAX = 4096  # states held at once per level of depth
+
+
+def count_leaves(game: Game, depth: int) -> int:
+    """Number of positions after *depth* decisions from the start, counted once per way to reach them.
+
+    A game that ends earlier has no leaf.
+    """
+    if depth < 0:
+        raise ConfigError(f"depth must not be negative, not {depth}")
+    return _count(game, game.new_states(1), depth)
+
+
+def _count(game: Game, states: States, depth: int) -> int:
+    if depth == 0:
+        return len(states)
+    legal = game.legal(states)
+    if depth == 1:
+        return len(legal.actions)
+    parents = np.repeat(np.arange(len(states)), legal.counts)
+    total = 0
+    for start in range(0, len(parents), BATCH_MAX):
+        chosen = slice(start, start + BATCH_MAX)
+        children = states[parents[chosen]]
+        game.apply(children, legal.actions[chosen], trusted=True)
+        total += _count(game, children, depth - 1)
+    return total
+
 
 EXIT_DIFFERENT, EXIT_WRONG_INPUT = 1, 2
 STATE_BYTES_MAX = 4_000_000

@@ -1,1 +1,1 @@
-"""Health of components and of the whole system."""
+"""What health is judged by: circuit breakers, calls that outlive foreign errors, the run's status."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from ringrift.daemons.foreign import Called, call, call_async
+from ringrift.daemons.running import Called, call, call_async
 
 log = structlog.get_logger()
 

@@ -6,8 +6,7 @@ import os
 import sys
 
 from ringrift.errors import ConfigError
-from ringrift.jobs.exit_codes import ExitCode
-from ringrift.jobs.kinds import KINDS, job_main
+from ringrift.jobs.kinds import KINDS, ExitCode, job_main
 
 EXIT_INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 

@@ -7,25 +7,320 @@ a killed process leaves no result.
 
 from __future__ import annotations
 
+import argparse
 import io
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TextIO
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Generic, TextIO, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
 import structlog
 
-from ringrift.errors import ConfigError, RingRiftError, Unavailable, described
-from ringrift.jobs.exit_codes import ExitCode, exit_code_of
-from ringrift.jobs.params import P, params_as_json, parse_params
-from ringrift.jobs.progress import PROTOCOL, Reporter
-from ringrift.jobs.sealing import SealedFile, storage_errors
-from ringrift.jobs.stopping import StopNow, StopRequest, stop_on_signals
+from ringrift.decoding import convert_to
+from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable, described, storable_text
+from ringrift.foreign_files.documents import NoDocument, parse_json
+from ringrift.foreign_files.paths import read_regular
+from ringrift.jobs.files import SealedFile, storage_errors
+from ringrift.jobs.kinds import ExitCode, exit_code_of
+from ringrift.network.gpu_use import gpu_use
 from ringrift.runtime import Runtime, SystemRuntime
 
+# Parameters of jobs: typed, described and bounded in one place, given as JSON, as options, or both.
+#
+# A job declares a frozen `Params` struct. `--params FILE` (or `-` for stdin) is a JSON object with the
+# fields' names; every field is also an option, which wins over the file. An unknown field or a value of the
+# wrong type is an error that names the field.
+
+
+PARAMS_BYTES_MAX = 16 * 2**20
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every job takes."""
+
+    heartbeat_s: Annotated[
+        float, msgspec.Meta(gt=0, le=3600, description="Say something at least this often.")
+    ] = 10.0
+    log_level: Annotated[str, msgspec.Meta(description="Least level of the log on stderr.")] = "info"
+
+
+P = TypeVar("P", bound=Params)
+
+
+def parse_params(kind: str, summary: str, params: type[P], argv: Sequence[str]) -> P:
+    """Read options and JSON; raises `ConfigError` for values that cannot be, and exits for `--help`."""
+    # As a worker starts it; making a parser takes longer than all the rest.
+    is_all_json = len(argv) == 2 and argv[0] == "--params"
+    options: dict[str, Any] = {"params_json": argv[1]} if is_all_json else {}
+    options = options or vars(_parser(kind, summary, params).parse_args(argv))
+    source = options.pop("params_json", None)
+    fields = {} if source is None else _read_json(source)
+    fields.update({name: value for name, value in options.items() if value is not None})
+    return convert_params(kind, params, fields)
+
+
+def convert_params(kind: str, params: type[P], fields: dict[str, Any]) -> P:
+    """Build *params* from plain values."""
+    missing = [f.encode_name for f in msgspec.structs.fields(params) if f.required and f.name not in fields]
+    if missing:
+        raise ConfigError(f"{kind}: missing {', '.join('--' + name.replace('_', '-') for name in missing)}")
+    try:
+        return convert_to(fields, params, strict=False, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{kind}: {error}") from None
+
+
+def params_as_json(params: Params) -> dict[str, Any]:
+    """Plain values that `convert_params` takes back."""
+    plain: dict[str, Any] = msgspec.to_builtins(params, enc_hook=str)
+    return plain
+
+
+def _parser(kind: str, summary: str, params: type[Params]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"ringrift job {kind}",
+        description=summary,
+        epilog="Progress and the result are JSON lines on stdout. Exit codes: docs/jobs.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--params", dest="params_json", metavar="FILE", help="JSON object of parameters, - for stdin"
+    )
+    hints = get_type_hints(params, include_extras=True)
+    for declared in msgspec.structs.fields(params):
+        kind_of, meta = _unwrap(hints[declared.name])
+        wanted: dict[str, Any] = {"dest": declared.name, "default": None, "help": _help(declared, meta)}
+        if kind_of is bool:
+            wanted["action"] = argparse.BooleanOptionalAction
+        elif get_origin(kind_of) is tuple:
+            wanted.update(nargs="+", metavar=declared.name.rstrip("s").upper())
+            if issubclass(get_args(kind_of)[0], msgspec.Struct):
+                wanted["type"] = parse_json
+        else:
+            wanted["metavar"] = declared.name.rpartition("_")[2].upper()
+        parser.add_argument("--" + declared.name.replace("_", "-"), **wanted)
+    return parser
+
+
+def _help(field: msgspec.structs.FieldInfo, meta: msgspec.Meta | None) -> str:
+    text = (meta.description or "") if meta is not None else ""
+    if field.required:
+        return f"{text} (required)".replace("%", "%%")
+    default = field.default if field.default is not msgspec.NODEFAULT else None
+    return (text if default in (None, ()) else f"{text} [{default}]").replace("%", "%%")
+
+
+def _unwrap(hint: Any) -> tuple[Any, msgspec.Meta | None]:
+    """The bare type of an annotation, without None, and its description."""
+    meta = None
+    while True:
+        members = [member for member in get_args(hint) if member is not type(None)]
+        if get_origin(hint) is Annotated:
+            hint, *metas = get_args(hint)
+            meta = next((each for each in metas if isinstance(each, msgspec.Meta)), meta)
+        elif type(None) in get_args(hint) and len(members) == 1:
+            hint = members[0]
+        else:
+            return hint, meta
+
+
+def _read_json(source: str) -> dict[str, Any]:
+    try:
+        if source == "-":
+            text = sys.stdin.buffer.read(PARAMS_BYTES_MAX + 1)
+        else:
+            text = read_regular(Path(source), bytes_max=PARAMS_BYTES_MAX)
+        fields = parse_json(text)
+    except OSError as error:
+        raise ConfigError(f"--params {source}: {error.strerror}") from None
+    except Corrupt as error:
+        raise ConfigError(f"--params {source}: {error.found}") from None
+    except NoDocument as error:
+        raise ConfigError(f"--params {source}: {error}") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"--params {source}: expected a JSON object")
+    return fields
+
+
+def _decode(wanted: type, value: Any) -> Any:
+    if wanted is Path and isinstance(value, str) and value:
+        return Path(value)
+    raise ValueError(f"expected a {wanted.__name__}")
+
+
+# The request to stop: set once by a signal, looked at by the job between two steps of its work.
+
+
 log = structlog.get_logger()
+
+
+class StopNow(Exception):
+    """Leaves a job that has nothing to seal half-way; the frame turns it into an exit code."""
+
+
+class StopRequest:
+    """Says whether the job should seal what it has and end."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self.reason is not None
+
+    def request(self, reason: str) -> None:
+        if self.reason is None:
+            self.reason = reason
+
+
+@contextmanager
+def stop_on_signals(stop: StopRequest) -> Iterator[None]:
+    """SIGTERM and SIGINT request a stop; a signal never interrupts a write."""
+
+    def asked(number: int, _frame: FrameType | None) -> None:
+        stop.request(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# What a job says on stdout: one JSON object a line, never silent for longer than its heartbeat.
+#
+# A `heartbeat` line says that the process lives; its `idle_s` says for how long it has done nothing that it
+# would report, so that a reader can tell a slow job from a stuck one. If nobody reads any more, the job is
+# asked to stop instead of writing on into nothing.
+
+
+PROTOCOL = 1
+PROGRESS_EVERY_S = 0.5
+_TEXT_CHARS_MAX = 100_000
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and its finished children."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@dataclass(slots=True)
+class _Stage:
+    name: str
+    started_s: float
+    done_at_start: int
+    done: int
+    total: int | None
+
+
+class Reporter:
+    """Writes the lines of one job; may be called from several threads."""
+
+    def __init__(
+        self, kind: str, *, out: TextIO, runtime: Runtime, stop: StopRequest, heartbeat_s: float
+    ) -> None:
+        self._kind, self._out, self._runtime, self._stop = kind, out, runtime, stop
+        self._heartbeat_s = heartbeat_s
+        self._started_s = self._said_s = self._reported_s = runtime.monotonic_s()
+        self._stage = _Stage("starting", self._started_s, 0, 0, None)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Reporter:
+        self._beats.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._beats.join()
+
+    def say(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Write one line, flushed."""
+        now_s = self._runtime.monotonic_s()
+        line = {
+            "event": event,
+            "kind": self._kind,
+            "elapsed_s": round(now_s - self._started_s, 3),
+            "cpu_s": round(cpu_seconds(), 3),
+            "gpu_s": round(gpu_use().seconds(), 3),
+            **fields,
+        }
+        text = _in_json(line)
+        with self._lock:
+            self._said_s = now_s
+            try:
+                self._out.write(text + "\n")
+                self._out.flush()
+            except (BrokenPipeError, ValueError):
+                self._stop.request("nobody reads the progress any more")
+
+    def stage(self, name: str, *, total: int | None = None, done: int = 0) -> None:
+        """Begin the next part of the job; rates count from here."""
+        self._stage = _Stage(name, self._runtime.monotonic_s(), done, done, total)
+        self._say_progress({})
+
+    def progress(self, done: int, *, total: int | None = None, **fields: Any) -> None:
+        """Say how far the stage is; calls in quick succession are dropped, except the last of a stage."""
+        stage = self._stage
+        stage.done = done
+        if total is not None:
+            stage.total = total
+        if done != stage.total and self._runtime.monotonic_s() - self._reported_s < PROGRESS_EVERY_S:
+            return
+        self._say_progress(fields)
+
+    def _say_progress(self, fields: Mapping[str, Any]) -> None:
+        self._reported_s = self._runtime.monotonic_s()
+        self.say("progress", {**self._position(), **fields})
+
+    def _position(self) -> dict[str, Any]:
+        stage, now_s = self._stage, self._runtime.monotonic_s()
+        took_s = now_s - stage.started_s
+        rate = (stage.done - stage.done_at_start) / took_s if took_s > 0 else 0.0
+        left = None if stage.total is None else stage.total - stage.done
+        eta_s = None if left is None or rate <= 0 else round(left / rate, 1)
+        return {
+            "stage": stage.name,
+            "done": stage.done,
+            "total": stage.total,
+            "rate": round(rate, 3),
+            "eta_s": eta_s,
+        }
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._heartbeat_s / 4):
+            now_s = self._runtime.monotonic_s()
+            if now_s - self._said_s >= self._heartbeat_s * 0.75:
+                idle_s = round(now_s - self._reported_s, 3)
+                self.say("heartbeat", {**self._position(), "idle_s": idle_s})
+
+
+def _in_json(line: Mapping[str, Any]) -> str:
+    """One line of JSON; a name of the operating system that is not UTF-8 gets visible escapes."""
+    try:
+        return msgspec.json.encode(line, enc_hook=str).decode()
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_storable(line)).decode()
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {storable_text(key): _storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(item) for item in value]
+    plain = isinstance(value, int | float) or value is None
+    return value if plain else storable_text(value, chars_max=_TEXT_CHARS_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,14 @@
-"""The kinds of jobs there are; a kind's module is imported only when it runs, since some need torch."""
+"""What everybody may know of jobs without loading one: the kinds that there are, and what their exit codes
+mean.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Conflict, Corrupt, RingRiftError, Unavailable
 
 KINDS = {
     "selfplay": "play games with search and write them as sealed shards",
@@ -20,6 +23,20 @@ KINDS = {
     "consolidate": "merge small shards into a large one, every game once",
     "play": "play a model or watch a game in the terminal",
 }
+# Where each kind is; imported only when one runs, since some need torch.
+_MODULES = {
+    "selfplay": "ringrift.jobs.selfplay.selfplay",
+    "validate": "ringrift.jobs.shards.validate",
+    "export": "ringrift.jobs.samples.export",
+    "train": "ringrift.jobs.training.train",
+    "evaluate": "ringrift.jobs.evaluation.evaluate",
+    "tournament": "ringrift.jobs.evaluation.tournament",
+    "tune": "ringrift.jobs.tuning.tune",
+    "diagnose": "ringrift.jobs.diagnosis.diagnose",
+    "recompute": "ringrift.jobs.selfplay.recompute",
+    "consolidate": "ringrift.jobs.shards.consolidate",
+    "play": "ringrift.jobs.play",
+}
 EXTRAS = {"tune": "tune,train"}  # what a kind needs beyond the learner
 
 
@@ -28,10 +45,37 @@ def job_main(kind: str) -> Callable[[Sequence[str]], int]:
     if kind not in KINDS:
         raise ConfigError(f"there is no job {kind!r}; there are {', '.join(KINDS)}")
     try:
-        main: Callable[[Sequence[str]], int] = importlib.import_module(f"ringrift.jobs.{kind}").main
+        main: Callable[[Sequence[str]], int] = importlib.import_module(_MODULES[kind]).main
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "ringrift":
             raise
         extra = EXTRAS.get(kind, "train")
         raise ConfigError(f"{kind} needs {error.name}: pip install 'ringrift[{extra}]'") from None
     return main
+
+
+# What the exit code of a job means; whoever started the job branches on it.
+
+
+class ExitCode(IntEnum):
+    """Codes of `python -m ringrift.jobs`."""
+
+    DONE = 0  # everything asked for is done and sealed
+    CRASHED = 1  # a fault of the program; the traceback is on stderr
+    WRONG_INPUT = 2  # parameters or paths that can never work
+    STOPPED = 3  # asked to stop; what was done is sealed, the same command continues
+    DATA_REFUSED = 4  # some data failed its check; the result says which and why
+    UNAVAILABLE = 5  # no space, no right to write: may pass by itself
+
+    @property
+    def status(self) -> str:
+        """The word for it in the result line."""
+        return self.name.lower()
+
+
+def exit_code_of(error: RingRiftError) -> ExitCode:
+    if isinstance(error, Corrupt):
+        return ExitCode.DATA_REFUSED
+    if isinstance(error, Unavailable | Conflict):
+        return ExitCode.UNAVAILABLE
+    return ExitCode.WRONG_INPUT

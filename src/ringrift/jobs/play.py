@@ -19,10 +19,9 @@ from ringrift.errors import ConfigError, RingRiftError
 from ringrift.games.contract import Game, State
 from ringrift.games.registry import load_game
 from ringrift.games.ringrift.game import RingRiftGame
-from ringrift.jobs.exit_codes import ExitCode, exit_code_of
-from ringrift.players.contract import Player
-from ringrift.players.seeds import derived
-from ringrift.players.texts import FORMS, parse_player
+from ringrift.jobs.kinds import ExitCode, exit_code_of
+from ringrift.players.contract import Player, derived
+from ringrift.players.specs import FORMS, parse_player
 from ringrift.runtime import Runtime, SystemRuntime
 
 HUMAN = "human"

@@ -6,6 +6,7 @@ consequences, so a crash between any two steps is made good by the next pass. Ev
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,41 +17,105 @@ import structlog
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
 from ringrift.errors import ConfigError
-from ringrift.learning.allocation import Capacity, Choice, choose
-from ringrift.learning.announcing import Announcer
-from ringrift.learning.cascade import decided_by_cascade, source_name, source_of
-from ringrift.learning.champions import ChampionPointers
-from ringrift.learning.diagnoses import STAGE as DIAGNOSE
-from ringrift.learning.diagnoses import keep_reported
-from ringrift.learning.effort import SELFPLAY, Effort
-from ringrift.learning.facts import SLOTS_TOPIC, AnyFact, Blocked, JobIssued, Noted, WorkerSetAside
-from ringrift.learning.high_water import ConfigMark
-from ringrift.learning.job_ends import ended_fact, without_report
-from ringrift.learning.ledger import Ledger, known_configs, quoted, remember_config
-from ringrift.learning.outlook import outlook
+from ringrift.learning.announcements import Announcer
+from ringrift.learning.facts.facts import (
+    SLOTS_TOPIC,
+    AnyFact,
+    Blocked,
+    JobEnded,
+    JobIssued,
+    Noted,
+    WorkerSetAside,
+)
+from ringrift.learning.facts.high_water import ConfigMark
+from ringrift.learning.facts.ledger import Ledger, fits, known_configs, quoted, remember_config
+from ringrift.learning.facts.results import problem_with
+from ringrift.learning.facts.state import STUDENTS, Block, ConfigState, OpenJob
+from ringrift.learning.facts.trust import SetAside
+from ringrift.learning.judging.feedback import RatingCurves, config_view
+from ringrift.learning.judging.ratings import rate
+from ringrift.learning.models import ChampionPointers
 from ringrift.learning.pauses import Pauses, ReadPauses
-from ringrift.learning.plan import plan, plan_next_games
-from ringrift.learning.ratings_refits import RatingRefits
-from ringrift.learning.recall import has_recalled, shards_behind
-from ringrift.learning.recall_wishes import RecallWishes, is_news
-from ringrift.learning.recomputation import BY_PLAN, worker_for
-from ringrift.learning.recomputation import STAGE as RECOMPUTE
-from ringrift.learning.rules import LearningRules
-from ringrift.learning.rules_record import rules_note
-from ringrift.learning.slot_holds import slot_note
-from ringrift.learning.snapshot import ConfigPlan, Snapshot
-from ringrift.learning.stages import CASCADE_TRAINING, LEVERS, is_stopped, stages_note
-from ringrift.learning.standing_requests import StandingRequests, changes_standing, tell_set_aside
-from ringrift.learning.state import STUDENTS, Block, ConfigState, OpenJob
+from ringrift.learning.plan.allocation import SELFPLAY, Capacity, Choice, Effort, choose
+from ringrift.learning.plan.diagnosis import STAGE as DIAGNOSE
+from ringrift.learning.plan.diagnosis import keep_reported
+from ringrift.learning.plan.orders import decided_by_cascade, source_name, source_of
+from ringrift.learning.plan.plan import plan, plan_next_games
+from ringrift.learning.plan.recall import has_recalled, shards_behind
+from ringrift.learning.plan.recomputation import BY_PLAN, worker_for
+from ringrift.learning.plan.recomputation import STAGE as RECOMPUTE
+from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, outlook, rules_note
+from ringrift.learning.plan.stages import CASCADE_TRAINING, LEVERS, is_stopped, slot_note, stages_note
+from ringrift.learning.requests import (
+    RecallWishes,
+    StandingRequests,
+    changes_standing,
+    is_news,
+    tell_set_aside,
+)
 from ringrift.learning.training_slots import held_slots
-from ringrift.learning.trends_curves import RatingCurves, config_view
-from ringrift.learning.worker_standing import SetAside
 from ringrift.runtime import Runtime
-from ringrift.work.safeguards import Safeguards
-from ringrift.work.shares import PREPARING, config_shares
+from ringrift.work.admission import Safeguards
+from ringrift.work.job.orders import read_report
+from ringrift.work.shares import PREPARING, config_shares, slots_for
 from ringrift.work.stages import StageMembers
-from ringrift.work.supply_rules import slots_for
-from ringrift.work.worker_records import live_workers, own_capability
+from ringrift.work.worker.records import live_workers, own_capability
+
+# From an item of the queue that ended to the fact that says how.
+
+
+ERROR_CHARS_MAX = 4_000
+
+
+def ended_fact(state: ConfigState, job: OpenJob, item: WorkItem, *, at_s: float) -> JobEnded:
+    """How *job* ended. A result that cannot be its answer is a failure, and says why."""
+    if item.state is WorkState.CANCELLED:
+        return without_report(job, item.error or "cancelled", at_s=at_s, cancelled=True)
+    if item.state is WorkState.DEAD:
+        return without_report(job, item.error or "no reason was given", at_s=at_s)
+    if item.result is None and item.error:  # the queue has lost the answer
+        return without_report(job, item.error, at_s=at_s)
+    try:
+        report = read_report(item.result or {})
+    except ConfigError as error:
+        return without_report(job, str(error), at_s=at_s)
+    if problem := problem_with(state, job, report):
+        return without_report(job, problem, at_s=at_s)
+    fact = JobEnded(at_s=at_s, job_id=job.job_id, report=report)
+    if not fits(fact):
+        return without_report(job, "the report is too long to be kept", at_s=at_s)
+    return fact
+
+
+def without_report(job: OpenJob, error: str, *, at_s: float, cancelled: bool = False) -> JobEnded:
+    """*job* failed or was cancelled, and brought nothing."""
+    return JobEnded(at_s=at_s, job_id=job.job_id, cancelled=cancelled, error=error[:ERROR_CHARS_MAX])
+
+
+# Fits ratings beside the event loop, as soon as there is something new to fit.
+#
+# `rate` is asked for in the middle of decisions, which cannot wait. Thousands of matches take it tenths of a
+# second, so they are fitted in a thread when they come in; whoever asks afterwards finds the answer there.
+
+
+class RatingRefits:
+    """Follows the matches of several configs."""
+
+    def __init__(self) -> None:
+        self._fitted: dict[str, tuple[int, ...]] = {}
+
+    async def follow(self, state: ConfigState) -> None:
+        """Returns when the ratings of *state* are fitted; at once if there is nothing new."""
+        withdrawn = sum(recall.withdrawn for recall in state.recalls.values())
+        mark = (len(state.matches), len(state.recalls), withdrawn)
+        if mark != self._fitted.get(state.config):
+            await asyncio.to_thread(rate, state.trusted_matches())
+            self._fitted[state.config] = mark
+
+
+# The controller itself.
+
 
 ENDS_AT_ONCE = 500
 DECISIONS_AT_ONCE = 16

@@ -27,31 +27,24 @@ from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Claimant, Engine, KeyValue, NewWork, WorkState
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, Unavailable
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.event import RouterEvent
+from ringrift.files import create_file, make_folders, remove_file
 from ringrift.foreign_files.content_kinds import VALUES, ContentKind, content_kind
 from ringrift.foreign_files.documents import parse_json
 from ringrift.foreign_files.offered import open_offered
 from ringrift.foreign_files.paths import read_open
 from ringrift.foreign_files.sample_archives import UNREADABLE, open_samples
-from ringrift.held_folder import create_file, make_folders, remove_file
-from ringrift.learning.announcing import SOURCE as LOOP
-from ringrift.learning.facts import JobIssued
+from ringrift.learning.announcements import SOURCE as LOOP
+from ringrift.learning.facts.facts import JobIssued
+from ringrift.learning.facts.results import OUTSIDE, problem_with
+from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.pauses import Pauses, ReadPauses
-from ringrift.learning.results import OUTSIDE, problem_with
-from ringrift.learning.signals_source import RunningLoop
-from ringrift.learning.state import ConfigState, OpenJob
+from ringrift.learning.situation import RunningLoop
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
-from ringrift.work.job_orders import (
-    SEALED_JOB,
-    USER_PROGRAM,
-    JobArtifact,
-    JobOrder,
-    JobReport,
-    SealedJob,
-)
-from ringrift.work.scheduling_bell import get_bell
+from ringrift.work.job.orders import SEALED_JOB, USER_PROGRAM, JobArtifact, JobOrder, JobReport, SealedJob
+from ringrift.work.stages import get_bell
 
 FOLDER = "intake"  # in the data folder: copies on their way into the blobs
 FILE_BYTES_MAX = 4 << 30

@@ -1,40 +1,206 @@
-"""The loop as it runs in the control process: wakes, reconciles, and keeps the picture of the run fresh.
-
-It plans only when there is a reason: work ended, somebody rang the bell, or some seconds have passed, because
-a gate may have opened by time alone. Between them it waits, for the queue to say that work ended, too.
+"""The loop as it runs in the control process: wakes, reconciles, and keeps the status of the run fresh; and
+the daemons that run it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import StrEnum
 from functools import partial
+from typing import Any, ClassVar
 
+import msgspec
 import structlog
 
-from ringrift.daemons.foreign import call_async
-from ringrift.engine.ports import Engine
+from ringrift.daemons.running import call_async
+from ringrift.engine.fencing import is_fenced
+from ringrift.engine.leases import CONTROL_LEASE, lease_holder
+from ringrift.engine.opening import get_engine
+from ringrift.engine.ports import Engine, KeyValue
+from ringrift.events.catalog.audit import ComponentWiring
+from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.announcing import RouterAnnouncer
+from ringrift.learning.announcements import ANNOUNCED, RouterAnnouncer
 from ringrift.learning.controller import Controller
+from ringrift.learning.doctor.examination import DoctorRounds
+from ringrift.learning.doctor.findings import Finding, Level
+from ringrift.learning.facts.high_water import ConfigMark
+from ringrift.learning.facts.ledger import known_configs, quoted
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.facts.store_check import MarkKeeper
 from ringrift.learning.intake import FileIntake
-from ringrift.learning.rules import configured_rules
-from ringrift.learning.run_check import MarkKeeper
-from ringrift.learning.run_status import RunStatus
-from ringrift.learning.signals_source import get_open_run
-from ringrift.learning.status_writer import StatusWriter
-from ringrift.runtime import Runtime
-from ringrift.settings import Settings
-from ringrift.work.safeguards import get_safeguards
-from ringrift.work.scheduling_bell import get_bell
-from ringrift.work.stages import get_stage_members
+from ringrift.learning.pauses import ALL, Pauses
+from ringrift.learning.pipeline import (
+    DataPipelineOrchestrator,
+    IterationRecord,
+    OperationMode,
+    PipelineConfig,
+    PipelineStage,
+    StageTransition,
+    get_pipeline_orchestrator,
+    get_pipeline_status,
+    reset_pipeline_orchestrator,
+    wire_pipeline_events,
+)
+from ringrift.learning.plan.rules import configured_rules
+from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus, read_run_choice
+from ringrift.learning.situation import get_open_run
+from ringrift.learning.status_view import (
+    AroundConfig,
+    config_status,
+    decisions,
+    idle_slots,
+    start_status,
+    worker_statistics,
+)
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import Settings, get_settings
+from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.work.admission import get_safeguards
+from ringrift.work.shares import PREPARING
+from ringrift.work.stages import get_bell, get_stage_members
+from ringrift.work.worker.records import WorkerRecord, live_workers, running_jobs
+
+__all__ = [
+    "BoardType",
+    "DataPipelineDaemon",
+    "DataPipelineOrchestrator",
+    "IterationRecord",
+    "OperationMode",
+    "PipelineConfig",
+    "PipelineStage",
+    "StageTransition",
+    "create_continuous_loop",
+    "create_data_pipeline",
+    "get_pipeline_orchestrator",
+    "get_pipeline_status",
+    "reset_pipeline_orchestrator",
+    "wire_pipeline_events",
+]
+
+
+# The status of the run is kept in the key-value port, where any process reads it in one step.
+
+
+DOCTOR_S_MAX = 30.0
+REPORT_IT = "Learning goes on. Please report it with the log"
+
+log = structlog.get_logger()
+
+
+class StatusWriter:
+    """Looks at a controller and what is around it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        settings: Settings,
+        controller: Controller,
+        *,
+        router: UnifiedEventRouter,
+        mark: MarkKeeper | None = None,
+    ) -> None:
+        self._engine, self._runtime, self._settings = engine, runtime, settings
+        self._controller = controller
+        self._doctor = DoctorRounds(engine.kv, runtime, data_dir=settings.data_dir, router=router)
+        self._mark = mark
+        self._covered: dict[str, ConfigMark] = {}  # how far the configs were in the last picture with a mark
+        self._started_s = runtime.now_s()
+        self._told: dict[str, bytes] = {}  # config: its explanation as it is stored
+        self._ill = ""  # why the doctor could not look, when last asked
+        self.doctor_failures = 0
+
+    async def write(self, state: str) -> None:
+        """Store the picture, why each config does or does not do something, and how far the run has come."""
+        kv = self._engine.kv
+        await kv.put(STATUS_KEY, msgspec.json.encode(await self.picture(state)))
+        for config, plan in self._controller.plans.items():
+            told = msgspec.json.encode(plan.explanations)
+            if told != self._told.get(config):
+                await kv.put(EXPLAIN_PREFIX + quoted(config), told)
+                self._told[config] = told
+        if self._mark is not None:
+            marks = self._controller.marks()
+            await self._mark.keep(marks, always=marks != self._covered)  # the picture is to be covered, too
+            self._covered = marks
+
+    async def picture(self, run_state: str) -> RunStatus:
+        """The picture of the run now; *run_state* is running or stopped."""
+        controller, kv, now_s = self._controller, self._engine.kv, self._runtime.now_s()
+        running, workers, pauses = await running_jobs(kv), await live_workers(kv), await Pauses(kv).read()
+        states = [controller.state(config) for config in controller.configs()]
+        shares, idle = controller.shares(), idle_slots(states, workers, running, now_s=now_s)
+        pictures = {}
+        for state in states:
+            around = AroundConfig(
+                plan=controller.plans.get(state.config),
+                rules=controller.rules,
+                curve=controller.curves.of(state),
+                running=running,
+                share=shares[state.config],
+                paused=pauses.of(state.config),
+                prices=self._settings.prices or {},
+                now_s=now_s,
+                held=controller.held(state.config),
+                idle=idle,
+            )
+            pictures[state.config] = config_status(state, around)
+        paused = pauses.of(ALL)
+        counts = await self._engine.queue.counts()
+        return RunStatus(
+            at_s=now_s,
+            started_s=self._started_s,
+            node=self._runtime.hostname,
+            state="paused" if paused is not None and run_state == "running" else run_state,
+            workers=sum(worker.slots for worker in workers if not _only_prepares(worker)),
+            configs=pictures,
+            decisions=decisions(states),
+            queue={kind: {str(s): n for s, n in by.items()} for kind, by in counts.items()},
+            findings=await self._findings(states),
+            starting=start_status(states),
+            worker_statistics=worker_statistics(states, workers, now_s),
+            paused=None if paused is None else msgspec.to_builtins(paused),
+        )
+
+    async def _findings(self, states: Sequence[ConfigState]) -> tuple[dict[str, Any], ...]:
+        """What the doctor says. One that fails says so instead: what it looks at must not hang on it."""
+        looked = await call_async(
+            partial(self._doctor.findings, states, self._controller.rules), timeout_s=DOCTOR_S_MAX
+        )
+        problem, before, self._ill = looked.problem, self._ill, looked.problem
+        if looked.error is None:
+            found: tuple[dict[str, Any], ...] = looked.value
+            return found
+        self.doctor_failures += 1
+        if problem != before:
+            log.error("doctor.failed", problem=problem, exc_info=looked.error)
+        ill = Finding(
+            check="doctor",
+            level=Level.WARNING,
+            text=f"the doctor could not look: {problem}",
+            advice=REPORT_IT,
+        )
+        return (msgspec.to_builtins(ill),)
+
+
+def _only_prepares(worker: WorkerRecord) -> bool:
+    """The slot beside the others that only checks and exports games is not what a person calls a worker."""
+    return worker.kinds is not None and set(worker.kinds) <= set(PREPARING)
+
+
+# The loop plans only when there is a reason: work ended, somebody rang the bell, or some seconds have passed,
+# because a gate may have opened by time alone. Between them it waits, for the queue to say that work ended,
+# too.
+
 
 END_WAIT_S = 600.0
 PLAN_AT_LEAST_EVERY_S = 2.0
 STATUS_EVERY_S = 1.0
 PICTURE_S_MAX = 60.0
-
-log = structlog.get_logger()
 
 
 class TrainingLoop:
@@ -140,3 +306,161 @@ class TrainingLoop:
     async def status(self) -> RunStatus:
         """The picture of the run now."""
         return await self._status.picture("running")
+
+
+# DATA_PIPELINE runs the training loop in the control process while auto-trigger is on (`ringrift run` turns
+# it on). CONTINUOUS_TRAINING_LOOP is the same under its old name: whichever comes first runs, the other
+# waits.
+
+
+LOOK_S = 1.0
+STILL_S_MAX = 60.0  # a loop that has not turned for so long hangs
+
+
+class BoardType(StrEnum):
+    """The boards of RingRift."""
+
+    SQUARE8 = "square8"
+    SQUARE19 = "square19"
+    HEX8 = "hex8"
+    HEXAGONAL = "hexagonal"
+
+
+class _Seat:
+    """One loop a process: facts have one writer."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+
+
+async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
+    """Return what the run was asked to learn; without a wish, what has been learned before."""
+    choice = await read_run_choice(kv)
+    if choice is not None and choice.configs:
+        return choice.configs
+    return tuple(await known_configs(kv))
+
+
+async def controlled_elsewhere(engine: Engine) -> bool:
+    """Whether another process holds the control lease: facts have one writer, wherever it is."""
+    return not is_fenced(engine) and await lease_holder(engine.kv, CONTROL_LEASE) is not None
+
+
+class DataPipelineDaemon:
+    """Runs the loop."""
+
+    capability: ClassVar[str] = "pipeline"
+
+    def __init__(
+        self,
+        name: str = "data_pipeline",
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.name = name
+        self._router, self._runtime = router, runtime or system_runtime()
+        self._waits_for = "its start"
+        self._running = False
+        self._loop: TrainingLoop | None = None
+        self._turned: tuple[int, float] = (0, 0.0)  # passes, when they last grew
+
+    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        """Live until cancelled: wait for a reason to run and for the seat, then learn."""
+        self._running = True
+        try:
+            if on_ready is not None:
+                on_ready()
+            await self._live()
+        finally:
+            self._running = False
+
+    async def _live(self) -> None:
+        seat = process_scope().get(_Seat, _Seat)
+        self._waits_for = "the loop of this process, which runs under another name"
+        async with seat.lock:
+            try:
+                while True:
+                    configs = await self._wait_for_work()
+                    await self._learn_while_in_control(configs)
+            finally:
+                self._loop, self._waits_for = None, "its start"
+
+    async def _wait_for_work(self) -> tuple[str, ...]:
+        engine = await get_engine()
+        while True:
+            if await controlled_elsewhere(engine):
+                self._waits_for = "control of the run, which another process holds"
+            elif not get_pipeline_orchestrator().auto_trigger:
+                self._waits_for = "auto-trigger, which is off (COORDINATOR_AUTO_TRIGGER_PIPELINE)"
+            elif configs := await configs_of_the_run(engine.kv):
+                return configs
+            else:
+                self._waits_for = "a config to learn; name one with ringrift run --configs"
+            await self._runtime.sleep(LOOK_S)
+
+    async def _learn_while_in_control(self, configs: tuple[str, ...]) -> None:
+        """Learn; where this process holds no lease, only for as long as nobody else takes it.
+
+        The holder needs no watch here: the store refuses its writes, and its run ends, when it lost control.
+        """
+        engine = await get_engine()
+        if is_fenced(engine):
+            await self._learn(configs)
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                learning = group.create_task(self._learn(configs))
+                while not learning.done() and not await controlled_elsewhere(engine):
+                    await asyncio.wait({learning}, timeout=LOOK_S)
+                learning.cancel()
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the loop's own: whoever reads of the crash wants that
+        finally:
+            self._loop = None
+
+    async def _learn(self, configs: tuple[str, ...]) -> None:
+        settings = get_settings()
+        wanted = get_pipeline_orchestrator().config.learning(settings.learning or {})
+        settings = replace(settings, learning=wanted or None)
+        router = self._router or get_router()
+        self._loop = TrainingLoop(await get_engine(), self._runtime, router, settings)
+        self._turned = (0, self._runtime.monotonic_s())
+        self._waits_for = ""
+        await self._loop.run(configs)
+
+    def wiring(self) -> ComponentWiring:
+        """Who runs the loop sends what follows from its facts."""
+        return ComponentWiring(self.name, self.capability, ANNOUNCED)
+
+    def health_check(self) -> HealthCheckResult:
+        """Degraded while there is nothing to run, unhealthy when the loop no longer turns."""
+        if not self._running:
+            return HealthCheckResult(False, CoordinatorStatus.STOPPED, "not running")
+        if self._loop is None:
+            return HealthCheckResult.degraded(f"waits for {self._waits_for}")
+        passes, now_s = self._loop.controller.passes, self._runtime.monotonic_s()
+        if passes != self._turned[0]:
+            self._turned = (passes, now_s)
+        still_s = now_s - self._turned[1]
+        details: dict[str, Any] = {"passes": passes, "configs": self._loop.controller.configs()}
+        if still_s > STILL_S_MAX:
+            return HealthCheckResult.unhealthy(f"the loop has not turned for {still_s:.0f} s", **details)
+        if problem := self._loop.picture_problem:
+            details["pictures_failed"] = self._loop.pictures_failed
+            return HealthCheckResult.degraded(f"the picture of the run is old: {problem}", **details)
+        return HealthCheckResult.ok("", **details)
+
+
+def create_data_pipeline(
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> DataPipelineDaemon:
+    return DataPipelineDaemon(router=router, runtime=runtime)
+
+
+def create_continuous_loop(
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> DataPipelineDaemon:
+    return DataPipelineDaemon("continuous_training_loop", router=router, runtime=runtime)

@@ -1,276 +1,321 @@
-"""The life of every model: from training to production, rolled back or archived.
-
-The states are facts of the run. This coordinator tells them, keeps a short story of what was said about each
-model, and lets others know when the registry changed. It decides nothing.
+"""The models that a run keeps: which are archived, the pointer to each champion, and its files for other
+programs.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+import asyncio
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
 
-from ringrift.engine.run_reports import reported
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.announcement_scene import blob_path
-from ringrift.learning.facts import Archived
-from ringrift.learning.models_archive import too_weak
-from ringrift.learning.models_publication import ChampionFiles
-from ringrift.learning.models_view import (
-    REGISTRY_STAGES,
-    LifecycleStats,
-    ModelRecord,
-    in_training,
-    lifecycle_stats,
-    record_of,
+import msgspec
+import structlog
+
+from ringrift.engine.encoding import decode_entry
+from ringrift.engine.ports import Blobs, KeyValue
+from ringrift.errors import Conflict, Corrupt, DigestMismatch
+from ringrift.files import (
+    create_file,
+    link_file,
+    link_symbolically,
+    make_folders,
+    remove_file,
+    rename_file,
+    sync_folder,
 )
-from ringrift.learning.ratings import rate
-from ringrift.learning.records import ModelState
-from ringrift.learning.signals_face import ListeningCoordinator, Told, heard_by
-from ringrift.learning.signals_source import RunningLoop, Situations
-from ringrift.learning.state import ConfigState
-from ringrift.runtime import Runtime
+from ringrift.learning.facts.records import Model, ModelState
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.judging.ratings import Rating, rate
 
-__all__ = [
-    "REGISTRY_STAGES",
-    "ChampionFiles",
-    "LifecycleStats",
-    "ModelLifecycleCoordinator",
-    "ModelRecord",
-    "ModelState",
-    "get_model_coordinator",
-    "get_model_stats",
-    "get_production_model_id",
-    "reset_model_coordinator",
-    "too_weak",
-    "wire_model_events",
-]
-
-STORIES_MAX = 500
-STORY_LINES_MAX = 50
-REGISTRY = "model_registry"
-
-# What a registry calls the change that an event stands for.
-_ACTIONS: Mapping[str, str] = {
-    "TRAINING_COMPLETED": "registered",
-    "MODEL_PROMOTED": "promoted",
-    "PROMOTION_ROLLED_BACK": "rolled_back",
-    "MODEL_CORRUPTED": "corrupted",
-    "NAS_BEST_ARCHITECTURE": "architecture",
-}
-_SETTLES = frozenset({"promoted", "rolled_back"})  # after these the champion is another
-_MODEL_FIELDS = ("model_id", "from_model_id")
-_PATH_FIELDS = ("checkpoint_path", "model_path")
-_ABOUT = ("elo", "new_elo", "severity", "reason", "error", "gate", "decision", "new_tier", "corruption_type")
+# Which models are kept for their history only. Archiving deletes nothing: artifacts stay in the blobs.
 
 
-class ModelLifecycleCoordinator(ListeningCoordinator):
-    """Knows every model of the run, whichever process that runs in."""
+UNUSED_S_MAX = 7 * 24 * 3600.0
+WEAK_RATING, WEAK_GAMES_MIN = 1400.0, 100
+FORMER_CHAMPIONS_KEPT = 5  # a rollback may need them
+CHECKPOINTS_COUNTED_ON = 12  # of the newest models; nodes keep 16, and those of champions
 
-    component: ClassVar[str] = "model_coordinator"
-    emits: ClassVar[tuple[str, ...]] = ("MODEL_SYNC_REQUESTED", "MODEL_UPDATED", "REGISTRY_UPDATED")
+_LOST = frozenset({ModelState.REJECTED, ModelState.ROLLED_BACK})
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-    ) -> None:
-        super().__init__(router=router, runtime=runtime, situations=situations)
-        # What was heard of a model, newest last; what happened to it is in the facts.
-        self._stories: OrderedDict[str, deque[tuple[float, str, str]]] = OrderedDict()
-        self._archived_told_s = self._runtime.now_s()
 
-    def hears(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*heard_by(self.component), *heard_by(REGISTRY))))
+def not_needed(state: ConfigState, now_s: float) -> list[tuple[str, str]]:
+    """The models that nothing needs any more, with the reason; the plan puts them away."""
+    found: list[tuple[str, str]] = []
+    kept: set[str] | None = None
+    for model in state.models.values():
+        if model.state is ModelState.SUPERSEDED:
+            reason = "superseded, and more champions back than a rollback goes"
+        elif model.state in _LOST and now_s - last_change_s(model) > UNUSED_S_MAX:
+            reason = "not in use for seven days"
+        else:
+            continue
+        kept = _still_needed(state) if kept is None else kept
+        if model.digest not in kept:
+            found.append((model.digest, reason))
+    return found
 
-    # --- models -----------------------------------------------------------------------------------------
 
-    def get_models(
-        self, config_key: str | None = None, *, state: ModelState | str | None = None
-    ) -> list[ModelRecord]:
-        """All models, or those of one config or one state, oldest first."""
-        wanted = None if state is None else ModelState(state)
-        run = self._answers.run()
-        return [
-            record
-            for config in _states(run, config_key)
-            for record in self._records(config)
-            if wanted in (None, record.state)
-        ]
+def too_weak(state: ConfigState, *, ratings: Mapping[str, Rating] | None = None) -> list[tuple[str, str]]:
+    """Lost models far below the champion, with the reason. *ratings* saves computing them again."""
+    if state.champion is None:
+        return []
+    games, kept = _games(state), _still_needed(state)
+    weak = [
+        model
+        for model in state.models.values()
+        if model.state in _LOST and games[model.digest] >= WEAK_GAMES_MIN
+    ]
+    if not weak:
+        return []
+    known = rate(state.trusted_matches()) if ratings is None else ratings
+    return list(_weak(weak, state.champion, known, kept).items())
 
-    def get_model(self, model_id: str) -> ModelRecord | None:
-        """The model of that hash, or of the only one that begins so."""
-        found = [record for record in self.get_models() if record.model_id.startswith(model_id)]
-        return found[0] if len(found) == 1 else None
 
-    def get_model_state(self, model_id: str) -> ModelState | None:
-        found = self.get_model(model_id)
-        return None if found is None else found.state
+def kept_checkpoint(state: ConfigState, model: Model) -> str:
+    """The checkpoint to train on from *model* with; empty if there is none any more, or it was not found."""
+    if not model.checkpoint or model.checkpoint in state.bad_checkpoints:
+        return ""
+    newest = islice(reversed(state.models.values()), CHECKPOINTS_COUNTED_ON)
+    is_kept = any(each is model for each in newest) or model.digest in last_champions(state)
+    return model.checkpoint if is_kept else ""
 
-    def get_state_history(self, model_id: str) -> tuple[tuple[float, str, str], ...]:
-        """When it entered which state, and why."""
-        found = self.get_model(model_id)
-        return () if found is None else found.state_history
 
-    def get_model_story(self, model_id: str) -> list[tuple[float, str, str]]:
-        """What was said of it: time, event, and the words of it."""
-        return list(self._stories.get(model_id, ()))
+def last_change_s(model: Model) -> float:
+    return model.history[-1][0] if model.history else model.made_s
 
-    def get_production_model(self, config_key: str | None = None) -> ModelRecord | None:
-        """The champion of a config; without one, of the config that changed last."""
-        champions = self.get_models(config_key, state=ModelState.PRODUCTION)
-        return max(champions, key=lambda record: record.state_history[-1][0], default=None)
 
-    def get_production_model_id(self, config_key: str | None = None) -> str | None:
-        found = self.get_production_model(config_key)
-        return None if found is None else found.model_id
+def _still_needed(state: ConfigState) -> set[str]:
+    """The newest model is the parent of the next; the last champions are where a rollback leads."""
+    newest = state.newest_model
+    return {*last_champions(state), *(() if newest is None else (newest.digest,))}
 
-    def get_stats(self) -> LifecycleStats:
-        """The models of the run, counted; every count is None where there is no run."""
-        return _stats(self._answers.run())
 
-    def _states(self, config_key: str | None) -> list[ConfigState]:
-        """Of the run in this process: what an event asks for is done where the loop runs."""
-        return _states(self._situations.loop, config_key)
+def last_champions(state: ConfigState) -> list[str]:
+    """The champion, then those before it, as many as a rollback may need."""
+    former = [change.model for change in reversed(state.promotions) if change.model != state.champion]
+    champion = [] if state.champion is None else [state.champion]
+    return champion + list(dict.fromkeys(former))[:FORMER_CHAMPIONS_KEPT]
 
-    def _records(self, state: ConfigState) -> Iterable[ModelRecord]:
-        """Students are the last, and then what is in training, which has no hash yet."""
-        ratings = rate(state.matches)
-        made = (*state.models.values(), *state.students.values())
-        return (*(record_of(model, state, ratings) for model in made), *in_training(state))
 
-    # --- events -----------------------------------------------------------------------------------------
+def _games(state: ConfigState) -> Counter[str]:
+    games: Counter[str] = Counter()
+    for match in state.trusted_matches():
+        games[match.first] += match.games
+        games[match.second] += match.games
+    return games
 
-    async def _on_event(self, event_type: str, payload: Mapping[str, Any]) -> None:
-        model = _model_of(payload) or self._champion_of(payload)
-        if model:
-            self._remember(model, event_type, payload)
-        action = _ACTIONS.get(event_type)
-        if action == "registered" and self._is_unknown(model):
-            return  # somebody says so; the run has no such model
-        if action is not None:
-            await self.tell(_registry_events(action, model, payload))
-        if action in _SETTLES:
-            for state in self._states(str(payload.get("config_key", ""))):
-                await self._archive(state)
-        if action is not None:
-            await self._tell_archived()
 
-    def _is_unknown(self, model: str) -> bool:
-        return not any(state.player(model) for state in self._states(None))
+def _weak(
+    models: list[Model], champion: str, ratings: Mapping[str, Rating], kept: set[str]
+) -> dict[str, str]:
+    """Below the bar, once the champion is above it: until then the bar says nothing of the model."""
+    best = ratings.get(champion)
+    if best is None or best.rating < WEAK_RATING:
+        return {}
+    return {
+        model.digest: f"rated {found.rating:.0f} after {found.games} games"
+        for model in models
+        if (found := ratings.get(model.digest)) is not None
+        and found.rating < WEAK_RATING
+        and model.digest not in kept
+    }
 
-    async def _archive(self, state: ConfigState) -> None:
-        """Whenever the champion changed, put away what is far below it; the rest the plan does by itself."""
-        loop, now_s = self._situations.loop, self._runtime.now_s()
-        assert loop is not None
-        for digest, reason in too_weak(state):
-            await loop.write(state.config, Archived(at_s=now_s, model=digest, reason=reason))
 
-    async def _tell_archived(self) -> None:
-        """Tell what was put away since this was last told."""
-        since_s = self._archived_told_s
-        new = [
-            (model.history[-1][0], model.digest)
-            for state in self._states(None)
-            for model in state.models.values()
-            if model.state is ModelState.ARCHIVED and model.history[-1][0] > since_s
-        ]
-        self._archived_told_s = max((at_s for at_s, _ in new), default=since_s)
-        await self.tell(
-            [("REGISTRY_UPDATED", {"action": "archived", "model_id": digest}) for _, digest in new]
+# The champion of each config as a pointer in the key-value port, swapped by compare-and-swap.
+#
+# The facts say who is champion; the pointer is what others follow. It carries the number of the change, so an
+# older change can never overwrite a newer one.
+
+
+CHAMPION_PREFIX = "learning/champion/"
+
+
+class Champion(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is champion since the change of that number."""
+
+    config: str
+    model: str | None
+    card: str | None
+    checkpoint: str | None = None  # to begin again from
+    former_checkpoints: tuple[str, ...] = ()  # of the champions that a rollback may lead to
+    change: int  # promotions and roll-backs so far
+
+
+class ChampionPointers:
+    """Keeps the pointers in step with the facts."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def follow(self, state: ConfigState) -> None:
+        """Swap the pointer if the champion changed. Raises `Conflict` if another process is ahead."""
+        change = len(state.promotions) + state.rollbacks
+        if not change:
+            return
+        key = champion_key(state.config)
+        model = None if state.champion is None else state.models[state.champion]
+        wanted = Champion(
+            config=state.config,
+            model=state.champion,
+            card=None if model is None else model.card,
+            checkpoint=None if model is None else model.checkpoint or None,
+            former_checkpoints=tuple(
+                kept
+                for digest in last_champions(state)
+                if digest != state.champion and (kept := state.models[digest].checkpoint)
+            ),
+            change=change,
         )
-
-    def _champion_of(self, payload: Mapping[str, Any]) -> str:
-        """An event that names a config and no model is about its champion."""
-        states = self._states(str(payload.get("config_key", "")))
-        return (states[0].champion or "") if states else ""
-
-    def _remember(self, model: str, event_type: str, payload: Mapping[str, Any]) -> None:
-        story = self._stories.setdefault(model, deque(maxlen=STORY_LINES_MAX))
-        self._stories.move_to_end(model)
-        while len(self._stories) > STORIES_MAX:
-            self._stories.popitem(last=False)
-        words = ", ".join(f"{name} {payload[name]}" for name in _ABOUT if payload.get(name) is not None)
-        story.append((self._runtime.now_s(), event_type, words))
-
-    # --- what it says about itself ------------------------------------------------------------------------
-
-    @reported
-    def get_metrics(self) -> dict[str, Any]:
-        """Of the run in this process: health is asked often, and must not wait for the store."""
-        return {**super().get_metrics(), **_stats(self._situations.loop).to_dict()}
-
-    def get_status(self) -> dict[str, Any]:
-        return {**super().get_status(), **self.get_stats().to_dict()}
+        entry = await self._kv.get(key)
+        if entry is None:
+            await self._kv.create(key, msgspec.json.encode(wanted))
+            return
+        present = decode_entry(entry, Champion)
+        if present == wanted:
+            return
+        # An earlier version wrote less of the same change.
+        if present.change > change or (present.change == change and present.model != wanted.model):
+            raise Conflict(f"the champion of {state.config} was changed by another process")
+        await self._kv.update(key, msgspec.json.encode(wanted), revision=entry.revision)
 
 
-def _states(run: RunningLoop | None, config_key: str | None) -> list[ConfigState]:
-    configs = [] if run is None else run.configs()
-    return [run.state(config) for config in configs if run is not None and config_key in (None, config)]
+async def read_champion(kv: KeyValue, config: str) -> Champion | None:
+    entry = await kv.get(champion_key(config))
+    return None if entry is None else decode_entry(entry, Champion)
 
 
-def _stats(run: RunningLoop | None) -> LifecycleStats:
-    if run is None:
-        return LifecycleStats()
-    return lifecycle_stats({state.config: state for state in _states(run, None)})
+def champion_key(config: str) -> str:
+    return CHAMPION_PREFIX + quote(config, safe="")
 
 
-def _model_of(payload: Mapping[str, Any]) -> str:
-    named = next((str(payload[name]) for name in _MODEL_FIELDS if payload.get(name)), "")
-    if named:
-        return named
-    path = next((str(payload[name]) for name in _PATH_FIELDS if payload.get(name)), "")
-    return path.removeprefix(blob_path(""))
+# The champions as files that people and other programs can open.
+#
+# `models/canonical_<config>.safetensors` with its card beside it, and the link
+# `models/ringrift_best_<config>.safetensors`, are written from the blobs whenever the champion changed. They
+# are a view: nothing in the product reads them, and a file that was damaged or removed is written again. The
+# champion before stays beside them as `.previous`. Students lie there as `distillation_<config>` and
+# `small_net_<config>`.
 
 
-def _registry_events(action: str, model: str, payload: Mapping[str, Any]) -> list[Told]:
-    """What others have to know: the registry changed, and a new champion is to be where it is needed."""
-    config = str(payload.get("config_key", ""))
-    told: list[Told] = [("REGISTRY_UPDATED", {"action": action, "model_id": model or config})]
-    about = {"config_key": config, "model_id": model, "model_path": blob_path(model)}
-    if action == "promoted":
-        state = REGISTRY_STAGES[ModelState.PRODUCTION]
-        told.append(("MODEL_UPDATED", {**about, "changes": {"stage": state}}))
-        told.append(("MODEL_SYNC_REQUESTED", {**about, "priority": "high", "reason": "new champion"}))
-    elif action == "rolled_back":
-        restored = str(payload.get("to_model_id", ""))
-        told.append(
-            ("MODEL_UPDATED", {**about, "changes": {"stage": REGISTRY_STAGES[ModelState.ROLLED_BACK]}})
-        )
-        if restored:
-            back = {"config_key": config, "model_id": restored, "model_path": blob_path(restored)}
-            told.append(("MODEL_SYNC_REQUESTED", {**back, "priority": "high", "reason": "restored champion"}))
-    elif action == "corrupted":
-        told.append(
-            ("MODEL_SYNC_REQUESTED", {**about, "priority": "high", "reason": "the local copy is damaged"})
-        )
-    return told
+log = structlog.get_logger()
+
+SUFFIX, CARD_SUFFIX = ".safetensors", ".json"
+PREVIOUS, PART = ".previous", ".part"
+_CHUNK_BYTES = 1 << 20
 
 
-def get_model_coordinator() -> ModelLifecycleCoordinator:
-    return ModelLifecycleCoordinator.get_instance()
+class ChampionFiles:
+    """Keeps the files of one folder in step with the champions."""
+
+    def __init__(self, folder: Path, blobs: Blobs) -> None:
+        self.folder, self._blobs = folder, blobs
+
+    def path_of(self, config: str) -> Path:
+        return self.folder / f"canonical_{_plain(config)}{SUFFIX}"
+
+    def link_of(self, config: str) -> Path:
+        return self.folder / f"ringrift_best_{_plain(config)}{SUFFIX}"
+
+    async def publish(self, state: ConfigState) -> bool:
+        """Write the champion's files if they are not there yet; True if something was written.
+
+        Each file is replaced at once. The weights come first and the card, which names their hash, last: a
+        crash between leaves a pair that says of itself that it is not whole, and the next call mends it.
+        Raises `Corrupt` if the blob is missing or damaged.
+        """
+        if state.champion is None:
+            return False
+        path = self.path_of(state.config)
+        written = await self._publish(state, state.models[state.champion], path)
+        await asyncio.to_thread(_link, self.link_of(state.config), path)
+        for student in state.students.values():
+            if student.state is ModelState.PRODUCTION:
+                named = f"{student.purpose}_{_plain(state.config)}{SUFFIX}"
+                written |= await self._publish(state, student, self.folder / named)
+        return written
+
+    async def _publish(self, state: ConfigState, model: Model, path: Path) -> bool:
+        card_path = path.with_suffix(CARD_SUFFIX)
+        wanted = {path: model.digest, card_path: model.card}
+        if await asyncio.to_thread(_holds, wanted):
+            return False
+        sources = {place: (digest, await self._open(digest)) for place, digest in wanted.items()}
+        await asyncio.to_thread(self._write, sources)
+        log.info("models.published", config=state.config, model=model.digest, path=str(path))
+        return True
+
+    async def _open(self, digest: str) -> BinaryIO:
+        try:
+            return await self._blobs.open(digest)
+        except KeyError:
+            advice = "Restore it from a backup or roll the promotion back"
+            raise Corrupt(f"blob {digest}", found="it is not there", advice=advice) from None
+
+    def _write(self, sources: dict[Path, tuple[str, BinaryIO]]) -> None:
+        make_folders(self.folder)
+        parts = {path: path.with_name(path.name + PART) for path in sources}
+        try:
+            for path, (digest, source) in sources.items():
+                with source:
+                    _copy(source, parts[path], digest)
+            for path, part in parts.items():
+                _keep_previous(path)
+                rename_file(part, path)
+            sync_folder(self.folder)
+        finally:
+            for part in parts.values():
+                remove_file(part)
 
 
-reset_model_coordinator = ModelLifecycleCoordinator.reset_instance
+def _plain(config: str) -> str:
+    """The config as a part of a file's name."""
+    return "".join(c if c.isalnum() or c in "_-" else "-" for c in config)
 
 
-def wire_model_events(*, router: UnifiedEventRouter | None = None) -> ModelLifecycleCoordinator:
-    """Return this process's coordinator, subscribed; a *router* of its own gives a coordinator of its own."""
-    coordinator = get_model_coordinator() if router is None else ModelLifecycleCoordinator(router=router)
-    coordinator.wire()
-    return coordinator
+def _holds(wanted: dict[Path, str]) -> bool:
+    return all(path.is_file() and _digest(path) == digest for path, digest in wanted.items())
 
 
-def get_production_model_id(
-    board_type: str | None = None, num_players: int | None = None, *, config_key: str | None = None
-) -> str | None:
-    """The hash of the champion of a config, named by its key or by board and players; None if it has none."""
-    if config_key is None and board_type is not None:
-        config_key = board_type if num_players is None else f"{board_type}_{num_players}p"
-    return get_model_coordinator().get_production_model_id(config_key)
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def get_model_stats() -> LifecycleStats:
-    return get_model_coordinator().get_stats()
+def _copy(source: BinaryIO, target: Path, digest: str) -> None:
+    found = hashlib.sha256()
+    with create_file(target) as file:
+        while chunk := source.read(_CHUNK_BYTES):
+            found.update(chunk)
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    if found.hexdigest() != digest:
+        advice = "Restore it from a backup or roll the promotion back"
+        raise DigestMismatch(f"blob {digest}", found="the content has another hash", advice=advice)
+
+
+def _keep_previous(path: Path) -> None:
+    if path.is_file():
+        kept = path.with_name(path.name + PREVIOUS)
+        part = kept.with_name(kept.name + PART)
+        remove_file(part)
+        link_file(path, part)
+        rename_file(part, kept)
+
+
+def _link(link: Path, target: Path) -> None:
+    """Point *link* and its card's link at *target*; a card is found beside the weights under their name."""
+    for suffix in (SUFFIX, CARD_SUFFIX):
+        name, wanted = link.with_suffix(suffix), target.with_suffix(suffix).name
+        if name.is_symlink() and os.readlink(name) == wanted:
+            continue
+        part = name.with_name(name.name + PART)
+        remove_file(part)
+        link_symbolically(part, wanted)
+        rename_file(part, name)

@@ -24,7 +24,7 @@ from ringrift.engine.opening import get_engine, has_store
 from ringrift.engine.ports import Engine, KeyValue, WorkItem, WorkQueue
 from ringrift.engine.work_rules import WORK_LEASES, HeldWork, work_lease
 from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
-from ringrift.learning.slot_holds import SlotHold
+from ringrift.learning.plan.stages import SlotHold
 from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()

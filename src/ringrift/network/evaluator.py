@@ -1,4 +1,4 @@
-"""A network as the evaluator of a search.
+"""A network as the evaluator of a search, also from the file of a model; and positions to try one on.
 
 What it says of a position is the same to the last bit, whatever stands beside it in a batch: positions are
 judged in batches of one size, or of smaller sizes that were seen to give the same bits.
@@ -19,13 +19,36 @@ from ringrift.errors import ConfigError
 from ringrift.games.contract import ActionArray, Game, LegalActions, Planes, States
 from ringrift.network.architecture import Preset, architecture_for, require_same
 from ringrift.network.cache import EvaluationCache
-from ringrift.network.engines import InferenceEngine, ModuleEngine, Precision
-from ringrift.network.model import ResidualNet
-from ringrift.network.onednn import OneDnnEngine
+from ringrift.network.engines import InferenceEngine, ModuleEngine, OneDnnEngine, Precision, QuantisedEngine
+from ringrift.network.model import ResidualNet, chosen_device
 from ringrift.network.packing import RawOutput, Request, write_others, write_placed
-from ringrift.network.quantised import QuantisedEngine
-from ringrift.network.samples import sample_positions
-from ringrift.search.contract import Evaluation
+from ringrift.network.storage import load_model
+from ringrift.search.contract import Evaluation, Evaluator
+
+# Positions to try a network on.
+
+
+PLIES_MAX = 64
+
+
+def sample_positions(game: Game, count: int, *, seed: int = 1) -> States:
+    """Running games after up to `PLIES_MAX` random plies each; the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    states = game.new_states(count)
+    plies = rng.integers(0, PLIES_MAX, count)
+    for ply in range(PLIES_MAX):
+        moving = np.flatnonzero(plies > ply)
+        if not len(moving):
+            break
+        rows = states[moving]
+        legal = game.legal(rows)
+        draws = (rng.random(len(moving)) * legal.counts).astype(np.int64)
+        game.apply(rows, legal.actions[legal.offsets[:-1] + draws], trusted=True)
+        running = ~game.terminal(rows)
+        states[moving[running]] = rows[running]
+        plies[moving[~running]] = 0  # a finished game stays where it was before its last move
+    return states
+
 
 Longs = npt.NDArray[np.int64]
 
@@ -179,3 +202,23 @@ def _places(game: Game) -> ActionArray:
     placed = layout.slots < layout.planes * cells
     off_board = -1 - (layout.slots - layout.planes * cells)
     return np.where(placed, cell * layout.planes + plane, off_board).astype(np.int32)
+
+
+# A model from a file as the evaluator of a search. Programs that may need none load this module when they do,
+# since torch takes seconds.
+
+
+def model_generator(
+    path: Path,
+    game: Game,
+    *,
+    threads: int,
+    batch: int,
+    device: str,
+    before_batch: Callable[[], None] | None = None,
+) -> tuple[Evaluator, str]:
+    """The model in *path* and its digest; raises if it was made for another game."""
+    torch.set_num_threads(threads)
+    net, card = load_model(path, config=game.key)
+    evaluator = NetEvaluator(net, game, batch=batch, device=chosen_device(device), before_batch=before_batch)
+    return evaluator, card.sha256

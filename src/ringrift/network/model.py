@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.network.architecture import Architecture, Preset, architecture_for, board_mask
+from ringrift.network.gpu_use import gpu_use
 
 
 class Judged(NamedTuple):
@@ -122,3 +124,19 @@ def build(game: Game, preset: str | Preset, *, seed: int) -> ResidualNet:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ResidualNet(architecture_for(game, preset), board_mask(game))
+
+
+# Where a network computes.
+
+
+def chosen_device(wanted: str) -> str:
+    """`cpu` or `cuda` for `auto`, `cpu` or `cuda`; raises `ConfigError` if there is no such thing here.
+
+    A GPU counts as used from here on.
+    """
+    there = wanted != "cpu" and torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise ConfigError("--device cuda: this machine has no GPU that PyTorch can use")
+    if there:
+        gpu_use().begin()
+    return "cuda" if there else "cpu"

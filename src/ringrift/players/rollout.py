@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import ActionArray, Game, LegalActions, States
-from ringrift.players.contract import Seeds
-from ringrift.players.seeds import derived
+from ringrift.players.contract import Seeds, derived
 from ringrift.players.uct_tree import (
     UctTree,
     Words,

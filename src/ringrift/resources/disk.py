@@ -9,32 +9,31 @@ From the critical level on this node takes no new files. MAINTENANCE is `resourc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
 import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.capacity import DiskState, DiskStates
-from ringrift.data.copies import CopyView
-from ringrift.data.deletion import Deleter, DeletionRules
-from ringrift.data.disk_usage import DiskUsage, disk_usage
-from ringrift.data.moves import copy_artifacts
-from ringrift.data.plane import DataPlane
-from ringrift.data.quarantine import Quarantine
-from ringrift.data.replication import ReplicationRules, plan, take_snapshot
-from ringrift.data.retention import read_held
-from ringrift.data.waking import WakingDaemon
-from ringrift.errors import RingRiftError
-from ringrift.events.routed_event import RouterEvent
+from ringrift.data.manifest.store import CopyView, DiskState, DiskStates
+from ringrift.data.plane import DataPlane, WakingDaemon, copy_artifacts
+from ringrift.data.protection.deletion import Deleter, DeletionRules
+from ringrift.data.protection.integrity import TAKEN, TAKEN_DIGEST_CHARS
+from ringrift.data.protection.records import Quarantine
+from ringrift.data.protection.replication import ReplicationRules, plan, take_snapshot
+from ringrift.data.protection.retention import read_held
+from ringrift.data.transfer.receiving import FULL_PERCENT, DiskUsage, disk_usage
+from ringrift.errors import ConfigError, RingRiftError
+from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.resources.disk_files import remove, spare_files
-from ringrift.resources.disk_rules import AGE_S_MIN, DiskLevel, DiskRules, worth_freeing
+from ringrift.files import remove_file
 from ringrift.resources.maintenance import MaintenanceDaemon
 from ringrift.runtime import Runtime
+from ringrift.settings import Settings
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -47,6 +46,123 @@ __all__ = [
     "create_housekeeping_daemon",
     "disk_usage",
 ]
+
+
+# Files that may simply go: rotated logs, caches, leftovers of dead jobs, imports that were taken in.
+#
+# They hold nothing that is not elsewhere. Databases, the registry of models, the work queue, sealed files and
+# the quarantine are never among them.
+
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """A file that may go, and what it is."""
+
+    path: Path
+    bytes: int
+    what: str
+
+
+def spare_files(settings: Settings, *, now_s: float, known: Collection[str]) -> list[Spare]:
+    """What may go, in the order in which it should. Blocks: call it in a thread.
+
+    *known* are the digests of which somebody has a verified copy; an import of another one is all there is.
+    """
+    data = settings.data_dir
+    imports = _found(data / "import" / TAKEN, ("*",), "an import that was taken in", now_s=now_s, age_s=DAY_S)
+    short = {digest[:TAKEN_DIGEST_CHARS] for digest in known}
+    return [
+        *_found(data / "logs", ("*.log.*", "*.gz"), "an old log", now_s=now_s, age_s=DAY_S),
+        *_found(data / "cache", ("*",), "a cache", now_s=now_s, age_s=3_600.0),
+        *_found(data / "jobs", ("*.part",), "a leftover of a job", now_s=now_s, age_s=2 * DAY_S),
+        *(spare for spare in imports if spare.path.name[:TAKEN_DIGEST_CHARS] in short),
+    ]
+
+
+def remove(spare: Spare) -> int:
+    """Remove one; return the bytes that this freed."""
+    return spare.bytes if remove_file(spare.path) else 0
+
+
+def _found(
+    folder: Path, patterns: tuple[str, ...], what: str, *, now_s: float, age_s: float
+) -> Iterator[Spare]:
+    """Oldest first."""
+    files = []
+    for pattern in patterns:
+        for path in folder.rglob(pattern):
+            try:
+                seen = path.lstat()
+            except FileNotFoundError:
+                continue
+            if path.is_file() and not path.is_symlink() and now_s - seen.st_mtime >= age_s:
+                files.append((seen.st_mtime, Spare(path=path, bytes=seen.st_size, what=what)))
+    yield from (spare for _, spare in sorted(files, key=lambda each: each[0]))
+
+
+# How full is too full, and what may go at which level: pure rules.
+
+
+class DiskLevel(IntEnum):
+    """Ordered: each level includes what the ones below it do."""
+
+    FINE = 0
+    PROACTIVE = 1  # free what costs nothing, before it is urgent
+    WARNING = 2  # tell everybody
+    CRITICAL = 3  # no new files are taken in
+    EMERGENCY = 4  # free whatever is safe to free
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskRules:
+    """Levels in percent of the disk. They must rise: an emergency below critical would never be one."""
+
+    target: float = 50.0
+    proactive: float = 70.0
+    warning: float = 88.0
+    critical: float = FULL_PERCENT
+    emergency: float = 96.0
+
+    def __post_init__(self) -> None:
+        levels = (self.target, self.proactive, self.warning, self.critical, self.emergency)
+        if not all(low < high for low, high in zip((0.0, *levels), (*levels, 100.0), strict=True)):
+            told = ", ".join(f"{level:g}" for level in levels)
+            raise ConfigError(
+                f"disk levels are {told}; they must rise from target to proactive, warning, critical and "
+                "emergency, between 0 and 100"
+            )
+
+    def level(self, percent: float) -> DiskLevel:
+        bars = (self.proactive, self.warning, self.critical, self.emergency)
+        return DiskLevel(sum(percent >= bar for bar in bars))
+
+    def to_free(self, usage: DiskUsage) -> int:
+        """How many bytes to free: once it begins it goes down to the target, to have peace for a while."""
+        if self.level(usage.percent) is DiskLevel.FINE:
+            return 0
+        return max(0, usage.used_bytes - int(usage.total_bytes * self.target / 100.0))
+
+
+# How old a file must be before its local copy may go, if enough others exist. More fullness, less patience.
+AGE_S_MIN = {
+    DiskLevel.PROACTIVE: 7 * DAY_S,
+    DiskLevel.WARNING: DAY_S,
+    DiskLevel.CRITICAL: 3_600.0,
+    DiskLevel.EMERGENCY: 600.0,
+}
+
+
+def worth_freeing(artifact: Artifact, *, copies: int, now_s: float, inherited: bool, poor: bool) -> float:
+    """Higher goes first: unfinished games, what lives on elsewhere, poor games, old ones, many copies."""
+    age_days = max(0.0, now_s - artifact.created_s) / DAY_S
+    quality = 0.5 if artifact.quality is None else artifact.quality
+    score = min(age_days / 30.0, 5.0) * 10.0 + (1.0 - quality) * 30.0 + 5.0 * min(copies, 5)
+    spare = artifact.kind is ArtifactKind.UNFINISHED
+    return score + (400.0 if spare else 0.0) + (200.0 if inherited else 0.0) + (100.0 if poor else 0.0)
+
 
 log = structlog.get_logger()
 

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 
 import structlog
 
-from ringrift.daemons.child_logs import keep_log_small
-from ringrift.data.waking import WakingDaemon
+from ringrift.daemons.child_process import keep_log_small
+from ringrift.data.plane import WakingDaemon
 from ringrift.events.dead_letters import get_dead_letter_queue
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.held_folder import check_leads_there, open_file, remove_file, rename_file
+from ringrift.files import check_leads_there, open_file, remove_file, rename_file
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings, get_settings
 

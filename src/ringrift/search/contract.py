@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringrift.errors import ConfigError
-from ringrift.games.contract import ActionArray, LegalActions, States
+from ringrift.games.contract import ActionArray, Game, LegalActions, States
 
 Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
@@ -97,3 +97,19 @@ class SearchResult:
     root_values: Floats  # games x players: what the position is worth to each seat, by this search
     simulations: npt.NDArray[np.int32]  # made in this search, per game
     surprise: Floats  # per game: how far the policy is from the evaluator's, at most SURPRISE_MAX
+
+
+# Evaluators that need no network.
+
+
+class UniformEvaluator:
+    """Knows nothing: every action is as good as any other and every position even."""
+
+    def __init__(self, game: Game) -> None:
+        self._players = game.players
+
+    def evaluate(self, states: States, legal: LegalActions) -> Evaluation:
+        return Evaluation(
+            logits=np.zeros(len(legal.actions), dtype=np.float32),
+            values=np.zeros((len(states), self._players), dtype=np.float32),
+        )

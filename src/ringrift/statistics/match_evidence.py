@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ringrift.errors import ConfigError
-from ringrift.statistics.plackett_luce import place_chances
+from ringrift.statistics.ratings import place_chances
 from ringrift.statistics.shares import wilson_interval
 from ringrift.statistics.sprt import (
     PAIR_OUTCOMES,

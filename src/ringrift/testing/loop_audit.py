@@ -14,16 +14,16 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringrift.engine.digests import is_digest
+from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import Engine, WorkItem, WorkState
-from ringrift.learning.champions import read_champion
 from ringrift.learning.controller import ORDERS_AT_ONCE
-from ringrift.learning.facts import AnyFact, Blocked, JobEnded, JobIssued, Promoted, RolledBack
-from ringrift.learning.ledger import read_facts
+from ringrift.learning.facts.facts import AnyFact, Blocked, JobEnded, JobIssued, Promoted, RolledBack
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.models import read_champion
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.replay import replay
-from ringrift.learning.rules import LearningRules
-from ringrift.learning.state import ConfigState
-from ringrift.work.job_orders import JobReport, read_report
+from ringrift.work.job.orders import JobReport, read_report
 
 TIME_SLACK_S = 5.0
 EVENTS_READ = 100_000

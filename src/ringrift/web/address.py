@@ -9,9 +9,8 @@ import msgspec
 
 from ringrift.decoding import decode_as
 from ringrift.errors import Corrupt
+from ringrift.files import make_folders, remove_file, replace_file
 from ringrift.foreign_files.paths import read_regular
-from ringrift.held_folder import make_folders, remove_file
-from ringrift.private_files import replace_file
 from ringrift.process_identity import is_alive, own_start_s
 
 FILE = "probes.json"

@@ -21,8 +21,8 @@ from starlette.staticfiles import StaticFiles
 
 from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
-from ringrift.events.catalog import CATALOG
-from ringrift.events.normalization import delivered_as
+from ringrift.events.catalog.names import delivered_as
+from ringrift.events.catalog.table import CATALOG
 from ringrift.runtime import Runtime
 from ringrift.web import metrics
 from ringrift.web.access import AccessKeys

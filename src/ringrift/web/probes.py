@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from ringrift.daemons.reader import DaemonReader
+from ringrift.daemons.status import DaemonReader
 from ringrift.engine.opening import get_engine
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.waiting import Waiter
@@ -22,8 +22,8 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.router import get_router
 from ringrift.events.tracing import continued, extract
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.files import secret_in
 from ringrift.learning.pauses import ALL, Pause, Pauses
-from ringrift.private_files import secret_in
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
@@ -32,10 +32,9 @@ from ringrift.web.access import TOKEN_FILE, AccessKeys
 from ringrift.web.address import Address, forget_address, write_address
 from ringrift.web.endpoints import PostedEvent, PostedRequest, Probes, events_by_http
 from ringrift.web.live_stream import LiveStream
-from ringrift.web.picture import take_picture
 from ringrift.web.run_reader import RunReader
 from ringrift.web.server import ProbeServer
-from ringrift.web.snapshot import FRESH_S, UNASKED_S, SnapshotBoard
+from ringrift.web.snapshot import FRESH_S, UNASKED_S, SnapshotBoard, take_picture
 
 log = structlog.get_logger()
 

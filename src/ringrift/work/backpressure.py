@@ -1,49 +1,443 @@
-"""Backpressure: one ordered level for how full things are, and who slows down because of it.
-
-The home of the capability; each part is in a file of its own.
-"""
+"""How full things are: levels, depths of queues, what this machine has left, and one signal of it all."""
 
 from __future__ import annotations
 
-from ringrift.work.backpressure_daemons import QueueMonitorDaemon, WorkQueueMonitorDaemon
-from ringrift.work.backpressure_levels import BackpressureLevel, QueueLimits, level_of, next_level
-from ringrift.work.backpressure_monitor import (
-    QueueMonitor,
-    QueueStatus,
-    check_backpressure,
-    check_backpressure_async,
-    get_queue_monitor,
-    get_throttle_factor,
-    reset_queue_monitor,
-    should_stop_production,
-    should_throttle_production,
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from ringrift.decoding import decode_as
+from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.ports import Engine, KeyValue, WorkState
+from ringrift.errors import ConfigError, Corrupt
+from ringrift.process import process_scope
+from ringrift.runtime import system_runtime
+
+# How full is too full: one ordered level, from the depth of a queue and its two limits.
+#
+# Pure decisions. A level rises as soon as the depth reaches it, and falls only when the depth is a tenth
+# below it, so that a depth that wavers around a threshold changes nothing. More depth never means a lower
+# level.
+
+
+BAND = 0.1  # how far below its threshold a depth must fall before the level does
+TREND_SHARE = 0.1  # a change by less than this share of the former depth is no trend
+
+
+class BackpressureLevel(IntEnum):
+    """Ordered: `level >= BackpressureLevel.HIGH` means what it says. `str(level)` is the written name."""
+
+    NONE = 0
+    LOW = 1
+    SOFT = 2  # production should slow down from here on
+    MEDIUM = 3
+    HARD = 4
+    HIGH = 5
+    CRITICAL = 6
+    STOP = 7  # nothing more until the queue drains
+
+    @classmethod
+    def _missing_(cls, value: object) -> BackpressureLevel | None:
+        """Read a written name, in any case."""
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    @property
+    def throttle_factor(self) -> float:
+        """The share of full speed at which producers should run."""
+        return _FACTORS[self]
+
+    @property
+    def throttles(self) -> bool:
+        return self >= BackpressureLevel.SOFT
+
+
+_FACTORS = {
+    BackpressureLevel.NONE: 1.0,
+    BackpressureLevel.LOW: 0.75,
+    BackpressureLevel.SOFT: 0.5,
+    BackpressureLevel.MEDIUM: 0.25,
+    BackpressureLevel.HARD: 0.1,
+    BackpressureLevel.HIGH: 0.05,
+    BackpressureLevel.CRITICAL: 0.01,
+    BackpressureLevel.STOP: 0.0,
+}
+_OF_SOFT = ((BackpressureLevel.NONE, 0.5), (BackpressureLevel.LOW, 0.75), (BackpressureLevel.SOFT, 1.0))
+_OF_HARD = (
+    (BackpressureLevel.MEDIUM, 0.5),
+    (BackpressureLevel.HARD, 0.75),
+    (BackpressureLevel.HIGH, 0.9),
+    (BackpressureLevel.CRITICAL, 1.0),
 )
-from ringrift.work.backpressure_signal import BackpressureSignal
-from ringrift.work.queue_depths import QUEUE_LIMITS, QueueType
-
-__all__ = [
-    "QUEUE_LIMITS",
-    "BackpressureLevel",
-    "BackpressureSignal",
-    "QueueLimits",
-    "QueueMonitor",
-    "QueueMonitorDaemon",
-    "QueueStatus",
-    "QueueType",
-    "WorkQueueMonitorDaemon",
-    "check_backpressure",
-    "check_backpressure_async",
-    "get_backpressure_signal",
-    "get_queue_monitor",
-    "get_throttle_factor",
-    "level_of",
-    "next_level",
-    "reset_queue_monitor",
-    "should_stop_production",
-    "should_throttle_production",
-]
 
 
-async def get_backpressure_signal() -> BackpressureSignal:
-    """The pressure on this machine, measured in the last ten seconds."""
-    return await get_queue_monitor().signal()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimits:
+    """What one queue may hold, and how fast it usually empties."""
+
+    soft: float
+    hard: float
+    target: float
+    drain_per_hour: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target <= self.soft < self.hard or self.drain_per_hour <= 0:
+            raise ConfigError("a queue needs 0 < target <= soft < hard and drain_per_hour above 0")
+
+    def drain_s(self, depth: float) -> float:
+        """How long the queue needs to come down to its target."""
+        return max(0.0, depth - self.target) / self.drain_per_hour * 3600.0
+
+
+def level_of(depth: float, limits: QueueLimits) -> BackpressureLevel:
+    """The level of a depth by itself, without its past."""
+    for level, share in _OF_SOFT:
+        if depth < share * limits.soft:
+            return level
+    for level, share in _OF_HARD:
+        if depth < share * limits.hard:
+            return level
+    return BackpressureLevel.STOP
+
+
+def next_level(previous: BackpressureLevel, depth: float, limits: QueueLimits) -> BackpressureLevel:
+    """The level after *previous*: up at once, down only below the band."""
+    rising = level_of(depth, limits)
+    falling = level_of(depth / (1.0 - BAND), limits)
+    return max(rising, min(previous, falling))
+
+
+def level_for_speed(multiplier: float) -> BackpressureLevel:
+    """The mildest level that slows producers down to *multiplier* of full speed or further."""
+    return next(level for level in BackpressureLevel if _FACTORS[level] <= multiplier + 1e-9)
+
+
+def trend_of(depth: float, former: float | None) -> str:
+    """Where a depth is going, against its mean five to ten minutes ago: rising, falling or stable."""
+    if former is None:
+        return "stable"
+    change = depth - former
+    if abs(change) <= TREND_SHARE * former or change == 0:
+        return "stable"
+    return "rising" if change > 0 else "falling"
+
+
+# The named queues, what each may hold, and how deep each is now.
+#
+# Depths are read, never kept: jobs that wait come from the engine's work queue; rows, games and models that
+# wait for training, their check or a verdict from the status that the control process stores; files that have
+# yet to reach a node from the records of deliveries.
+
+
+RUN_STATUS_KEY = "learning/status"  # written by the control process, at most once a second
+DELIVERIES = "data/deliveries/"  # one record for each file and target
+
+WorkCounts = Mapping[str, Mapping[WorkState, int]]
+
+
+class QueueType(StrEnum):
+    """What can pile up."""
+
+    TRAINING_DATA = "training_data"  # accepted rows that no training has been offered and the next needs not
+    PENDING_GAMES = "pending_games"  # games whose check by the rules is due
+    EVALUATION = "evaluation_queue"
+    PROMOTION = "promotion_queue"  # models that wait for a verdict
+    SYNC = "sync_queue"  # files on their way to a node, or due to be sent again
+    EXPORT = "export_queue"
+
+    @classmethod
+    def _missing_(cls, value: object) -> QueueType | None:
+        """Read the short names too: `evaluation` is `evaluation_queue`."""
+        return cls.__members__.get(value.upper().removesuffix("_QUEUE")) if isinstance(value, str) else None
+
+
+QUEUE_LIMITS: Mapping[QueueType, QueueLimits] = {
+    QueueType.TRAINING_DATA: QueueLimits(soft=100_000, hard=500_000, target=50_000, drain_per_hour=10_000),
+    QueueType.PENDING_GAMES: QueueLimits(soft=1_000, hard=5_000, target=500, drain_per_hour=500),
+    QueueType.EVALUATION: QueueLimits(soft=50, hard=200, target=20, drain_per_hour=20),
+    QueueType.PROMOTION: QueueLimits(soft=10, hard=50, target=5, drain_per_hour=5),
+    QueueType.SYNC: QueueLimits(soft=100, hard=500, target=50, drain_per_hour=100),
+    QueueType.EXPORT: QueueLimits(soft=20, hard=100, target=10, drain_per_hour=10),
+}
+
+_KINDS = {
+    QueueType.EVALUATION: ("evaluate", "evaluation", "gauntlet", "tournament"),
+    QueueType.EXPORT: ("export",),
+}
+_WAITING = (WorkState.READY, WorkState.BLOCKED)
+
+
+class _Backlog(msgspec.Struct, frozen=True):
+    """The part of a config's status that says what waits."""
+
+    rows: int = 0
+    trained_rows: int = 0
+    games_unchecked: int = 0
+    rows_collected: int = 0  # what the plan gathers on purpose is no backlog
+    games_collected: int = 0
+    candidates: int = 0
+
+
+class _RunBacklog(msgspec.Struct, frozen=True):
+    configs: dict[str, _Backlog] = {}
+
+
+def waiting(counts: WorkCounts, kinds: tuple[str, ...]) -> int:
+    """How many items of *kinds* are not claimed yet."""
+    return sum(counts.get(kind, {}).get(state, 0) for kind in kinds for state in _WAITING)
+
+
+def waiting_in_all(counts: WorkCounts) -> int:
+    return waiting(counts, tuple(counts))
+
+
+def in_hand(counts: WorkCounts, kinds: tuple[str, ...]) -> int:
+    """How many items of *kinds* are claimed now."""
+    return sum(counts.get(kind, {}).get(WorkState.CLAIMED, 0) for kind in kinds)
+
+
+class _Delivery(msgspec.Struct, frozen=True):
+    """The part of a record that says whether its file has yet to arrive."""
+
+    status: str = "pending"
+    next_retry_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.status != "verified" and (self.status != "failed" or self.next_retry_at is not None)
+
+
+class OpenDeliveries:
+    """How many files have yet to reach their nodes. Keeps which do, and reads only what changed."""
+
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+        self._revision = 0
+
+    async def count(self, kv: KeyValue) -> int:
+        while True:
+            page = await kv.changes(DELIVERIES, after=self._revision)
+            for change in page.changes:
+                if change.value is not None and decode_as(change.value, _Delivery).is_open:
+                    self._open.add(change.key)
+                else:
+                    self._open.discard(change.key)
+            self._revision = page.revision
+            if page.complete:
+                return len(self._open)
+
+
+def depths_of(counts: WorkCounts, run_status: bytes | None, *, deliveries: int) -> dict[QueueType, int]:
+    """How deep every queue is. Without a run there is nothing that waits for training or a check."""
+    backlog = _read_backlog(run_status)
+    configs = backlog.configs.values()
+    untrained = sum(max(0, each.rows - each.trained_rows - each.rows_collected) for each in configs)
+    unchecked = sum(max(0, each.games_unchecked - each.games_collected) for each in configs)
+    return {
+        QueueType.TRAINING_DATA: untrained,
+        QueueType.PENDING_GAMES: unchecked,
+        QueueType.PROMOTION: sum(config.candidates for config in backlog.configs.values()),
+        QueueType.SYNC: deliveries,
+        **{queue: waiting(counts, kinds) for queue, kinds in _KINDS.items()},
+    }
+
+
+async def read_depths(engine: Engine, deliveries: OpenDeliveries | None = None) -> dict[QueueType, int]:
+    """Read how deep every queue is now; with the *deliveries* of the last time, only what changed of them."""
+    status = await engine.kv.get(RUN_STATUS_KEY)
+    under_way = await (deliveries or OpenDeliveries()).count(engine.kv)
+    value = None if status is None else status.value
+    return depths_of(await engine.queue.counts(), value, deliveries=under_way)
+
+
+def _read_backlog(run_status: bytes | None) -> _RunBacklog:
+    if run_status is None:
+        return _RunBacklog()
+    try:
+        return decode_as(run_status, _RunBacklog)
+    except UNREADABLE as error:
+        advice = "The control process writes it anew with its next step."
+        raise Corrupt(RUN_STATUS_KEY, found=f"the status is not readable: {error}", advice=advice) from None
+
+
+# What this machine has left: processor, memory and disk, as measured now.
+
+
+GIB = 1024.0**3
+CPU_LOOK_S = 0.1  # the first look of a process takes so long: there is nothing to compare with
+CPU_SPAN_S = 1.0  # a shorter time says little of how busy the processors are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResources:
+    """One look at a machine."""
+
+    cpu_percent: float
+    memory_percent: float
+    disk_percent: float
+    disk_free_gb: float
+    load: float  # programs that run or want to
+    cores: int
+
+
+class ProcessorMeter:
+    """How busy the processors were between two looks of this process, whoever looked."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._percent = 0.0
+        self._at_s: float | None = None
+
+    def percent(self) -> float:
+        """Measured over the time since the last look, never over no time, which would give 0. Blocks."""
+        with self._lock:
+            runtime, first = system_runtime(), self._at_s is None
+            if self._at_s is None or runtime.monotonic_s() - self._at_s >= CPU_SPAN_S:
+                self._percent = psutil.cpu_percent(interval=CPU_LOOK_S if first else None)
+                self._at_s = runtime.monotonic_s()
+            return self._percent
+
+
+def look_at_this_machine(folder: Path) -> NodeResources:
+    """Measure. The disk is the one that holds *folder*, or the nearest parent that exists."""
+    disk = psutil.disk_usage(str(_existing(folder)))
+    return NodeResources(
+        cpu_percent=process_scope().get(ProcessorMeter, ProcessorMeter).percent(),
+        memory_percent=psutil.virtual_memory().percent,
+        disk_percent=disk.percent,
+        disk_free_gb=disk.free / GIB,
+        load=psutil.getloadavg()[0],
+        cores=psutil.cpu_count() or 1,
+    )
+
+
+async def read_resources(folder: Path) -> NodeResources:
+    """Measure off the loop: a disk may take its time to answer."""
+    return await asyncio.to_thread(look_at_this_machine, folder)
+
+
+def _existing(folder: Path) -> Path:
+    path = folder.absolute()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+# The pressure on the whole machine as one number, and what producers make of it. Pure decisions.
+
+
+FULL_SPEED_BELOW = 0.2
+STANDSTILL_ABOVE = 0.7
+PAUSE_BELOW = 0.1
+HEALTHY_BELOW = 0.3
+COOLDOWN_S = 60.0
+
+_RANGES = {
+    "queue": (5.0, 50.0),
+    "training": (1.0, 5.0),
+    "disk": (40.0, 75.0),
+    "sync": (3.0, 30.0),
+    "memory": (30.0, 70.0),
+}
+_WEIGHTS = {"queue": 0.25, "memory": 0.25, "training": 0.20, "disk": 0.15, "sync": 0.15}
+_TRAINING = ("train", "training")
+_SYNC = ("sync", "data_sync")
+
+
+@dataclass(frozen=True, slots=True)
+class BackpressureSignal:
+    """Pressures from 0 to 1 and what follows from them."""
+
+    queue_pressure: float
+    training_pressure: float
+    disk_pressure: float
+    sync_pressure: float
+    memory_pressure: float
+    at_s: float
+
+    @property
+    def overall_pressure(self) -> float:
+        return sum(weight * float(getattr(self, f"{name}_pressure")) for name, weight in _WEIGHTS.items())
+
+    @property
+    def spawn_rate_multiplier(self) -> float:
+        """1 at low pressure, 0 at high pressure, in proportion between."""
+        span = STANDSTILL_ABOVE - FULL_SPEED_BELOW
+        return min(1.0, max(0.0, (STANDSTILL_ABOVE - self.overall_pressure) / span))
+
+    @property
+    def should_pause(self) -> bool:
+        return self.spawn_rate_multiplier < PAUSE_BELOW
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.overall_pressure < HEALTHY_BELOW
+
+    @property
+    def level(self) -> BackpressureLevel:
+        return level_for_speed(self.spawn_rate_multiplier)
+
+    @property
+    def highest(self) -> str:
+        """What presses most, by its weight."""
+        return max(_WEIGHTS, key=lambda name: _WEIGHTS[name] * float(getattr(self, f"{name}_pressure")))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **{f"{name}_pressure": round(getattr(self, f"{name}_pressure"), 3) for name in _WEIGHTS},
+            "overall_pressure": round(self.overall_pressure, 3),
+            "spawn_rate_multiplier": round(self.spawn_rate_multiplier, 3),
+            "should_pause": self.should_pause,
+            "is_healthy": self.is_healthy,
+            "level": str(self.level),
+            "timestamp": self.at_s,
+        }
+
+
+def signal_of(counts: WorkCounts, resources: NodeResources, *, now_s: float) -> BackpressureSignal:
+    """Put work and machine together. Training counts its jobs, memory what the machine has in use."""
+    return BackpressureSignal(
+        queue_pressure=_ramp("queue", waiting_in_all(counts)),
+        training_pressure=_ramp("training", waiting(counts, _TRAINING) + in_hand(counts, _TRAINING)),
+        disk_pressure=_ramp("disk", resources.disk_percent),
+        sync_pressure=_ramp("sync", waiting(counts, _SYNC) + in_hand(counts, _SYNC)),
+        memory_pressure=_ramp("memory", resources.memory_percent),
+        at_s=now_s,
+    )
+
+
+def _ramp(name: str, value: float) -> float:
+    low, high = _RANGES[name]
+    return min(1.0, max(0.0, (value - low) / (high - low)))
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """Whether the world was told that producers should slow down, and since when."""
+
+    active: bool = False
+    changed_s: float | None = None
+    level: BackpressureLevel = BackpressureLevel.NONE
+
+    def step(
+        self, level: BackpressureLevel, now_s: float, *, cooldown_s: float = COOLDOWN_S
+    ) -> tuple[Announced, bool]:
+        """Return what is announced next and whether that is news; there is no news in the cooldown."""
+        wanted = level.throttles
+        resting = self.changed_s is not None and now_s - self.changed_s < cooldown_s
+        if wanted == self.active or resting:
+            worst = max(self.level, level) if self.active else self.level
+            return replace(self, level=worst), False
+        return Announced(wanted, now_s, level if wanted else self.level), True

@@ -24,8 +24,7 @@ from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import KeyValue
-from ringrift.held_folder import make_folders, remove_file
-from ringrift.private_files import replace_file
+from ringrift.files import make_folders, remove_file, replace_file
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings

@@ -1,20 +1,24 @@
-"""What tasks may use, and all that the answer to "may this one start?" depends on.
+"""May this task start here, now? Pure decisions: one look at the world in, a verdict with its reason out.
 
-The answer itself is in `limits_checks`.
+`can_spawn` and the safeguards ask the same questions in two orders. Every refusal says why and when to ask
+again. Limits on processor and memory never refuse a machine its first task: a busy machine works slowly, it
+does not stand still.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ringrift.errors import ConfigError
 from ringrift.health.breakers import CircuitBreaker
-from ringrift.work.backpressure_levels import BackpressureLevel
+from ringrift.work.backpressure import BackpressureLevel, NodeResources
 from ringrift.work.emergency import EmergencyNotice
-from ringrift.work.task_resources import NodeResources
-from ringrift.work.task_types import TaskType
+from ringrift.work.tasks import SELFPLAY_TYPES, TaskType, family
+
+# What tasks may use, and all that the answer depends on.
+
 
 MINUTE_S = 60.0
 
@@ -146,3 +150,223 @@ class Question:
     in_cluster: Mapping[TaskType, int] = field(default_factory=dict)
     resources: NodeResources | None = None  # None: the node is another machine, which judges for itself
     backpressure: BackpressureLevel = BackpressureLevel.NONE
+
+
+# The questions, one by one, and the answer.
+
+
+ASK_AGAIN_S = 5.0
+
+Check = Callable[[Question, TaskLimits], SpawnVerdict | None]
+
+
+def judge(question: Question, limits: TaskLimits, checks: Sequence[Check]) -> SpawnVerdict:
+    """The first refusal in the order of *checks*, or a yes with the delay that the rate asks for."""
+    for check in checks:
+        refusal = check(question, limits)
+        if refusal is not None:
+            return replace(refusal, check=check.__name__.removeprefix("check_"))
+    return SpawnVerdict(True, "ok", delay_s=_delay_s(question))
+
+
+def _delay_s(question: Question) -> float:
+    """Nothing up to 80 % of the rate, then one to five seconds."""
+    buckets = [bucket for bucket in (question.rate, question.node_rate) if bucket is not None]
+    used = max((bucket.used_share(question.now_s) for bucket in buckets), default=0.0)
+    return 0.0 if used < 0.8 else 1.0 + 4.0 * min(1.0, (used - 0.8) / 0.2)
+
+
+def refuse(reason: str, retry_after_s: float = ASK_AGAIN_S) -> SpawnVerdict:
+    return SpawnVerdict(False, reason, max(0.0, retry_after_s))
+
+
+# --- the questions ------------------------------------------------------------------------------------
+
+
+def check_emergency(ask: Question, _limits: TaskLimits) -> SpawnVerdict | None:
+    notice = ask.emergency
+    if notice is None or not notice.is_on(ask.now_s):
+        return None
+    wait_s = MINUTE_S if notice.until_s is None else notice.until_s - ask.now_s
+    end = "until it is cleared" if notice.until_s is None else f"for {wait_s:.0f} s more"
+    return refuse(f"emergency stop {end}: {notice.reason}", wait_s)
+
+
+def check_state(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    emergency = check_emergency(ask, limits)
+    if emergency is not None:
+        return emergency
+    notice = ask.state
+    ended = notice.until_s is not None and ask.now_s >= notice.until_s
+    if notice.state is CoordinatorState.RUNNING or ended:
+        return None
+    wait_s = ASK_AGAIN_S if notice.until_s is None else notice.until_s - ask.now_s
+    why = f": {notice.reason}" if notice.reason else ""
+    return refuse(f"task coordination is {notice.state.value}{why}", wait_s)
+
+
+def check_rate(ask: Question, _limits: TaskLimits) -> SpawnVerdict | None:
+    named = [("tasks", ask.rate)]
+    if ask.task_type in SELFPLAY_TYPES:
+        named.append(("self-play tasks", ask.selfplay_rate))
+    for what, bucket in named:
+        if bucket is not None and (wait_s := bucket.wait_s(ask.now_s)) > 0:
+            return refuse(f"more than {bucket.per_minute:g} {what} a minute", wait_s)
+    return None
+
+
+def check_node_rate(ask: Question, _limits: TaskLimits) -> SpawnVerdict | None:
+    if ask.node_rate is None or (wait_s := ask.node_rate.wait_s(ask.now_s)) <= 0:
+        return None
+    return refuse(f"more than {ask.node_rate.per_minute:g} tasks a minute on {ask.node}", wait_s)
+
+
+def check_cooldown(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    if ask.last_spawn_s is None:
+        return None
+    wait_s = ask.last_spawn_s + limits.node_cooldown_s - ask.now_s
+    return (
+        refuse(f"{ask.node} began a task less than {limits.node_cooldown_s:g} s ago", wait_s)
+        if wait_s > 0
+        else None
+    )
+
+
+def check_reservations(ask: Question, _limits: TaskLimits) -> SpawnVerdict | None:
+    free_in_s = 0.0 if ask.reserved_until_s is None else ask.reserved_until_s - ask.now_s
+    if not ask.reserved_for or free_in_s <= 0 or ask.reserved_for == ask.task_type.value:
+        return None
+    return refuse(f"{ask.node} is reserved for {ask.reserved_for}", free_in_s)
+
+
+def check_node_health(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    if ask.node_offline:
+        return refuse(f"{ask.node} is offline: {ask.node_offline}", MINUTE_S)
+    return check_node_breaker(ask, limits)
+
+
+def check_node_breaker(ask: Question, _limits: TaskLimits) -> SpawnVerdict | None:
+    return _refused_by(ask.node_breaker, f"tasks on {ask.node}", ask.now_s)
+
+
+def check_type_breaker(ask: Question, _limits: TaskLimits) -> SpawnVerdict | None:
+    return _refused_by(ask.type_breaker, f"{ask.task_type.value} tasks", ask.now_s)
+
+
+def _refused_by(breaker: CircuitBreaker | None, what: str, now_s: float) -> SpawnVerdict | None:
+    if breaker is None or breaker.opened_s is None or breaker.allows(now_s):
+        return None
+    wait_s = breaker.opened_s + breaker.cooldown_s - now_s
+    return refuse(f"{breaker.failures} {what} failed in a row", wait_s)
+
+
+def check_node_limit(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    return _over(limits.per_node, ask.on_node, ask.task_type, f"on {ask.node}")
+
+
+def check_cluster_limit(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    return _over(limits.per_cluster, ask.in_cluster, ask.task_type, "in the cluster")
+
+
+def _over(
+    most: Mapping[TaskType, int], running: Mapping[TaskType, int], task_type: TaskType, where: str
+) -> SpawnVerdict | None:
+    kind = family(task_type)
+    number = sum(count for other, count in running.items() if family(other) is kind)
+    if kind not in most or number < most[kind]:
+        return None
+    return refuse(f"{number} of {most[kind]} {kind.value} tasks run {where}")
+
+
+def check_totals(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    here, everywhere = sum(ask.on_node.values()), sum(ask.in_cluster.values())
+    if here >= limits.node_tasks_max:
+        return refuse(f"{here} of {limits.node_tasks_max} tasks run on {ask.node}")
+    if everywhere >= limits.cluster_tasks_max:
+        return refuse(f"{everywhere} of {limits.cluster_tasks_max} tasks run in the cluster")
+    return None
+
+
+def check_hard_resources(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    """Disk and memory that are all but gone."""
+    seen = ask.resources
+    if seen is None:
+        return None
+    if seen.disk_percent >= limits.disk_percent_max and seen.disk_free_gb < limits.disk_free_gb_min:
+        return refuse(f"disk {seen.disk_percent:.0f} % full, {seen.disk_free_gb:.1f} GB free", MINUTE_S)
+    if seen.memory_percent >= limits.memory_percent_max:
+        return refuse(f"memory {seen.memory_percent:.0f} % used")
+    return None
+
+
+def check_resources(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    """Also what others use of the processor. Each task of ours counts as one core of its own."""
+    seen, ours = ask.resources, sum(ask.on_node.values())
+    if (refusal := check_hard_resources(ask, limits)) is not None or seen is None or ours == 0:
+        return refusal
+    others_percent = seen.cpu_percent - 100.0 * ours / seen.cores
+    if others_percent >= limits.cpu_percent_max:
+        return refuse(f"other programs use {others_percent:.0f} % of the processor")
+    return None
+
+
+def check_soft_resources(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    """The stricter bounds of the safeguards."""
+    seen, ours = ask.resources, sum(ask.on_node.values())
+    if (refusal := check_hard_resources(ask, limits)) is not None or seen is None or ours == 0:
+        return refusal
+    if seen.memory_percent >= limits.memory_percent_soft:
+        return refuse(f"memory {seen.memory_percent:.0f} % used")
+    others = (seen.load - ours) / seen.cores
+    if others >= limits.load_per_core_max:
+        return refuse(f"{others:.1f} other programs per core want to run")
+    return None
+
+
+def check_backpressure_level(ask: Question, _limits: TaskLimits) -> SpawnVerdict | None:
+    if ask.task_type not in SELFPLAY_TYPES or ask.backpressure is not BackpressureLevel.STOP:
+        return None
+    return refuse("more data waits than can be used (backpressure stop)", MINUTE_S)
+
+
+SPAWN_ORDER: tuple[Check, ...] = (
+    check_state,
+    check_rate,
+    check_cooldown,
+    check_reservations,
+    check_node_health,
+    check_node_limit,
+    check_cluster_limit,
+    check_resources,
+    check_backpressure_level,
+)
+SAFEGUARD_ORDER: tuple[Check, ...] = (
+    check_emergency,
+    check_state,  # a pause holds whoever asks
+    check_node_breaker,
+    check_type_breaker,
+    check_rate,
+    check_node_rate,
+    check_node_limit,
+    check_totals,
+    check_soft_resources,
+)
+
+
+def has_room_again(resources: NodeResources, limits: TaskLimits) -> bool:
+    """Whether a machine that was too full may work again."""
+    disk_ok = (
+        resources.disk_percent < limits.resume_share * limits.disk_percent_max
+        or resources.disk_free_gb >= limits.disk_free_gb_min / limits.resume_share
+    )
+    return disk_ok and resources.memory_percent < limits.resume_share * limits.memory_percent_max
+
+
+# What may hold back the loop of a config. Its orders are bounded by the slots of the workers, every stage of
+# every config has a breaker of its own, and jobs give way to other programs: so no rate, no breaker that one
+# config would open for all, and no look at the processor.
+LOOP_ORDER: tuple[Check, ...] = (
+    check_state,
+    check_hard_resources,
+    check_backpressure_level,
+)

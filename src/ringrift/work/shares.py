@@ -1,19 +1,23 @@
-"""Whose turn it is: configs share the processor time of the workers, by one score each.
-
-They share by fair queueing with start tags. The processor seconds that a config was served with work of any
-kind, divided by its share, are its tag; the lowest tag goes next. A config that comes back after a long
-absence starts at the tag of whoever started last, so absence earns at most one turn. Shares follow the
-expected gain per cost, with a floor that keeps every config alive and a ceiling for each.
-"""
+"""How much of the workers each config gets, how deep it searches, and how much work is kept ready."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from ringrift.errors import ConfigError
+from ringrift.work.worker.records import WorkerRecord
+
+# Whose turn it is: configs share the processor time of the workers, by one score each.
+#
+# They share by fair queueing with start tags. The processor seconds that a config was served with work of any
+# kind, divided by its share, are its tag; the lowest tag goes next. A config that comes back after a long
+# absence starts at the tag of whoever started last, so absence earns at most one turn. Shares follow the
+# expected gain per cost, with a floor that keeps every config alive and a ceiling for each.
+
 
 PREPARING = ("validate", "export", "recompute")  # seconds of work: they check games and make samples of them
 
@@ -130,3 +134,146 @@ def _clipped_shares(scores: Mapping[str, float], *, low: float, high: float) -> 
         if not below and not above:
             return {name: fixed.get(name, shares.get(name, 0.0)) for name in scores}
         fixed |= below if lacking >= exceeding else above
+
+
+# How many simulations a self-play move gets, and how many games a config needs.
+#
+# Early games are searched lightly, because a weak network gains more from many games than from deep ones; the
+# budget grows with the rating. A game records the budget it was played with.
+
+
+BUDGET_MIN = 16
+INTENSITY_MIN, INTENSITY_MAX = 0.5, 1.75
+LARGE_BOARDS = frozenset({"square19", "hexagonal"})
+GAMES_NEEDED_MAX = 500_000
+
+_BY_GAMES = ((100, 64), (500, 150), (1000, 300))
+_BY_RATING = ((1800.0, 3200), (1600.0, 1600))
+_BUDGET_GROWN = 800
+_LARGE_GAMES_FEW, _LARGE_BUDGET_FEW, _LARGE_BUDGET = 500, 400, 800
+_MORE_SEATS_FACTOR = 0.8
+_BOARD_FACTORS = {"hex8": 1.0, "square8": 1.2, "square19": 2.0, "hexagonal": 2.5}
+_SEAT_FACTORS = {2: 1.0, 3: 1.5, 4: 2.5}
+_GAMES_PER_POINT = 500
+_QUALITY_FACTORS = ((0.3, 1.5), (0.5, 1.3), (0.7, 1.0))
+
+
+def board_and_players(config: str) -> tuple[str, int]:
+    """Split `square8_2p`; a key without a number of players counts as two."""
+    board, _, seats = config.rpartition("_")
+    if board and seats.endswith("p") and seats[:-1].isdigit():
+        return board, int(seats[:-1])
+    return config, 2
+
+
+def search_budget(config: str, *, games: int, rating: float | None, intensity: float = 1.0) -> int:
+    """Return the simulations per move for a config with *games* accepted games and a champion of *rating*."""
+    board, players = board_and_players(config)
+    budget = float(_budget_by_progress(games, rating))
+    if board in LARGE_BOARDS:
+        budget = min(budget, _LARGE_BUDGET_FEW if games < _LARGE_GAMES_FEW else _LARGE_BUDGET)
+    if players > 2:
+        budget *= _MORE_SEATS_FACTOR
+    budget *= min(INTENSITY_MAX, max(INTENSITY_MIN, intensity))
+    return max(BUDGET_MIN, round(budget))
+
+
+def games_needed(config: str, *, rating: float | None, target: float = 1900.0) -> int:
+    """Return how many games the way to *target* may take; 0 at it."""
+    board, players = board_and_players(config)
+    gap = max(0.0, target - (1500.0 if rating is None else rating))
+    factor = _BOARD_FACTORS.get(board, 1.0) * _SEAT_FACTORS.get(players, 1.0)
+    return min(GAMES_NEEDED_MAX, round(gap * _GAMES_PER_POINT * factor))
+
+
+def quality_factor(quality: float | None) -> float:
+    """Return how many times the games poor data asks for; unknown quality changes nothing."""
+    if quality is None:
+        return 1.0
+    return next((factor for below, factor in _QUALITY_FACTORS if quality < below), 0.9)
+
+
+def _budget_by_progress(games: int, rating: float | None) -> int:
+    for below, budget in _BY_GAMES:
+        if games < below:
+            return budget
+    for at_least, budget in _BY_RATING:
+        if rating is not None and rating >= at_least:
+            return budget
+    return _BUDGET_GROWN
+
+
+# How much work is kept ready: as much as can be taken now, and a little more.
+#
+# Work is made when somebody can do it, never by a timer, so the queue cannot grow ahead of the workers. The
+# loop orders games by `wanted_items`, and the queue populator shows the same answer.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupplyLimits:
+    """Bounds on what waits in the queue."""
+
+    ahead: int = 1  # items beyond what the slots take: nobody is idle while the next is planned
+    soft: int = 500  # from here on only what is running is replaced
+    hard: int = 1000  # from here on nothing is added
+    trickle: int = 1  # what goes on when production is to stop, so that ratings and health stay fresh
+
+    def __post_init__(self) -> None:
+        if self.ahead < 0 or not 0 < self.soft <= self.hard or self.trickle < 0:
+            raise ConfigError("the supply needs 0 <= ahead, 0 < soft <= hard and 0 <= trickle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """How many items to add now, and why."""
+
+    items: int
+    reason: str
+    slots: int
+    ready: int
+    claimed: int
+
+
+def slots_for(workers: Iterable[WorkerRecord], kind: str) -> int:
+    """Return the slots of those workers that take jobs of *kind*."""
+    return sum(
+        worker.slots
+        for worker in workers
+        if not worker.stopping and not worker.set_aside and (worker.kinds is None or kind in worker.kinds)
+    )
+
+
+def wanted_items(
+    slots: int,
+    *,
+    ready: int,
+    claimed: int,
+    throttle: float = 1.0,
+    limits: SupplyLimits | None = None,
+) -> Supply:
+    """Return how many items to add.
+
+    *throttle* is the part of full speed that backpressure leaves: at 0 a trickle goes on.
+    """
+    limits = limits or SupplyLimits()
+    if min(slots, ready, claimed) < 0 or not 0.0 <= throttle <= 1.0:
+        raise ConfigError("slots and items are never negative, and the throttle is between 0 and 1")
+
+    def supply(items: int, reason: str) -> Supply:
+        return Supply(items=items, reason=reason, slots=slots, ready=ready, claimed=claimed)
+
+    if ready >= limits.hard:
+        return supply(0, f"{ready} items wait, which is the most that may")
+    if slots == 0:
+        return supply(0, "no worker takes such work")
+    if throttle == 0.0:
+        items = max(0, min(limits.trickle, slots) - ready - claimed)
+        return supply(items, "production is to stop: only a trickle goes on")
+    ahead = 0 if ready >= limits.soft else limits.ahead
+    target = math.ceil(slots * throttle) + ahead
+    items = max(0, min(target - ready - claimed, limits.hard - ready))
+    if throttle < 1.0 and not items:
+        return supply(0, f"backpressure leaves games {throttle:.0%} of {slots} slots")
+    if items:
+        return supply(items, f"{slots} slots can take more than the {ready + claimed} items there are")
+    return supply(0, f"{ready} items wait for {slots} slots")

@@ -13,12 +13,50 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from ringrift.daemons.planning import BACKPRESSURE, OPERATOR, STOPPED_BY_PERSON
-from ringrift.daemons.reader import DaemonReader
+from ringrift.daemons.status import DaemonReader
 from ringrift.daemons.types import DaemonType
+from ringrift.events.event import RouterEvent
 from ringrift.events.handlers import HandlerBase
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.work.scheduling_bell import get_bell
+
+# How any part of this process wakes its loop: it says only that it may be worth to look again.
+
+
+Listener = Callable[[], None]
+
+
+class LoopBell:
+    """Rung by whoever heard something; heard by the loop, if it runs in this process."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self.rung: Counter[str] = Counter()
+
+    def ring(self, reason: str) -> None:
+        self.rung[reason] += 1
+        for listener in tuple(self._listeners):
+            listener()
+
+    def ring_for(self, event: RouterEvent) -> None:
+        """As a reaction to an event that may change the plan."""
+        self.ring(event.event_type)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call *listener* at each ring, in the thread that rings; return the way to end it."""
+        self._listeners.append(listener)
+
+        def end() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return end
+
+
+def get_bell() -> LoopBell:
+    """Return the bell of this process."""
+    return process_scope().get(LoopBell, LoopBell)
+
 
 START_S_MAX = 30.0  # who has not joined by then is not coming
 

@@ -5,7 +5,8 @@ import contextlib
 import msgspec
 from tests.fuzz.mutation import mutated_json
 
-from ringrift.data.archive_format import (
+from ringrift.data.artifacts import Artifact, ArtifactKind
+from ringrift.data.backup.archive import (
     ArchiveCard,
     ArchiveManifest,
     ArchiveMarker,
@@ -15,8 +16,7 @@ from ringrift.data.archive_format import (
     decode,
     encode,
 )
-from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.engine.digests import is_digest
+from ringrift.engine.encoding import is_digest
 from ringrift.errors import Corrupt
 
 KINDS = (ArchiveCard, ArchiveManifest, NodeInventory, ArchiveMarker)

@@ -11,12 +11,11 @@ import tempfile
 from pathlib import Path
 
 from ringrift.data.nodes import DataNode
-from ringrift.data.promises import open_holder
-from ringrift.data.server_answers import Answers
-from ringrift.data.server_buffers import Buffers
-from ringrift.data.server_http import DataHttpServer
+from ringrift.data.protection.promises import open_holder
+from ringrift.data.transfer.http.operations import Answers, Buffers
+from ringrift.data.transfer.http.server import DataHttpServer
+from ringrift.data.transfer.http.wire import OnceOnly, Signer, Words, digest_of
 from ringrift.data.transfer.receiving import open_intake
-from ringrift.data.transfer.signing import OnceOnly, Signer, Words, digest_of
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 

@@ -6,8 +6,7 @@ from tests.fuzz.mutation import mutated_json
 
 from ringrift.engine.ports import LogRecord
 from ringrift.errors import Corrupt, PayloadError
-from ringrift.events.event_wire import decode_body, from_log, session_of, to_log
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.event import RouterEvent, decode_body, from_log, session_of, to_log
 
 BODY = {"payload": {"config": "square8_2p", "games": [1, 2.5, None], "deep": {"a": {"b": True}}},
         "timestamp": 12.5, "source": "a", "trace_id": "t", "correlation_id": "c", "parent_event_id": "p",

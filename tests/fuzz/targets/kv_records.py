@@ -8,55 +8,50 @@ from typing import Any
 import msgspec
 from tests.fuzz.mutation import mutated_json
 
-from ringrift.bootstrap.control_lease import ControlHolder, _holder
+from ringrift.control.lease import ControlHolder, _holder
+from ringrift.coordination.coordinator_persistence import StateSnapshot
+from ringrift.coordination.cross_process_events import Subscriber
+from ringrift.coordination.ephemeral_data_guard import Evacuation, HostNote, WriteThrough
+from ringrift.coordination.orchestrator_registry import RoleRow
+from ringrift.coordination.sync_durability import DeadLetterEntry, SyncWALEntry
+from ringrift.coordination.transfer_verification import BatchChecksum, QuarantineRecord
 from ringrift.daemons.requests import DaemonRequest
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.away import _Away
-from ringrift.data.capacity import DiskState
-from ringrift.data.decisions import DataDecision
-from ringrift.data.deletion_records import Heir, Tombstone
-from ringrift.data.deletion_records import _read as read_deletion
-from ringrift.data.delivery_ledger import DeliveryRecord
-from ringrift.data.distribution import ModelWish
-from ringrift.data.ephemeral_records import Evacuation, HostNote, WriteThrough
 from ringrift.data.kv_records import KvRecords
-from ringrift.data.manifest_store import read_entry
-from ringrift.data.quarantine import QuarantineNote
-from ringrift.data.sync.history import SyncRecord
-from ringrift.data.transaction_log import TransactionRecord, _PathClaim
-from ringrift.data.transfer.bandwidth import BandwidthBook
-from ringrift.data.transfer.durability import DeadLetterEntry, SyncWALEntry
-from ringrift.data.transfer.stalls import StallRecord, StallTotals
-from ringrift.data.transfer.sync_mutex import SyncLockInfo
-from ringrift.data.transfer.verification_records import BatchChecksum, QuarantineRecord
+from ringrift.data.manifest.store import DiskState, _Away, read_entry
+from ringrift.data.protection.distribution import ModelWish
+from ringrift.data.protection.records import DataDecision, Heir, QuarantineNote, Tombstone
+from ringrift.data.protection.records import _read as read_deletion
+from ringrift.data.sync.cluster_view import SyncRecord
+from ringrift.data.sync.mutex import SyncLockInfo
+from ringrift.data.transactions import TransactionRecord, _PathClaim
+from ringrift.data.transfer.deliveries import DeliveryRecord
+from ringrift.data.transfer.limits import BandwidthBook
+from ringrift.data.transfer.peers import StallRecord, StallTotals
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseRecord
 from ringrift.engine.leases import _seen as read_lease
 from ringrift.engine.ports import Entry
 from ringrift.errors import Corrupt
-from ringrift.events.process_subscribers import Subscriber
-from ringrift.health.snapshots import StateSnapshot
-from ringrift.learning.champions import Champion
-from ringrift.learning.doctor_findings import Diagnosis
-from ringrift.learning.facts import AnyFact, Recalled
-from ringrift.learning.high_water import mark_path, read_mark
-from ringrift.learning.ledger import check_chain, prefix_of, sound_facts
+from ringrift.learning.doctor.findings import Diagnosis
+from ringrift.learning.facts.facts import AnyFact, Recalled
+from ringrift.learning.facts.high_water import mark_path, read_mark
+from ringrift.learning.facts.ledger import check_chain, prefix_of, sound_facts
+from ringrift.learning.models import Champion
 from ringrift.learning.pauses import Pause
-from ringrift.learning.run_choice import RunChoice
-from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
-from ringrift.learning.standing_requests import Request, read_request
+from ringrift.learning.requests import Request, read_request
+from ringrift.learning.run_status import STATUS_KEY, RunChoice, RunStatus, decode_run_status
 from ringrift.learning.training_slots import TrainingJob
-from ringrift.learning.tuning_store import OptimizationRun
-from ringrift.work.durations_book import Measured
-from ringrift.work.durations_book import _tasks as read_durations
-from ringrift.work.job_inputs import DamagedInput
-from ringrift.work.job_inputs import _read as read_damaged_input
-from ringrift.work.queue_depths import _read_backlog
-from ringrift.work.roles_audit import RoleRow
-from ringrift.work.task_admission import StateNotice
-from ringrift.work.task_registry import Reservation, RunningTask
-from ringrift.work.task_registry import _task as read_task
-from ringrift.work.worker_records import RunningRecord, SetAsideRecord, WorkerRecord
+from ringrift.learning.tuning import OptimizationRun
+from ringrift.work.admission import StateNotice
+from ringrift.work.backpressure import _read_backlog
+from ringrift.work.durations import Measured
+from ringrift.work.durations import _tasks as read_durations
+from ringrift.work.job.folder import DamagedInput
+from ringrift.work.job.folder import _read as read_damaged_input
+from ringrift.work.tasks import Reservation, RunningTask
+from ringrift.work.tasks import _task as read_task
+from ringrift.work.worker.records import RunningRecord, SetAsideRecord, WorkerRecord
 
 CONFIG = "square8_2p"
 FACT_KEY = f"{prefix_of(CONFIG)}{1:010d}"

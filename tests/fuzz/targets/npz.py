@@ -12,14 +12,12 @@ from pathlib import Path
 import numpy as np
 from tests.fuzz.mutation import mutated, mutated_json
 
-from ringrift.data.dataset_checks import check_dataset, quick_npz_check
+from ringrift.data.manifest.file_facts import check_dataset, quick_npz_check
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.registry import load_game
 from ringrift.jobs.samples.layout import row_columns
-from ringrift.jobs.samples.npz_check import check_samples
-from ringrift.jobs.samples.npz_writer import SampleWriter
-from ringrift.jobs.training.rows import make_batch
-from ringrift.jobs.training.sample_files import SampleFile
+from ringrift.jobs.samples.npz_files import SampleWriter, check_samples
+from ringrift.jobs.training.rows import SampleFile, make_batch
 
 GAME = load_game("connect_four_2p")
 FOLDER = Path(tempfile.mkdtemp())

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ringrift.data.file_facts import read_facts
+from ringrift.data.manifest.file_facts import read_facts
 from ringrift.errors import Corrupt
 from ringrift.games.registry import load_game
-from ringrift.jobs.checking import SeenGames, checked_games
-from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.shards.checking import SeenGames, checked_games
 from ringrift.jobs.shards.records import PlayedGame, SeatRecord, SoftPolicies, termination_of
 from ringrift.jobs.shards.schema import TABLE_RULES
-from ringrift.jobs.shards.writer import ShardWriter
+from ringrift.jobs.shards.storage import ShardWriter, open_shard
 
 CONFIG = "connect_four_2p"
 GAME = load_game(CONFIG)

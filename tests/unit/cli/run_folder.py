@@ -6,15 +6,15 @@ import json
 import msgspec
 from click.testing import CliRunner
 
-from ringrift.bootstrap.run_options import RunOptions, settle_run_options
 from ringrift.cli.main import app
+from ringrift.control.run_options import RunOptions, settle_run_options
 from ringrift.engine.opening import close_engine, get_engine
-from ringrift.learning.facts import JobEnded, JobIssued, Promoted
-from ringrift.learning.ledger import Ledger, remember_config
+from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted
+from ringrift.learning.facts.ledger import Ledger, remember_config
+from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.run_status import STATUS_KEY
-from ringrift.learning.window import BucketRules
 from ringrift.testing.sample_run import SampleRun
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 
 
 def ringrift(*arguments, code=0):

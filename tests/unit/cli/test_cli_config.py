@@ -3,9 +3,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from ringrift.cli.durations import parse_duration
+from ringrift.cli.format import money, parse_duration
 from ringrift.cli.main import app
-from ringrift.cli.wording import money
 from ringrift.errors import ConfigError
 
 

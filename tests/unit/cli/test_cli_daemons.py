@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from run_folder import in_engine, write_status
 
-from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
 from ringrift.cli.main import app
+from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.requests import DaemonRequests
 from ringrift.testing.sample_run import SampleRun

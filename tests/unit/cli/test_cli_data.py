@@ -13,17 +13,16 @@ from click.testing import CliRunner
 from run_folder import in_engine
 
 from data_http import SECRET, DataServerThread
-from ringrift.cli.data_progress import WatchedTransfers, bars
-from ringrift.cli.data_views import size_text
+from ringrift.cli.data.plane import WatchedTransfers, bars, size_text
 from ringrift.cli.main import app
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.database_copies import prepare_database_for_transfer
-from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.files import prepare_database_for_transfer
+from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.nodes import DataNode
-from ringrift.data.promise_store import PromiseStore
-from ringrift.data.retention import pin
-from ringrift.data.transfer.card_box import CardBox, packed_cards
+from ringrift.data.protection.promise_store import PromiseStore
+from ringrift.data.protection.retention import pin
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
+from ringrift.data.transfer.receiving import CardBox, packed_cards
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime

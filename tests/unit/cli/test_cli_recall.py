@@ -6,15 +6,14 @@ import time
 import pytest
 from run_folder import answer, in_engine, ringrift
 
-from ringrift.bootstrap.master_loop import is_master_loop_running
-from ringrift.bootstrap.master_loop_guard import MasterLoopGuard
-from ringrift.cli.moments import parse_moment
+from ringrift.cli.format import parse_moment
+from ringrift.coordination.master_loop_guard import MasterLoopGuard, is_master_loop_running
 from ringrift.errors import ConfigError
-from ringrift.learning.facts import JobEnded, JobIssued, Promoted
-from ringrift.learning.ledger import Ledger, remember_config
-from ringrift.learning.recall_wishes import RecallWishes
-from ringrift.learning.window import BucketRules
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
+from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted
+from ringrift.learning.facts.ledger import Ledger, remember_config
+from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.requests import RecallWishes
+from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 
 CONFIG = "square8_2p"
 GOOD, BAD, SAMPLES, FIRST, SECOND = ("a" * 64, "b" * 64, "5" * 64, "1" * 64, "2" * 64)
@@ -140,7 +139,7 @@ def hold_master_loop(ready, end):
 @pytest.mark.usefixtures("run")
 def test_while_another_process_writes_facts_the_recall_waits_for_it(monkeypatch):
     before = state().facts
-    monkeypatch.setattr("ringrift.cli.recall_acts.TAKEN_IN_S_MAX", 0.3)
+    monkeypatch.setattr("ringrift.cli.learning.recall.TAKEN_IN_S_MAX", 0.3)
     spawn = multiprocessing.get_context("spawn")
     ready, end = spawn.Event(), spawn.Event()
     holder = spawn.Process(target=hold_master_loop, args=(ready, end))

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 from run_folder import in_engine, write_models
 
 from ringrift.cli.main import app
-from ringrift.learning.announcing import Silent
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.rules import LearningRules
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.runtime import system_runtime
 
 CONFIG = "square8_2p"

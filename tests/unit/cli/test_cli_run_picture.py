@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.live import Live
 
-from ringrift.bootstrap.run_options import RunOptions, default_workers, parse_configs, settle_run_options
-from ringrift.cli.curves import curve_lines, sparkline
-from ringrift.cli.live_view import LiveView, PlainView
-from ringrift.cli.run import has_display
-from ringrift.cli.run_picture import deed_of, draw_run, head_line
-from ringrift.cli.wording import count, duration, effort
+from ringrift.cli.drawing import curve_lines, deed_of, draw_run, head_line, sparkline
+from ringrift.cli.format import count, duration, effort
+from ringrift.cli.run import LiveView, PlainView, has_display
+from ringrift.control.run_options import RunOptions, default_workers, parse_configs, settle_run_options
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.engine.memory import memory_engine
 from ringrift.learning.run_status import Curve, StartStatus

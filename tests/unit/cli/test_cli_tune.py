@@ -8,11 +8,10 @@ import pytest
 from click.testing import CliRunner
 from run_folder import in_engine, write_models
 
-from ringrift.cli import tuning_command
+from ringrift.cli.learning import tune
 from ringrift.cli.main import app
 from ringrift.engine.ports import Claimant
-from ringrift.learning.tuning_runs import OptimizationStatus
-from ringrift.learning.tuning_store import TuningStore
+from ringrift.learning.tuning import OptimizationStatus, TuningStore
 from ringrift.process import process_scope
 from ringrift.settings import Settings
 
@@ -40,7 +39,7 @@ def folder():
 
 @pytest.fixture
 def alive(monkeypatch):
-    monkeypatch.setattr(tuning_command, "is_master_loop_running", lambda: True)
+    monkeypatch.setattr(tune, "is_master_loop_running", lambda: True)
 
 
 def test_without_a_run_it_says_what_to_do(folder):

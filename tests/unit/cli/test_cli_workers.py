@@ -5,12 +5,12 @@ import time
 import pytest
 from run_folder import answer, in_engine, ringrift
 
-from ringrift.learning.facts import JobEnded, JobIssued, WorkerSetAside
-from ringrift.learning.ledger import Ledger, read_facts, remember_config
+from ringrift.learning.facts.facts import JobEnded, JobIssued, WorkerSetAside
+from ringrift.learning.facts.ledger import Ledger, read_facts, remember_config
+from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.replay import replay
-from ringrift.learning.rules import LearningRules
-from ringrift.learning.window import BucketRules
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 
 CONFIG = "square8_2p"
 

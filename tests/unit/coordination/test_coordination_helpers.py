@@ -13,16 +13,20 @@ from ringrift.coordination.async_bridge_manager import (
     run_async,
     run_in_thread,
 )
+from ringrift.coordination.backpressure import QueueType
 from ringrift.coordination.event_emission_mixin import EventEmissionMixin
+from ringrift.coordination.orchestrator_registry import (
+    OrchestratorRole,
+    acquire_orchestrator_role,
+    release_orchestrator_role,
+)
+from ringrift.coordination.task_coordinator import TaskType
 from ringrift.coordination.tracing import new_trace, with_trace
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, Conflict, ForeignFile, Unavailable
 from ringrift.events.router import get_router
 from ringrift.events.tracing import get_trace_id, inject, span
 from ringrift.settings import get_settings
-from ringrift.work.backpressure import QueueType
-from ringrift.work.roles import OrchestratorRole, acquire_orchestrator_role, release_orchestrator_role
-from ringrift.work.tasks import TaskType
 
 
 @pytest.fixture

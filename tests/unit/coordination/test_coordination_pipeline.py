@@ -12,16 +12,15 @@ from ringrift.coordination.pipeline_triggers import (
     get_trigger_conditions,
     should_trigger,
 )
+from ringrift.coordination.unified_health_manager import HealthLevel, wire_health_events
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, shared_kv
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
-from ringrift.health.health_manager import wire_health_events
-from ringrift.health.ledger import HealthLevel
+from ringrift.learning.plan.snapshot import Explanation
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, ConfigStatus, Cost, RunStatus
-from ringrift.learning.snapshot import Explanation
-from ringrift.work.scheduling_bell import get_bell
-from ringrift.work.worker_records import WORKERS, WorkerRecord
+from ringrift.work.stages import get_bell
+from ringrift.work.worker.records import WORKERS, WorkerRecord
 
 CONFIG = "hex8_2p"
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ringrift.daemons.ledger_store import LedgerStore
 from ringrift.daemons.manager import DaemonManager
-from ringrift.daemons.outbox import EventBus
+from ringrift.daemons.reactions import EventBus
 from ringrift.daemons.registry import DaemonSpec, Registry
+from ringrift.daemons.restarts import LedgerStore
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.runtime import Runtime
 from ringrift.testing.simulation import SimulatedRuntime, simulate

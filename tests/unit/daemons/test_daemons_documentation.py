@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.daemons.documentation import HEAD, daemon_table
-from ringrift.daemons.registry import DaemonSpec, product_registry
+from ringrift.coordination.auto_promotion_daemon import COOLDOWN_S
+from ringrift.coordination.feedback_loop_controller import GAUNTLET_COOLDOWN_S, WEIGHT_MIN
+from ringrift.daemons.registry import HEAD, DaemonSpec, daemon_table, product_registry
 from ringrift.daemons.types import DaemonType
-from ringrift.data.integrity import CleanupRules
-from ringrift.data.replication_plan import ReplicationRules
+from ringrift.data.protection.integrity import CleanupRules
+from ringrift.data.protection.replication import ReplicationRules
 from ringrift.data.sync.config import AutoSyncConfig
-from ringrift.learning.fallback import TIERS_S
-from ringrift.learning.feedback_architecture import WEIGHT_MIN
-from ringrift.learning.feedback_gauntlet import COOLDOWN_S as GAUNTLET_COOLDOWN_S
-from ringrift.learning.promotion_daemons import COOLDOWN_S
+from ringrift.learning.plan.training_data import TIERS_S
 from ringrift.resources.maintenance import VACUUM_BYTES_MAX
 from ringrift.settings import Settings
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from daemons_kit import HOUR_S, Crasher, Steady, Stubborn, in_simulation, make_manager, own_type
 
-from ringrift.daemons.loop_watchdog import NOBODY, Incident
+from ringrift.daemons.reactions import NOBODY, Incident
 from ringrift.daemons.types import DaemonInfo, DaemonState, DaemonType
 from ringrift.events.router import UnifiedEventRouter
 from ringrift.events.unified_router import Surroundings

@@ -13,27 +13,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.capabilities import CAPABILITIES
+from ringrift.coordination.daemon_runners import get_runner
 from ringrift.daemons.child_process import ProcessDaemon
-from ringrift.daemons.graph import (
+from ringrift.daemons.registry import (
     PROFILES,
+    DaemonSpec,
     DependencyValidationError,
-    find_cycle,
-    levels,
-    profile_types,
-    validate_dependency_graph,
-)
-from ringrift.daemons.registry import DaemonSpec, Registry, product_registry
-from ringrift.daemons.registry_checks import (
+    Registry,
     check_registry_health,
     describe_profiles,
+    find_cycle,
     get_daemon_startup_position,
+    levels,
+    product_registry,
+    profile_types,
     validate_daemon_dependencies,
+    validate_dependency_graph,
     validate_registry,
     validate_registry_or_raise,
     validate_startup_order_consistency,
     validate_startup_order_or_raise,
 )
-from ringrift.daemons.runners import get_runner
 from ringrift.daemons.types import (
     CRITICAL_DAEMONS,
     DAEMON_STARTUP_ORDER,

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.daemons.breaker import GLOBAL_LIMIT, LIMITS, STARTUP_S, CascadeBreaker
-from ringrift.daemons.ledger import RestartLedger
-from ringrift.daemons.ledger_store import JsonLedger
 from ringrift.daemons.restarts import (
     FORGIVEN_AFTER_S,
+    GLOBAL_LIMIT,
     HOUR_S,
+    LIMITS,
+    STARTUP_S,
+    CascadeBreaker,
+    JsonLedger,
+    RestartLedger,
     RestartPolicy,
     RestartRecord,
     clear,

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from daemons_kit import HOUR_S, Election, in_simulation, make_manager, own_type
 
+from ringrift.daemons.builtin import findings
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.planning import Phase
-from ringrift.daemons.self_check import findings
 from ringrift.daemons.types import DaemonType
 from ringrift.testing.simulation import SimulatedRuntime
 

@@ -17,7 +17,7 @@ from daemons_kit import (
 )
 
 from ringrift.daemons.planning import NOT_LEADER
-from ringrift.daemons.registry_checks import check_registry_health
+from ringrift.daemons.registry import check_registry_health
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.runtime import SystemRuntime
 

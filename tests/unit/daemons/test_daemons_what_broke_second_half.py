@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from daemons_kit import HOUR_S, Crasher, Election, Steady, in_simulation, make_manager, own_type
 
-from ringrift.daemons import loop_watchdog
-from ringrift.daemons.ledger_store import JsonLedger, MemoryLedger
-from ringrift.daemons.loop_watchdog import LoopWatchdog
+from ringrift.daemons import reactions
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.planning import NOT_LEADER
+from ringrift.daemons.reactions import LoopWatchdog
 from ringrift.daemons.registry import product_registry
+from ringrift.daemons.restarts import JsonLedger, MemoryLedger
 from ringrift.daemons.types import DaemonState, DaemonType
-from ringrift.events.event_types import DataEventType
+from ringrift.events.catalog.event_types import DataEventType
 from ringrift.events.router import UnifiedEventRouter
 from ringrift.events.unified_router import Surroundings
 from ringrift.runtime import SystemRuntime
@@ -92,13 +92,13 @@ async def test_12_the_loop_watchdog_names_the_daemon_that_blocks_the_loop() -> N
 async def test_a_loop_that_waits_for_something_to_do_is_not_woken(monkeypatch) -> None:
     looks: list[bool] = []
     asked: list[Any] = []
-    loop, is_waiting = asyncio.get_running_loop(), loop_watchdog._is_waiting
+    loop, is_waiting = asyncio.get_running_loop(), reactions._is_waiting
 
     def looked(frame: Any) -> bool:
         looks.append(is_waiting(frame))
         return looks[-1]
 
-    monkeypatch.setattr(loop_watchdog, "_is_waiting", looked)
+    monkeypatch.setattr(reactions, "_is_waiting", looked)
     ask = loop.call_soon_threadsafe
     monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (asked.append(args), ask(*args)))
     watchdog = LoopWatchdog(SystemRuntime(), noted_s=60.0, dumped_s=60.0, asked_every_s=0.01)

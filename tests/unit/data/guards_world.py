@@ -11,7 +11,7 @@ from data_holders import DirectHolders, memory_holder
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
-from ringrift.data.promises import PINS
+from ringrift.data.protection.promises import PINS
 from ringrift.data.transfer.contract import Moved, TransferFailed
 from ringrift.engine.memory.engine import MemoryStore, memory_engine
 from ringrift.engine.ports import Engine

@@ -10,11 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from data_transports import s3_bench
-from ringrift.data.archive_format import MARKER, NodeInventory, check_marker, decode, encode
-from ringrift.data.archive_objects import DriveObjects
+from ringrift.data.backup.archive import MARKER, DriveObjects, NodeInventory, check_marker, decode, encode
+from ringrift.data.backup.run_states import StateArchive
 from ringrift.data.nodes import DataNode, read_nodes
-from ringrift.data.run_states import StateArchive
-from ringrift.data.transfer.archives import open_archive
+from ringrift.data.transfer.archive import open_archive
 from ringrift.data.transfer.contract import Terms, TransferFailed
 from ringrift.errors import ConfigError, Corrupt, SchemaTooNew
 from ringrift.runtime import SystemRuntime
@@ -24,14 +23,14 @@ BUCKET = DataNode(name="archive", s3_url="s3://bucket/prefix")
 
 def test_without_the_client_a_bucket_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    monkeypatch.delitem(sys.modules, "ringrift.data.transfer.s3", raising=False)
+    monkeypatch.delitem(sys.modules, "ringrift.data.backup.s3", raising=False)
     with pytest.raises(ConfigError, match=r"'archive' has an s3_url.*pip install 'ringrift\[s3\]'"):
         open_archive(BUCKET, SystemRuntime())
 
 
 def test_the_client_is_loaded_only_for_a_bucket():
     program = (
-        "import sys, ringrift.data.backup, ringrift.data.transfer.assembling;"
+        "import sys, ringrift.data.backup.daemons, ringrift.data.plane;"
         "sys.exit(any(name.split('.')[0] in ('obstore', 'boto3') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -159,7 +158,7 @@ async def test_row_27_a_full_drive_is_told_and_nothing_unfinished_stays(tmp_path
     program = f"""
 import asyncio, resource, signal
 from pathlib import Path
-from ringrift.data.archive_objects import DriveObjects
+from ringrift.data.backup.archive import DriveObjects
 from ringrift.errors import StorageFull
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

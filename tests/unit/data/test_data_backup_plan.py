@@ -3,10 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.data.archive_format import ArchiveCard, ArchiveManifest, ArchivePart, NodeInventory
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.backup_index import merged, same_content
-from ringrift.data.backup_plan import BackupRules, Failures, plan_backup, plan_import, plan_reverification
+from ringrift.data.backup.archive import (
+    ArchiveCard,
+    ArchiveManifest,
+    ArchivePart,
+    NodeInventory,
+    merged,
+    same_content,
+)
+from ringrift.data.backup.service import BackupRules, Failures, plan_backup, plan_import, plan_reverification
 
 DIGESTS = [f"{number:064x}" for number in range(20)]
 

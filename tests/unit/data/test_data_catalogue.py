@@ -6,14 +6,14 @@ import hashlib
 
 import pytest
 
-from ringrift.data.cataloguer import Catalogued, Cataloguer
+from ringrift.data.manifest.catalog import Catalogued, Cataloguer
 from ringrift.data.nodes import read_nodes
 from ringrift.data.plane import DataPlane
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job_orders import JobArtifact, JobReport
+from ringrift.work.job.orders import JobArtifact, JobReport
 
 
 @pytest.fixture

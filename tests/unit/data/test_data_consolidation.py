@@ -10,24 +10,19 @@ import pytest
 from guards_world import Crashed, World, nodes
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.consolidation import (
-    KIND,
-    ConsolidationDaemon,
-    ConsolidationRules,
-    plan,
-)
-from ringrift.data.deletion_records import DeletionRecords
-from ringrift.data.promises import PINS
-from ringrift.data.replication import ReplicationRepairDaemon
-from ringrift.data.retention import OpenInputs, needed_for, pin
-from ringrift.data.transaction_log import TransactionLog
+from ringrift.data.protection.consolidation import KIND, ConsolidationDaemon, ConsolidationRules, plan
+from ringrift.data.protection.promises import PINS
+from ringrift.data.protection.records import DeletionRecords
+from ringrift.data.protection.replication import ReplicationRepairDaemon
+from ringrift.data.protection.retention import OpenInputs, needed_for, pin
+from ringrift.data.transactions import TransactionLog
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import ConfigError
-from ringrift.jobs.consolidate import CONSOLIDATE
 from ringrift.jobs.frame import run_job
-from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.shards.consolidate import CONSOLIDATE
 from ringrift.jobs.shards.schema import create_tables
-from ringrift.work.job_orders import INPUTS, OUT, JobArtifact, JobOrder, JobReport, read_order
+from ringrift.jobs.shards.storage import open_shard
+from ringrift.work.job.orders import INPUTS, OUT, JobArtifact, JobOrder, JobReport, read_order
 
 CONFIG = "connect_four_2p"
 RULES = ConsolidationRules(games_min=2, shards_min=2)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.data.dataset_checks import check_dataset, quick_npz_check, validate_npz_structure
+from ringrift.data.manifest.file_facts import check_dataset, quick_npz_check, validate_npz_structure
 
 
 def write(path, **arrays):

@@ -12,22 +12,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.copies import Copies, CopyView
-from ringrift.data.decisions import DECISIONS_MAX, DecisionLog
-from ringrift.data.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
-from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
-from ringrift.data.distribution_plan import DistributionScene
+from ringrift.data.manifest.store import Copies, CopyView
 from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.promises import KeepRequest
-from ringrift.data.retention import pin
+from ringrift.data.protection.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
+from ringrift.data.protection.distribution import DistributionScene
+from ringrift.data.protection.promises import KeepRequest
+from ringrift.data.protection.records import (
+    DECISIONS_MAX,
+    DecisionLog,
+    DeletionRecords,
+    GivenUp,
+    GivingUp,
+    Heir,
+    Tombstone,
+)
+from ringrift.data.protection.retention import pin
+from ringrift.data.sync.cluster_view import take_picture
 from ringrift.data.sync.config import AutoSyncConfig
-from ringrift.data.sync.picture import take_picture
 from ringrift.engine.ports import NewWork
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.events.event_wire import to_log
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.event import RouterEvent, to_log
 from ringrift.testing.simulation import simulate
-from ringrift.work.job_orders import JobOrder
+from ringrift.work.job.orders import JobOrder
 
 DIGEST, OTHER = "a" * 64, "b" * 64
 NOW_S = 1_000_000_000.0
@@ -241,8 +247,8 @@ def test_all_nodes_deleting_at_once_never_leave_too_few(seed, holders, rounds, c
 
 
 async def test_decisions_are_bounded(monkeypatch):
-    monkeypatch.setattr("ringrift.data.decisions.DECISIONS_MAX", 20)
-    monkeypatch.setattr("ringrift.data.decisions._TRIM_EVERY", 10)
+    monkeypatch.setattr("ringrift.data.protection.records.DECISIONS_MAX", 20)
+    monkeypatch.setattr("ringrift.data.protection.records._TRIM_EVERY", 10)
     world = World(*nodes("a"))
     log = DecisionLog(world.planes["a"].kv, world.runtime, node="a")
     for number in range(95):

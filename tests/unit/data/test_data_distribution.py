@@ -8,9 +8,13 @@ import msgspec
 from guards_world import World, nodes
 
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.distribution import DistributionDaemon, create_distribution_daemon, digest_in
-from ringrift.data.distribution_plan import DistributionRules
 from ringrift.data.nodes import DataNode
+from ringrift.data.protection.distribution import (
+    DistributionDaemon,
+    DistributionRules,
+    create_distribution_daemon,
+    digest_in,
+)
 
 
 async def champion(world, *holders, config="hex8_2p"):

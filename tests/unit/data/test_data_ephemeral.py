@@ -7,17 +7,19 @@ import asyncio
 import pytest
 from guards_world import World, nodes
 
-from ringrift.data.ephemeral import (
+from ringrift.coordination.ephemeral_data_guard import (
     EphemeralDataGuard,
+    EphemeralRecords,
     EphemeralRules,
+    EvacuationState,
+    HostNote,
     checkpoint_games,
+    evacuate,
     get_ephemeral_guard,
     is_ephemeral,
     risk_of,
     wire_ephemeral_events,
 )
-from ringrift.data.ephemeral_records import EphemeralRecords, EvacuationState, HostNote
-from ringrift.data.evacuation import evacuate
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope

@@ -5,14 +5,13 @@ import importlib
 
 import pytest
 
-from ringrift.data.delivery import get_delivery_ledger, get_retry_queue
-from ringrift.data.transactions import get_transaction_isolation
-from ringrift.data.transfer.bandwidth import get_bandwidth_manager
-from ringrift.data.transfer.bandwidth_rules import BandwidthLimits
-from ringrift.data.transfer.durability import get_sync_dlq, get_sync_wal
-from ringrift.data.transfer.stalls import StallConfig, SyncStallHandler, get_stall_handler
-from ringrift.data.transfer.sync_locks import get_sync_mutex
-from ringrift.data.transfer.verification import get_transfer_verifier
+from ringrift.coordination.delivery_ledger import get_delivery_ledger, get_retry_queue
+from ringrift.coordination.sync_durability import get_sync_dlq, get_sync_wal
+from ringrift.coordination.transaction_isolation import get_transaction_isolation
+from ringrift.coordination.transfer_verification import get_transfer_verifier
+from ringrift.data.sync.mutex import get_sync_mutex
+from ringrift.data.transfer.limits import BandwidthLimits, get_bandwidth_manager
+from ringrift.data.transfer.peers import StallConfig, SyncStallHandler, get_stall_handler
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, ForeignFile
 from ringrift.settings import get_settings

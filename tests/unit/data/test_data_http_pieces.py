@@ -5,8 +5,14 @@ from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.transfer.chunks import chunk_count
-from ringrift.data.transfer.http_pieces import ChunkSegment, SmallFiles, cut
-from ringrift.data.transfer.messages import BATCH_BYTES_MAX, CHUNKS_AT_ONCE, FILES_AT_ONCE
+from ringrift.data.transfer.http.wire import (
+    BATCH_BYTES_MAX,
+    CHUNKS_AT_ONCE,
+    FILES_AT_ONCE,
+    ChunkSegment,
+    SmallFiles,
+    cut,
+)
 from ringrift.data.transfer.receiving import SMALL_BYTES_MAX
 
 

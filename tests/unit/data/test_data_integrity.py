@@ -11,10 +11,11 @@ import pytest
 from guards_world import World, nodes
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.deletion import Deleter
-from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Tombstone
-from ringrift.data.file_facts import read_facts
-from ringrift.data.integrity import (
+from ringrift.data.manifest.file_facts import read_facts
+from ringrift.data.nodes import read_nodes
+from ringrift.data.plane import DataPlane
+from ringrift.data.protection.deletion import Deleter
+from ringrift.data.protection.integrity import (
     CleanupRules,
     DataCleanupDaemon,
     IntegrityCheckDaemon,
@@ -24,16 +25,14 @@ from ringrift.data.integrity import (
     register_orphans,
     scrub,
 )
-from ringrift.data.nodes import read_nodes
-from ringrift.data.plane import DataPlane
-from ringrift.data.quarantine import Quarantine
+from ringrift.data.protection.records import DeletionRecords, GivenUp, GivingUp, Quarantine, Tombstone
 from ringrift.engine.opening import open_engine
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.jobs.shards.schema import create_tables
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job_inputs import DamagedInput, damaged_inputs, note_damaged
+from ringrift.work.job.folder import DamagedInput, damaged_inputs, note_damaged
 
 
 @pytest.fixture

@@ -12,18 +12,19 @@ import time
 import pytest
 
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.database_copies import (
-    prepare_database_for_transfer,
-    seal_database,
-    snapshot_database,
-    verified_database_copy,
-)
-from ringrift.data.file_checks import FileBusy, atomic_file_write, compute_file_checksum, set_aside
-from ringrift.data.integrity_checks import (
+from ringrift.data.files import (
     DatabaseState,
+    FileBusy,
+    atomic_file_write,
     check_database,
     check_sqlite_integrity,
+    compute_file_checksum,
+    prepare_database_for_transfer,
     quarantine_corrupted_db,
+    seal_database,
+    set_aside,
+    snapshot_database,
+    verified_database_copy,
     verify_sync_integrity,
 )
 from ringrift.engine.opening import memory_engine

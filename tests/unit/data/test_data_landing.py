@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_transports import Store, artifact
-from ringrift.data.transfer.landing import Landed, Landing, Piece, rsync_place
+from ringrift.data.transfer.receiving import Landed, Landing, Piece, rsync_place
 from ringrift.errors import ConfigError, StorageFull
 from ringrift.runtime import SystemRuntime
 

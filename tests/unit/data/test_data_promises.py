@@ -8,12 +8,26 @@ import threading
 
 import pytest
 
-from ringrift.data.deletion import HolderReply, judge_promises
 from ringrift.data.nodes import DataNode
-from ringrift.data.promise_store import BEING_DELETED, DATABASE, KEEP_S_MAX, LOCK, FileLook, PromiseStore
-from ringrift.data.promises import FolderFiles, Holder, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
-from ringrift.data.transfer.holders import ASK_S_MAX, NodeHolders
-from ringrift.data.transfer.messages import File
+from ringrift.data.plane import ASK_S_MAX, NodeHolders
+from ringrift.data.protection.deletion import HolderReply, judge_promises
+from ringrift.data.protection.promise_store import (
+    BEING_DELETED,
+    DATABASE,
+    KEEP_S_MAX,
+    LOCK,
+    FileLook,
+    PromiseStore,
+)
+from ringrift.data.protection.promises import (
+    FolderFiles,
+    Holder,
+    KeepAnswer,
+    KeepRequest,
+    KeptFile,
+    ReleaseRequest,
+)
+from ringrift.data.transfer.http.wire import File
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.testing.simulation import ManualRuntime, simulate

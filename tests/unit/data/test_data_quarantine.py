@@ -8,9 +8,8 @@ import os
 import pytest
 
 from data_cluster import running_node
-from ringrift.data.decisions import DecisionLog
-from ringrift.data.promises import File, KeepRequest
-from ringrift.data.quarantine import Quarantine, QuarantineNote, set_damaged_aside
+from ringrift.data.protection.promises import File, KeepRequest
+from ringrift.data.protection.records import DecisionLog, Quarantine, QuarantineNote, set_damaged_aside
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.receiving import Intake
 from ringrift.engine.sqlite import blob_folder
@@ -134,7 +133,7 @@ def no_room(*_):
 
 async def test_a_full_disk_leaves_the_record_of_a_file_that_was_set_aside(node, monkeypatch):
     card = await made_and_damaged(node)
-    monkeypatch.setattr("ringrift.data.quarantine.write_file", no_room)
+    monkeypatch.setattr("ringrift.data.protection.records.write_file", no_room)
     assert await set_damaged_aside(node.plane, card.digest, await verdict_of(node, card))
     (note,) = await Quarantine(node.plane).marks.all()
     assert [str(path) for path in files_aside(node)] == [note.path]

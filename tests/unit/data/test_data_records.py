@@ -8,10 +8,10 @@ from guards_world import World, nodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringrift.coordination.database_sync_manager import RatingRecordSync, RatingSyncDaemon, RegistryRecordSync
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.records import RatingRecordSync, RatingSyncDaemon, RegistryRecordSync
-from ringrift.data.records_merge import RecordTable, merge_database, take_snapshot
-from ringrift.data.transaction_log import TransactionLog
+from ringrift.data.table_merge import RecordTable, merge_database, take_snapshot
+from ringrift.data.transactions import TransactionLog
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 
 MODELS = RecordTable(table="models", key=("model_id",), age="updated_at")

@@ -10,19 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.capacity import DiskState, DiskStates
-from ringrift.data.copies import CopyView
-from ringrift.data.deletion import Deleter
-from ringrift.data.deletion_records import DeletionRecords
+from ringrift.data.manifest.store import CopyView, DiskState, DiskStates
 from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.replication import (
+from ringrift.data.protection.deletion import Deleter
+from ringrift.data.protection.records import DeletionRecords
+from ringrift.data.protection.replication import (
+    CopiesSnapshot,
     ReplicationMonitorDaemon,
     ReplicationRepairDaemon,
     ReplicationRules,
     create_replication_daemon,
+    plan,
     take_snapshot,
 )
-from ringrift.data.replication_plan import CopiesSnapshot, plan
 from ringrift.errors import ConfigError
 
 NOW_S = 1_000_000_000.0

@@ -5,11 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from ringrift.data.archive_format import ArchivePart
-from ringrift.data.archive_objects import DriveObjects
-from ringrift.data.backup_plan import BackupRules, LastState, state_due
-from ringrift.data.run_restore import choose_state
-from ringrift.data.run_states import DAY_S, HOUR_S, RunState, StateArchive, states_to_keep
+from ringrift.data.backup.archive import ArchivePart, DriveObjects
+from ringrift.data.backup.restore import choose_state
+from ringrift.data.backup.run_states import DAY_S, HOUR_S, RunState, StateArchive, states_to_keep
+from ringrift.data.backup.service import BackupRules, LastState, state_due
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.runtime import SystemRuntime
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.data.transfer.signing import (
+from ringrift.data.transfer.http.wire import (
     SIGNATURE,
     WINDOW_S,
     NotSigned,

@@ -8,27 +8,40 @@ from guards_world import World, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.coordination.sync_coordinator import (
+    SyncAction,
+    SyncPriority,
+    SyncRouter,
+    SyncScheduler,
+    cluster_status,
+    execute_priority_sync,
+    get_cluster_data_status,
+    get_sync_recommendations,
+    host_states,
+    recommend,
+)
+from ringrift.coordination.sync_facade import SyncFacade
+from ringrift.coordination.sync_router import plan_copies
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.capacity import DiskState
-from ringrift.data.manifest import get_cluster_manifest, stale_data
-from ringrift.data.manifest_index import ManifestIndex, ManifestView
+from ringrift.data.manifest.catalog import get_cluster_manifest, stale_data
+from ringrift.data.manifest.store import DiskState, ManifestIndex, ManifestView
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import get_data_plane
-from ringrift.data.sync import SyncAction, SyncPriority, SyncRouter, get_sync_recommendations
-from ringrift.data.sync.advice import SyncScheduler, execute_priority_sync, get_cluster_data_status
+from ringrift.data.sync.cluster_view import (
+    HostHistory,
+    NewsDesk,
+    NodeNews,
+    SyncPicture,
+    SyncRecord,
+    judge_hosts,
+)
 from ringrift.data.sync.config import AutoSyncConfig
-from ringrift.data.sync.facade import SyncFacade
-from ringrift.data.sync.history import HostHistory, SyncRecord, judge_hosts
-from ringrift.data.sync.news import NewsDesk
-from ringrift.data.sync.picture import NodeNews, SyncPicture
-from ringrift.data.sync.router import plan_copies
-from ringrift.data.sync.routing import neighbour_score, source_score, sources_of, target_score
-from ringrift.data.sync.scheduler import cluster_status, host_states, recommend
+from ringrift.data.sync.plan import neighbour_score, source_score, sources_of, target_score
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
 from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.backpressure_levels import BackpressureLevel
+from ringrift.work.backpressure import BackpressureLevel
 
 NOW_S = 1_000_000.0
 

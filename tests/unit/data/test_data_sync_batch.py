@@ -6,12 +6,12 @@ import pytest
 from app.coordination import sync_bandwidth
 from guards_world import World, nodes
 
-from ringrift.data.quarantine import set_damaged_aside
-from ringrift.data.sync.batch import BatchRsync
+from ringrift.coordination.sync_bandwidth import BatchRsync
+from ringrift.coordination.sync_durability import SyncWAL
+from ringrift.data.protection.records import set_damaged_aside
+from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import TransferFailed
-from ringrift.data.transfer.durability import SyncWAL
 from ringrift.data.transfer.service import TransferService
-from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.errors import ConfigError
 
 

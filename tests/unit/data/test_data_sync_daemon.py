@@ -6,24 +6,35 @@ from functools import partial
 import pytest
 from guards_world import DirectTransfers, World, nodes
 
+from ringrift.coordination.sync_coordinator import (
+    AutoSyncConfig,
+    AutoSyncDaemon,
+    SyncFacade,
+    SyncStrategy,
+    create_sync_daemon,
+)
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.capacity import DiskState, DiskStates
-from ringrift.data.decisions import DecisionLog
-from ringrift.data.deletion_records import DeletionRecords, GivenUp, GivingUp, Heir, Tombstone
+from ringrift.data.manifest.store import DiskState, DiskStates
 from ringrift.data.nodes import DataNode
-from ringrift.data.quarantine import set_damaged_aside
-from ringrift.data.sync import AutoSyncConfig, AutoSyncDaemon, SyncFacade, SyncStrategy, create_sync_daemon
-from ringrift.data.sync.news import NewsDesk
-from ringrift.data.transfer.contract import TransferFailed
-from ringrift.data.transfer.refusals import TransferRefused
+from ringrift.data.protection.records import (
+    DecisionLog,
+    DeletionRecords,
+    GivenUp,
+    GivingUp,
+    Heir,
+    Tombstone,
+    set_damaged_aside,
+)
+from ringrift.data.sync.cluster_view import NewsDesk
+from ringrift.data.sync.mutex import SyncMutex
+from ringrift.data.transfer.contract import TransferFailed, TransferRefused
+from ringrift.data.transfer.peers import SyncStallHandler
 from ringrift.data.transfer.service import TransferService
-from ringrift.data.transfer.stalls import SyncStallHandler
-from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.event import RouterEvent
 from ringrift.status import CoordinatorStatus
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 
 
 def daemon_of(world, name="a", strategy="auto", **config):

@@ -4,21 +4,19 @@ import asyncio
 
 from guards_world import World, nodes
 
+from ringrift.coordination.sync_coordinator import SyncCoordinator, SyncFacade, SyncRouter, SyncScheduler
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.deletion import Deleter
-from ringrift.data.freshness import FreshnessChecker, FreshnessConfig, judge_freshness
 from ringrift.data.nodes import DataNode
-from ringrift.data.retention import read_held
-from ringrift.data.staging import RUNNING, WAITING, TrainingActivityDaemon, node_of
-from ringrift.data.sync import SyncFacade, SyncRouter
-from ringrift.data.sync.advice import SyncScheduler
+from ringrift.data.protection.deletion import Deleter
+from ringrift.data.protection.retention import read_held
+from ringrift.data.sync.cluster_view import NewsDesk
 from ringrift.data.sync.config import AutoSyncConfig
-from ringrift.data.sync.coordinator import SyncCoordinator
-from ringrift.data.sync.news import NewsDesk
+from ringrift.data.sync.freshness import FreshnessChecker, FreshnessConfig, judge_freshness
+from ringrift.data.sync.staging import RUNNING, WAITING, TrainingActivityDaemon, node_of
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.backpressure_levels import BackpressureLevel
-from ringrift.work.job_orders import JobOrder
+from ringrift.work.backpressure import BackpressureLevel
+from ringrift.work.job.orders import JobOrder
 
 
 class Wired:

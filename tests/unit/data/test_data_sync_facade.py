@@ -5,22 +5,20 @@ import asyncio
 import pytest
 from guards_world import DirectTransfers, World, nodes
 
+from ringrift.coordination.sync_coordinator import SyncBackend, SyncFacade, SyncRequest, get_sync_facade, sync
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.capacity import DiskState, DiskStates
+from ringrift.data.manifest.store import DiskState, DiskStates
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import get_data_plane
-from ringrift.data.sync import SyncBackend, SyncFacade, SyncRequest, get_sync_facade, sync
+from ringrift.data.sync.cluster_view import NewsDesk, SyncHistory
 from ringrift.data.sync.config import AutoSyncConfig
-from ringrift.data.sync.history import SyncHistory
-from ringrift.data.sync.news import NewsDesk
-from ringrift.data.transfer.contract import Moved
-from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
-from ringrift.data.transfer.sync_mutex import SyncMutex
+from ringrift.data.sync.mutex import SyncMutex
+from ringrift.data.transfer.contract import Moved, NodeUnreachable, TransferRefused
 from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError, StorageFull
 from ringrift.status import CoordinatorStatus
-from ringrift.work.job_orders import JobArtifact, JobReport
+from ringrift.work.job.orders import JobArtifact, JobReport
 
 
 class WatchedTransfers(DirectTransfers):

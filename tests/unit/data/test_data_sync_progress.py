@@ -2,11 +2,11 @@
 
 from guards_world import DirectTransfers, World, nodes
 
+from ringrift.coordination.sync_facade import SyncFacade
+from ringrift.data.sync.cluster_view import NewsDesk
 from ringrift.data.sync.config import AutoSyncConfig
-from ringrift.data.sync.facade import SyncFacade
-from ringrift.data.sync.news import NewsDesk
-from ringrift.data.sync.plans import SyncPlan, Trip
-from ringrift.data.sync.progress import SyncProgress
+from ringrift.data.sync.executor import SyncProgress
+from ringrift.data.sync.plan import SyncPlan, Trip
 from ringrift.data.transfer.contract import TransferProgress
 from ringrift.testing.simulation import ManualRuntime
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.data import transaction_files
-from ringrift.data.transaction_log import TransactionLog
-from ringrift.data.transactions import (
+from ringrift.coordination.transaction_isolation import (
     TransactionState,
     begin_merge_transaction,
     get_transaction_isolation,
     merge_transaction,
 )
+from ringrift.data import transactions
+from ringrift.data.transactions import TransactionLog
 from ringrift.engine.opening import close_engine, memory_engine
 from ringrift.errors import ConfigError, Conflict, LeaseLost, StorageFull
 from ringrift.testing.simulation import SimulatedRuntime, simulate
@@ -209,7 +209,7 @@ def test_row_20_death_at_each_step_on_the_disk_leaves_old_or_new(tmp_path, monke
         with monkeypatch.context() as patch:
             for name in ("replace", "unlink", "open"):
                 patch.setattr(Path, name, dying(getattr(Path, name)))
-            patch.setattr(transaction_files, "sync_folder", dying(lambda folder: None))
+            patch.setattr(transactions, "sync_folder", dying(lambda folder: None))
             patch.setattr(os, "fsync", dying(lambda descriptor: None))
             log = world.process()
             with contextlib.suppress(Crash):
@@ -353,7 +353,7 @@ def test_row_27_a_full_disk_in_the_middle_leaves_the_old_files(tmp_path, monkeyp
 
         name = await log.begin_async("elsewhere")
         with monkeypatch.context() as patch:
-            patch.setattr(transaction_files, "_copy", full)
+            patch.setattr(transactions, "_copy", full)
             with pytest.raises(StorageFull):
                 await log.add_operation_async(
                     name, "update", world.folder / "a/games.txt", world.folder / "new0"

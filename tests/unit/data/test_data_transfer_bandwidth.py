@@ -8,22 +8,20 @@ from hypothesis import strategies as st
 from transfer_kit import in_transfer_world
 
 from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.transfer.bandwidth import (
-    BandwidthManager,
-    get_bandwidth_manager,
-    get_host_bandwidth_status,
-    release_bandwidth,
-    request_bandwidth,
-)
-from ringrift.data.transfer.bandwidth_rules import (
+from ringrift.data.transfer.contract import TransferPriority, priority_of
+from ringrift.data.transfer.limits import (
     Ask,
     BandwidthAllocation,
     BandwidthLimits,
+    BandwidthManager,
+    RatePace,
     answer,
+    get_bandwidth_manager,
+    get_host_bandwidth_status,
     host_limit_kbps,
+    release_bandwidth,
+    request_bandwidth,
 )
-from ringrift.data.transfer.pacing import RatePace
-from ringrift.data.transfer.priorities import TransferPriority, priority_of
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
 from ringrift.testing.simulation import SimulatedRuntime, simulate

@@ -8,11 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_kit import in_transfer_world
 
-from ringrift.data.delivery import get_delivery_ledger, get_retry_queue
-from ringrift.data.delivery_ledger import DeliveryLedger, DeliveryStatus, retry_delay_s
-from ringrift.data.delivery_retries import RetryQueue
-from ringrift.data.kv_records import KvRecords
-from ringrift.data.transfer.durability import (
+from ringrift.coordination.delivery_ledger import get_delivery_ledger, get_retry_queue
+from ringrift.coordination.sync_durability import (
     DeadLetterEntry,
     SyncDeadLetterQueue,
     SyncWAL,
@@ -20,8 +17,10 @@ from ringrift.data.transfer.durability import (
     WalFull,
     get_sync_wal,
 )
-from ringrift.data.transfer.refusals import NodeUnreachable
-from ringrift.data.transfer.upkeep import TransferUpkeep
+from ringrift.data.kv_records import KvRecords
+from ringrift.data.sync.daemon import TransferUpkeep
+from ringrift.data.transfer.contract import NodeUnreachable
+from ringrift.data.transfer.deliveries import DeliveryLedger, DeliveryStatus, RetryQueue, retry_delay_s
 from ringrift.engine.opening import close_engine, memory_engine
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.testing.simulation import SimulatedRuntime, simulate

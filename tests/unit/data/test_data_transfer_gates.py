@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from ringrift.data.transfer.gates import GateLimits, TransferGates
-from ringrift.data.transfer.priorities import TransferPriority
-from ringrift.data.transfer.ranking import NODE_LIMIT, TRANSPORT_LIMITS, TransferHealth
-from ringrift.data.transfer.refusals import TransferRefused
+from ringrift.data.transfer.contract import TransferPriority, TransferRefused
+from ringrift.data.transfer.limits import GateLimits, TransferGates
+from ringrift.data.transfer.peers import NODE_LIMIT, TRANSPORT_LIMITS, TransferHealth
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 

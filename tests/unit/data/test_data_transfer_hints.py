@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.data.transfer.bloom import (
+from ringrift.data.transfer.peers import (
     BloomFilter,
+    Holdings,
+    SyncStallHandler,
     create_event_filter,
     create_game_filter,
     create_model_filter,
 )
-from ringrift.data.transfer.holdings import Holdings
-from ringrift.data.transfer.stalls import SyncStallHandler
 from ringrift.engine.opening import close_engine, memory_engine
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate

@@ -7,17 +7,12 @@ import pytest
 from transfer_kit import in_transfer_world
 
 from ringrift.data.artifacts import Receipt
-from ringrift.data.delivery_ledger import DeliveryStatus, delivery_id
 from ringrift.data.nodes import DataNode
-from ringrift.data.transfer.bloom import BloomFilter
-from ringrift.data.transfer.contract import Moved, Terms
-from ringrift.data.transfer.gates import GateLimits
-from ringrift.data.transfer.holdings import PREFIX
-from ringrift.data.transfer.priorities import TransferPriority
-from ringrift.data.transfer.ranking import NODE_LIMIT
-from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
+from ringrift.data.transfer.contract import Moved, NodeUnreachable, Terms, TransferPriority, TransferRefused
+from ringrift.data.transfer.deliveries import DeliveryStatus, delivery_id
+from ringrift.data.transfer.limits import GateLimits
+from ringrift.data.transfer.peers import HOLDINGS, NODE_LIMIT, BloomFilter, SyncStallHandler
 from ringrift.data.transfer.service import TransferConfig
-from ringrift.data.transfer.stalls import SyncStallHandler
 from ringrift.errors import ConfigError, StorageFull, Unavailable
 
 
@@ -345,7 +340,7 @@ def test_a_hint_changes_the_order_and_leaves_nothing_out():
         everything = BloomFilter(64, 1)
         everything.add_many(str(number) for number in range(10_000))  # says yes to all
         assert all(card.digest in everything for card in cards)
-        await world.kv.put(PREFIX + "there", everything.to_bytes())
+        await world.kv.put(HOLDINGS + "there", everything.to_bytes())
         moved = await world.transfers.send("there", cards)
         assert len(moved.receipts) == 20
 
@@ -358,7 +353,7 @@ def test_what_the_receiver_surely_lacks_goes_first():
         new = await world.make("new")
         hint = BloomFilter.for_items(100, 0.0001)
         hint.add_many(card.digest for card in there)
-        await world.kv.put(PREFIX + "there", hint.to_bytes())
+        await world.kv.put(HOLDINGS + "there", hint.to_bytes())
         await world.transfers.send("there", [*there, new])
         assert world.http.calls[0][0] == new.digest
 

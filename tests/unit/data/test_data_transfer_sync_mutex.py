@@ -6,15 +6,15 @@ import os
 import pytest
 from transfer_kit import in_transfer_world
 
-from ringrift.data.transfer.sync_locks import (
+from ringrift.data.sync.mutex import (
     SyncLock,
+    SyncMutex,
     acquire_sync_lock,
     get_sync_mutex,
     release_sync_lock,
     sync_lock,
     sync_lock_required,
 )
-from ringrift.data.transfer.sync_mutex import SyncMutex
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, LeaseLost
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_kit import TransferWorld, write_file
 
-from ringrift.data.file_checks import FileBusy
-from ringrift.data.transfer.verification import (
+from ringrift.coordination.transfer_verification import (
     TransferVerifier,
     compute_batch_checksum,
     compute_file_checksum,
@@ -17,6 +16,7 @@ from ringrift.data.transfer.verification import (
     verify_transfer,
     wire_transfer_events,
 )
+from ringrift.data.files import FileBusy
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.settings import get_settings

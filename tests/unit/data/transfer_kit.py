@@ -6,14 +6,13 @@ from pathlib import Path
 import msgspec
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, TransferFailed, TransferProgress
 from ringrift.data.transfer.service import TransferService
 from ringrift.engine.opening import memory_engine
 from ringrift.errors import Corrupt
-from ringrift.events.surroundings import Surroundings
-from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 HEARD = ("SYNC_NODE_UNREACHABLE", "SYNC_STALLED", "SYNC_CHECKSUM_FAILED", "LOCK_TIMEOUT")

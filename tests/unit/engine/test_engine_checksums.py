@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from ringrift.engine.ports import Claimant, LogEvent, NewWork, WorkState
+from ringrift.engine.sqlite.direct_reads import glance, glance_revision
 from ringrift.engine.sqlite.files import create_if_absent
-from ringrift.engine.sqlite.glance import glance, glance_revision
 from ringrift.engine.sqlite.schema import MIGRATIONS, WITHOUT_CHECKSUMS
 from ringrift.errors import Corrupt
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ringrift.engine.ports import LogEvent, NewWork
-from ringrift.engine.sqlite import wal_check
+from ringrift.engine.sqlite import files
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.errors import (
     Corrupt,
@@ -362,7 +362,7 @@ async def test_a_log_that_begins_anew_while_it_is_looked_at_is_no_damage(config,
     engine = await opened(config)
     await engine.kv.put("a", b"1")
     writer = sqlite3.connect(config.database, isolation_level=None)
-    looks, pread = [], wal_check._pread
+    looks, pread = [], files._pread
 
     def watched(file, size, place):
         content = pread(file, size, place)
@@ -377,9 +377,9 @@ async def test_a_log_that_begins_anew_while_it_is_looked_at_is_no_damage(config,
                 return content[:16] + bytes(16) + b"new salt"
         return content
 
-    monkeypatch.setattr(wal_check, "_pread", watched)
+    monkeypatch.setattr(files, "_pread", watched)
     try:
-        wal_check.check_wal(config.database)
+        files.check_wal(config.database)
     finally:
         writer.close()
     assert len(looks) >= 2

@@ -8,11 +8,11 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from ringrift import full_disk as full_disk_module
+from ringrift import files as full_disk_module
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.errors import Corrupt, StorageFull, Unavailable
-from ringrift.full_disk import full_disk
-from ringrift.log_lines import prepare_line
+from ringrift.files import full_disk
+from ringrift.runtime import prepare_line
 
 
 async def test_a_database_without_room_is_said_once_and_again_when_there_is_room(config, opened, monkeypatch):

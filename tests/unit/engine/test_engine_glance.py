@@ -4,7 +4,7 @@ import pytest
 
 from ringrift.engine.opening import open_engine
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.glance import glance
+from ringrift.engine.sqlite.direct_reads import glance
 from ringrift.errors import Corrupt, ForeignFile
 from ringrift.settings import load_settings
 from ringrift.testing.engine_contract import ShiftedRuntime

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.engine.instances import base_name, take_instance_slot
+from ringrift.engine.lock_files import base_name, take_instance_slot
 from ringrift.errors import StorageReadOnly
 from ringrift.settings import load_settings
 
@@ -53,7 +53,7 @@ def test_two_that_live_never_share_and_a_freed_slot_is_taken_again(tmp_path):
 def test_a_killed_process_gives_its_identity_back(tmp_path):
     program = (
         "import sys; from pathlib import Path\n"
-        "from ringrift.engine.instances import take_instance_slot\n"
+        "from ringrift.engine.lock_files import take_instance_slot\n"
         "from ringrift.settings import load_settings\n"
         "found = load_settings({'RINGRIFT_DATA_DIR': sys.argv[1]}).settings\n"
         "slot = take_instance_slot(found, ['worker', 'x'])\n"

@@ -10,10 +10,9 @@ import textwrap
 import pytest
 
 from ringrift.engine.ports import Claimant, NewWork, WorkState
-from ringrift.engine.sqlite.checksums import make_available, of_entry, of_work
 from ringrift.engine.sqlite.files import create_if_absent
-from ringrift.engine.sqlite.queue_sql import Code
-from ringrift.engine.sqlite.schema import MIGRATIONS, Migration
+from ringrift.engine.sqlite.queries import Code
+from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, make_available, of_entry, of_work
 from ringrift.errors import SchemaTooNew
 from ringrift.learning.pauses import Pauses
 

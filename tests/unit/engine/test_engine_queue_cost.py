@@ -9,18 +9,18 @@ import pytest
 
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Claimant, NewWork, WorkState
-from ringrift.engine.sqlite import queue_sql as sql
+from ringrift.engine.sqlite import queries as sql
 
 ASKED_OFTEN = {
     "counts": (sql.COUNTS, ()),
     "size": (sql.COUNT_WORK, ()),
-    "get": (sql.GET, ("a",)),
+    "get": (sql.GET_WORK, ("a",)),
     "claimed": (sql.CLAIMED, (10,)),
     "dead": (sql.DEAD, (10,)),
     "ended": (sql.ENDED, (0, 10)),
     "best of a lane": (sql.READY_IN_LANE, (1, 10)),
-    "next due": (sql.NEXT_DUE, ()),
-    "due": (sql.DUE, (0.0, 10)),
+    "next due": (sql.NEXT_DUE_WORK, ()),
+    "due": (sql.DUE_WORK, (0.0, 10)),
 }
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ringrift.engine.sqlite.wakeups import Wakeups
+from ringrift.engine.sqlite.store import Wakeups
 from ringrift.engine.waiting import EVENTS, KV, QUEUE, Topics
 from ringrift.runtime import SystemRuntime
 

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from ringrift.events.audit import (
+from ringrift.events.catalog.audit import (
     ComponentWiring,
+    LastSeen,
     Wiring,
     WiringState,
     audit,
     audit_entries,
     audit_summary,
 )
-from ringrift.events.catalog import CATALOG
-from ringrift.events.event_types import DataEventType
-from ringrift.events.last_seen import LastSeen
+from ringrift.events.catalog.event_types import DataEventType
+from ringrift.events.catalog.table import CATALOG
 
 
 def only(*names):

@@ -8,16 +8,14 @@ from contextlib import closing
 import pytest
 from structlog.testing import capture_logs
 
-from ringrift.engine.blocking import run_blocking
-from ringrift.engine.ports import LogEvent
-from ringrift.errors import Unavailable
-from ringrift.events.buses import (
+from ringrift.coordination.event_buses import (
     CrossProcessEventPoller,
     CrossProcessEventQueue,
     DataEvent,
     DataEventBus,
     StageEventBus,
     ack_event,
+    get_data_event_bus,
     get_event_bus,
     get_event_queue,
     poll_events,
@@ -26,11 +24,13 @@ from ringrift.events.buses import (
     reset_event_queue,
     subscribe_process,
 )
-from ringrift.events.data_bus import get_event_bus as get_data_event_bus
-from ringrift.events.event_types import DataEventType
-from ringrift.events.process_dead_letters import get_dead_letter_queue
+from ringrift.coordination.event_mappings import StageCompletionResult, StageEvent
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.ports import LogEvent
+from ringrift.errors import Unavailable
+from ringrift.events.catalog.event_types import DataEventType
+from ringrift.events.dead_letter_queue import get_dead_letter_queue
 from ringrift.events.router import get_router
-from ringrift.events.stages import StageCompletionResult, StageEvent
 from ringrift.events.unified_router import UnifiedEventRouter
 
 

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringrift.capabilities import CAPABILITIES
-from ringrift.events.catalog import CATALOG, COMPONENTS
-from ringrift.events.catalog.spec import EventSpec, FieldSpec
+from ringrift.events.catalog.table import CATALOG, COMPONENTS, EventSpec, FieldSpec
 
 EXAMPLES = {
     "str": "text",

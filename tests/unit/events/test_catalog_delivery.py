@@ -3,8 +3,8 @@
 import asyncio
 from collections import Counter
 
-from ringrift.events.catalog import ALIASES
-from ringrift.events.event_types import DataEventType
+from ringrift.events.catalog.event_types import DataEventType
+from ringrift.events.catalog.table import ALIASES
 from ringrift.events.router import get_router
 
 

@@ -1,11 +1,12 @@
 """Stages, events and the log between processes agree, and what matters crosses."""
 
-from ringrift.events.event_types import DataEventType
-from ringrift.events.mappings import (
+from ringrift.coordination.event_mappings import (
     DATA_TO_CROSS_PROCESS_MAP,
     DATA_TO_STAGE_EVENT_MAP,
     STAGE_TO_CROSS_PROCESS_MAP,
     STAGE_TO_DATA_EVENT_MAP,
+    StageCompletionResult,
+    StageEvent,
     get_all_event_types,
     get_cross_process_event_type,
     get_data_event_type,
@@ -13,7 +14,7 @@ from ringrift.events.mappings import (
     is_mapped_event,
     validate_mappings,
 )
-from ringrift.events.stages import StageCompletionResult, StageEvent
+from ringrift.events.catalog.event_types import DataEventType
 
 HIGH_IMPACT = [
     "daemon_permanently_failed",

@@ -3,14 +3,14 @@
 import pytest
 
 from ringrift.errors import ConfigError, PayloadError, UnknownEventTypeError
-from ringrift.events.catalog import CATALOG
-from ringrift.events.validation import (
+from ringrift.events.catalog.names import (
     EventTypeValidator,
     UnknownEvents,
     difflib,
     get_event_validator,
     validate_event_type,
 )
+from ringrift.events.catalog.table import CATALOG
 
 
 def test_messages():

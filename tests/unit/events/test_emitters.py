@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from ringrift.errors import ConfigError, PayloadError, Unavailable
-from ringrift.events import emitters
-from ringrift.events.catalog import CATALOG
-from ringrift.events.catalog.emitter_table import EMITTERS
-from ringrift.events.emission import ELO_SIGNIFICANT
-from ringrift.events.emitters import (
+from ringrift.events.catalog import emitters
+from ringrift.events.catalog.emission import ELO_SIGNIFICANT, EMITTERS
+from ringrift.events.catalog.emitters import (
     emit_curriculum_rebalanced,
     emit_data_event,
     emit_data_sync_completed,
@@ -30,6 +28,7 @@ from ringrift.events.emitters import (
     emit_training_started,
     is_critical_event,
 )
+from ringrift.events.catalog.table import CATALOG
 from ringrift.events.router import UnifiedEventRouter, get_router
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime, system_runtime

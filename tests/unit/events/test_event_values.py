@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from ringrift.engine.limits import EVENT_TYPE_CHARS_MAX, JSON_DEPTH_MAX
 from ringrift.engine.ports import LogRecord
 from ringrift.errors import ConfigError, Corrupt, PayloadError, described, storable_text
-from ringrift.events.event_wire import decode_body, from_log, to_log
-from ringrift.events.failures import FailureKind, failure_of
-from ringrift.events.routed_event import RouterEvent
-from ringrift.events.subscriptions import Subscription
+from ringrift.events.event import RouterEvent, decode_body, from_log, to_log
+from ringrift.events.subscriptions import FailureKind, Subscription, failure_of
 from ringrift.events.unified_router import UnifiedEventRouter
 
 HALF_A_PAIR = "shard-\udcff.npz"

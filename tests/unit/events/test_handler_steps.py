@@ -4,13 +4,7 @@ import asyncio
 
 import pytest
 
-from ringrift.events.dispatch import Dispatcher
-from ringrift.events.handler_steps import (
-    IgnoredCancellation,
-    Resumed,
-    await_ending,
-    finish,
-)
+from ringrift.events.delivery import Dispatcher, IgnoredCancellation, Resumed, await_ending, finish
 from ringrift.events.unified_router import UnifiedEventRouter
 
 LIMIT_S = 30  # for what hangs
@@ -227,7 +221,7 @@ async def await_odd(odd):
 
 @pytest.mark.parametrize("stubborn", STUBBORN)
 async def test_a_time_limit_around_it_holds(stubborn, monkeypatch):
-    monkeypatch.setattr("ringrift.events.handler_steps.GRACE_S", 0.05)
+    monkeypatch.setattr("ringrift.events.delivery.GRACE_S", 0.05)
     monkeypatch.setattr(finish, "__kwdefaults__", {"grace_s": 0.05})
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from ringrift.coordination.event_buses import DataEvent
 from ringrift.errors import ConfigError
-from ringrift.events.data_bus import DataEvent
-from ringrift.events.event_types import DataEventType
+from ringrift.events.catalog.event_types import DataEventType
+from ringrift.events.event import RouterEvent
 from ringrift.events.resilience import (
     ResilientHandlerConfig,
     get_handler_metrics,
@@ -14,7 +15,6 @@ from ringrift.events.resilience import (
     reset_handler_metrics,
     resilient_handler,
 )
-from ringrift.events.routed_event import RouterEvent
 from ringrift.events.router import get_router
 
 QUIET = ResilientHandlerConfig(emit_failure_events=False, emit_timeout_events=False)

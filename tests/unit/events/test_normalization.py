@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.events.catalog import ALIASES, CATALOG
-from ringrift.events.event_types import DataEventType
-from ringrift.events.normalization import (
+from ringrift.events.catalog.event_types import DataEventType
+from ringrift.events.catalog.names import (
     CANONICAL_EVENT_NAMES,
     CANONICAL_EVENT_TYPES,
     EVENT_NAMING_GUIDELINES,
@@ -21,6 +20,7 @@ from ringrift.events.normalization import (
     resolve,
     validate_event_names,
 )
+from ringrift.events.catalog.table import ALIASES, CATALOG
 
 SPELLINGS = (
     [(name, name) for name in CATALOG]

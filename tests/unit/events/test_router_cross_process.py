@@ -15,14 +15,11 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import CursorKey, Position
 from ringrift.errors import PayloadError, StorageFull
-from ringrift.events.cursors import Cursor
-from ringrift.events.delivery_notes import DeliveryNotes, Note
-from ringrift.events.last_seen import LastSeen, read_last_seen
-from ringrift.events.log_seat import Identity, LogSeat
-from ringrift.events.routed_event import EventSource, RouterEvent
+from ringrift.events.catalog.audit import LastSeen, read_last_seen
+from ringrift.events.event import EventSource, RouterEvent
+from ringrift.events.positions import Cursor, DeliveryNotes, Identity, LogSeat, Note
 from ringrift.events.router import get_router, reset_router
-from ringrift.events.surroundings import Surroundings
-from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.runtime import system_runtime
 from ringrift.settings import load_settings
 

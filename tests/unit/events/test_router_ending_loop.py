@@ -10,11 +10,10 @@ import pytest
 from ringrift.engine.opening import get_engine
 from ringrift.errors import Unavailable
 from ringrift.events.dead_letters import get_dead_letter_queue
-from ringrift.events.delivery_tasks import DeliveryTasks
-from ringrift.events.failures import FailureKind
+from ringrift.events.delivery import DeliveryTasks
 from ringrift.events.router import get_router
-from ringrift.events.surroundings import Surroundings
-from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.subscriptions import FailureKind
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings
 
 CROSSING = "TRAINING_COMPLETED"

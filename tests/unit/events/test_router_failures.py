@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from ringrift.events import unified_router
-from ringrift.events.failures import FailureKind
-from ringrift.events.surroundings import Surroundings
-from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.subscriptions import FailureKind
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings
 
 

@@ -4,12 +4,12 @@ import inspect
 
 import pytest
 
+from ringrift.coordination.event_buses import CrossProcessEventPoller, CrossProcessEventQueue
 from ringrift.events import router as module
-from ringrift.events.buses import CrossProcessEventPoller, CrossProcessEventQueue
+from ringrift.events.catalog.names import EventTypeValidator
 from ringrift.events.dead_letters import DeadLetterQueue, DLQRetryDaemon, run_retry_daemon
-from ringrift.events.routed_event import EventSource
+from ringrift.events.event import EventSource
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.events.validation import EventTypeValidator
 
 FLAGS = "route_to_data_bus route_to_stage_bus route_to_cross_process"
 

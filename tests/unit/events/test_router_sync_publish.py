@@ -8,7 +8,7 @@ import pytest
 
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.dead_letters import get_dead_letter_queue
-from ringrift.events.routed_event import RouterEvent
+from ringrift.events.event import RouterEvent
 from ringrift.events.router import get_router, publish_sync, reset_router, subscribe
 from ringrift.events.unified_router import UnifiedEventRouter
 

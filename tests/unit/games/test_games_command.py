@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TRACES = Path(__file__).parents[2] / "data" / "ringrift_traces"
-GAME = "from ringrift.cli.game import game; game(prog_name='ringrift game')"
+GAME = "from ringrift.cli.programs import game; game(prog_name='ringrift game')"
 
 
 def game(*arguments, code=0, stdin=None):
@@ -26,7 +26,7 @@ def game(*arguments, code=0, stdin=None):
 
 
 def test_the_command_line_loads_no_compiled_code():
-    code = "import sys, ringrift.cli.game; sys.exit(any(n in sys.modules for n in ('numba', 'numpy')))"
+    code = "import sys, ringrift.cli.programs; sys.exit(any(n in sys.modules for n in ('numba', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 

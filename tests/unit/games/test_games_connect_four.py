@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ringrift.errors import ConfigError, IllegalAction
-from ringrift.games.perft import count_leaves
 from ringrift.games.registry import load_game
+from ringrift.games.tool import count_leaves
 
 GAME = load_game("connect_four_2p")
 

@@ -3,8 +3,7 @@
 import pytest
 
 from ringrift.errors import ConfigError
-from ringrift.games.keys import ConfigKey, parse_config_key
-from ringrift.games.registry import game_names, load_game
+from ringrift.games.registry import ConfigKey, game_names, load_game, parse_config_key
 
 
 @pytest.mark.parametrize("board", ["square8", "hex8", "square19", "hexagonal", "connect_four"])

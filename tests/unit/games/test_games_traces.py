@@ -9,8 +9,7 @@ import pytest
 
 from ringrift.errors import Corrupt
 from ringrift.games.ringrift.boards import board_for
-from ringrift.games.ringrift.reference.engine import ReferenceGame
-from ringrift.games.ringrift.reference.states import reference_to_json
+from ringrift.games.ringrift.reference.engine import ReferenceGame, reference_to_json
 from ringrift.games.ringrift.trace import OVER_FIELDS, STATE_FIELDS, check_trace_file, check_trace_files
 
 TRACES = Path(__file__).parents[2] / "data" / "ringrift_traces"

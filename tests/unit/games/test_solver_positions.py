@@ -8,7 +8,7 @@ import numpy as np
 from bitbully import BitBully
 
 from ringrift.games.registry import load_game
-from ringrift.players.texts import parse_player
+from ringrift.players.specs import parse_player
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.health.checks import HealthCheckHelper
-from ringrift.health.contracts import (
+from ringrift.coordination.contracts import (
     get_all_metrics,
     get_coordinator,
     health_check_all,
@@ -14,7 +13,8 @@ from ringrift.health.contracts import (
     unregister_coordinator,
     validate_coordinator,
 )
-from ringrift.health.coordinators import CoordinatorBase
+from ringrift.coordination.coordinator_base import CoordinatorBase
+from ringrift.coordination.health_check_helper import HealthCheckHelper
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 NOW = 10_000.0

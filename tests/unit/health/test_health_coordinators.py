@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.coordination.coordinator_base import CoordinatorBase, CoordinatorRegistry
+from ringrift.coordination.utils import BoundedHistory, CallbackRegistry
 from ringrift.errors import ConfigError
 from ringrift.health.breakers import BreakerConfig, BreakerState, CircuitBreaker
-from ringrift.health.coordinators import CoordinatorBase, CoordinatorRegistry
-from ringrift.health.history import BoundedHistory, CallbackRegistry
 from ringrift.status import CoordinatorStatus
 
 

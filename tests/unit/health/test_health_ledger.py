@@ -6,16 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.coordination.contracts import register_coordinator
+from ringrift.coordination.coordinator_persistence import SnapshotStore
+from ringrift.coordination.system_health_monitor import (
+    CoordinatorHealthMonitor,
+    CoordinatorWatch,
+    SystemHealthMonitor,
+)
+from ringrift.coordination.unified_health_manager import (
+    KINDS,
+    RULES,
+    HealthLedger,
+    HealthLevel,
+    RecoveryAction,
+    UnifiedHealthManager,
+    get_health_manager,
+    level_of,
+    should_pause_pipeline,
+)
 from ringrift.engine.opening import memory_engine
-from ringrift.events.catalog import CATALOG
+from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.contracts import register_coordinator
-from ringrift.health.coordinator_watch import CoordinatorWatch
-from ringrift.health.health_manager import UnifiedHealthManager, get_health_manager, should_pause_pipeline
-from ringrift.health.ledger import HealthLedger, HealthLevel, RecoveryAction, level_of
-from ringrift.health.rules import KINDS, RULES
-from ringrift.health.snapshots import SnapshotStore
-from ringrift.health.system import CoordinatorHealthMonitor, SystemHealthMonitor
 from ringrift.status import HealthCheckResult
 from ringrift.testing.simulation import ManualRuntime
 

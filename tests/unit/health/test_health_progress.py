@@ -5,12 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ringrift.coordination.progress_watchdog import (
+    ProgressBook,
+    ProgressWatchdog,
+    StallDetector,
+    velocity_per_hour,
+)
 from ringrift.engine.memory import memory_engine
-from ringrift.events.catalog import CATALOG
+from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.progress import ProgressBook, ProgressWatchdog, StallDetector
-from ringrift.health.progress_rules import velocity_per_hour
-from ringrift.health.progress_view import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
+from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.testing.simulation import ManualRuntime
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from jobs_samples import random_game, write_shard
 
-from ringrift.jobs import checking, sealing
-from ringrift.jobs.export import EXPORT
+from ringrift.jobs import files
 from ringrift.jobs.frame import run_job
-from ringrift.jobs.samples import from_games, npz_check, npz_writer
-from ringrift.jobs.shards import reader
+from ringrift.jobs.samples import export, npz_files
+from ringrift.jobs.samples.export import EXPORT
+from ringrift.jobs.shards import checking, storage
 
 PIECES = (
-    (npz_check, "_PIECE_BYTES"),
-    (npz_check, "_PIECE_VALUES"),
-    (npz_writer, "_COPY_BYTES"),
-    (sealing, "_CHUNK_BYTES"),
+    (npz_files, "_PIECE_BYTES"),
+    (npz_files, "_PIECE_VALUES"),
+    (npz_files, "_COPY_BYTES"),
+    (files, "_CHUNK_BYTES"),
 )
 
 
@@ -38,10 +38,10 @@ def peak(folder: Path, count: int) -> int:
 def main() -> None:
     for module, piece in PIECES:
         setattr(module, piece, 2**12)
-    for module in (checking, reader):
+    for module in (checking, storage):
         module.GAMES_AT_ONCE = 4
-    from_games.BYTES_GATHERED = 2**12
-    npz_check._ROWS_AT_ONCE = 2**6
+    export.BYTES_GATHERED = 2**12
+    npz_files._ROWS_AT_ONCE = 2**6
     folder = Path(sys.argv[1])
     peak(folder, 4)  # what is loaded once
     print(json.dumps([peak(folder, 64), peak(folder, 384)]))

@@ -10,7 +10,7 @@ import numpy as np
 from ringrift.games.registry import load_game
 from ringrift.jobs.frame import run_job
 from ringrift.jobs.shards.records import PlayedGame, SeatRecord, SoftPolicies, termination_of
-from ringrift.jobs.shards.writer import ShardWriter
+from ringrift.jobs.shards.storage import ShardWriter
 
 CONFIG = "connect_four_2p"
 GENERATOR = "ab" * 32

@@ -10,11 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jobs_samples import CONFIG, artifacts_of, random_game, run, stopping_after, write_shard
 
-from ringrift.jobs.consolidate import CONSOLIDATE
-from ringrift.jobs.exit_codes import ExitCode
-from ringrift.jobs.kinds import job_main
-from ringrift.jobs.shards.merging import ShardMerger
-from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.kinds import ExitCode, job_main
+from ringrift.jobs.shards.consolidate import CONSOLIDATE, ShardMerger
+from ringrift.jobs.shards.storage import open_shard
 
 
 def shard_of(folder, seeds, **given):
@@ -175,4 +173,4 @@ def test_merged_shards_can_be_merged_again(tmp_path):
 
 
 def test_the_job_is_found_by_its_name():
-    assert job_main("consolidate").__module__ == "ringrift.jobs.consolidate"
+    assert job_main("consolidate").__module__ == "ringrift.jobs.shards.consolidate"

@@ -9,17 +9,22 @@ import torch
 from jobs_samples import CONFIG, random_game, run, write_shard
 
 from ringrift.games.registry import load_game
-from ringrift.jobs.diagnose import DIAGNOSE
-from ringrift.jobs.diagnose_canary import judge_canary, solve, solved_positions
-from ringrift.jobs.diagnose_data import check_calibration, check_games, check_hold_out
-from ringrift.jobs.diagnose_learning import check_labels, check_overfit
-from ringrift.jobs.diagnose_rows import random_rows
-from ringrift.jobs.diagnose_symmetry import check_network_symmetry, check_symmetries
-from ringrift.jobs.export import EXPORT
+from ringrift.jobs.diagnosis.data import check_calibration, check_games, check_hold_out
+from ringrift.jobs.diagnosis.diagnose import DIAGNOSE, random_rows
+from ringrift.jobs.diagnosis.network import (
+    check_labels,
+    check_network_symmetry,
+    check_overfit,
+    check_symmetries,
+    judge_canary,
+    solve,
+    solved_positions,
+)
+from ringrift.jobs.samples.export import EXPORT
 from ringrift.jobs.training.learner import Learner, LearnerConfig
 from ringrift.jobs.training.rows import TrainingRows, make_batch, some_rows
 from ringrift.network.architecture import Preset
-from ringrift.network.card import ModelCard
+from ringrift.network.metadata import ModelCard
 from ringrift.network.model import build
 from ringrift.network.storage import save_model
 

@@ -17,14 +17,20 @@ from hypothesis import strategies as st
 from jobs_samples import random_game, write_shard
 
 from ringrift.games.registry import load_game
-from ringrift.jobs.export import EXPORT, choose_games
 from ringrift.jobs.frame import run_job
-from ringrift.jobs.samples.hold_out import is_held_out
-from ringrift.jobs.samples.npz_check import check_samples, quick_check
-from ringrift.jobs.samples.plan import PlannedGame, SamplePlan
-from ringrift.jobs.samples.window import SOURCE_WEIGHTS, PowerWindow, freshness, unscaled_weight
+from ringrift.jobs.samples.export import EXPORT, choose_games
+from ringrift.jobs.samples.npz_files import check_samples, quick_check
+from ringrift.jobs.samples.plan import (
+    SOURCE_WEIGHTS,
+    PlannedGame,
+    PowerWindow,
+    SamplePlan,
+    freshness,
+    is_held_out,
+    unscaled_weight,
+)
 from ringrift.jobs.shards.records import SoftPolicies
-from ringrift.jobs.validate import VALIDATE
+from ringrift.jobs.shards.validate import VALIDATE
 
 NOW = 2_000_000.0
 
@@ -152,7 +158,7 @@ def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path, shard, monke
         shard.write_bytes(write_shard(tmp_path / "other", [random_game(seed=0)]).path.read_bytes())
         return choose_games(*args, **named)
 
-    monkeypatch.setattr("ringrift.jobs.export.choose_games", exchanged)
+    monkeypatch.setattr("ringrift.jobs.samples.export.choose_games", exchanged)
     code, result = export([shard], tmp_path / "x.npz")
     assert (code, "changed" in result["error"]) == (4, True)
     assert not (tmp_path / "x.npz").exists()

@@ -16,17 +16,13 @@ import pytest
 from jobs_samples import run as run_kind
 
 from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, Unavailable
-from ringrift.jobs.evaluate import EVALUATE
-from ringrift.jobs.exit_codes import ExitCode
-from ringrift.jobs.frame import JobSpec, Outcome, run_job
-from ringrift.jobs.kinds import KINDS, job_main
-from ringrift.jobs.params import Params, parse_params
-from ringrift.jobs.progress import PROGRESS_EVERY_S, cpu_seconds
-from ringrift.jobs.scratch import scratch_database
-from ringrift.jobs.sealing import alone, describe, file_sha256, seal_json, sealing
-from ringrift.jobs.selfplay import SELFPLAY
-from ringrift.jobs.tournament import TOURNAMENT
-from ringrift.jobs.train import TRAIN
+from ringrift.jobs.evaluation.evaluate import EVALUATE
+from ringrift.jobs.evaluation.tournament import TOURNAMENT
+from ringrift.jobs.files import alone, describe, file_sha256, scratch_database, seal_json, sealing
+from ringrift.jobs.frame import PROGRESS_EVERY_S, JobSpec, Outcome, Params, cpu_seconds, parse_params, run_job
+from ringrift.jobs.kinds import KINDS, ExitCode, job_main
+from ringrift.jobs.selfplay.selfplay import SELFPLAY
+from ringrift.jobs.training.train import TRAIN
 
 
 class ExampleParams(Params, frozen=True, kw_only=True):
@@ -176,7 +172,7 @@ def test_what_libraries_print_does_not_disturb_the_protocol(tmp_path):
     program = """
 import os, subprocess, sys
 from ringrift.jobs.frame import JobSpec, Outcome, run_job
-from ringrift.jobs.params import Params
+from ringrift.jobs.frame import Params
 def work(job, params):
     print("a library says hello")
     os.write(1, b"and so does its C part\\n")
@@ -283,7 +279,7 @@ def test_a_dead_holder_holds_nothing(tmp_path):
     program = """
 import os, sys
 from pathlib import Path
-from ringrift.jobs.sealing import alone
+from ringrift.jobs.files import alone
 with alone(Path(sys.argv[1])):
     os.kill(os.getpid(), 9)
 """

@@ -6,11 +6,10 @@ import json
 import pytest
 import torch
 
-from ringrift.jobs.exit_codes import ExitCode
-from ringrift.jobs.frame import JobSpec, Outcome, run_job
-from ringrift.jobs.params import Params
-from ringrift.network.devices import chosen_device
+from ringrift.jobs.frame import JobSpec, Outcome, Params, run_job
+from ringrift.jobs.kinds import ExitCode
 from ringrift.network.gpu_use import GpuUse, gpu_use
+from ringrift.network.model import chosen_device
 from ringrift.process import process_scope
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from jobs_samples import Ticking, artifacts_of, run
 
-from ringrift.jobs.recompute import RECOMPUTE
-from ringrift.jobs.selfplay import SELFPLAY
-from ringrift.jobs.shards.reader import open_shard
-from ringrift.jobs.validate import VALIDATE
+from ringrift.jobs.selfplay.recompute import RECOMPUTE
+from ringrift.jobs.selfplay.selfplay import SELFPLAY
+from ringrift.jobs.shards.storage import open_shard
+from ringrift.jobs.shards.validate import VALIDATE
 from ringrift.machine_kind import machine_kind
 
 KEY = "connect_four_2p"

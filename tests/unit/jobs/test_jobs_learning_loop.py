@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from ringrift.games.registry import load_game
-from ringrift.jobs.plotting import line_plot
-from ringrift.jobs.samples.window import PowerWindow
+from ringrift.jobs.samples.plan import PowerWindow
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
+from ringrift.jobs.training.train import line_plot
 from ringrift.network.evaluator import NetEvaluator
 from ringrift.players.matches import MatchConfig, play_match
-from ringrift.players.random import RandomPlayer
 from ringrift.players.search_player import SearchPlayer
+from ringrift.players.specs import RandomPlayer
 from ringrift.search.contract import SearchConfig
 from ringrift.search.selfplay import SelfplayConfig
 

@@ -7,18 +7,16 @@ import pytest
 from jobs_samples import artifacts_of, run, stopping_after
 
 from ringrift.games.registry import load_game
-from ringrift.jobs.evaluate import EVALUATE
-from ringrift.jobs.matching import make_entrant
-from ringrift.jobs.shards.reader import open_shard
-from ringrift.jobs.shards.writer import ShardWriter
-from ringrift.jobs.stopping import StopRequest
-from ringrift.jobs.tournament import TOURNAMENT
-from ringrift.jobs.validate import VALIDATE
-from ringrift.network.card import ModelCard
+from ringrift.jobs.evaluation.evaluate import EVALUATE
+from ringrift.jobs.evaluation.matches import make_entrant
+from ringrift.jobs.evaluation.tournament import TOURNAMENT
+from ringrift.jobs.frame import StopRequest
+from ringrift.jobs.shards.storage import ShardWriter, open_shard
+from ringrift.jobs.shards.validate import VALIDATE
+from ringrift.network.metadata import ModelCard
 from ringrift.network.model import build
 from ringrift.network.storage import save_model
-from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
-from ringrift.players.ringrift_heuristic.weights import Weights
+from ringrift.players.ringrift_heuristic.player import HeuristicPlayer, Weights
 from ringrift.statistics.match_evidence import Evidence
 from ringrift.statistics.sprt import SprtConfig
 

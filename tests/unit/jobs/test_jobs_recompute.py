@@ -9,10 +9,10 @@ import pytest
 from jobs_samples import random_game, write_shard
 
 from ringrift.jobs.frame import run_job
-from ringrift.jobs.recompute import RECOMPUTE
-from ringrift.jobs.selfplay import SELFPLAY
-from ringrift.jobs.shards.reader import open_shard
+from ringrift.jobs.selfplay.recompute import RECOMPUTE
+from ringrift.jobs.selfplay.selfplay import SELFPLAY
 from ringrift.jobs.shards.records import SoftPolicies
+from ringrift.jobs.shards.storage import open_shard
 from ringrift.machine_kind import machine_kind
 
 KEY = "connect_four_2p"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jobs_samples import Ticking, artifacts_of, run, stopping_after
 
-from ringrift.jobs.selfplay import SELFPLAY, SelfplayParams, run_identity
-from ringrift.jobs.shards.reader import open_shard
-from ringrift.jobs.validate import VALIDATE
+from ringrift.jobs.selfplay.selfplay import SELFPLAY, SelfplayParams, run_identity
+from ringrift.jobs.shards.storage import open_shard
+from ringrift.jobs.shards.validate import VALIDATE
 
 FEW = ("--config", "connect_four_2p", "--simulations", 8, "--slots", 6)
 

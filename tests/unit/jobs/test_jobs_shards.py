@@ -14,8 +14,7 @@ from jobs_samples import CONFIG, random_game, write_shard
 
 from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew, StorageFull
 from ringrift.games.registry import load_game
-from ringrift.jobs.shards.reader import BrokenGame, open_shard
-from ringrift.jobs.shards.writer import ShardWriter
+from ringrift.jobs.shards.storage import BrokenGame, ShardWriter, open_shard
 
 
 def test_a_full_disk_is_said_and_loses_no_game(tmp_path):
@@ -147,7 +146,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from jobs_samples import random_game
 from ringrift.games.registry import load_game
-from ringrift.jobs.shards.writer import ShardWriter
+from ringrift.jobs.shards.storage import ShardWriter
 
 writer = ShardWriter(
     Path(sys.argv[1]), "games", load_game("connect_four_2p"), games_per_shard=4,

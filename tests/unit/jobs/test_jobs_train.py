@@ -14,22 +14,24 @@ from hypothesis import strategies as st
 from jobs_samples import random_game, run, stopping_after, write_shard
 
 from ringrift.games.registry import load_game
-from ringrift.jobs.evaluate import EVALUATE
-from ringrift.jobs.export import EXPORT
-from ringrift.jobs.selfplay import SELFPLAY
-from ringrift.jobs.train import TRAIN
-from ringrift.jobs.training.calibration import ValueCalibration
-from ringrift.jobs.training.checkpoints import read_checkpoint, write_checkpoint
-from ringrift.jobs.training.learner import Learner, LearnerConfig
-from ringrift.jobs.training.replay_window import ReplayWindow
-from ringrift.jobs.training.rows import make_batch
-from ringrift.jobs.training.sample_files import SampleFile, SampleSet
-from ringrift.jobs.training.schedule import LearningRate
-from ringrift.network.card import ModelCard, card_path, read_card
+from ringrift.jobs.evaluation.evaluate import EVALUATE
+from ringrift.jobs.samples.export import EXPORT
+from ringrift.jobs.selfplay.selfplay import SELFPLAY
+from ringrift.jobs.training.epochs import ValueCalibration
+from ringrift.jobs.training.learner import (
+    Learner,
+    LearnerConfig,
+    LearningRate,
+    read_checkpoint,
+    write_checkpoint,
+)
+from ringrift.jobs.training.learning_loop import ReplayWindow
+from ringrift.jobs.training.rows import SampleFile, SampleSet, make_batch
+from ringrift.jobs.training.train import TRAIN
+from ringrift.network.metadata import ModelCard, card_path, read_card
 from ringrift.network.model import build
 from ringrift.network.storage import load_model, save_model
-from ringrift.search.contract import SearchConfig
-from ringrift.search.evaluators import UniformEvaluator
+from ringrift.search.contract import SearchConfig, UniformEvaluator
 from ringrift.search.selfplay import SelfplayConfig, play_games
 
 TINY = ("--config", "connect_four_2p", "--batch", 16, "--hold-out", 0.2, "--warmup-steps", 5)

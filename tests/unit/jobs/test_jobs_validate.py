@@ -11,8 +11,8 @@ import pytest
 from jobs_samples import random_game, write_shard
 
 from ringrift.jobs.frame import run_job
-from ringrift.jobs.shards.reader import open_shard
-from ringrift.jobs.validate import VALIDATE
+from ringrift.jobs.shards.storage import open_shard
+from ringrift.jobs.shards.validate import VALIDATE
 
 
 def validate(*paths, **options):

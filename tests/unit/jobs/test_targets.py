@@ -12,14 +12,14 @@ import pytest
 
 from ringrift.errors import ConfigError
 from ringrift.games.registry import load_game
-from ringrift.jobs.export import EXPORT
 from ringrift.jobs.frame import run_job
-from ringrift.jobs.samples.targets import DRAW_WEIGHT_MAX, Targets, drawn, later_values
-from ringrift.jobs.selfplay import SELFPLAY, SelfplayParams, make_evaluator, selfplay_config
-from ringrift.jobs.shards.reader import BrokenGame, open_shard
+from ringrift.jobs.samples.export import EXPORT
+from ringrift.jobs.samples.layout import DRAW_WEIGHT_MAX, Targets, drawn, later_values
+from ringrift.jobs.selfplay.selfplay import SELFPLAY, SelfplayParams, make_evaluator, selfplay_config
 from ringrift.jobs.shards.records import StoredGame
-from ringrift.jobs.training.replay_window import ReplayWindow, game_rows
-from ringrift.players.seeds import derived
+from ringrift.jobs.shards.storage import BrokenGame, open_shard
+from ringrift.jobs.training.learning_loop import ReplayWindow, game_rows
+from ringrift.players.contract import derived
 from ringrift.search.batch import search_positions
 from ringrift.search.contract import Evaluation, SearchConfig
 from ringrift.search.selfplay import play_games

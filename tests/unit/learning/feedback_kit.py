@@ -7,10 +7,10 @@ from collections import Counter
 from learning_story import RULES, Story, artifact
 
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.facts import Promoted, Rejected, RolledBack
-from ringrift.learning.orders import validate_order
-from ringrift.learning.signals_source import Situations
-from ringrift.learning.trends_curves import RatingCurves
+from ringrift.learning.facts.facts import Promoted, Rejected, RolledBack
+from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.orders import validate_order
+from ringrift.learning.situation import Situations
 from ringrift.work.shares import ConfigView, config_shares
 
 

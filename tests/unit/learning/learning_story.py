@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from ringrift.learning.announcements import events_of
-from ringrift.learning.facts import AnyFact, GeneratorMoved, JobEnded, JobIssued
-from ringrift.learning.orders import (
+from ringrift.learning.facts.facts import AnyFact, GeneratorMoved, JobEnded, JobIssued
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.judging.promotion import Pairing
+from ringrift.learning.plan.orders import (
     evaluate_order,
     export_order,
     selfplay_order,
     train_order,
     validate_order,
 )
-from ringrift.learning.plan import training_parent
-from ringrift.learning.promotion import Pairing
-from ringrift.learning.rules import LearningRules
-from ringrift.learning.state import ConfigState
-from ringrift.learning.window import BucketRules
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
+from ringrift.learning.plan.plan import training_parent
+from ringrift.learning.plan.rules import LearningRules
+from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 
 RULES = LearningRules(
     bucket=BucketRules(chunk_steps=4000, cap_steps=40_000, rows_first_min=100),

@@ -5,13 +5,12 @@ import pytest
 from feedback_kit import promote, trained_model
 from learning_story import RULES, Story
 
-from ringrift.learning.bottleneck import RECENT_S, bottleneck, idle_slots
-from ringrift.learning.facts import Rejected
-from ringrift.learning.slot_holds import SlotHold, slot_note
-from ringrift.learning.stages import stages_note
-from ringrift.learning.state import EndedJob
+from ringrift.learning.facts.facts import Rejected
+from ringrift.learning.facts.state import EndedJob
+from ringrift.learning.plan.stages import SlotHold, slot_note, stages_note
+from ringrift.learning.status_view import RECENT_S, bottleneck, idle_slots
 from ringrift.work.stages import StopReason
-from ringrift.work.worker_records import RunningRecord, WorkerRecord
+from ringrift.work.worker.records import RunningRecord, WorkerRecord
 
 
 def cause(story, rules=RULES, after_s=0.0):

@@ -7,17 +7,17 @@ from feedback_kit import Ear, Run, promote, reject, trained_model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.errors import ConfigError
-from ringrift.learning.curriculum import (
+from ringrift.coordination.curriculum_integration import (
     CurriculumIntegration,
     CurriculumIntegrationDaemon,
+    curriculum_file,
     export_curriculum_weights,
     get_curriculum_weight,
     load_curriculum_weights,
     tier_of,
 )
-from ringrift.learning.curriculum_weights import curriculum_file
-from ringrift.learning.feedback import wire_curriculum_events
+from ringrift.coordination.feedback_loop_controller import wire_curriculum_events
+from ringrift.errors import ConfigError
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 CONFIGS = ("square8_2p", "hex8_2p", "connect_four_2p")

@@ -6,18 +6,17 @@ from feedback_kit import Ear
 from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import memory_engine
-from ringrift.learning.doctor import examine
-from ringrift.learning.doctor_findings import Diagnosis, Finding, Level, Ward, keep_diagnosis, read_diagnoses
-from ringrift.learning.doctor_rounds import ClockWatch, DoctorRounds, largest_step_back_s
-from ringrift.learning.doctor_storage import file_findings
-from ringrift.learning.facts import Noted
-from ringrift.learning.judging import open_candidates
-from ringrift.learning.orders import selfplay_order, validate_order
-from ringrift.learning.slot_holds import SlotHold, slot_note
-from ringrift.learning.window import BucketRules
+from ringrift.learning.doctor.examination import ClockWatch, DoctorRounds, examine, largest_step_back_s
+from ringrift.learning.doctor.findings import Diagnosis, Finding, Level, Ward, keep_diagnosis, read_diagnoses
+from ringrift.learning.doctor.run_checks import file_findings
+from ringrift.learning.facts.facts import Noted
+from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.plan.evaluation import open_candidates
+from ringrift.learning.plan.orders import selfplay_order, validate_order
+from ringrift.learning.plan.stages import SlotHold, slot_note
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.worker_records import RunningRecord, WorkerRecord
+from ringrift.work.worker.records import RunningRecord, WorkerRecord
 
 CONFIG = "square8_2p"
 GIB = 2**30

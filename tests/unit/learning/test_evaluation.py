@@ -3,16 +3,22 @@
 import pytest
 from feedback_kit import Ear, Run, promote, trained_model
 
+from ringrift.coordination.evaluation_daemon import (
+    EloService,
+    EvaluationDaemon,
+    TournamentDaemon,
+    gauntlet_result,
+    get_evaluation_daemon,
+    trend_of,
+    velocity,
+)
+from ringrift.coordination.tournament_daemon import TournamentRules, ladder_rung, tournament_wishes
 from ringrift.errors import ConfigError
-from ringrift.learning.evaluation import EloService, EvaluationDaemon, TournamentDaemon, get_evaluation_daemon
-from ringrift.learning.evaluation_results import gauntlet_result
-from ringrift.learning.evaluation_tournaments import TournamentRules, ladder_rung, tournament_wishes
-from ringrift.learning.facts import Noted
-from ringrift.learning.ratings import Pool
-from ringrift.learning.ratings_watch import trend_of, velocity
+from ringrift.learning.facts.facts import Noted
+from ringrift.learning.judging.ratings import Pool
+from ringrift.learning.plan.evaluation import WANTED_TOPIC, WISH_S_MAX, wanted_games, wish_details
 from ringrift.learning.run_status import Curve
-from ringrift.learning.signals_source import Situations
-from ringrift.learning.wanted import TOPIC, WISH_S_MAX, wanted_games, wish_details
+from ringrift.learning.situation import Situations
 from ringrift.testing.simulation import ManualRuntime
 
 HOUR_S = 3600.0
@@ -56,7 +62,7 @@ async def test_a_request_becomes_a_wish_that_games_fulfil(world):
     assert "64 games of" in daemon.get_queue()["square8_2p"][0]
     again = await daemon.request_evaluation("square8_2p", opponents=["mcts:32"], games=64)
     assert again == wishes
-    assert len([note for note in world.run.story.state.notes if note.topic == TOPIC]) == 1
+    assert len([note for note in world.run.story.state.notes if note.topic == WANTED_TOPIC]) == 1
     world.tick()
     world.run.story.evaluate(model, "mcts:32", wins=10, losses=30, purpose="rating")
     state = world.run.story.state
@@ -82,10 +88,12 @@ def test_wishes_end_after_a_day_and_unknown_models_are_no_wish(world):
     model, state = world.champion(), world.run.story.state
     at_s = state.last_s
     world.run.story.write(
-        Noted(at_s=at_s, topic=TOPIC, text="t", details=wish_details(model, ["random", model], games=5))
+        Noted(
+            at_s=at_s, topic=WANTED_TOPIC, text="t", details=wish_details(model, ["random", model], games=5)
+        )
     )
     world.run.story.write(
-        Noted(at_s=at_s, topic=TOPIC, text="t", details=wish_details("gone", ["random"], games=5))
+        Noted(at_s=at_s, topic=WANTED_TOPIC, text="t", details=wish_details("gone", ["random"], games=5))
     )
     assert [wish.opponent for wish in wanted_games(state, at_s)] == ["random"]
     assert wanted_games(state, at_s + WISH_S_MAX + 1) == []

@@ -7,21 +7,20 @@ from feedback_kit import Ear, Run, checked_shard, promote, reject, roll_back, tr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.events.catalog import CATALOG
-from ringrift.events.router import get_router
-from ringrift.learning.facts import PRICE_TOPIC, Noted
-from ringrift.learning.feedback import (
+from ringrift.coordination.feedback_loop_controller import (
+    HISTORY_MAX,
+    MEANINGS,
     ArchitectureFeedback,
     FeedbackLoopController,
+    FeedbackSignal,
+    FeedbackSignals,
     GauntletFeedbackController,
     SignalType,
     architecture_weights,
 )
-from ringrift.learning.freshness_view import freshness_of
-from ringrift.learning.quality import QualityMonitorDaemon
-from ringrift.learning.signals import HISTORY_MAX, MEANINGS, FeedbackSignal, FeedbackSignals
-from ringrift.learning.signals_face import heard_by
-from ringrift.learning.trends import (
+from ringrift.coordination.metrics_analysis_orchestrator import (
+    METRICS_MAX,
+    NUMBERS,
     MetricsAnalysisDaemon,
     MetricsAnalysisOrchestrator,
     ModelPerformanceWatchdog,
@@ -31,7 +30,12 @@ from ringrift.learning.trends import (
     record_metric,
     wire_metrics_events,
 )
-from ringrift.learning.trends_metrics import METRICS_MAX, NUMBERS
+from ringrift.coordination.quality_monitor_daemon import QualityMonitorDaemon
+from ringrift.coordination.run_coordinator import heard_by
+from ringrift.events.catalog.table import CATALOG
+from ringrift.events.router import get_router
+from ringrift.learning.facts.facts import PRICE_TOPIC, Noted
+from ringrift.learning.plan.training_data import freshness_of
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_story import RULES, Story
 
-from ringrift.learning.feedback_rules import (
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.judging.feedback import (
     NEUTRAL,
     Momentum,
     TrainingIntensity,
@@ -18,10 +19,9 @@ from ringrift.learning.feedback_rules import (
     promoted_in_a_row,
     refused_in_a_row,
 )
-from ringrift.learning.plan import plan
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.learning.run_status import Curve
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.state import ConfigState
 
 NOW_S = 1_790_000_000.0
 BOUNDS = {

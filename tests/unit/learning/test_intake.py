@@ -15,24 +15,23 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import shared_engine
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import Unavailable
-from ringrift.events.routed_event import EventSource, RouterEvent
+from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.foreign_files.content_kinds import GAMES_ID
-from ringrift.health.progress_view import RUN_STATUS_KEY, RunSeen
-from ringrift.learning.announcing import Silent
+from ringrift.health.run_status import RUN_STATUS_KEY, RunSeen
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.records import ShardState
 from ringrift.learning.intake import FileIntake, refused_claims, waiting_claims
-from ringrift.learning.ledger import read_facts
-from ringrift.learning.loop import TrainingLoop
+from ringrift.learning.loop import PipelineConfig, TrainingLoop, wire_pipeline_events
 from ringrift.learning.pauses import ALL, Pause, Pauses
-from ringrift.learning.pipeline import PipelineConfig, wire_pipeline_events
-from ringrift.learning.records import ShardState
 from ringrift.learning.replay import replay
-from ringrift.learning.signals_source import get_open_run
+from ringrift.learning.situation import get_open_run
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
-from ringrift.work.scheduling_bell import get_bell
+from ringrift.work.stages import get_bell
 
 CONFIG = "square8_2p"
 WEIGHTS = struct.pack("<Q", 2) + b"{}weights"

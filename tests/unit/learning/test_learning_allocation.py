@@ -1,10 +1,9 @@
 """What is ordered next: whose turn it is, and what that config needs most."""
 
-from ringrift.learning.allocation import Capacity, choose
-from ringrift.learning.effort import Effort
-from ringrift.learning.snapshot import ConfigPlan
-from ringrift.learning.state import OpenJob
-from ringrift.work.job_orders import JobOrder
+from ringrift.learning.facts.state import OpenJob
+from ringrift.learning.plan.allocation import Capacity, Effort, choose
+from ringrift.learning.plan.snapshot import ConfigPlan
+from ringrift.work.job.orders import JobOrder
 
 
 def wanting(*kinds):

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from learning_story import RULES, Story
 
-from ringrift.events.catalog import CATALOG
+from ringrift.events.catalog.table import CATALOG
 from ringrift.learning.announcements import ANNOUNCED
-from ringrift.learning.facts import (
+from ringrift.learning.facts.facts import (
     Archived,
     Blocked,
     JobEnded,
@@ -22,14 +22,14 @@ from ringrift.learning.facts import (
     TrainingReset,
     WorkerSetAside,
 )
-from ringrift.learning.orders import (
+from ringrift.learning.judging.promotion import Pairing
+from ringrift.learning.plan.orders import (
     evaluate_order,
     export_order,
     selfplay_order,
     train_order,
     validate_order,
 )
-from ringrift.learning.promotion import Pairing
 
 
 def whole_life() -> Story:

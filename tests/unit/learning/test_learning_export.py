@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from learning_story import Story
 
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.export import (
+from ringrift.coordination.auto_export_daemon import (
     AutoExportDaemon,
     create_export_daemon,
     export_state,
     get_auto_export_daemon,
 )
-from ringrift.learning.window_face import replay_window
-from ringrift.work.scheduling_bell import get_bell
+from ringrift.coordination.per_orchestrator import replay_window
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.work.stages import get_bell
 
 
 def test_the_state_of_exports_is_read_off_the_facts():

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from learning_story import RULES, Story
 
-from ringrift.learning.facts import Promoted, Recalled, RolledBack
-from ringrift.learning.fallback import fallback_tier, good_model, good_samples
-from ringrift.learning.fallback_watch import StaleFallbackDaemon
-from ringrift.learning.plan import plan
-from ringrift.learning.signals_source import Situations
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.stages import stages_note
-from ringrift.learning.training_triggers import TrainingTriggerDaemon
-from ringrift.learning.trends_curves import RatingCurves
+from ringrift.coordination.stale_fallback import StaleFallbackDaemon
+from ringrift.coordination.training_trigger_daemon import TrainingTriggerDaemon
+from ringrift.learning.facts.facts import Promoted, Recalled, RolledBack
+from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.stages import stages_note
+from ringrift.learning.plan.training_data import fallback_tier, good_model, good_samples
+from ringrift.learning.situation import Situations
 from ringrift.work.stages import StopReason
 
 

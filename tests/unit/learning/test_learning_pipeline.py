@@ -12,12 +12,11 @@ from learning_story import RULES
 from ringrift.engine.leases import CONTROL_LEASE, NamedLease
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError
-from ringrift.events.catalog import CATALOG
+from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.announcing import SOURCE
-from ringrift.learning.facts import Promoted, Rejected
-from ringrift.learning.orders import train_order
-from ringrift.learning.pipeline import (
+from ringrift.learning.announcements import SOURCE
+from ringrift.learning.facts.facts import Promoted, Rejected
+from ringrift.learning.loop import (
     DataPipelineDaemon,
     DataPipelineOrchestrator,
     OperationMode,
@@ -28,12 +27,12 @@ from ringrift.learning.pipeline import (
     get_pipeline_status,
     wire_pipeline_events,
 )
-from ringrift.learning.rules import LearningRules, learning_rules
-from ringrift.learning.run_choice import CHOICE_KEY
-from ringrift.learning.run_status import STATUS_KEY
-from ringrift.learning.signals_source import get_open_run
+from ringrift.learning.plan.orders import train_order
+from ringrift.learning.plan.rules import LearningRules, learning_rules
+from ringrift.learning.run_status import CHOICE_KEY, STATUS_KEY
+from ringrift.learning.situation import get_open_run
 from ringrift.runtime import system_runtime
-from ringrift.work.scheduling_bell import get_bell
+from ringrift.work.stages import get_bell
 
 CONFIG = "square8_2p"
 

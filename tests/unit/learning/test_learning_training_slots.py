@@ -6,14 +6,7 @@ import asyncio
 
 import pytest
 
-from ringrift.engine.blocking import run_blocking
-from ringrift.engine.leases import LeaseConfig
-from ringrift.engine.memory import memory_engine
-from ringrift.engine.opening import get_engine_blocking
-from ringrift.engine.ports import Claimant, NewWork
-from ringrift.errors import LeaseLost
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.training import (
+from ringrift.coordination.training_coordinator import (
     Refusal,
     Refused,
     TrainingJob,
@@ -30,6 +23,13 @@ from ringrift.learning.training import (
     update_training_progress,
     wire_training_events,
 )
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.leases import LeaseConfig
+from ringrift.engine.memory import memory_engine
+from ringrift.engine.opening import get_engine_blocking
+from ringrift.engine.ports import Claimant, NewWork
+from ringrift.errors import LeaseLost
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 SHORT = LeaseConfig(lease_s=9.0, renew_s=1.0)

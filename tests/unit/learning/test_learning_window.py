@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
-from ringrift.learning.records import Shard, ShardState
-from ringrift.learning.window import (
+from ringrift.learning.facts.records import Shard, ShardState
+from ringrift.learning.facts.window import (
     BucketRules,
     TrainBucket,
     base_rows,

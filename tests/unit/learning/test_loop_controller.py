@@ -15,24 +15,23 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant, WorkState
 from ringrift.errors import Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.announcing import Silent
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import LEFT_REASON, Controller
-from ringrift.learning.facts import STAGES_TOPIC, JobEnded, JobIssued, Noted
-from ringrift.learning.high_water import read_mark
-from ringrift.learning.ledger import Ledger, read_facts
-from ringrift.learning.loop import TrainingLoop
+from ringrift.learning.facts.facts import STAGES_TOPIC, JobEnded, JobIssued, Noted
+from ringrift.learning.facts.high_water import read_mark
+from ringrift.learning.facts.ledger import Ledger, read_facts
+from ringrift.learning.loop import StatusWriter, TrainingLoop
 from ringrift.learning.pauses import Pause, Pauses
+from ringrift.learning.plan.stages import LEVERS, is_stopped
 from ringrift.learning.replay import replay
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
-from ringrift.learning.stages import LEVERS, is_stopped
 from ringrift.learning.status_view import AroundConfig, config_status
-from ringrift.learning.status_writer import StatusWriter
 from ringrift.process import process_scope
 from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.job_orders import JobArtifact, JobReport
+from ringrift.work.job.orders import JobArtifact, JobReport
 from ringrift.work.stages import StageDaemon, StageMembers, why_not_planning
-from ringrift.work.worker_records import WorkerRecord, worker_key
+from ringrift.work.worker.records import WorkerRecord, worker_key
 
 FIRST, SECOND = "square8_2p", "hex8_2p"
 

@@ -7,21 +7,21 @@ from learning_story import RULES, Story
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant
-from ringrift.learning.announcing import Silent
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.doctor import examine
-from ringrift.learning.doctor_findings import Level, Ward, read_diagnoses
-from ringrift.learning.facts import Blocked, Staged
-from ringrift.learning.gates import breaker_delay_s
-from ringrift.learning.judging import under_judgement
-from ringrift.learning.plan import plan
-from ringrift.learning.ratings import rate
-from ringrift.learning.records import ModelState
+from ringrift.learning.doctor.examination import examine
+from ringrift.learning.doctor.findings import Level, Ward, read_diagnoses
+from ringrift.learning.facts.facts import Blocked, Staged
+from ringrift.learning.facts.records import ModelState
+from ringrift.learning.facts.results import problem_with
+from ringrift.learning.judging.ratings import rate
+from ringrift.learning.plan.evaluation import under_judgement
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.stages import breaker_delay_s
 from ringrift.learning.replay import replay
-from ringrift.learning.results import problem_with
-from ringrift.learning.snapshot import Snapshot
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.job_orders import JobReport
+from ringrift.work.job.orders import JobReport
 
 HOURS = 3600.0
 

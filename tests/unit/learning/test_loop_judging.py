@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from learning_story import RULES, Story
 
-from ringrift.jobs.evaluate import EvaluateParams
-from ringrift.jobs.params import convert_params
-from ringrift.learning.facts import (
+from ringrift.jobs.evaluation.evaluate import EvaluateParams
+from ringrift.jobs.frame import convert_params
+from ringrift.learning.facts.facts import (
     SLOTS_TOPIC,
     Archived,
     Blocked,
@@ -19,24 +19,25 @@ from ringrift.learning.facts import (
     Recalled,
     RolledBack,
 )
-from ringrift.learning.gates import stage_gate
-from ringrift.learning.judging import (
+from ringrift.learning.facts.matches import unasked
+from ringrift.learning.facts.records import ModelState
+from ringrift.learning.judging.promotion import PROMOTION, ROLLBACK, Mode, Pairing
+from ringrift.learning.plan.evaluation import (
     RECENT_S,
     open_candidates,
     recent_judging,
     under_judgement,
     waiting_for_verdict,
+    wanted_games,
+    wish_details,
 )
-from ringrift.learning.orders import evaluate_order, match_batch, selfplay_order
-from ringrift.learning.plan import plan
-from ringrift.learning.promotion import PROMOTION, ROLLBACK, Mode, Pairing
-from ringrift.learning.recall import is_recalled_model, recall_effect
-from ringrift.learning.records import ModelState
-from ringrift.learning.results_matches import unasked
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.wanted import wanted_games, wish_details
+from ringrift.learning.plan.orders import evaluate_order, match_batch, selfplay_order
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.recall import is_recalled_model, recall_effect
+from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.stages import stage_gate
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
-from ringrift.statistics.plackett_luce import place_chances
+from ringrift.statistics.ratings import place_chances
 
 ALWAYS = msgspec.structs.replace(
     RULES, promotion=msgspec.structs.replace(RULES.promotion, mode=Mode.ALWAYS_ACCEPT)

@@ -5,14 +5,14 @@ import pytest
 from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import MemoryStore, memory_engine
-from ringrift.learning.facts import SLOTS_TOPIC, JobIssued, Noted
-from ringrift.learning.ledger import Ledger
-from ringrift.learning.orders import validate_order
-from ringrift.learning.plan import plan
-from ringrift.learning.records import Shard, ShardState
-from ringrift.learning.sample_files import SHARDS_MAX
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.window import BucketRules
+from ringrift.learning.facts.facts import SLOTS_TOPIC, JobIssued, Noted
+from ringrift.learning.facts.ledger import Ledger
+from ringrift.learning.facts.records import Shard, ShardState
+from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.plan.orders import validate_order
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.training_data import SHARDS_MAX
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 

@@ -4,9 +4,13 @@ import msgspec
 import pytest
 from learning_story import RULES, Story, artifact
 
-from ringrift.learning.facts import JobEnded
-from ringrift.learning.judging import judgement_of
-from ringrift.learning.orders import (
+from ringrift.learning.facts.facts import JobEnded
+from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.results import problem_with
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.judging.promotion import Pairing
+from ringrift.learning.plan.evaluation import judgement_of
+from ringrift.learning.plan.orders import (
     RATING,
     evaluate_order,
     export_order,
@@ -14,14 +18,10 @@ from ringrift.learning.orders import (
     train_order,
     validate_order,
 )
-from ringrift.learning.promotion import Pairing
-from ringrift.learning.records import ShardState
-from ringrift.learning.results import problem_with
-from ringrift.learning.rules import configured_rules
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.state import ConfigState
+from ringrift.learning.plan.rules import configured_rules
+from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.settings import load_settings
-from ringrift.work.job_orders import JobReport
+from ringrift.work.job.orders import JobReport
 
 GOOD_MATCH = {"opponent": "random", "games": 10, "wins": 9, "draws": 0, "losses": 1, "score": 0.9}
 

@@ -8,22 +8,19 @@ from feedback_kit import promote, trained_model
 from learning_story import RULES, Story
 
 from ringrift.engine.memory import MemoryStore, memory_engine
-from ringrift.learning.allocation import Capacity
-from ringrift.learning.announcing import Silent
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.facts import PRICE_TOPIC, Blocked, Noted
-from ringrift.learning.feedback_rules import Feedback
-from ringrift.learning.outlook import outlook, rules_in_force
-from ringrift.learning.plan import PRICE_S_MIN, plan
-from ringrift.learning.rules_record import rules_note
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.state import fold
-from ringrift.learning.trends_curves import RatingCurves
-from ringrift.learning.window import BucketRules
+from ringrift.learning.facts.facts import PRICE_TOPIC, Blocked, Noted
+from ringrift.learning.facts.state import fold
+from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.judging.feedback import Feedback, RatingCurves
+from ringrift.learning.plan.allocation import Capacity
+from ringrift.learning.plan.plan import PRICE_S_MIN, plan
+from ringrift.learning.plan.snapshot import Snapshot, outlook, rules_in_force, rules_note
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.backpressure_levels import BackpressureLevel
+from ringrift.work.backpressure import BackpressureLevel
 from ringrift.work.limits import SpawnVerdict
-from ringrift.work.worker_records import WorkerRecord, worker_key
+from ringrift.work.worker.records import WorkerRecord, worker_key
 
 HOT = Feedback(steps_per_row=1.25, simulations=1.5, reasons=("promotions in a row",))
 

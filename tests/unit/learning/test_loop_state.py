@@ -3,11 +3,11 @@
 import msgspec
 from learning_story import RULES, Story
 
-from ringrift.learning.facts import Noted, Recalled
-from ringrift.learning.rules_record import rules_note
-from ringrift.learning.state import NOTES_MAX, fold
-from ringrift.learning.tuning_runs import tuned_rules
-from ringrift.learning.window import BucketRules
+from ringrift.learning.facts.facts import Noted, Recalled
+from ringrift.learning.facts.state import NOTES_MAX, fold
+from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.plan.snapshot import rules_note
+from ringrift.learning.tuning import tuned_rules
 
 
 class RecordedStory(Story):

@@ -5,22 +5,20 @@ import pytest
 from feedback_kit import promote, trained_model
 from learning_story import RULES, Story, artifact
 
+from ringrift.coordination.model_lifecycle_coordinator import in_training
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.errors import ConfigError
-from ringrift.learning.announcing import Silent
-from ringrift.learning.cascade import CascadeSource, decided_by_cascade, warm_start
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.facts import Blocked, JobIssued, Noted
-from ringrift.learning.judging import open_candidates
-from ringrift.learning.models_view import in_training
-from ringrift.learning.orders import train_order
-from ringrift.learning.outlook import outlook
-from ringrift.learning.plan import plan
-from ringrift.learning.records import ModelState
+from ringrift.learning.facts.facts import Blocked, JobIssued, Noted
+from ringrift.learning.facts.records import ModelState
+from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.evaluation import open_candidates
+from ringrift.learning.plan.orders import CascadeSource, decided_by_cascade, train_order, warm_start
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.rules import CascadeRules, StudentRules, learning_rules
+from ringrift.learning.plan.snapshot import Snapshot, outlook
 from ringrift.learning.replay import replay
-from ringrift.learning.rules import CascadeRules, StudentRules, learning_rules
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.trends_curves import RatingCurves
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learning_story import RULES, Story, artifact
 
-from ringrift.learning.facts import Promoted, Recalled, Rejected, RolledBack
-from ringrift.learning.orders import export_order
-from ringrift.learning.plan import plan, training_parent
-from ringrift.learning.recall import TAINTED_REASON, recall_effect, tainted_models
-from ringrift.learning.records import ModelState
+from ringrift.learning.facts.facts import Promoted, Recalled, Rejected, RolledBack
+from ringrift.learning.facts.records import ModelState
+from ringrift.learning.plan.orders import export_order
+from ringrift.learning.plan.plan import plan, training_parent
+from ringrift.learning.plan.recall import TAINTED_REASON, recall_effect, tainted_models
+from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.learning.replay import replay
-from ringrift.learning.snapshot import Snapshot
 
 LIST = msgspec.structs.replace(RULES, recalled_models="list")
 

@@ -4,16 +4,16 @@ import msgspec
 import pytest
 from learning_story import RULES, Story, artifact
 
-from ringrift.learning.facts import JobEnded, Recalled
-from ringrift.learning.orders import selfplay_order
-from ringrift.learning.plan import plan
-from ringrift.learning.recall import recall_effect
-from ringrift.learning.recomputation import recompute_order
-from ringrift.learning.records import ShardState
-from ringrift.learning.results import problem_with
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.state import fold
-from ringrift.work.job_orders import JobReport
+from ringrift.learning.facts.facts import JobEnded, Recalled
+from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.results import problem_with
+from ringrift.learning.facts.state import fold
+from ringrift.learning.plan.orders import selfplay_order
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.recall import recall_effect
+from ringrift.learning.plan.recomputation import recompute_order
+from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.work.job.orders import JobReport
 
 TIMED = msgspec.structs.replace(RULES, selfplay_program="ringrift", selfplay_slots=8)
 

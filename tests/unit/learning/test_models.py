@@ -7,21 +7,21 @@ import pytest
 from feedback_kit import Ear, Run, promote, reject, roll_back, trained_model
 from learning_story import RULES
 
-from ringrift.engine.memory.engine import memory_engine
-from ringrift.errors import Corrupt
-from ringrift.learning.models import (
+from ringrift.coordination.model_lifecycle_coordinator import (
     ChampionFiles,
     ModelLifecycleCoordinator,
     get_production_model_id,
     too_weak,
     wire_model_events,
 )
-from ringrift.learning.models_archive import not_needed
-from ringrift.learning.plan import plan
-from ringrift.learning.ratings import Rating
-from ringrift.learning.records import Model, ModelState
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.state import ConfigState
+from ringrift.engine.memory.engine import memory_engine
+from ringrift.errors import Corrupt
+from ringrift.learning.facts.records import Model, ModelState
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.judging.ratings import Rating
+from ringrift.learning.models import not_needed
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from ringrift.errors import ConfigError
-from ringrift.learning.promotion import (
+from ringrift.learning.facts.records import Match
+from ringrift.learning.judging.promotion import (
     Mode,
     PromotionRules,
     PromotionVerdict,
@@ -15,9 +16,8 @@ from ringrift.learning.promotion import (
     judge_rollback,
     lost_clearly,
 )
-from ringrift.learning.records import Match
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
-from ringrift.statistics.plackett_luce import place_chances
+from ringrift.statistics.ratings import place_chances
 
 RULES = PromotionRules()
 EVEN = (0, 0, 1, 0, 0)

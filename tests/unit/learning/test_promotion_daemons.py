@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from feedback_kit import Ear, Run, promote, trained_model
 
-from ringrift.engine.memory.engine import memory_engine
-from ringrift.learning.models import ChampionFiles
-from ringrift.learning.promotion import PromotionVerdict
-from ringrift.learning.promotion_daemons import (
+from ringrift.coordination.auto_promotion_daemon import (
     LOOKS_MAX,
     AutoPromotionDaemon,
     PromotionControllerDaemon,
     bad_news,
 )
-from ringrift.learning.wanted import RECHECK_TOPIC, rechecked_since
+from ringrift.coordination.model_lifecycle_coordinator import ChampionFiles
+from ringrift.engine.memory.engine import memory_engine
+from ringrift.learning.judging.promotion import PromotionVerdict
+from ringrift.learning.plan.evaluation import RECHECK_TOPIC, rechecked_since
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import ManualRuntime
 

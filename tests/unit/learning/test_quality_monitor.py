@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learning_story import Story, artifact
 
-from ringrift.learning.orders import validate_order
-from ringrift.learning.quality import (
+from ringrift.coordination.quality_monitor_daemon import (
     QualityMonitorDaemon,
     QualityState,
     passes_gate,
@@ -16,7 +15,8 @@ from ringrift.learning.quality import (
     quality_view,
     refuse_shard,
 )
-from ringrift.learning.records import Shard, ShardState
+from ringrift.learning.facts.records import Shard, ShardState
+from ringrift.learning.plan.orders import validate_order
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringrift.learning import ratings as module
-from ringrift.learning.ratings import ANCHORS, Pool, pools, rate
-from ringrift.learning.records import Match
-from ringrift.statistics.plackett_luce import place_chances
+from ringrift.learning.facts.records import Match
+from ringrift.learning.judging import ratings as module
+from ringrift.learning.judging.ratings import ANCHORS, Pool, pools, rate
+from ringrift.statistics.ratings import place_chances
 from ringrift.statistics.sprt import expected_score
 
 

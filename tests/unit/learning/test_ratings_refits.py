@@ -8,18 +8,17 @@ import msgspec
 import pytest
 from learning_story import RULES, Story
 
+from ringrift.coordination.evaluation_daemon import look
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning import ratings
-from ringrift.learning.announcing import Silent
-from ringrift.learning.controller import Controller
-from ringrift.learning.facts import Noted, Promoted
-from ringrift.learning.ledger import Ledger
-from ringrift.learning.ratings import rate
-from ringrift.learning.ratings_refits import RatingRefits
-from ringrift.learning.ratings_watch import look
-from ringrift.learning.records import Match
-from ringrift.learning.status_writer import StatusWriter
+from ringrift.learning.announcements import Silent
+from ringrift.learning.controller import Controller, RatingRefits
+from ringrift.learning.facts.facts import Noted, Promoted
+from ringrift.learning.facts.ledger import Ledger
+from ringrift.learning.facts.records import Match
+from ringrift.learning.judging import ratings
+from ringrift.learning.judging.ratings import rate
+from ringrift.learning.loop import StatusWriter
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import Settings
 

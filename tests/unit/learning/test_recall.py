@@ -10,20 +10,20 @@ from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import WorkState
-from ringrift.learning.announcing import Silent
-from ringrift.learning.champions import read_champion
+from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.facts import Promoted, Recalled, RolledBack
-from ringrift.learning.ledger import Ledger, remember_config
-from ringrift.learning.orders import export_order
-from ringrift.learning.plan import plan
-from ringrift.learning.promotion import judge
-from ringrift.learning.ratings import rate
-from ringrift.learning.recall import recall_effect
-from ringrift.learning.recall_wishes import RecallWishes
-from ringrift.learning.records import ShardState
-from ringrift.learning.snapshot import Snapshot
-from ringrift.learning.window import shards_in_window
+from ringrift.learning.facts.facts import Promoted, Recalled, RolledBack
+from ringrift.learning.facts.ledger import Ledger, remember_config
+from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.window import shards_in_window
+from ringrift.learning.judging.promotion import judge
+from ringrift.learning.judging.ratings import rate
+from ringrift.learning.models import read_champion
+from ringrift.learning.plan.orders import export_order
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.recall import recall_effect
+from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.requests import RecallWishes
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 CONFIG = "square8_2p"

@@ -2,7 +2,7 @@
 
 import stat
 
-from ringrift.learning.high_water import ConfigMark, HighWaterMark, read_mark, write_mark
+from ringrift.learning.facts.high_water import ConfigMark, HighWaterMark, read_mark, write_mark
 
 MARK = HighWaterMark(
     identity="one", revision=3, written_s=1.0, configs={"a": ConfigMark(facts=2, last_hash="h", games=1)}

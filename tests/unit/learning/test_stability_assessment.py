@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.errors import ConfigError
-from ringrift.learning.stability import (
+from ringrift.coordination.stability_heuristic import (
     AdjustmentStrategy,
     DynamicThreshold,
     RatingSample,
@@ -15,6 +14,7 @@ from ringrift.learning.stability import (
     assess_stability,
     is_promotion_safe,
 )
+from ringrift.errors import ConfigError
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 NOW_S = 1_790_000_000.0

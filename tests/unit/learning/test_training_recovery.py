@@ -7,15 +7,15 @@ from learning_story import RULES, Story, artifact
 from ringrift.games.registry import load_game
 from ringrift.jobs.training.learner import LOSSES, Learner, LearnerConfig
 from ringrift.jobs.training.rows import TrainingRows, make_batch
-from ringrift.learning.doctor import examine
-from ringrift.learning.doctor_findings import Ward
-from ringrift.learning.facts import Promoted, Rejected
-from ringrift.learning.models_archive import CHECKPOINTS_COUNTED_ON, kept_checkpoint
-from ringrift.learning.plan import plan
-from ringrift.learning.recovery import decided_reset
-from ringrift.learning.snapshot import Snapshot
+from ringrift.learning.doctor.examination import examine
+from ringrift.learning.doctor.findings import Ward
+from ringrift.learning.facts.facts import Promoted, Rejected
+from ringrift.learning.models import CHECKPOINTS_COUNTED_ON, kept_checkpoint
+from ringrift.learning.plan.current_network import decided_reset
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.network.evaluator import sample_positions
 from ringrift.network.model import build
-from ringrift.network.samples import sample_positions
 
 
 class Trained(Story):

@@ -6,15 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.learning.run_status import Curve
-from ringrift.learning.trends_plateaus import LEVEL_MAX, plateau
-from ringrift.learning.trends_regressions import (
+from ringrift.learning.judging.trends import (
+    LEVEL_MAX,
     RegressionSeverity,
+    TrendDirection,
+    analyse,
+    deviation,
+    fit_line,
+    plateau,
     regression,
     severity_of,
     win_rate_severity,
 )
-from ringrift.learning.trends_windows import TrendDirection, analyse, deviation, fit_line
+from ringrift.learning.run_status import Curve
 
 NOW_S = 1_790_000_000.0
 

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learning_story import RULES, Story, artifact
 
-from ringrift.engine.memory import memory_engine
-from ringrift.engine.ports import Claimant
-from ringrift.errors import Conflict
-from ringrift.events.catalog import CATALOG
-from ringrift.learning.facts import Noted
-from ringrift.learning.outlook import outlook
-from ringrift.learning.plan import plan
-from ringrift.learning.trends import MetricsAnalysisOrchestrator
-from ringrift.learning.trends_curves import RatingCurves
-from ringrift.learning.tuning import (
+from ringrift.coordination.metrics_analysis_orchestrator import MetricsAnalysisOrchestrator
+from ringrift.coordination.optimization_coordinator import (
     OptimizationCoordinator,
     OptimizationRun,
     OptimizationStatus,
@@ -29,12 +21,19 @@ from ringrift.learning.tuning import (
     why_not,
     wire_optimization_events,
 )
-from ringrift.learning.tuning_orders import Search, order_search
-from ringrift.learning.tuning_store import TuningStore
+from ringrift.engine.memory import memory_engine
+from ringrift.engine.ports import Claimant
+from ringrift.errors import Conflict
+from ringrift.events.catalog.table import CATALOG
+from ringrift.learning.facts.facts import Noted
+from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.snapshot import outlook
+from ringrift.learning.tuning import Search, TuningStore, order_search
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.job_orders import JobReport, read_order
-from ringrift.work.worker_records import RunningRecord, running_key
+from ringrift.work.job.orders import JobReport, read_order
+from ringrift.work.worker.records import RunningRecord, running_key
 
 FOUND = {
     "kind": "halving",

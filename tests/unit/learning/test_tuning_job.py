@@ -14,14 +14,21 @@ from hypothesis import strategies as st
 
 from held_job import held_command
 from ringrift.errors import ConfigError
-from ringrift.jobs.export import EXPORT
-from ringrift.jobs.frame import run_job
-from ringrift.jobs.params import convert_params
-from ringrift.jobs.selfplay import SELFPLAY
-from ringrift.jobs.tune import TUNE
-from ringrift.jobs.tuning.architectures import simulations_in_time
-from ringrift.jobs.tuning.params import TuneParams, Verified
-from ringrift.jobs.tuning.trainee import BATCHES, DECAYS, RATES, WINDOW_MIN, Knobs, varied
+from ringrift.jobs.frame import convert_params, run_job
+from ringrift.jobs.samples.export import EXPORT
+from ringrift.jobs.selfplay.selfplay import SELFPLAY
+from ringrift.jobs.tuning.training import simulations_in_time
+from ringrift.jobs.tuning.trials import (
+    BATCHES,
+    DECAYS,
+    RATES,
+    WINDOW_MIN,
+    Knobs,
+    TuneParams,
+    Verified,
+    varied,
+)
+from ringrift.jobs.tuning.tune import TUNE
 
 CONFIG = "connect_four_2p"
 WAIT_S = 110

@@ -4,22 +4,22 @@ import msgspec
 import pytest
 from learning_story import RULES, Story, artifact
 
-from ringrift.learning.doctor_data import comparisons
-from ringrift.learning.doctor_findings import Ward
-from ringrift.learning.facts import Recalled, WorkerResumed, WorkerSetAside
-from ringrift.learning.orders import selfplay_order
-from ringrift.learning.outlook import outlook
-from ringrift.learning.plan import plan
-from ringrift.learning.recomputation import BY_PERSON, BY_PLAN, suspect_since, worker_for
-from ringrift.learning.records import ShardState
-from ringrift.learning.results import problem_with
-from ringrift.learning.rules import configured_rules
+from ringrift.learning.doctor.findings import Ward
+from ringrift.learning.doctor.learning_checks import comparisons
+from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
+from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.results import problem_with
+from ringrift.learning.facts.trust import Comparison, Vote
+from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.orders import selfplay_order
+from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.recomputation import BY_PERSON, BY_PLAN, suspect_since, worker_for
+from ringrift.learning.plan.rules import configured_rules
+from ringrift.learning.plan.snapshot import outlook
 from ringrift.learning.status_view import STARTS_SHOWN, start_status, worker_statistics
-from ringrift.learning.trends_curves import RatingCurves
-from ringrift.learning.worker_standing import Comparison, Vote
 from ringrift.settings import load_settings
-from ringrift.work.job_orders import JobOrder
-from ringrift.work.worker_records import WorkerRecord
+from ringrift.work.job.orders import JobOrder
+from ringrift.work.worker.records import WorkerRecord
 
 ORDER = JobOrder(config="square8_2p", params={})
 

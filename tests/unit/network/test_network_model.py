@@ -10,8 +10,8 @@ from torch.nn import functional
 from ringrift.errors import ConfigError
 from ringrift.games.registry import load_game
 from ringrift.network.architecture import PRESETS, Architecture, Preset, architecture_for, board_mask
+from ringrift.network.evaluator import sample_positions
 from ringrift.network.model import ResidualNet, build
-from ringrift.network.samples import sample_positions
 
 TINY = Preset(channels=8, blocks=1, neck=4, hidden=8)
 

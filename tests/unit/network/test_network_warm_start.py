@@ -8,10 +8,9 @@ import torch
 from ringrift.errors import ConfigError
 from ringrift.games.registry import load_game
 from ringrift.network.architecture import Preset
-from ringrift.network.card import ModelCard
+from ringrift.network.metadata import ModelCard
 from ringrift.network.model import ResidualNet, build
-from ringrift.network.storage import save_model
-from ringrift.network.warm_start import take_over
+from ringrift.network.storage import save_model, take_over
 
 TINY = Preset(channels=8, blocks=1, neck=4, hidden=8)
 WIDER = Preset(channels=16, blocks=1, neck=2, hidden=16)

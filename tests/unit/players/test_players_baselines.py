@@ -8,12 +8,11 @@ import pytest
 
 from ringrift.errors import ConfigError
 from ringrift.games.registry import load_game
+from ringrift.players.contract import derived, picked
 from ringrift.players.matches import MatchConfig, play_match
 from ringrift.players.ringrift_heuristic.features import FEATURE_COUNT, FEATURE_NAMES
-from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
-from ringrift.players.ringrift_heuristic.weights import Weights
-from ringrift.players.seeds import derived, picked
-from ringrift.players.texts import parse_player
+from ringrift.players.ringrift_heuristic.player import HeuristicPlayer, Weights
+from ringrift.players.specs import parse_player
 
 
 def positions(game, *, plies, games=12):

@@ -7,9 +7,16 @@ import pytest
 
 from ringrift.errors import ConfigError, IllegalAction
 from ringrift.games.registry import load_game
-from ringrift.players.matches import MatchConfig, opening_position, play_match, rotated, seat_entrants
-from ringrift.players.random import RandomPlayer
-from ringrift.players.tally import GameRecord, Tally
+from ringrift.players.matches import (
+    GameRecord,
+    MatchConfig,
+    Tally,
+    opening_position,
+    play_match,
+    rotated,
+    seat_entrants,
+)
+from ringrift.players.specs import RandomPlayer
 from ringrift.statistics.shares import elo_difference, wilson_interval
 from ringrift.statistics.sprt import SprtConfig, Verdict, sprt_state
 

@@ -8,11 +8,11 @@ import pytest
 
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.games.registry import load_game
-from ringrift.network.card import ModelCard
+from ringrift.network.metadata import ModelCard
 from ringrift.network.model import build
 from ringrift.network.storage import save_model
 from ringrift.players.matches import MatchConfig, play_match
-from ringrift.players.texts import parse_player
+from ringrift.players.specs import parse_player
 
 
 @pytest.fixture(scope="module")
@@ -63,5 +63,5 @@ def test_what_is_not_there_is_refused(game, text):
 
 
 def test_baselines_do_not_import_torch():
-    program = "import sys, ringrift.players.texts, ringrift.jobs.play; sys.exit('torch' in sys.modules)"
+    program = "import sys, ringrift.players.specs, ringrift.jobs.play; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

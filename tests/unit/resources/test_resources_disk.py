@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from data_holders import WillingHolders
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.capacity import DiskStates
+from ringrift.data.manifest.store import DiskStates
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
-from ringrift.data.quarantine import Quarantine
-from ringrift.data.retention import pin
+from ringrift.data.protection.records import Quarantine
+from ringrift.data.protection.retention import pin
 from ringrift.data.transfer.contract import Moved
 from ringrift.engine.opening import open_engine
 from ringrift.errors import ConfigError
@@ -30,8 +30,8 @@ from ringrift.resources.disk import (
     DiskUsage,
     create_housekeeping_daemon,
     disk_usage,
+    worth_freeing,
 )
-from ringrift.resources.disk_rules import worth_freeing
 from ringrift.resources.maintenance import MaintenanceDaemon, archive_logs, rotate_logs, vacuum
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings

@@ -12,8 +12,7 @@ from ringrift.errors import ConfigError, IllegalAction
 from ringrift.games.contract import Game, LegalActions, States
 from ringrift.games.registry import load_game
 from ringrift.search.batch import BatchSearch, search_positions
-from ringrift.search.contract import Evaluation, SearchConfig, SearchResult
-from ringrift.search.evaluators import UniformEvaluator
+from ringrift.search.contract import Evaluation, SearchConfig, SearchResult, UniformEvaluator
 
 PUCT = SearchConfig(root="puct", simulations=200)
 GUMBEL = SearchConfig(root="gumbel", simulations=200, c_scale=1.0, rescale=False)

@@ -15,8 +15,15 @@ from ringrift.games.contract import Game, LegalActions, States
 from ringrift.games.registry import load_game
 from ringrift.search.contract import Evaluation, Interrupted, SearchConfig
 from ringrift.search.records import FinishedGame, GameInProgress
-from ringrift.search.schedules import Openings, PlayoutCaps, Resignation, TemperatureSchedule
-from ringrift.search.selfplay import Selfplay, SelfplayConfig, play_games
+from ringrift.search.selfplay import (
+    Openings,
+    PlayoutCaps,
+    Resignation,
+    Selfplay,
+    SelfplayConfig,
+    TemperatureSchedule,
+    play_games,
+)
 
 CONFIG = SelfplayConfig(search=SearchConfig(simulations=8), slots=4)
 

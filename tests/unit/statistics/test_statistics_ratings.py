@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
-from ringrift.statistics.bradley_terry import PairResult, rate_pairs
 from ringrift.statistics.choices import Prior
-from ringrift.statistics.plackett_luce import (
+from ringrift.statistics.ratings import (
+    PairResult,
     Ranking,
     place_chances,
     rankings_among_copies,
+    rate_pairs,
     rate_rankings,
 )
 from ringrift.statistics.sprt import expected_score

@@ -17,8 +17,8 @@ from ringrift.web import live_stream
 from ringrift.web.access import AccessKeys
 from ringrift.web.endpoints import Probes
 from ringrift.web.guard import POLICY
+from ringrift.web.live_stream import Sections
 from ringrift.web.run_reader import RunReader
-from ringrift.web.sections import Sections
 from ringrift.web.server import ProbeServer
 from ringrift.web.snapshot import STALE_S, ProbeSnapshot, SnapshotBoard
 

@@ -8,18 +8,21 @@ from hypothesis import strategies as st
 
 from ringrift.engine.ports import WorkState
 from ringrift.errors import ConfigError
-from ringrift.work.backpressure_levels import (
+from ringrift.work.backpressure import (
     BAND,
+    QUEUE_LIMITS,
+    Announced,
     BackpressureLevel,
+    BackpressureSignal,
+    NodeResources,
     QueueLimits,
+    QueueType,
     level_for_speed,
     level_of,
     next_level,
+    signal_of,
     trend_of,
 )
-from ringrift.work.backpressure_signal import Announced, BackpressureSignal, signal_of
-from ringrift.work.queue_depths import QUEUE_LIMITS, QueueType
-from ringrift.work.task_resources import NodeResources
 
 DATA = QUEUE_LIMITS[QueueType.TRAINING_DATA]
 NAMES = ("none", "low", "soft", "medium", "hard", "high", "critical", "stop")

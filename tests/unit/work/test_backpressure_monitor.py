@@ -5,14 +5,7 @@ import threading
 import msgspec
 import pytest
 
-from ringrift.data.delivery_ledger import DeliveryLedger
-from ringrift.engine.opening import memory_engine
-from ringrift.engine.ports import Claimant, NewWork
-from ringrift.errors import Corrupt
-from ringrift.events.surroundings import Surroundings
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.backpressure import (
+from ringrift.coordination.backpressure import (
     BackpressureLevel,
     QueueMonitor,
     QueueMonitorDaemon,
@@ -24,9 +17,20 @@ from ringrift.work.backpressure import (
     should_stop_production,
     should_throttle_production,
 )
-from ringrift.work.durations_book import DurationBook
-from ringrift.work.queue_depths import RUN_STATUS_KEY, depths_of, read_depths
-from ringrift.work.task_resources import NodeResources, look_at_this_machine
+from ringrift.data.transfer.deliveries import DeliveryLedger
+from ringrift.engine.opening import memory_engine
+from ringrift.engine.ports import Claimant, NewWork
+from ringrift.errors import Corrupt
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.work.backpressure import (
+    RUN_STATUS_KEY,
+    NodeResources,
+    depths_of,
+    look_at_this_machine,
+    read_depths,
+)
+from ringrift.work.durations import DurationBook
 
 IDLE = NodeResources(cpu_percent=5, memory_percent=20, disk_percent=30, disk_free_gb=100, load=0.1, cores=4)
 

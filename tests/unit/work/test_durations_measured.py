@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.engine.opening import memory_engine
-from ringrift.engine.ports import Claimant, NewWork
-from ringrift.errors import ConfigError, Corrupt
-from ringrift.testing.simulation import EPOCH_S, SimulatedRuntime, simulate
-from ringrift.work import durations_book
-from ringrift.work.durations import (
+from ringrift.coordination.duration_scheduler import (
     DEFAULT_DURATIONS_S,
     BusyHours,
     DurationBook,
@@ -23,7 +18,12 @@ from ringrift.work.durations import (
     record_duration,
     record_task_completion,
 )
-from ringrift.work.durations_rules import (
+from ringrift.engine.opening import memory_engine
+from ringrift.engine.ports import Claimant, NewWork
+from ringrift.errors import ConfigError, Corrupt
+from ringrift.testing.simulation import EPOCH_S, SimulatedRuntime, simulate
+from ringrift.work import durations
+from ringrift.work.durations import (
     TIMEOUT_CEILING_S,
     TIMEOUT_FLOOR_S,
     Measured,
@@ -32,7 +32,7 @@ from ringrift.work.durations_rules import (
     percentile_95,
     timeout_s,
 )
-from ringrift.work.task_registry import TaskRegistry
+from ringrift.work.tasks import TaskRegistry
 
 DAY_S = 86_400.0
 NOW_S = 100 * DAY_S
@@ -121,7 +121,7 @@ def on_bench(scenario):
 
 
 def test_measurements_are_shared_between_processes_and_bounded(monkeypatch):
-    monkeypatch.setattr(durations_book, "SERIES_MAX", 5)
+    monkeypatch.setattr(durations, "SERIES_MAX", 5)
 
     async def scenario(bench):
         others = [bench.new_book() for _ in range(4)]

@@ -19,7 +19,7 @@ import ringrift
 from ringrift.errors import Unavailable
 from ringrift.jobs.host import ROOM_BYTES, ROOM_VARIABLE, fits_in_host
 from ringrift.runtime import Command, SystemRuntime
-from ringrift.work.job_host import JobHost
+from ringrift.work.job.host import JobHost
 
 LIMIT_S = 120
 OWN = {"RINGRIFT_JOB_ITEM": "an item", "RINGRIFT_JOB_KIND": "a kind"}

@@ -5,7 +5,7 @@ import signal
 from contextlib import asynccontextmanager
 
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.local_workers import HEALTHY_AFTER_S, LOG_BYTES_MAX, RESTART_S_MAX, LocalWorker
+from ringrift.work.worker.local import HEALTHY_AFTER_S, LOG_BYTES_MAX, RESTART_S_MAX, LocalWorker
 
 
 class PoorRuntime(SimulatedRuntime):

@@ -4,15 +4,15 @@ import msgspec
 import pytest
 from tasks_world import in_tasks_world
 
-from ringrift.settings import get_settings
-from ringrift.work.emergency import FILE_NAME, KEY, EmergencyNotice, says_out_of_memory
-from ringrift.work.tasks import (
+from ringrift.coordination.task_coordinator import (
     can_spawn,
     check_before_spawn,
     clear_emergency_stop,
     emergency_notice,
     turn_on_emergency_stop,
 )
+from ringrift.settings import get_settings
+from ringrift.work.emergency import FILE_NAME, KEY, EmergencyNotice, says_out_of_memory
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import pytest
 from tasks_world import ROOMY, in_tasks_world
 
 from ringrift.engine.ports import NewWork, WorkState
+from ringrift.work.admission import limits_for_machine
+from ringrift.work.backpressure import RUN_STATUS_KEY
 from ringrift.work.limits import CoordinatorState, TaskLimits
-from ringrift.work.queue_depths import RUN_STATUS_KEY
-from ringrift.work.task_admission import limits_for_machine
-from ringrift.work.task_queue_view import work_queue_status
-from ringrift.work.task_types import TaskType
-from ringrift.work.worker_records import WorkerRecord, worker_key
+from ringrift.work.tasks import TaskType, work_queue_status
+from ringrift.work.worker.records import WorkerRecord, worker_key
 
 
 def test_what_one_process_registers_counts_in_all(tmp_path):

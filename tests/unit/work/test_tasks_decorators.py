@@ -6,12 +6,10 @@ import time
 
 import pytest
 
-from ringrift.errors import ConfigError, Unavailable
-from ringrift.events.router import get_router
-from ringrift.work.task_decorators import async_task_context
-from ringrift.work.tasks import (
+from ringrift.coordination.task_coordinator import (
     TaskCoordinator,
     TaskType,
+    async_task_context,
     can_spawn,
     coordinate_async_task,
     coordinate_task,
@@ -21,6 +19,8 @@ from ringrift.work.tasks import (
     wire_task_events,
     wire_task_limits,
 )
+from ringrift.errors import ConfigError, Unavailable
+from ringrift.events.router import get_router
 
 
 @pytest.fixture

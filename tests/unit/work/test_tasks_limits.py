@@ -8,12 +8,20 @@ from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
 from ringrift.health.breakers import BreakerConfig, CircuitBreaker
-from ringrift.work.backpressure_levels import BackpressureLevel
+from ringrift.work.backpressure import BackpressureLevel, NodeResources
 from ringrift.work.emergency import EmergencyNotice
-from ringrift.work.limits import CoordinatorState, Question, StateNotice, TaskLimits, TokenBucket
-from ringrift.work.limits_checks import SAFEGUARD_ORDER, SPAWN_ORDER, has_room_again, judge
-from ringrift.work.task_resources import NodeResources
-from ringrift.work.task_types import TaskType, task_type_of
+from ringrift.work.limits import (
+    SAFEGUARD_ORDER,
+    SPAWN_ORDER,
+    CoordinatorState,
+    Question,
+    StateNotice,
+    TaskLimits,
+    TokenBucket,
+    has_room_again,
+    judge,
+)
+from ringrift.work.tasks import TaskType, task_type_of
 
 LIMITS = TaskLimits()
 NOW_S = 1000.0

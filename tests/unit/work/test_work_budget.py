@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.work.scheduling_budget import board_and_players, games_needed, quality_factor, search_budget
+from ringrift.work.shares import board_and_players, games_needed, quality_factor, search_budget
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import subprocess
 
 import psutil
 
-from ringrift.work.job_commands import job_environment
-from ringrift.work.orphans import end_processes_in
+from ringrift.work.job.command import end_processes_in, job_environment
 
 
 def job_in(folder):

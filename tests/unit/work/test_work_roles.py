@@ -4,13 +4,10 @@ import asyncio
 
 import pytest
 
-from ringrift.engine.leases import LeaseConfig
-from ringrift.engine.opening import memory_engine
-from ringrift.errors import LeaseLost
-from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.roles import (
+from ringrift.coordination.orchestrator_registry import (
     OrchestratorRole,
     OrchestratorRoles,
+    ProcessPlace,
     acquire_orchestrator_role,
     async_acquire_orchestrator_role,
     async_orchestrator_role,
@@ -21,7 +18,10 @@ from ringrift.work.roles import (
     orchestrator_role,
     release_orchestrator_role,
 )
-from ringrift.work.roles_holders import ProcessPlace
+from ringrift.engine.leases import LeaseConfig
+from ringrift.engine.opening import memory_engine
+from ringrift.errors import LeaseLost
+from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 LEASE = LeaseConfig(lease_s=15.0, renew_s=2.0)
 

@@ -7,16 +7,7 @@ import random
 import msgspec
 import pytest
 
-from ringrift.engine.memory import memory_engine
-from ringrift.engine.ports import Claimant, Completion, NewWork, WorkState
-from ringrift.errors import ConfigError
-from ringrift.events.catalog import CATALOG
-from ringrift.events.router import get_router
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.progress_view import RUN_STATUS_KEY, ConfigSeen, RunSeen
-from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.job_orders import JobArtifact, JobOrder, JobReport
-from ringrift.work.scheduling import (
+from ringrift.coordination.selfplay_scheduler import (
     JobPriority,
     PriorityJobScheduler,
     ScheduledJob,
@@ -28,7 +19,16 @@ from ringrift.work.scheduling import (
     select_curriculum_config,
     wire_selfplay_events,
 )
-from ringrift.work.scheduling_face import heard_by
+from ringrift.engine.memory import memory_engine
+from ringrift.engine.ports import Claimant, Completion, NewWork, WorkState
+from ringrift.errors import ConfigError
+from ringrift.events.catalog.table import CATALOG
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RunSeen
+from ringrift.testing.simulation import ManualRuntime
+from ringrift.work.coordinator import heard_by
+from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 
 
 @pytest.fixture

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.engine.memory import memory_engine
-from ringrift.engine.ports import NewWork
-from ringrift.errors import ConfigError
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.progress_view import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
-from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.scheduling_bell import get_bell
-from ringrift.work.supply import (
+from ringrift.coordination.unified_queue_populator import (
     QueuePopulatorDaemon,
     SupplyLimits,
     UnifiedQueuePopulator,
     wanted_items,
 )
-from ringrift.work.worker_records import WorkerRecord, worker_key
+from ringrift.engine.memory import memory_engine
+from ringrift.engine.ports import NewWork
+from ringrift.errors import ConfigError
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
+from ringrift.testing.simulation import ManualRuntime
+from ringrift.work.stages import get_bell
+from ringrift.work.worker.records import WorkerRecord, worker_key
 
 COUNTS = st.integers(0, 3000)
 

@@ -10,10 +10,9 @@ from worker_world import end_well, say
 
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import Unavailable
-from ringrift.work.job_folders import JobFolder
-from ringrift.work.job_inputs import damaged_inputs
-from ringrift.work.job_orders import SEALED_JOB, read_sealed_job
-from ringrift.work.worker_records import live_workers, running_jobs
+from ringrift.work.job.folder import JobFolder, damaged_inputs
+from ringrift.work.job.orders import SEALED_JOB, read_sealed_job
+from ringrift.work.worker.records import live_workers, running_jobs
 
 DONE, DEAD, READY, CLAIMED = WorkState.DONE, WorkState.DEAD, WorkState.READY, WorkState.CLAIMED
 

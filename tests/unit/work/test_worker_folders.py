@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.work.job_folders import JobFolders, JobRecord
-from ringrift.work.job_orders import JobOrder
+from ringrift.work.job.folder import JobFolders, JobRecord
+from ringrift.work.job.orders import JobOrder
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.work import job_talk
-from ringrift.work.job_talk import JobTalk
+from ringrift.work.job import protocol
+from ringrift.work.job.protocol import JobTalk
 
 LINES = [
     {"event": "started", "kind": "selfplay", "cpu_s": 0.5},
@@ -66,14 +66,14 @@ def test_values_of_a_wrong_type_are_no_values():
 
 
 def test_a_line_without_end_is_not_kept(monkeypatch):
-    monkeypatch.setattr(job_talk, "LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr(protocol, "LINE_BYTES_MAX", 1000)
     talk = heard(*[b"x" * 400] * 50, b"\n" + WHOLE)
     assert (talk.lines_refused, talk.result is not None) == (1, True)
     assert talk.bytes_heard == 20_001 + len(WHOLE)
 
 
 def test_artifacts_have_a_limit(monkeypatch):
-    monkeypatch.setattr(job_talk, "ARTIFACTS_MAX", 2)
+    monkeypatch.setattr(protocol, "ARTIFACTS_MAX", 2)
     lines = [json.dumps({"event": "artifact", "path": f"/out/{n}"}).encode() + b"\n" for n in (1, 2, 1, 3)]
     talk = heard(b"".join(lines))
     assert (list(talk.artifacts), talk.lines_refused) == (["/out/1", "/out/2"], 1)

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.work.job_limits import EndReason, Usage
-from ringrift.work.job_talk import JobTalk
-from ringrift.work.job_verdicts import RETRY_S_MAX, Fate, JobEnd, judge
+from ringrift.work.job.protocol import JobTalk
+from ringrift.work.job.runner import RETRY_S_MAX, EndReason, Fate, JobEnd, Usage, judge
 
 
 def end(code, *, result=None, ending=None, why="", tail=()):

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import NewWork
-from ringrift.events.catalog import CATALOG
+from ringrift.events.catalog.table import CATALOG
 from ringrift.settings import load_settings
 from ringrift.testing.simulation import SimulatedRuntime
-from ringrift.work.durations_book import DurationBook
-from ringrift.work.job_folders import JobFolders
-from ringrift.work.job_orders import JobOrder
-from ringrift.work.worker import Worker
-from ringrift.work.worker_config import WorkerConfig
-from ringrift.work.worker_events import WorkerEvents
-from ringrift.work.worker_shop import Workshop
+from ringrift.work.durations import DurationBook
+from ringrift.work.job.folder import JobFolders
+from ringrift.work.job.orders import JobOrder
+from ringrift.work.worker.claim import Workshop
+from ringrift.work.worker.config import WorkerConfig
+from ringrift.work.worker.events import WorkerEvents
+from ringrift.work.worker.main import Worker
 
 
 class WorkerWorld:

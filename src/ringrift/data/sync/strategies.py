@@ -6,15 +6,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.manifest import data_type_of
-from ringrift.data.manifest_index import games_in, is_made_by
+from ringrift.data.manifest.catalog import data_type_of
+from ringrift.data.manifest.store import games_in, is_made_by
 from ringrift.data.nodes import DataNode
-from ringrift.data.sync.constants import SyncStrategy
-from ringrift.data.sync.picture import SyncPicture
-from ringrift.data.sync.plans import SyncPlan, Trip
-from ringrift.data.sync.router import plan_copies
-from ringrift.data.sync.routing import best, neighbour_score, sources_of, target_score
-from ringrift.data.transfer.archives import is_archive
+from ringrift.data.sync.cluster_view import SyncPicture
+from ringrift.data.sync.config import SyncStrategy
+from ringrift.data.sync.plan import (
+    SyncPlan,
+    Trip,
+    best,
+    neighbour_score,
+    plan_copies,
+    sources_of,
+    target_score,
+)
+from ringrift.data.transfer.archive import is_archive
 
 _KEEPERS = ("coordinator", "storage", "backbone")
 _BROADCAST_WIDTH = 8

@@ -7,20 +7,31 @@ stopped. Its card is created last, after all parts were read back and their whol
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from ringrift.data.archive_format import PART_BYTES, ArchiveCard, ArchivePart, card_key, encode, read_card
-from ringrift.data.archive_objects import ArchiveObjects
-from ringrift.data.archive_reading import hash_of_part, read_back, read_part
 from ringrift.data.artifacts import Artifact
+from ringrift.data.backup.archive import (
+    PART_BYTES,
+    ArchiveCard,
+    ArchiveObjects,
+    ArchivePart,
+    DriveObjects,
+    card_key,
+    encode,
+    hash_of_part,
+    read_back,
+    read_card,
+    read_part,
+)
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.calls import TransferCall
 from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
-from ringrift.data.transfer.landing import Landed, Landing, Piece
-from ringrift.errors import Corrupt, Unavailable
+from ringrift.data.transfer.receiving import Landed, Landing, Piece
+from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.runtime import Runtime
 
 FILES_AT_ONCE = 4  # each holds one part in memory
@@ -243,3 +254,61 @@ class _Way:
     async def spend(self, count: int) -> None:
         await self.call.terms.pace.spend(count)
         self.call.bytes_sent += count
+
+
+# The transports to archives: buckets and drives. The S3 client is loaded only where a node has a bucket.
+
+
+S3, DRIVE = "s3", "drive"
+_FIRST_OVER_A_LINE = 1 << 18  # 20 s at 100 kbit/s; parts grow while the line brings them quickly
+_S3_MODULE = "ringrift.data.backup.s3"
+_S3_CLIENT = "obstore"
+
+
+def is_archive(node: DataNode) -> bool:
+    """Whether the node only keeps files: a bucket or a drive."""
+    return bool(node.s3_url or node.drive_path)
+
+
+def open_archive(node: DataNode, runtime: Runtime) -> ArchiveObjects:
+    """Return the objects of an archive node; `ConfigError` if it is none, or its client is not installed."""
+    if node.s3_url:
+        return _open_bucket(node)
+    if node.drive_path:
+        return DriveObjects(Path(node.drive_path).expanduser(), runtime.new_id)
+    raise ConfigError(f"node {node.name!r} is no archive: it has neither s3_url nor drive_path")
+
+
+def _open_bucket(node: DataNode) -> ArchiveObjects:
+    try:
+        module = importlib.import_module(_S3_MODULE)
+    except ModuleNotFoundError as error:
+        if error.name != _S3_CLIENT:
+            raise
+        raise ConfigError(
+            f"node {node.name!r} has an s3_url, and no S3 client is installed: pip install 'ringrift[s3]'"
+        ) from None
+    open_bucket: Callable[[DataNode], ArchiveObjects] = module.open_s3
+    return open_bucket(node)
+
+
+def archive_transports(landing: Landing, runtime: Runtime) -> tuple[ArchiveTransport, ArchiveTransport]:
+    """Return the transports to buckets and to drives."""
+
+    def open_objects(node: DataNode) -> ArchiveObjects:
+        return open_archive(node, runtime)
+
+    def transport(name: str, reaches: Callable[[DataNode], bool], part_first: int) -> ArchiveTransport:
+        return ArchiveTransport(
+            name,
+            reaches=reaches,
+            open_objects=open_objects,
+            landing=landing,
+            runtime=runtime,
+            part_first=part_first,
+        )
+
+    return (
+        transport(S3, lambda node: bool(node.s3_url), _FIRST_OVER_A_LINE),
+        transport(DRIVE, lambda node: bool(node.drive_path and not node.s3_url), PART_BYTES),
+    )

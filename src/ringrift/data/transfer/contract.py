@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.nodes import DataNode
-from ringrift.errors import Unavailable
+from ringrift.errors import ConfigError, Unavailable
 
 CHUNK_BYTES = 2 << 20
 BYTES_PER_S_MIN = 5_000.0  # of the slowest line that is waited for: 40 kbit/s
@@ -102,3 +103,63 @@ class Transport(Protocol):
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         """Bring files of *node*'s store into this node's; the receipts are this node's own."""
         ...
+
+
+# Why a transfer did not begin, or ended with nothing moved. Both may pass.
+
+
+class TransferRefused(Unavailable):
+    """It was not begun: the node is left alone after failures, or no slot or bandwidth came free in time."""
+
+    def __init__(self, node: str, *, reason: str, retry_after_s: float) -> None:
+        super().__init__(f"nothing moves to or from {node} now: {reason}", retry_after_s=retry_after_s)
+        self.node, self.reason = node, reason
+
+
+class NodeUnreachable(TransferFailed):
+    """No transport reached the node."""
+
+    def __init__(self, node: str, *, attempts: tuple[tuple[str, str], ...], retry_after_s: float) -> None:
+        told = "; ".join(f"{transport}: {why}" for transport, why in attempts)
+        told = told or "every way to it failed not long ago"
+        super().__init__(f"{node} cannot be reached ({told})", retry_after_s=retry_after_s)
+        self.node, self.attempts = node, attempts
+
+
+# How urgent a transfer is: one scale for slots, bandwidth and order.
+
+
+class TransferPriority(StrEnum):
+    """From whenever to at once."""
+
+    BACKGROUND = "background"
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        return list(TransferPriority).index(self)
+
+    @property
+    def share(self) -> float:
+        """Multiplies what a transfer of normal priority would get of the line."""
+        return _SHARES[self]
+
+
+_SHARES = {
+    TransferPriority.BACKGROUND: 0.25,
+    TransferPriority.LOW: 0.5,
+    TransferPriority.NORMAL: 1.0,
+    TransferPriority.HIGH: 1.5,
+    TransferPriority.CRITICAL: 2.0,
+}
+
+
+def priority_of(name: str) -> TransferPriority:
+    try:
+        return TransferPriority(str(name).lower())
+    except ValueError:
+        allowed = ", ".join(item.value for item in TransferPriority)
+        raise ConfigError(f"priority is {name!r}; it must be one of {allowed}") from None

@@ -7,9 +7,16 @@ safe from several threads.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,21 +24,151 @@ from typing import Self
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Receipt
-from ringrift.data.disk_usage import FULL_PERCENT, disk_usage
-from ringrift.data.transfer.card_box import CardBox
-from ringrift.data.transfer.chunks import ChunkIndex, hash_of
+from ringrift.data.artifacts import Artifact, Receipt, check_words
+from ringrift.data.transfer.chunks import PARTS, ChunkIndex, Incoming, hash_of
 from ringrift.data.transfer.contract import AT_REST, CHUNK_BYTES
-from ringrift.data.transfer.incoming import PARTS, Incoming
-from ringrift.engine.digests import check_digest
+from ringrift.decoding import decode_as
+from ringrift.engine.encoding import UNREADABLE, check_digest, record_hash
 from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of, move_damaged
 from ringrift.engine.sqlite.faults import from_os, told_in_our_words
-from ringrift.errors import StorageFull, Unavailable
-from ringrift.held_folder import remove_file
+from ringrift.engine.sqlite.files import ARRIVALS
+from ringrift.errors import ConfigError, StorageFull, Unavailable
+from ringrift.files import create_file, make_folders, remove_file, rename_file, write_file
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 
+# How full a disk is, measured one way by all who ask.
+
+
+FULL_PERCENT = 95.0  # from here on a node takes no files of others in
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """One look at a disk. *total_bytes* are what ordinary users can have: used and free together."""
+
+    total_bytes: int
+    used_bytes: int
+
+    @property
+    def percent(self) -> float:
+        return self.percent_with(0)
+
+    @property
+    def free_bytes(self) -> int:
+        return self.total_bytes - self.used_bytes
+
+    def percent_with(self, more_bytes: int) -> float:
+        """How full it would be with so many bytes more."""
+        return 100.0 * (self.used_bytes + more_bytes) / self.total_bytes if self.total_bytes else 0.0
+
+
+def disk_usage(folder: Path) -> DiskUsage:
+    """Look at the disk under *folder*, which may not be there yet.
+
+    Counted as `df` does: what the system keeps for itself is neither used nor ours to use.
+    """
+    there = next(each for each in (folder, *folder.resolve().parents) if each.exists())
+    found = shutil.disk_usage(there)
+    return DiskUsage(total_bytes=found.used + found.free, used_bytes=found.used)
+
+
+# What senders say of their files, kept until this node's manifest takes it over. A receiver (the data server,
+# a command over ssh) has no engine and so no manifest. It lays the cards of files that it verified into a
+# folder beside them, with the receipts; the registration takes them from there. A card that is lost or cannot
+# be read costs its words only: the file is found as an orphan.
+
+
 log = structlog.get_logger()
+
+CARD_BYTES_MAX = 4096
+LISTS_MAX = 10_000  # one for each request that brought files; the oldest go first
+
+
+class ArrivedFile(msgspec.Struct, frozen=True):
+    """A file that came from another node, what that node said of it, and that it is here."""
+
+    card: Artifact
+    receipt: Receipt
+    sender: str = ""  # it has the file, too: these were its bytes
+
+
+def packed_cards(artifacts: Iterable[Artifact]) -> tuple[msgspec.Raw, ...]:
+    """Cards as they travel; those that say nothing, or far too much, stay."""
+    telling = (card for card in artifacts if card != Artifact(digest=card.digest, size=card.size))
+    packed = (msgspec.json.encode(card) for card in telling)
+    return tuple(msgspec.Raw(text) for text in packed if len(text) <= CARD_BYTES_MAX)
+
+
+class CardBox:
+    """The folder of one node."""
+
+    def __init__(self, blobs: BlobFolder) -> None:
+        self._blobs, self._folder = blobs, blobs.folder / ARRIVALS
+
+    def put(self, packed: Iterable[msgspec.Raw], receipts: Iterable[Receipt], *, sender: str) -> None:
+        """Keep the cards of files that have a receipt. What cannot be kept is left out, and logged."""
+        known = {receipt.digest: receipt for receipt in receipts}
+        cards = [card for card in map(_read_card, packed) if card is not None]
+        arrived = [
+            ArrivedFile(card, known[card.digest], sender)
+            for card in cards
+            if card.digest in known and card.size == known[card.digest].size
+        ]
+        if not arrived:
+            return
+        try:
+            making = self._blobs.private_name()
+            content = msgspec.json.encode(arrived)
+            write_file(making, record_hash(content).encode() + b"\n" + content)
+            make_folders(self._folder)
+            rename_file(making, self._folder / making.name)
+        except OSError as error:
+            log.warning("transfer.cards_not_kept", files=len(arrived), error=str(error))
+
+    def lists(self) -> Iterator[tuple[Path, list[ArrivedFile]]]:
+        """What waits, one request after the other. The caller removes a list when it is taken over."""
+        for path in self._waiting():
+            try:
+                yield path, _read_list(path.read_bytes())
+            except FileNotFoundError:
+                continue  # another process was first
+            except UNREADABLE as error:
+                log.warning("transfer.cards_unreadable", path=str(path), error=str(error))
+                remove_file(path)
+
+    def sweep(self) -> None:
+        """Let the oldest go where nobody takes any."""
+        waiting = self._waiting()
+        if len(waiting) > LISTS_MAX:
+            ages = {path: path.stat().st_mtime for path in waiting if path.exists()}
+            for path in sorted(ages, key=lambda path: ages[path])[:-LISTS_MAX]:
+                remove_file(path)
+
+    def _waiting(self) -> list[Path]:
+        return sorted(self._folder.glob("*")) if self._folder.is_dir() else []
+
+
+def _read_list(stored: bytes) -> list[ArrivedFile]:
+    """What was kept of one request; a list without a hash was kept by an earlier version."""
+    told, _, content = stored.rpartition(b"\n")
+    if not stored.startswith(b"[") and told != record_hash(content).encode():
+        raise msgspec.DecodeError("it is damaged: this is not what was kept")
+    return decode_as(content, list[ArrivedFile])
+
+
+def _read_card(packed: msgspec.Raw) -> Artifact | None:
+    try:
+        card = decode_as(packed, Artifact)
+        check_words(card)
+        return card
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
+        log.info("transfer.card_not_understood", error=str(error))  # another version's, perhaps
+        return None
+
+
+# The intake, where all ways end.
+
 
 RESERVE_BYTES = 256 << 20  # left free for the databases of this node
 SMALL_BYTES_MAX = CHUNK_BYTES  # files up to this travel whole, in batches
@@ -252,3 +389,175 @@ class Batch:
     ) -> None:
         for path in self._written.values():
             remove_file(path)
+
+
+# Files that other programs bring, and files that come part after part, on their way into a node's store.
+#
+# Both end at the `Intake`: only what was read whole and has the right digest gets its name, and a receipt.
+# Wrong bytes are thrown away, missing ones are waited for. All calls block.
+
+
+_LEFTOVER_S = 7 * 86_400.0  # a file that nobody went on with for a week
+_BUSY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of one file on its way, with the hash of the part."""
+
+    digest: str
+    size: int  # of the whole file
+    offset: int
+    sha256: str  # of this part
+    data: bytes
+
+
+@dataclass(slots=True)
+class Landed:
+    """What became of some files. Offsets say how far unfinished ones have come."""
+
+    receipts: list[Receipt] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # digest: why
+    corrupted: set[str] = field(default_factory=set)  # of the failed: their bytes came, and were wrong
+    offsets: dict[str, int] = field(default_factory=dict)
+
+
+class Landing:
+    """Where files wait until they are whole. *verifier* names, in receipts, how they came."""
+
+    def __init__(self, intake: Intake, *, verifier: str, now_s: Callable[[], float]) -> None:
+        self.intake, self._verifier, self._now_s = intake, verifier, now_s
+
+    def look(self, sizes: Mapping[str, int], *, read_again: bool = False) -> Landed:
+        """What is there, whole or in part; `StorageFull` if there is no room for the rest.
+
+        With *read_again* a file is there if it was hashed now and its digest was right.
+        """
+        landed, held = Landed(), self.intake.read_again if read_again else self.intake.held
+        missing_bytes = 0
+        for digest, size in sizes.items():
+            if (receipt := held(digest, size)) is not None:
+                landed.receipts.append(receipt)
+                continue
+            with suppress(FileNotFoundError):
+                landed.offsets[digest] = self._waiting(digest).stat().st_size
+            missing_bytes += size - min(size, landed.offsets.get(digest, 0))
+        if missing_bytes:
+            self.intake.check_room(missing_bytes)
+        return landed
+
+    def take(self, piece: Piece, into: Landed) -> None:
+        """Add one part to its file; the last one seals it. Note in *into* what came of it."""
+        check_digest(piece.digest)
+        if (receipt := self.intake.held(piece.digest, piece.size)) is not None:
+            into.receipts.append(receipt)
+            return
+        try:
+            with told_in_our_words(self.intake.folder.folder):
+                self._append(piece, into)
+        except StorageFull:
+            raise
+        except Unavailable as error:
+            into.failed[piece.digest] = error.what
+
+    def _append(self, piece: Piece, into: Landed) -> None:
+        opened = self.intake.folder.open_locked(self._waiting(piece.digest))
+        if opened is None:
+            raise Unavailable("another process receives it now", retry_after_s=_BUSY_S)
+        with opened.file:
+            offset = opened.file.tell()
+            if offset > piece.size:  # it was begun with other bytes
+                opened.file.truncate(0)
+                offset = 0
+            if hashlib.sha256(piece.data).hexdigest() != piece.sha256:
+                into.failed[piece.digest] = f"the part at byte {piece.offset} was damaged on its way"
+                into.corrupted.add(piece.digest)
+            elif offset == piece.offset:
+                opened.file.write(piece.data)
+                opened.file.flush()
+                offset += len(piece.data)
+            into.offsets[piece.digest] = offset
+            if offset == piece.size:
+                self._adopt({piece.digest: opened.path}, into)
+
+    def seal(self, folder: Path, sizes: Mapping[str, int]) -> Landed:
+        """Verify files that another program put into *folder* under their digests, and publish them."""
+        landed = Landed()
+        whole: dict[str, Path] = {}
+        for digest, size in sizes.items():
+            path = folder / digest
+            if (receipt := self.intake.held(digest, size)) is not None:
+                landed.receipts.append(receipt)
+                remove_file(path)
+                continue
+            found = _plain_file(path)
+            arrived = 0 if found is None else found.st_size
+            if found is None or arrived < size:
+                landed.failed[digest] = f"{arrived} of {size} bytes arrived"
+                landed.offsets[digest] = arrived
+            else:
+                whole[digest] = self._out_of_reach(digest, path)
+        self._adopt(whole, landed)
+        return landed
+
+    def _adopt(self, delivered: Mapping[str, Path], into: Landed) -> None:
+        taken = self.intake.adopt(delivered, self._verifier)
+        into.receipts += taken.receipts
+        into.failed |= dict(taken.failed)
+        into.corrupted |= taken.corrupted
+        for digest in delivered:
+            into.offsets.pop(digest, None)
+
+    def _out_of_reach(self, digest: str, path: Path) -> Path:
+        """A writer that outlived its connection must not change the file after it was read."""
+        if path.stat().st_nlink == 1 and not _has_writer(path):
+            return path
+        copy = self.intake.folder.private_name(digest)
+        with path.open("rb") as source, create_file(copy) as target:
+            shutil.copyfileobj(source, target)
+        remove_file(path)
+        return copy
+
+    def _waiting(self, digest: str) -> Path:
+        return self.intake.folder.incoming / digest
+
+    def rsync_folder(self, other: str) -> Path:
+        """Where rsync puts files of another node; made on first use, and swept of what nobody finishes."""
+        folder = self.intake.folder.folder / rsync_place(other)
+        make_folders(folder)
+        for leftover in folder.iterdir():
+            with suppress(FileNotFoundError):
+                if leftover.stat().st_mtime < self._now_s() - _LEFTOVER_S:
+                    remove_file(leftover)
+        return folder
+
+
+def rsync_place(other: str) -> str:
+    """The folder for another node's files, relative to the store. Names may hold anything; hashes do not."""
+    return f".incoming/rsync-{hashlib.sha256(other.encode()).hexdigest()[:16]}"
+
+
+def _plain_file(path: Path) -> os.stat_result | None:
+    """What is known of a file that another program brought. A link or a pipe is none, and goes."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(found.st_mode):
+        return found
+    with suppress(OSError):
+        remove_file(path)
+    return None
+
+
+def _has_writer(path: Path) -> bool:
+    """Whether a process may still write the file. Only a kernel that grants leases can deny it."""
+    if not hasattr(fcntl, "F_SETLEASE"):
+        return True
+    with path.open("rb") as file:
+        try:
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except OSError:  # there is a writer, or the file system knows no leases
+            return True
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False

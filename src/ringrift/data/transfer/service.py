@@ -14,22 +14,24 @@ from dataclasses import dataclass, field
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
-from ringrift.data.decisions import DecisionLog
-from ringrift.data.delivery_ledger import DeliveryEnd, DeliveryLedger
 from ringrift.data.kv_records import each
-from ringrift.data.manifest_store import ManifestStore
+from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.transfer.attempts import Attempt, CallTally, MoveOrder, Way, batches
-from ringrift.data.transfer.bandwidth import BandwidthManager
-from ringrift.data.transfer.contract import Moved, Pace, Terms, Transport
-from ringrift.data.transfer.gates import GateLimits, TransferGates
-from ringrift.data.transfer.holdings import Holdings
-from ringrift.data.transfer.pacing import BothPaces, RatePace
-from ringrift.data.transfer.priorities import priority_of
-from ringrift.data.transfer.programs import ProgramMissing
-from ringrift.data.transfer.ranking import TransferHealth
-from ringrift.data.transfer.refusals import NodeUnreachable, TransferRefused
-from ringrift.data.transfer.stalls import SyncStallHandler
+from ringrift.data.protection.records import DecisionLog
+from ringrift.data.transfer.calls import Attempt, CallTally, MoveOrder, Way, batches
+from ringrift.data.transfer.contract import (
+    Moved,
+    NodeUnreachable,
+    Pace,
+    Terms,
+    TransferRefused,
+    Transport,
+    priority_of,
+)
+from ringrift.data.transfer.deliveries import DeliveryEnd, DeliveryLedger
+from ringrift.data.transfer.limits import BandwidthManager, BothPaces, GateLimits, RatePace, TransferGates
+from ringrift.data.transfer.peers import Holdings, SyncStallHandler, TransferHealth
+from ringrift.data.transfer.ssh import ProgramMissing
 from ringrift.engine.ports import Blobs, KeyValue
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, StorageFull, Unavailable
 from ringrift.events.router import get_router

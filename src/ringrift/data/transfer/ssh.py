@@ -1,4 +1,4 @@
-"""Lines to other nodes over OpenSSH: the overlay address first, one connection for many commands.
+"""Other nodes over OpenSSH: programs run to their end, connections, and the receiver's command there.
 
 The host key must be known beforehand, and no question is ever asked. A connection is shared through a
 control socket, with other processes of this node too, and ends with the process that made it, or by itself
@@ -9,19 +9,167 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shlex
+import signal
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 
+from ringrift.data.artifacts import Receipt
 from ringrift.data.nodes import DataNode
+from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.contract import TransferFailed
-from ringrift.data.transfer.programs import Hear, ProgramEnd, Programs
-from ringrift.errors import ConfigError, RingRiftError
-from ringrift.runtime import Runtime
+from ringrift.data.transfer.receiver import FULL, MODULE, REFUSED, ReceiveReply, ReceiveRequest
+from ringrift.decoding import decode_as
+from ringrift.errors import ConfigError, RingRiftError, StorageFull
+from ringrift.files import make_folders, remove_file, write_file
+from ringrift.runtime import Child, Command, Runtime
+
+# Other programs (ssh, rsync) run to their end: heard, bounded in time and output, never left behind.
+
+
+_PACKAGES = {"ssh": "openssh-client"}  # where the package is not called like the program
+OUTPUT_BYTES_MAX = 64 << 20
+COMPLAINT_CHARS_MAX = 600
+_READ_BYTES = 1 << 16
+_REAP_S = 10.0
+_LEFTOVER_S = 86_400.0
+
+
+class ProgramMissing(TransferFailed):
+    """A way needs a program that is not installed; another way may do without."""
+
+    def __init__(self, program: str, *, where: str) -> None:
+        package = _PACKAGES.get(program, program)
+        super().__init__(
+            f"{program} is not installed on {where}; install the package {package} there", retry_after_s=300.0
+        )
+        self.program, self.where = program, where
+
+
+class Scratch:
+    """A folder for files that live as long as one call. What killed processes left goes after a day."""
+
+    def __init__(self, folder: Path, runtime: Runtime) -> None:
+        self.folder, self._runtime = folder, runtime
+        self._swept = False
+
+    @asynccontextmanager
+    async def file(self, content: bytes = b"") -> AsyncIterator[Path]:
+        path = self.folder / self._runtime.new_id()
+        await asyncio.to_thread(self._write, path, content)
+        try:
+            yield path
+        finally:
+            remove_file(path)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        make_folders(self.folder)
+        if not self._swept:
+            self._swept = True
+            self._sweep()
+        write_file(path, content)
+
+    def _sweep(self) -> None:
+        for leftover in self.folder.iterdir():
+            with suppress(FileNotFoundError):
+                old = leftover.stat().st_mtime < self._runtime.wall_s() - _LEFTOVER_S
+                if old and leftover.is_file():
+                    remove_file(leftover)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnd:
+    """How a program ended and what it said."""
+
+    code: int
+    output: bytes
+    complaint: str  # the end of its stderr
+
+
+Hear = Callable[[bytes], Awaitable[None]]
+
+
+class Programs:
+    """Runs programs. One that says nothing for as long as it may be silent is ended."""
+
+    def __init__(self, scratch: Scratch, runtime: Runtime) -> None:
+        self.scratch, self._runtime = scratch, runtime
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        quiet_s: float,
+        stdin: Path | None = None,
+        hear: Hear | None = None,
+        stays: bool = False,
+    ) -> ProgramEnd:
+        """Run to the end; *hear* gets the output piece by piece, else it is collected within a bound.
+
+        What the program started ends with it, unless it *stays* in the background after a good end.
+        """
+        async with self.scratch.file() as complaints:
+            command = Command(argv=argv, env=_plain_language(), input=stdin, output=complaints, piped=True)
+            try:
+                child = await self._runtime.spawn(command)
+            except FileNotFoundError:
+                raise ProgramMissing(argv[0], where="this machine") from None
+            code: int | None = None
+            try:
+                output = await _listen(child, argv[0], quiet_s, hear)
+                async with asyncio.timeout(quiet_s):
+                    code = await child.wait()
+            except TimeoutError:
+                raise TransferFailed(f"{argv[0]} was silent for {quiet_s:g} s and was ended") from None
+            finally:
+                await _end(child, kill=not (stays and code == 0))
+            return ProgramEnd(code, output, await asyncio.to_thread(_tail, complaints))
+
+
+async def _listen(child: Child, name: str, quiet_s: float, hear: Hear | None) -> bytes:
+    kept = bytearray()
+    while True:
+        async with asyncio.timeout(quiet_s):
+            piece = await child.read(_READ_BYTES)
+        if not piece:
+            return bytes(kept)
+        if hear is not None:
+            await hear(piece)
+            continue
+        kept += piece
+        if len(kept) > OUTPUT_BYTES_MAX:
+            raise TransferFailed(f"{name} said more than {OUTPUT_BYTES_MAX >> 20} MiB")
+
+
+async def _end(child: Child, *, kill: bool) -> None:
+    """Leave nothing of it: the group is killed, which is harmless if it ended by itself."""
+    if kill:
+        child.signal_group(signal.SIGKILL)
+    child.stop_reading()
+    with suppress(TimeoutError):  # a child stuck in the kernel is left to init
+        async with asyncio.timeout(_REAP_S):
+            await child.wait()
+
+
+def _plain_language() -> dict[str, str]:
+    """The environment of this process, with messages that we can read."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def _tail(path: Path) -> str:
+    text = path.read_text(encoding="utf8", errors="replace").strip()
+    return " ".join(text[-COMPLAINT_CHARS_MAX:].split())
+
+
+# Connections: the overlay address first, one connection for many commands.
+
 
 log = structlog.get_logger()
 
@@ -217,3 +365,79 @@ def _socket_name(node: DataNode, address: str) -> str:
 def _has_room(control_dir: Path) -> bool:
     """Whether sockets fit into the folder; without one, every command connects by itself."""
     return len(str(control_dir)) + 1 + _SOCKET_NAME + _SSH_SUFFIX <= _SOCKET_PATH_MAX
+
+
+# Another node's store, asked over ssh by the receiver's command there.
+
+
+READ_AT_ONCE = 256 << 20  # that a receiver hashes for one answer
+_HOME = "~/"
+
+
+def has_ssh(node: DataNode) -> bool:
+    """Whether the node's entry says how to get there by ssh and where its data are."""
+    return bool(node.addresses and node.root_path)
+
+
+def data_folder(node: DataNode) -> str:
+    """The data folder there. Commands and rsync begin in the home folder, so that its sign can go."""
+    return node.root_path.removeprefix(_HOME).rstrip("/") or "/"
+
+
+class SshStores:
+    """Asks the stores of other nodes. *this* is how they know us."""
+
+    def __init__(self, ssh: Ssh, scratch: Scratch, *, this: str) -> None:
+        self.ssh, self._scratch, self.this = ssh, scratch, this
+
+    async def look(self, line: SshLine, call: TransferCall, *, by: str) -> ReceiveReply:
+        """Ask what the node has of a call's files; it reads them for that if the call wants them read."""
+        terms, receipts, offsets = call.terms, list[Receipt](), dict[str, int]()
+        for sizes in _looked_at_together(call.sizes(), bytes_max=READ_AT_ONCE if terms.read_again else None):
+            asked = ReceiveRequest(sizes=sizes, read_again=terms.read_again)
+            reading_s = sum(sizes.values()) / READ_BYTES_PER_S if terms.read_again else 0.0
+            found = await self.ask(line, "look", asked, by=by, quiet_s=terms.timeout_s + reading_s)
+            receipts += found.receipts
+            offsets |= found.offsets
+        return ReceiveReply(receipts=tuple(receipts), offsets=offsets)
+
+    async def ask(
+        self, line: SshLine, action: str, request: ReceiveRequest, *, by: str, quiet_s: float
+    ) -> ReceiveReply:
+        """Raises `TransferFailed` if there is no answer, `StorageFull` if there is no room there."""
+        node = line.node
+        # Joined, so that no value is taken for an option.
+        words = [node.python.removeprefix(_HOME), "-m", MODULE, action, f"--data-dir={data_folder(node)}"]
+        words += [f"--node={node.name}", f"--peer={self.this}", f"--by={by}"]
+        async with self._scratch.file(msgspec.json.encode(request)) as asked:
+            outcome = await self.ssh.run(line, words, quiet_s=quiet_s, stdin=asked)
+        return _answer(node, outcome)
+
+
+def _looked_at_together(sizes: dict[str, int], *, bytes_max: int | None) -> Iterator[dict[str, int]]:
+    some: dict[str, int] = {}
+    for digest, size in sizes.items():
+        if some and bytes_max is not None and sum(some.values()) + size > bytes_max:
+            yield some
+            some = {}
+        some[digest] = size
+    yield some
+
+
+def _answer(node: DataNode, outcome: ProgramEnd) -> ReceiveReply:
+    if outcome.code == FULL:
+        raise StorageFull(f"{node.name}: {outcome.complaint}", retry_after_s=60.0)
+    if outcome.code == REFUSED:
+        raise TransferFailed(f"{node.name} refuses: {outcome.complaint}", retry_after_s=5.0)
+    if outcome.code != 0:
+        raise TransferFailed(
+            f"the receiver on {node.name} ended with {outcome.code} ({outcome.complaint}); is ringrift "
+            f"installed there for {node.python}?",
+            retry_after_s=30.0,
+        )
+    try:
+        return decode_as(outcome.output, ReceiveReply)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TransferFailed(
+            f"the answer of {node.name} cannot be read ({error})", retry_after_s=5.0
+        ) from None

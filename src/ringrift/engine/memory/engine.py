@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ringrift.clock import ClockAnchor, new_anchor
-from ringrift.engine.engine_clock import EngineClock
 from ringrift.engine.limits import EngineLimits
-from ringrift.engine.memory.blobs import BlobState, MemoryBlobs
-from ringrift.engine.memory.events import EventState, MemoryEventLog
-from ringrift.engine.memory.handle import Handle
-from ringrift.engine.memory.kv import KvState, MemoryKeyValue
 from ringrift.engine.memory.queue import MemoryWorkQueue, QueueState
+from ringrift.engine.memory.stores import (
+    BlobState,
+    EventState,
+    Handle,
+    KvState,
+    MemoryBlobs,
+    MemoryEventLog,
+    MemoryKeyValue,
+)
 from ringrift.engine.ports import Engine, Entry
-from ringrift.engine.waiting import Topics
+from ringrift.engine.waiting import EngineClock, Topics
 from ringrift.engine.work_rules import HOLDS, WORK_LEASES
 from ringrift.runtime import Runtime
 

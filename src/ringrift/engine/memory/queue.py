@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from ringrift.engine import arguments as check
 from ringrift.engine.encoding import decode_json, encode_json, encode_trace
-from ringrift.engine.memory.handle import Handle
+from ringrift.engine.memory.stores import Handle
 from ringrift.engine.ports import (
     Claim,
     Claimant,

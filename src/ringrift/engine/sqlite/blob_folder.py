@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ringrift.engine.digests import is_digest
+from ringrift.engine.encoding import is_digest
 from ringrift.engine.sqlite.faults import told_in_our_words
-from ringrift.held_folder import (
+from ringrift.files import (
     is_folder,
     link_file,
     make_folders,
     open_file,
+    open_private,
     remove_file,
     rename_file,
     stat_file,
     sync_folder,
 )
-from ringrift.private_files import open_private
 
 _INCOMING = ".incoming"
 _DIGEST_LETTERS = 64

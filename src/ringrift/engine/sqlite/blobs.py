@@ -16,13 +16,12 @@ from typing import BinaryIO, TypeVar
 
 from ringrift.engine.arguments import check_bytes, check_path
 from ringrift.engine.blocking import end_threads
-from ringrift.engine.digests import check_digest, mismatch
+from ringrift.engine.encoding import check_digest, mismatch
 from ringrift.engine.limits import BLOB_CALL_BYTES_MAX, BLOB_WAIT_S
 from ringrift.engine.sqlite.blob_folder import BlobFolder, OpenedFile, digest_of
-from ringrift.engine.sqlite.containment import contained
+from ringrift.engine.sqlite.writer import contained
 from ringrift.errors import Unavailable
-from ringrift.file_identity import HeldPath
-from ringrift.held_folder import remove_file, sync_folder
+from ringrift.files import HeldPath, remove_file, sync_folder
 from ringrift.runtime import Runtime
 
 T = TypeVar("T")

@@ -1,45 +1,178 @@
-"""Opening and closing the embedded engine."""
+"""Opening and closing the embedded engine, and the upkeep of its database."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from typing import Any
 
 import structlog
 
-from ringrift.engine.engine_clock import EngineClock
-from ringrift.engine.ports import Engine
+from ringrift.engine.limits import EngineLimits
+from ringrift.engine.lock_files import LockFile
+from ringrift.engine.ports import CursorKey, Engine
+from ringrift.engine.sqlite import queries as sql
 from ringrift.engine.sqlite.blobs import FileBlobs
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.events import SqliteEventLog
+from ringrift.engine.sqlite.events import SqliteEventLog, forget_old_positions, trim_some
 from ringrift.engine.sqlite.faults import told_in_our_words
 from ringrift.engine.sqlite.files import (
     check_ours,
     check_sound,
+    check_wal,
     check_writable,
     connect,
     create_if_absent,
     fill_if_empty,
 )
-from ringrift.engine.sqlite.kv import SqliteKeyValue
+from ringrift.engine.sqlite.kv import SqliteKeyValue, drop_old_tombstones, expire_some
+from ringrift.engine.sqlite.queries import Code
 from ringrift.engine.sqlite.queue import SqliteWorkQueue
-from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, migrate, missing_migrations
-from ringrift.engine.sqlite.store import Store
-from ringrift.engine.sqlite.time_anchor import settle_anchor
-from ringrift.engine.sqlite.turnstile import Turnstile
-from ringrift.engine.sqlite.upkeep import DatabaseUpkeep
-from ringrift.engine.sqlite.wakeups import Wakeups
-from ringrift.engine.sqlite.wal_check import check_wal
-from ringrift.engine.sqlite.writer import Writer
-from ringrift.engine.waiting import Topics
-from ringrift.file_identity import HeldPath
-from ringrift.private_files import make_private_folder
+from ringrift.engine.sqlite.queue_operations import as_parameter, end_due
+from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, migrate, missing_migrations, settle_anchor
+from ringrift.engine.sqlite.store import Store, Wakeups
+from ringrift.engine.sqlite.writer import Operation, Transaction, Turnstile, Writer
+from ringrift.engine.waiting import EngineClock, Topics
+from ringrift.files import HeldPath, make_private_folder
 from ringrift.runtime import Runtime
 
+# Ended work leaves by age, and earlier when there is too much of it.
+
+
+_SWEEP_ROWS = 2_000
+_DROP_ROWS = 1_000
+_LANES_KEPT = 1_000
+
+
+class WorkSweep:
+    """Walks over all work in small steps, one per transaction, and begins again at the end."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self._limits = limits
+        self._after = 0
+
+    def step(self, tx: Transaction, *, by_age: bool = True) -> int:
+        """Drop what is past its time among the next rows; return how many went."""
+        rows = tx.db.execute(sql.SWEEP, (self._after, _SWEEP_ROWS)).fetchall()
+        self._after = rows[-1][0] if len(rows) == _SWEEP_ROWS else 0
+        kept_s = {
+            Code.DONE: self._limits.finished_retention_s,
+            Code.CANCELLED: self._limits.finished_retention_s,
+            Code.DEAD: self._limits.dead_retention_s,
+        }
+        if not by_age:
+            return self._drop_excess(tx)
+        past = [seq for seq, code, at_s in rows if code in kept_s and at_s < tx.now_s - kept_s[Code(code)]]
+        return _drop(tx, past) + self._drop_excess(tx)
+
+    def _drop_excess(self, tx: Transaction) -> int:
+        (count,) = tx.db.execute(sql.COUNT_WORK).fetchone()
+        excess = min(count - self._limits.work_rows_max, _DROP_ROWS)
+        if excess <= 0:
+            return 0
+        return _drop(tx, [seq for (seq,) in tx.db.execute(sql.OLDEST_ENDED, (excess,))])
+
+
+def drop_empty_lanes(tx: Transaction) -> None:
+    """Lanes are few; only where somebody made very many is it worth looking for empty ones."""
+    (count,) = tx.db.execute(sql.COUNT_LANES).fetchone()
+    if count > _LANES_KEPT:
+        tx.db.execute(sql.DROP_EMPTY_LANES)
+        tx.db.execute(sql.DROP_EMPTY_COUNTS)
+
+
+def _drop(tx: Transaction, seqs: Sequence[int]) -> int:
+    if not seqs:
+        return 0
+    numbers = as_parameter(seqs)
+    tx.db.execute(sql.DROP_NEEDS, (numbers, numbers))
+    tx.db.execute(sql.DROP_ENDS, (numbers,))
+    return tx.db.execute(sql.DROP_WORK, (numbers,)).rowcount
+
+
+# Upkeep of the database: expiry, retention, vacuum. One process at a time does it, by turns.
+
+
 log = structlog.get_logger()
+
+_VACUUM_PAGES = 256
+_TRIM_STEPS = 50
+_SLEPT_S = 60.0  # a round that comes this late was held up, and with it perhaps everybody
+_RARELY = 60  # rounds between two looks at what changes slowly
+
+
+class DatabaseUpkeep:
+    """Says when upkeep is due and what there is to do; the writer does it."""
+
+    def __init__(self, config: SqliteConfig, runtime: Runtime, sweep_blobs: Callable[[], None]) -> None:
+        self._config, self._runtime, self._sweep_blobs = config, runtime, sweep_blobs
+        self._work = WorkSweep(config.limits)
+        self._rounds = 0
+        self._lock = LockFile(config.database.with_name(config.database.name + ".upkeep"))
+        self._next_s = self._schedule()
+        self._awake_since_s = self._round_s = runtime.boot_s()
+        self._held_for: CursorKey | None = None
+
+    def wait_s(self) -> float:
+        return max(0.0, self._next_s - self._runtime.monotonic_s())
+
+    def operations(self) -> Sequence[Operation[Any]]:
+        self._next_s = self._schedule()
+        # Whoever comes first keeps the task for its life.
+        if not self._lock.try_lock():
+            return ()
+        self._rounds += 1
+        limits, by_age = self._config.limits, self._is_age_due()
+        steps: list[Operation[Any]] = [end_due, expire_some]
+        steps += [lambda tx: self._work.step(tx, by_age=by_age)]
+        steps += [lambda tx: self._trim(tx, by_age=by_age)] * _TRIM_STEPS
+        steps += [_vacuum_some]
+        if self._rounds % _RARELY == 1:
+            steps += [lambda tx: drop_old_tombstones(tx, limits), drop_empty_lanes]
+            self._sweep_blobs()
+            if by_age:
+                steps += [lambda tx: forget_old_positions(tx, limits)]
+        return steps
+
+    def _is_age_due(self) -> bool:
+        """Not soon after a start or a sleep of the machine: nobody has seen what grew old meanwhile."""
+        before_s, self._round_s = self._round_s, self._runtime.boot_s()
+        if self._round_s - before_s > max(_SLEPT_S, 10 * self._config.upkeep_s):
+            self._awake_since_s = self._round_s
+        return self._round_s - self._awake_since_s >= self._config.limits.age_grace_s
+
+    def _trim(self, tx: Transaction, *, by_age: bool) -> int:
+        trimmed = trim_some(tx, self._config.limits, is_waiting=not by_age)
+        if trimmed.held_for not in (None, self._held_for):
+            log.warning(
+                "engine.events.held",
+                subscription=trimmed.held_for.consumer,
+                process=trimmed.held_for.instance,
+                reason=f"the log holds more than {self._config.limits.event_retention_rows} events, and this"
+                f" one has not seen the oldest; at {self._config.limits.event_rows_max} no more are taken",
+            )
+        self._held_for = trimmed.held_for
+        return trimmed.events
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def _schedule(self) -> float:
+        # Spread out, so that processes that started together do not meet at each round.
+        return self._runtime.monotonic_s() + self._config.upkeep_s * self._runtime.rng.uniform(0.5, 1.5)
+
+
+def _vacuum_some(tx: Transaction) -> None:
+    (free,) = tx.db.execute("PRAGMA freelist_count").fetchone()
+    # One page at a time: the driver ends this pragma after its first step, whatever number it is given.
+    for _ in range(min(free, _VACUUM_PAGES)):
+        tx.db.execute("PRAGMA incremental_vacuum(1)")
+
+
+# Opening and closing the embedded engine.
 
 
 class SqliteLifecycle:

@@ -12,10 +12,18 @@ import structlog
 from ringrift.decoding import decoder_of
 from ringrift.engine import arguments as check
 from ringrift.engine.limits import EngineLimits
-from ringrift.engine.ports import Appended, CursorKey, LogBounds, LogEvent, LogRecord, Position
-from ringrift.engine.positions import log_is_full, merge_positions
-from ringrift.engine.sqlite import events_sql as sql
-from ringrift.engine.sqlite.checksums import of_event
+from ringrift.engine.ports import (
+    Appended,
+    CursorKey,
+    LogBounds,
+    LogEvent,
+    LogRecord,
+    Position,
+    log_is_full,
+    merge_positions,
+)
+from ringrift.engine.sqlite import queries as sql
+from ringrift.engine.sqlite.schema import of_event
 from ringrift.engine.sqlite.store import Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import EVENTS
@@ -52,10 +60,10 @@ class SqliteEventLog:
 
         def query(db: sqlite3.Connection) -> list[LogRecord]:
             if types is None:
-                rows = db.execute(sql.READ, (after, limit))
+                rows = db.execute(sql.READ_EVENTS, (after, limit))
             else:
                 wanted = {"after": after, "limit": limit, "types": _encode(list(types)).decode()}
-                rows = db.execute(sql.READ_TYPES, wanted)
+                rows = db.execute(sql.READ_EVENTS_OF_TYPES, wanted)
             return [record for row in rows if (record := _record(row)) is not None]
 
         return await self._store.read(query)
@@ -127,7 +135,7 @@ def _append(tx: Transaction, events: Sequence[LogEvent], limits: EngineLimits) -
     outcome = []
     for event in events:
         checksum = of_event(event.id, event.type, stamp_s, event.body)
-        done = tx.db.execute(sql.APPEND, (event.id, event.type, stamp_s, event.body, checksum))
+        done = tx.db.execute(sql.APPEND_EVENT, (event.id, event.type, stamp_s, event.body, checksum))
         if done.rowcount:
             assert done.lastrowid is not None
             outcome.append(Appended(done.lastrowid, duplicate=False))
@@ -206,7 +214,7 @@ def trim_some(tx: Transaction, limits: EngineLimits, *, is_waiting: bool = False
     if slowest is not None and slowest[0] < upto_number:
         upto_number, held_for = slowest
     upto = min(max(upto_age, upto_number), first + _TRIM_ROWS - 1)
-    return Trimmed(0 if upto < first else tx.db.execute(sql.TRIM, (upto,)).rowcount, held_for)
+    return Trimmed(0 if upto < first else tx.db.execute(sql.TRIM_EVENTS, (upto,)).rowcount, held_for)
 
 
 def _slowest(

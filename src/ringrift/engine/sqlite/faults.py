@@ -16,7 +16,7 @@ from ringrift.errors import (
     StorageReadOnly,
     Unavailable,
 )
-from ringrift.full_disk import full_disk
+from ringrift.files import full_disk
 from ringrift.process_identity import who_locks
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

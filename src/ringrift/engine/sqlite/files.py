@@ -1,26 +1,50 @@
-"""Making, checking and connecting to the database file.
-
-A file under the database's name is always complete: a new one is made under another name and linked into
-place. Before SQLite may touch a file, its header must say that it is ours.
-"""
+"""The database file: making it, connecting to it, and finding out whether it is sound."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import BinaryIO
 
-from ringrift.engine.digests import is_digest
+from ringrift.engine.encoding import is_digest
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import LOST_ADVICE, RESTORE_ADVICE
-from ringrift.engine.sqlite.schema import APPLICATION_ID, Migration, migrate
+from ringrift.engine.sqlite.faults import LOST_ADVICE, RESTORE_ADVICE, told_in_our_words
+from ringrift.engine.sqlite.queries import Code
+from ringrift.engine.sqlite.schema import (
+    APPLICATION_ID,
+    WITHOUT_CHECKSUMS,
+    Migration,
+    migrate,
+    of_entry,
+    of_event,
+    of_result,
+    of_work,
+    schema_version,
+)
 from ringrift.errors import Corrupt, ForeignFile, StorageReadOnly
-from ringrift.held_folder import check_leads_there, link_file, remove_file, rename_file, sync_folder
-from ringrift.private_files import close_to_others, make_private_folder, open_private
+from ringrift.files import (
+    check_leads_there,
+    close_to_others,
+    link_file,
+    make_private_folder,
+    open_private,
+    remove_file,
+    rename_file,
+    sync_folder,
+)
+
+# Making, checking and connecting to the database file.
+#
+# A file under the database's name is always complete: a new one is made under another name and linked into
+# place. Before SQLite may touch a file, its header must say that it is ours.
+
 
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\x00"
@@ -205,3 +229,187 @@ def check_sound(db: sqlite3.Connection, path: Path) -> None:
 
 def _elsewhere() -> str:
     return "Nothing was changed. Name another file: RINGRIFT_COORDINATOR_DB, or RINGRIFT_DLQ_PATH"
+
+
+# Whether the write-ahead log holds commits that SQLite will not read.
+#
+# SQLite takes the first frame that fails its checksum for the end of the log: right for a write that a power
+# cut tore, but a damaged frame in the middle silently takes every later commit with it, and the next write
+# destroys them.
+#
+# A process that is killed in the middle of a commit leaves frames behind, too, that SQLite does not read. The
+# next writer begins at the same place and may leave the end of them standing; so leftovers of several killed
+# processes can lie behind each other. But each of them holds one commit, and the checksums, which run on from
+# frame to frame, break where it begins. Two commits in one unbroken run were both acknowledged: the log is
+# damaged before them.
+
+
+_WAL_HEADER_BYTES = 32
+_FRAME_HEADER_BYTES = 24
+_INDEX_BYTES = 40
+_LEFT_BY_ONE_MAX = 1
+_LOOKS = 2
+_WORD_MASK = 0xFFFFFFFF
+
+
+def check_wal(database: Path) -> None:
+    """Raise `Corrupt` if commits lie behind a damaged frame. To be called while a connection has read."""
+    log, index = (database.with_name(database.name + suffix) for suffix in ("-wal", "-shm"))
+    try:
+        with log.open("rb") as file, index.open("rb") as shared:
+            # Others write meanwhile; damage is there at every look.
+            unread = min(_unread_commits(file, shared) for _ in range(_LOOKS))
+    except FileNotFoundError:
+        return  # everything is in the database itself
+    if unread > _LEFT_BY_ONE_MAX:
+        found = f"a frame of the write-ahead log is damaged, and {unread} commits follow it"
+        raise Corrupt(log, found=found, advice=RESTORE_ADVICE)
+
+
+def _unread_commits(log: BinaryIO, index: BinaryIO) -> int:
+    """Count the commits of the longest run behind what SQLite reads; others may write meanwhile."""
+    header = _pread(log, _WAL_HEADER_BYTES, 0)
+    known = _pread(index, _INDEX_BYTES, 0)
+    if len(header) < _WAL_HEADER_BYTES or len(known) < _INDEX_BYTES:
+        return 0
+    salt = header[16:24]
+    if known[32:40] == bytes(8):  # SQLite could not even read the header; the frames tell whose they are
+        salt = _pread(log, _FRAME_HEADER_BYTES, _WAL_HEADER_BYTES)[8:16]
+    elif known[32:40] != salt:
+        return 0  # another process is just beginning the log anew
+    commits = _commits_after(log, _last_read(known), salt)
+    # Looked at again: what another process has committed since is not damaged.
+    again = _pread(index, _INDEX_BYTES, 0)
+    if again[32:40] != known[32:40] or _pread(log, _WAL_HEADER_BYTES, 0) != header:
+        return 0  # the log began anew: what we saw of the old one was in the index before that
+    return _longest_run(log, [number for number in commits if number > _last_read(again)])
+
+
+def _last_read(index: bytes) -> int:
+    """Return the number of the last frame that SQLite reads, from the index it keeps of the log."""
+    return int.from_bytes(index[16:20], sys.byteorder)
+
+
+def _commits_after(log: BinaryIO, last: int, salt: bytes) -> list[int]:
+    """Return the numbers of the frames after *last* that end a commit of this log."""
+    found: list[int] = []
+    number = last + 1
+    while True:
+        place = _WAL_HEADER_BYTES + (number - 1) * (_FRAME_HEADER_BYTES + PAGE_BYTES)
+        frame = _pread(log, _FRAME_HEADER_BYTES, place)
+        if len(frame) < _FRAME_HEADER_BYTES:
+            return found
+        if frame[8:16] == salt and frame[4:8] != bytes(4):
+            found.append(number)
+        number += 1
+
+
+def _longest_run(log: BinaryIO, commits: list[int]) -> int:
+    """Return how many of *commits* lie at most in one unbroken run of checksums."""
+    longest = run = min(1, len(commits))
+    for before, after in pairwise(commits):
+        unbroken = all(_follows(log, number) for number in range(before + 1, after + 1))
+        run = run + 1 if unbroken else 1
+        longest = max(longest, run)
+    return longest
+
+
+def _follows(log: BinaryIO, number: int) -> bool:
+    """Whether the checksum of a frame goes on from that of the frame before it."""
+    size = _FRAME_HEADER_BYTES + PAGE_BYTES
+    place = _WAL_HEADER_BYTES + (number - 2) * size
+    before, frame = _pread(log, _FRAME_HEADER_BYTES, place), _pread(log, size, place + size)
+    if len(frame) < size:
+        return False
+    covered = frame[:8] + frame[_FRAME_HEADER_BYTES:]
+    words = struct.unpack(f"={len(covered) // 4}I", covered)  # SQLite sums in the order of the machine
+    first, second = struct.unpack(">II", before[16:24])
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        first = (first + even + second) & _WORD_MASK
+        second = (second + odd + first) & _WORD_MASK
+    return (first, second) == struct.unpack(">II", frame[16:24])
+
+
+def _pread(file: BinaryIO, size: int, place: int) -> bytes:
+    return os.pread(file.fileno(), size, place)
+
+
+# Whether all of a database is as it was stored: form, checksums, and what its tables say of each other.
+#
+# For whoever wants to know before he relies on it: a start, the doctor. It reads all of it and changes
+# nothing.
+
+
+PROBLEMS_MAX = 20
+_ENTRIES = "SELECT key, value, revision, expires_s, checksum FROM kv"
+_EVENTS = "SELECT seq, id, type, appended_s, body, checksum FROM event"
+_WORK = "SELECT id, payload, trace, checksum, result, result_checksum, state FROM work"
+_MISCOUNTED = (
+    "SELECT count(*) FROM (SELECT lane, state, count(*) AS items FROM work GROUP BY lane, state"
+    " EXCEPT SELECT lane, state, items FROM work_count)"
+)
+_WITHOUT_LANE = "SELECT count(*) FROM work WHERE lane NOT IN (SELECT id FROM lane)"
+_AHEAD = (
+    "SELECT (SELECT max(revision) FROM kv) > (SELECT value FROM counter WHERE name = 'revision'),"
+    " (SELECT max(token) FROM work) > (SELECT value FROM counter WHERE name = 'token')"
+)
+
+
+def check_form(config: SqliteConfig) -> list[str]:
+    """What SQLite finds wrong with the form of the database; blocks while it reads all of it."""
+    return _ask(config, _damage)
+
+
+def check_whole(config: SqliteConfig) -> list[str]:
+    """What is wrong with the form or the content, in sentences, at most so many; blocks as `check_form`."""
+    return _ask(config, _problems)
+
+
+def _ask(config: SqliteConfig, question: Callable[[sqlite3.Connection], Iterator[str]]) -> list[str]:
+    path = config.database
+    with told_in_our_words(path):
+        check_ours(path)
+        with closing(connect(config, read_only=True)) as db:
+            db.execute("BEGIN")  # one moment of a database that others may write
+            return list(islice(question(db), PROBLEMS_MAX))
+
+
+def _problems(db: sqlite3.Connection) -> Iterator[str]:
+    yield from _damage(db)
+    if schema_version(db) > WITHOUT_CHECKSUMS:
+        yield from _changed(db)
+        yield from _changed_work(db)
+        yield from _disagreements(db)
+
+
+def _damage(db: sqlite3.Connection) -> Iterator[str]:
+    for (found,) in db.execute(f"PRAGMA integrity_check({PROBLEMS_MAX})"):
+        if found != "ok":
+            yield f"the database is damaged: {found}"
+
+
+def _changed(db: sqlite3.Connection) -> Iterator[str]:
+    for key, value, revision, expires_s, checksum in db.execute(_ENTRIES):
+        if checksum != of_entry(key, revision, expires_s, value):
+            yield f"the value of {key!r} is not what was stored"
+    for seq, event_id, kind, appended_s, body, checksum in db.execute(_EVENTS):
+        if checksum != of_event(event_id, kind, appended_s, body):
+            yield f"event {seq} ({kind}) is not what was appended"
+
+
+def _changed_work(db: sqlite3.Connection) -> Iterator[str]:
+    codes = set(Code)
+    for item_id, payload, trace, checksum, result, result_checksum, state in db.execute(_WORK):
+        if checksum != of_work(item_id, payload, trace) or state not in codes:
+            yield f"work item {item_id} is not what was added"
+        if result is not None and result_checksum != of_result(result):
+            yield f"the result of work item {item_id} is not what it was completed with"
+
+
+def _disagreements(db: sqlite3.Connection) -> Iterator[str]:
+    """What one table says against another."""
+    (miscounted,), (without_lane,) = db.execute(_MISCOUNTED).fetchone(), db.execute(_WITHOUT_LANE).fetchone()
+    if miscounted or without_lane:
+        yield "the states of work items are not those that were counted"
+    if any(db.execute(_AHEAD).fetchone()):
+        yield "a revision or token is larger than the last that was given"

@@ -14,8 +14,8 @@ from ringrift.engine import arguments as check
 from ringrift.engine.arguments import LAST_CHARACTER
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.ports import Change, ChangePage, Entry, WriteGuard
-from ringrift.engine.sqlite import kv_sql as sql
-from ringrift.engine.sqlite.checksums import EntryRow, check_entry, of_entry
+from ringrift.engine.sqlite import queries as sql
+from ringrift.engine.sqlite.schema import EntryRow, check_entry, of_entry
 from ringrift.engine.sqlite.store import Query, Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import KV, QUEUE
@@ -128,7 +128,7 @@ class SqliteKeyValue:
 
         def query(db: sqlite3.Connection) -> ChangePage:
             revision = _revision(db)  # before the rows: what is written meanwhile comes with the next page
-            rows = db.execute(sql.CHANGES, (after, prefix, prefix + LAST_CHARACTER, limit))
+            rows = db.execute(sql.CHANGED_ENTRIES, (after, prefix, prefix + LAST_CHARACTER, limit))
             found = tuple(self._change(row) for row in rows)
             if len(found) == limit:
                 return ChangePage(found, found[-1].revision, complete=False)
@@ -158,7 +158,7 @@ class SqliteKeyValue:
     # --- reading: what is not as it was stored is an error, never a value ----------------------------------
 
     def _get(self, db: sqlite3.Connection, key: str, now_s: float) -> Entry | None:
-        row = db.execute(sql.GET, (key, now_s)).fetchone()
+        row = db.execute(sql.GET_ENTRY, (key, now_s)).fetchone()
         return None if row is None else _entry(self._store.config.database, row)
 
     def _check_revision(self, tx: Transaction, key: str, revision: int) -> None:
@@ -170,9 +170,9 @@ class SqliteKeyValue:
     def _changes(
         self, db: sqlite3.Connection, prefix: str, after: int
     ) -> tuple[list[Change], float | None, int]:
-        rows = db.execute(sql.CHANGES, (after, prefix, prefix + LAST_CHARACTER, _CHANGES_ROWS))
+        rows = db.execute(sql.CHANGED_ENTRIES, (after, prefix, prefix + LAST_CHARACTER, _CHANGES_ROWS))
         found = [self._change(row) for row in rows]
-        (next_due_s,) = db.execute(sql.NEXT_DUE).fetchone()
+        (next_due_s,) = db.execute(sql.NEXT_DUE_ENTRY).fetchone()
         return found, next_due_s, _revision(db)
 
     def _change(self, row: EntryRow) -> Change:
@@ -195,7 +195,7 @@ def _put(tx: Transaction, key: str, value: bytes | None, ttl_s: float | None) ->
     (revision,) = tx.db.execute(sql.NEXT_REVISION).fetchone()
     expires_s = None if ttl_s is None else tx.now_s + ttl_s
     checksum = of_entry(key, revision, expires_s, value)
-    tx.db.execute(sql.STORE, (key, revision, expires_s, tx.now_s, value, checksum))
+    tx.db.execute(sql.STORE_ENTRY, (key, revision, expires_s, tx.now_s, value, checksum))
     tx.changed.add(KV)
     if changes_holds(key):
         tx.changed.add(QUEUE)  # a hold that ends lets work be claimed
@@ -203,12 +203,12 @@ def _put(tx: Transaction, key: str, value: bytes | None, ttl_s: float | None) ->
 
 
 def _is_due(db: sqlite3.Connection, now_s: float) -> bool:
-    return db.execute(sql.DUE, (now_s, 1)).fetchone() is not None
+    return db.execute(sql.DUE_ENTRIES, (now_s, 1)).fetchone() is not None
 
 
 def expire_some(tx: Transaction) -> int:
     """Delete entries that ran out, up to a bounded count."""
-    due = tx.db.execute(sql.DUE, (tx.now_s, _EXPIRE_ROWS)).fetchall()
+    due = tx.db.execute(sql.DUE_ENTRIES, (tx.now_s, _EXPIRE_ROWS)).fetchall()
     for (key,) in due:
         _put(tx, key, None, None)
     return len(due)

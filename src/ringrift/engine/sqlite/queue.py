@@ -20,12 +20,11 @@ from ringrift.engine.ports import (
     WorkState,
     WriteGuard,
 )
-from ringrift.engine.sqlite import queue_ops as ops
-from ringrift.engine.sqlite import queue_sql as sql
-from ringrift.engine.sqlite.checksums import of_result, of_work
-from ringrift.engine.sqlite.lanes import LaneIndex
-from ringrift.engine.sqlite.queue_batches import ClaimedRows, group, prepare, requirements
-from ringrift.engine.sqlite.queue_sql import STATE_OF, Code
+from ringrift.engine.sqlite import queries as sql
+from ringrift.engine.sqlite import queue_operations as ops
+from ringrift.engine.sqlite.queries import STATE_OF, Code
+from ringrift.engine.sqlite.queue_operations import ClaimedRows, LaneIndex, group, prepare, requirements
+from ringrift.engine.sqlite.schema import of_result, of_work
 from ringrift.engine.sqlite.store import Query, Store
 from ringrift.engine.sqlite.writer import Transaction
 from ringrift.engine.waiting import ENDS, QUEUE
@@ -99,7 +98,7 @@ class SqliteWorkQueue:
 
     async def get(self, item_id: str) -> WorkItem | None:
         check.check_text("item id", item_id)
-        row = await self._read(lambda db: db.execute(sql.GET, (item_id,)).fetchone())
+        row = await self._read(lambda db: db.execute(sql.GET_WORK, (item_id,)).fetchone())
         return None if row is None else _view(row)
 
     async def counts(self) -> dict[str, dict[WorkState, int]]:
@@ -148,7 +147,7 @@ class SqliteWorkQueue:
 
         def query(db: sqlite3.Connection) -> tuple[list[Any], float | None]:
             rows = db.execute(sql.ENDED, (after, limit)).fetchall()
-            return rows, None if rows else db.execute(sql.NEXT_DUE).fetchone()[0]
+            return rows, None if rows else db.execute(sql.NEXT_DUE_WORK).fetchone()[0]
 
         async def look() -> tuple[list[Any] | None, float | None]:
             rows, next_due_s = await self._read(query)

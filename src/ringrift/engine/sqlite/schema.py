@@ -1,18 +1,83 @@
-"""The tables, as an ordered list of migrations.
-
-Each migration runs in one transaction together with its version number, so that a crash leaves either
-the old schema or the new one. A released migration never changes; a new one is added at the end.
-"""
+"""What is in the database: the tables and their migrations, the checksums of rows, the anchor of time."""
 
 from __future__ import annotations
 
 import sqlite3
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
 
-from ringrift.engine.sqlite.checksums import make_available
-from ringrift.errors import SchemaTooNew
+from ringrift import clock
+from ringrift.clock import NOTED_EVERY_S, ClockAnchor, new_anchor
+from ringrift.engine.sqlite.faults import LOST_ADVICE
+from ringrift.errors import Corrupt, SchemaTooNew
+
+if TYPE_CHECKING:
+    from ringrift.engine.sqlite.writer import Turnstile
+    from ringrift.runtime import Runtime
+
+
+# Checksums of what callers stored, so that a value comes back as it went in or not at all.
+#
+# SQLite checks the form of its pages and not their content: a bit that flips inside a value is returned as if
+# it had been written. Whatever a caller stores is therefore stored with a checksum over it and over what it
+# belongs to, made before it is written and compared after it is read.
+
+
+EntryRow = tuple[str, bytes | None, int, float | None, int | None]  # the checksum last
+_NEVER_S = 0.0  # stands for no time of expiry
+
+
+def of_entry(key: str, revision: int, expires_s: float | None, value: bytes | None) -> int:
+    """Of a row of the key-value store; a deleted key has no value."""
+    about = struct.pack(">qd", revision, _NEVER_S if expires_s is None else expires_s)
+    return crc32(b"" if value is None else value, crc32(about, crc32(key.encode())))
+
+
+def check_entry(database: Path, row: EntryRow) -> None:
+    """Raise `Corrupt` with the key unless a row of the key-value store is as it was stored."""
+    key, value, revision, expires_s, checksum = row
+    if checksum != of_entry(key, revision, expires_s, value):
+        raise Corrupt(
+            database,
+            found=f"the value of {key!r} is not what was stored (its checksum does not fit)",
+            advice=LOST_ADVICE,
+        )
+
+
+def of_event(event_id: str, kind: str, appended_s: float, body: bytes) -> int:
+    return crc32(body, crc32(struct.pack(">d", appended_s), crc32(f"{event_id}\0{kind}\0".encode())))
+
+
+def of_work(item_id: str, payload: bytes, trace: bytes) -> int:
+    """Of what was asked for."""
+    return crc32(payload, crc32(trace, crc32(item_id.encode())))
+
+
+def of_result(result: bytes) -> int:
+    """Of an answer; many items may be completed with the same one."""
+    return crc32(result)
+
+
+def make_available(db: sqlite3.Connection) -> None:
+    """Let a migration compute the checksums of the rows that are there."""
+    for name, arguments, function in (
+        ("checksum_of_entry", 4, of_entry),
+        ("checksum_of_event", 4, of_event),
+        ("checksum_of_work", 3, of_work),
+        ("checksum_of_result", 1, of_result),
+    ):
+        db.create_function(name, arguments, function, deterministic=True)
+
+
+# The tables, as an ordered list of migrations.
+#
+# Each migration runs in one transaction together with its version number, so that a crash leaves either
+# the old schema or the new one. A released migration never changes; a new one is added at the end.
+
 
 WITHOUT_CHECKSUMS = 3  # the last version that has none
 APPLICATION_ID = 0x52524654  # "RRFT" in the file header says whose database this is
@@ -227,3 +292,63 @@ def schema_too_new(path: Path, found: int, newest: int) -> SchemaTooNew:
         found=f"it has schema version {found}, this program knows versions up to {newest}",
         advice="Nothing was changed. Update this installation, or use another data folder",
     )
+
+
+# The anchor of the engine's time, as one row of the database.
+
+
+_READ = "SELECT boot, boot_s, time_s, last_s FROM clock WHERE id = 1"
+_STORE = "INSERT OR REPLACE INTO clock(id, boot, boot_s, time_s, last_s) VALUES (1, ?, ?, ?, ?)"
+_NOTE = "UPDATE clock SET last_s = max(last_s, ?) WHERE id = 1"
+
+
+def settle_anchor(
+    db: sqlite3.Connection, turnstile: Turnstile, runtime: Runtime, *, wait_s: float
+) -> ClockAnchor:
+    """Return the anchor of this database; the first to come after a start of the machine stores a new one."""
+    anchor, _ = _read(db, boot=runtime.boot_id, boot_s=runtime.boot_s())
+    if anchor is not None:
+        return anchor
+    with turnstile.passed_within(wait_s):
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            anchor, last_s = _read(db, boot=runtime.boot_id, boot_s=runtime.boot_s())
+            if anchor is None:
+                anchor = new_anchor(
+                    boot=runtime.boot_id, boot_s=runtime.boot_s(), now_s=runtime.now_s(), last_s=last_s
+                )
+                db.execute(_STORE, (anchor.boot, anchor.boot_s, anchor.time_s, anchor.time_s))
+            db.execute("COMMIT")
+            return anchor
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+
+
+def time_of(db: sqlite3.Connection) -> float:
+    """What time it is for this database, for one who only reads."""
+    boot, boot_s, wall_s = clock.boot_id(), clock.boot_s(), clock.wall_s()
+    anchor, last_s = _read(db, boot=boot, boot_s=boot_s)
+    return (anchor or new_anchor(boot=boot, boot_s=boot_s, now_s=wall_s, last_s=last_s)).at(boot_s)
+
+
+def _read(db: sqlite3.Connection, *, boot: str, boot_s: float) -> tuple[ClockAnchor | None, float | None]:
+    """The anchor if it still holds, and the last time that was stored."""
+    row = db.execute(_READ).fetchone()
+    if row is None:
+        return None, None
+    anchor, last_s = ClockAnchor(*row[:3]), float(row[3])
+    return (anchor if anchor.holds(boot=boot, boot_s=boot_s, last_s=last_s) else None), last_s
+
+
+class TimeNote:
+    """Stores now and then how late it is, so that a machine that is started again goes on from there."""
+
+    def __init__(self) -> None:
+        self._noted_s = 0.0
+
+    def write(self, db: sqlite3.Connection, now_s: float) -> None:
+        """To be called in a transaction that has changed something anyway."""
+        if now_s - self._noted_s >= NOTED_EVERY_S:
+            db.execute(_NOTE, (now_s,))
+            self._noted_s = now_s

@@ -12,27 +12,105 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from ringrift.engine.engine_clock import EngineClock
+from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.containment import contained
-from ringrift.engine.sqlite.faults import from_sqlite
-from ringrift.engine.sqlite.schema import schema_too_new, schema_version
-from ringrift.engine.sqlite.time_anchor import TimeNote
-from ringrift.engine.sqlite.turnstile import Turnstile
-from ringrift.engine.waiting import ENDS, EVENTS, KV, QUEUE
-from ringrift.errors import RingRiftError, Unavailable, storable_text
-from ringrift.file_identity import HeldPath
-from ringrift.full_disk import full_disk
-from ringrift.log_lines import log_full_disk
+from ringrift.engine.sqlite.faults import from_sqlite, told_in_our_words
+from ringrift.engine.sqlite.schema import TimeNote, schema_too_new, schema_version
+from ringrift.engine.waiting import ENDS, EVENTS, KV, QUEUE, EngineClock
+from ringrift.errors import ConfigError, RingRiftError, Unavailable, storable_text
+from ringrift.files import HeldPath, full_disk
+from ringrift.process_identity import who_locks
+from ringrift.runtime import log_full_disk
+
+# Whatever an operation raises is one of our errors when it leaves the thread that runs operations.
+
 
 log = structlog.get_logger()
+
+
+@contextmanager
+def contained(path: Path, *, passing: type[Exception] = RingRiftError) -> Iterator[None]:
+    """Raise anything at all as one of our errors, so that no operation can harm the thread that runs it.
+
+    What is neither the disk's nor SQLite's fault is a value that slipped through the checks, or a defect: a
+    retry cannot help.
+    """
+    try:
+        with told_in_our_words(path):
+            yield
+    except (RingRiftError, passing):
+        raise
+    except BaseException as error:
+        what = f"{type(error).__name__}: {storable_text(error, chars_max=500)}"
+        # The stack goes with the error to whoever asked; to write it out here would hold up the others.
+        log.error("engine.operation.failed", path=str(path), error=what)
+        raise ConfigError(f"{path}: the engine cannot do this: {what}") from error
+
+
+# Whose turn it is to write, across processes, in fair order and without polling.
+#
+# Two file locks: who wants to write takes the turn, then the pen, and gives the turn on. Who has just
+# written must take the turn again, which by then belongs to the next in line; so nobody writes twice while
+# another waits. The kernel frees both when a process dies. The wait itself has no end here: the callers of
+# the writer have a deadline of their own, and leave with `Unavailable` when a stopped process holds the pen.
+
+
+_RETRY_S = 0.02
+
+
+class Turnstile:
+    """One per process; used by its writer thread alone."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._turn = LockFile(database.with_name(database.name + ".turn"))
+        self._pen = LockFile(database.with_name(database.name + ".pen"))
+
+    @contextmanager
+    def passed(self) -> Iterator[None]:
+        """Wait for the turn, and hold the pen."""
+        self._turn.lock()
+        try:
+            self._pen.lock()
+        finally:
+            self._turn.unlock()
+        try:
+            yield
+        finally:
+            self._pen.unlock()
+
+    @contextmanager
+    def passed_within(self, wait_s: float) -> Iterator[None]:
+        """As `passed`, with an end to the waiting: `Unavailable`. For the rare moments outside the writer."""
+        pause, tries = threading.Event(), max(1, int(wait_s / _RETRY_S))
+        for _ in range(tries):
+            if self._pen.try_lock():
+                break
+            pause.wait(_RETRY_S)
+        else:
+            raise Unavailable(f"{self.holder()} has held {self._database} for {wait_s:g} s")
+        try:
+            yield
+        finally:
+            self._pen.unlock()
+
+    def holder(self) -> str:
+        """Who keeps the others waiting, in words."""
+        return who_locks(self._pen.path, self._turn.path)
+
+    def close(self) -> None:
+        self._turn.close()
+        self._pen.close()
+
+
 T = TypeVar("T")
 
 

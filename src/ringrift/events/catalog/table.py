@@ -1,15 +1,186 @@
-"""Reads the tables that lie beside this module. A row that does not fit is a `ConfigError` at import."""
+"""The one list of events: names, wire values, aliases, payloads, severity, who sends and who hears.
+
+The enum, the typed payloads, the emitters, normalization, the documentation page and the wiring audit
+derive from it. To change an event, change the tables beside this file and run
+`python scripts/generate_catalog.py`.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
+from typing import Any, TypeAlias
 
 from ringrift.capabilities import CAPABILITIES
 from ringrift.errors import ConfigError
-from ringrift.events.catalog.spec import AliasSpec, EventSpec, FieldSpec
+
+__all__ = ["ALIASES", "CATALOG", "COMPONENTS", "SEVERITIES", "AliasSpec", "EventSpec", "FieldSpec"]
+
+
+# What the catalog says about one event, compiled so that a publish can afford to ask.
+#
+# Payload rules are turned into sets of exact types once, when the catalog is read: a well-formed payload is
+# accepted without building anything, and only a wrong one pays for its message.
+
+
+ANY_TYPE = "any"
+
+# An int is a fine float; a bool is neither a number nor a text.
+_EXACT_TYPES: Mapping[str, frozenset[type]] = {
+    "str": frozenset({str}),
+    "int": frozenset({int}),
+    "float": frozenset({float, int}),
+    "bool": frozenset({bool}),
+    "list": frozenset({list, tuple}),
+    "dict": frozenset({dict}),
+}
+_BASE_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "list": (list, tuple),
+    "dict": (Mapping,),
+}
+
+Payload: TypeAlias = "dict[str, Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One field of a payload. `type` is written as in Python (`list[str]`), or `any`."""
+
+    name: str
+    type: str
+    required: bool
+
+    @property
+    def container(self) -> str:
+        """The type without its parameters."""
+        return self.type.partition("[")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class EventSpec:
+    """One event: its names, its payload, and who is meant to send and to hear it.
+
+    A `retried` event is one that the loop cannot do without: its emitter tries again when the log is away.
+    """
+
+    name: str
+    value: str
+    category: str
+    severity: str
+    crosses: bool
+    high_impact: bool
+    retried: bool
+    fields: tuple[FieldSpec, ...]
+    emitted_by: tuple[str, ...]
+    emitted_when: str
+    consumed_by: tuple[str, ...]
+    note: str
+    field_aliases: Mapping[str, str]
+
+    _watched: frozenset[str] = field(init=False, repr=False, compare=False)
+    _required: frozenset[str] = field(init=False, repr=False, compare=False)
+    _exact: Mapping[str, frozenset[type]] = field(init=False, repr=False, compare=False)
+    _builds_config_key: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        exact = {
+            item.name: _EXACT_TYPES[item.container] | (frozenset() if item.required else {NoneType})
+            for item in self.fields
+            if item.type != ANY_TYPE
+        }
+        builds = any(item.name == "config_key" for item in self.fields)
+        watched = frozenset(self.field_aliases) | ({"board_type"} if builds else frozenset())
+        object.__setattr__(self, "_exact", exact)
+        object.__setattr__(self, "_required", frozenset(f.name for f in self.fields if f.required))
+        object.__setattr__(self, "_builds_config_key", builds)
+        object.__setattr__(self, "_watched", watched)
+
+    def canonical_payload(self, payload: Payload) -> Payload:
+        """Return *payload* with the canonical field names added; the same object if none is missing."""
+        if self._watched.isdisjoint(payload):
+            return payload
+        added = {
+            name: payload[alias]
+            for alias, name in self.field_aliases.items()
+            if payload.get(alias) is not None and payload.get(name) is None
+        }
+        if self._builds_config_key and payload.get("config_key") is None and "config_key" not in added:
+            board, players = payload.get("board_type"), payload.get("num_players")
+            if board and players:
+                added["config_key"] = f"{board}_{players}p"
+        return {**payload, **added} if added else payload
+
+    def problems(self, payload: Payload) -> Sequence[str]:
+        """Say what is wrong with a canonical *payload*; empty when nothing is."""
+        exact = self._exact
+        for name, value in payload.items():
+            allowed = exact.get(name)
+            if allowed is not None and type(value) not in allowed:
+                return self._explain(payload)
+        if self._required <= payload.keys():
+            return ()
+        return self._explain(payload)
+
+    def _explain(self, payload: Payload) -> Sequence[str]:
+        required = (item.name for item in self.fields if item.required)
+        return (*self.missing(payload, required), *self.wrong_types(payload))
+
+    def missing(self, payload: Payload, names: Iterable[str]) -> tuple[str, ...]:
+        """Say which of the fields *names* are absent, or None where a value is needed."""
+        wanted = frozenset(names)
+        return tuple(
+            f"{item.name} is {'None' if item.name in payload else 'missing'} ({item.type} expected)"
+            for item in self.fields
+            if item.name in wanted and not _is_given(item, payload)
+        )
+
+    def wrong_types(self, payload: Payload) -> tuple[str, ...]:
+        """Say which of the fields that are given have another type than the catalog's."""
+        return tuple(
+            f"{item.name} is {value!r:.60} of type {type(value).__name__} ({item.type} expected)"
+            for item in self.fields
+            if (value := payload.get(item.name)) is not None and not _accepts(item, value)
+        )
+
+
+def _is_given(item: FieldSpec, payload: Payload) -> bool:
+    return payload.get(item.name) is not None or (item.type == ANY_TYPE and item.name in payload)
+
+
+def _accepts(item: FieldSpec, value: object) -> bool:
+    if item.type == ANY_TYPE:
+        return True
+    if isinstance(value, bool):
+        return item.type == "bool"
+    return isinstance(value, _BASE_TYPES[item.container])
+
+
+@dataclass(frozen=True, slots=True)
+class AliasSpec:
+    """Another name for an event. One that also says more than the name does carries that along."""
+
+    alias: str
+    canonical: str
+    kind: str
+    sets: tuple[tuple[str, str], ...]
+    when_failed: str
+    note: str
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the payload decides, or changes, when the alias is replaced."""
+        return bool(self.sets or self.when_failed)
+
+
+# Reading the tables that lie beside this file. A row that does not fit is a `ConfigError` at import.
+
 
 SEVERITIES = ("debug", "info", "warning", "error", "critical")
 _EVERYWHERE = "*"
@@ -86,3 +257,8 @@ def load_aliases(catalog: Mapping[str, EventSpec]) -> Mapping[str, AliasSpec]:
             raise ConfigError(f"the alias {alias} is a name of its own, is listed twice, or leads nowhere")
         aliases[alias] = spec
     return MappingProxyType(aliases)
+
+
+CATALOG: Mapping[str, EventSpec] = load_catalog()
+ALIASES: Mapping[str, AliasSpec] = load_aliases(CATALOG)
+COMPONENTS: Mapping[str, str] = load_components()

@@ -24,7 +24,7 @@ from ringrift.games.contract import (
     find_action,
     results_from_rankings,
 )
-from ringrift.games.keys import parse_config_key
+from ringrift.games.registry import parse_config_key
 
 MIRROR = 1
 SYMBOLS = ".xo"

@@ -7,10 +7,10 @@ asks about a position has usually just asked about the one before.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,16 +29,90 @@ from ringrift.games.contract import (
     find_action,
     results_from_rankings,
 )
-from ringrift.games.keys import PLAYERS_MAX, PLAYERS_MIN
-from ringrift.games.open_spiel.history import (
-    ACTION_COUNT_MAX,
-    LENGTH,
-    append_action,
-    read_history,
-    words_for,
-    write_history,
+from ringrift.games.registry import PLAYERS_MAX, PLAYERS_MIN
+
+# States as rows: the actions so far, four to a word, after a word that says how many there are.
+
+
+LENGTH, ACTIONS = 0, 1
+PER_WORD, ACTION_BITS = 4, 16
+ACTION_COUNT_MAX = 1 << ACTION_BITS
+
+
+def words_for(length_max: int) -> int:
+    """Words of a row that holds up to *length_max* actions."""
+    return ACTIONS + -(-length_max // PER_WORD)
+
+
+def read_history(row: State) -> list[int]:
+    length = int(row[LENGTH])
+    return [int(action) for action in row[ACTIONS:].view(np.uint16)[:length]]
+
+
+def append_action(row: State, action: int) -> None:
+    row[ACTIONS:].view(np.uint16)[int(row[LENGTH])] = action
+    row[LENGTH] += 1
+
+
+def write_history(actions: list[int], words: int) -> State:
+    row = np.zeros(words, dtype=np.int64)
+    row[ACTIONS:].view(np.uint16)[: len(actions)] = actions
+    row[LENGTH] = len(actions)
+    return row
+
+
+# What the contract asks beyond OpenSpiel's: where actions lie on the grid, and how the board turns.
+#
+# OpenSpiel numbers the actions of its board games cell by cell, row by row, with any pass after them, and
+# lays observations out as planes, rows, columns. Games for which that does not add up have actions without
+# a place.
+
+
+Grid: TypeAlias = npt.NDArray[np.int64]  # the cell that comes to lie on each cell, flattened
+
+PLACELESS_MAX = 2
+# Turns that keep rules and start; othello's first four stones leave only those that keep the diagonals.
+_TURNS: tuple[Callable[[Grid], Grid], ...] = (
+    lambda grid: grid,
+    lambda grid: grid[::-1, ::-1],
+    lambda grid: grid.T,
+    lambda grid: grid[::-1, ::-1].T,
+    lambda grid: grid[::-1],
+    lambda grid: grid[:, ::-1],
+    lambda grid: np.rot90(grid),
+    lambda grid: np.rot90(grid, 3),
 )
-from ringrift.games.open_spiel.shape import action_layout, known_turns, observation_grid
+_KNOWN_TURNS = {"go": 8, "othello": 4, "tic_tac_toe": 8}
+
+
+def observation_grid(shape: list[int]) -> tuple[int, int, int]:
+    """Planes, rows, columns of a tensor of *shape*; a vector becomes planes of one cell."""
+    if len(shape) == 3:
+        return shape[0], shape[1], shape[2]
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    return int(np.prod(shape)), 1, 1
+
+
+def action_layout(actions: int, rows: int, columns: int) -> ActionLayout:
+    """Cell by cell with the same number of planes on each, then up to two actions without a place."""
+    cells = rows * columns
+    planes, rest = divmod(actions, cells)
+    if planes == 0 or rest > PLACELESS_MAX or cells == 1:
+        planes, rest = 0, actions
+    cell, plane = np.divmod(np.arange(actions - rest), max(planes, 1))
+    slots = np.concatenate([plane * cells + cell, planes * cells + np.arange(rest)])
+    return ActionLayout(
+        planes=planes, rows=rows, columns=columns, placeless=rest, slots=slots.astype(np.int32)
+    )
+
+
+def known_turns(name: str, rows: int, columns: int) -> list[Grid]:
+    """The turns of a game whose actions are the cells of a square board and a pass; at least the first."""
+    grid = np.arange(rows * columns).reshape(rows, columns)
+    count = _KNOWN_TURNS.get(name, 1) if rows == columns else 1
+    return [np.ascontiguousarray(turn(grid)).ravel() for turn in _TURNS[:count]]
+
 
 try:
     import pyspiel

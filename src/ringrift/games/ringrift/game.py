@@ -23,14 +23,18 @@ from ringrift.games.contract import (
     find_action,
     results_from_rankings,
 )
-from ringrift.games.keys import parse_config_key
-from ringrift.games.ringrift.action_names import action_moves
+from ringrift.games.registry import parse_config_key
 from ringrift.games.ringrift.boards import Board, board_for
 from ringrift.games.ringrift.core import geometry, kernels
 from ringrift.games.ringrift.core import layout as at
 from ringrift.games.ringrift.core.observe import plane_count
-from ringrift.games.ringrift.drawing import draw_state
-from ringrift.games.ringrift.rows import possible_rows, state_from_json, state_to_json
+from ringrift.games.ringrift.rows import (
+    action_moves,
+    draw_state,
+    possible_rows,
+    state_from_json,
+    state_to_json,
+)
 
 # More than any game can take: every decision but the few of a turn without change adds to a bounded sum.
 DECISIONS_MAX = 1_000_000

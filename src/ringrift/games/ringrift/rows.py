@@ -1,8 +1,10 @@
-"""State rows as people and records see them: positions, moves, JSON, both ways."""
+"""State rows as people and records see them: positions, moves, JSON, both ways; names of actions;
+drawings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +14,7 @@ from ringrift.errors import ConfigError
 from ringrift.games.contract import State, States
 from ringrift.games.ringrift.boards import Board
 from ringrift.games.ringrift.core import layout as at
-from ringrift.games.ringrift.reference.position import BoardPosition, Stack, cap
+from ringrift.games.ringrift.reference.position import BoardPosition, Move, Stack, cap
 
 Named = TypeVar("Named")
 _COUNTER_MAX = 10**6  # of rings, cells or decisions; no game comes near
@@ -254,3 +256,151 @@ def _number_of(name: Named, names: Sequence[Named], what: str) -> int:
     if name not in names:
         raise ConfigError(f"no {what} {name!r}")
     return names.index(name)
+
+
+# Actions as moves that people can read, in the words of recorded games.
+
+
+_SKIPS = {at.PLACEMENT: "SP", at.MOVEMENT: "SR", at.CAPTURE: "SC", at.TERRITORY: "ST"}
+
+
+def action_moves(board: Board, state: State, actions: Iterable[int]) -> list[Move]:
+    """The moves that legal *actions* of *state* stand for."""
+    reader = _ActionReader(board, state)
+    return [reader.move(int(action)) for action in actions]
+
+
+class _ActionReader:
+    """Reads actions of one state; the planes are those of `core.layout`."""
+
+    def __init__(self, board: Board, state: State) -> None:
+        self._board = board
+        self._position: BoardPosition = read_position(board, state)
+        self._player, self._phase = int(state[at.CUR]), int(state[at.PHASE])
+        self._lines = at.PLACE_PLANES + len(board.directions) * board.farthest
+        self._regions = self._lines + 2 * board.axes
+        self._eliminate = self._regions + at.REGION_PLANES
+
+    def move(self, action: int) -> Move:
+        plane, cell = divmod(action, self._board.cells)
+        if plane > self._eliminate:
+            return Move(_SKIPS[self._phase])
+        if plane == self._eliminate:
+            return Move("F" if self._phase == at.FORCED else "E", (cell,))
+        if plane >= self._regions:
+            return self._region(cell, plane - self._regions)
+        if plane >= self._lines:
+            return self._line(cell, *divmod(plane - self._lines, 2))
+        if plane >= at.PLACE_PLANES:
+            return self._act(cell, *divmod(plane - at.PLACE_PLANES, self._board.farthest))
+        return Move("P", (cell,), str(plane + 1))
+
+    def _act(self, cell: int, direction: int, steps: int) -> Move:
+        ray, stacks = self._board.rays[cell][direction], self._position.stacks
+        end = ray[steps]
+        if cell not in stacks:
+            return Move("R", (cell, end), self._recovery_mode(cell, end))
+        target = next((other for other in ray[:steps] if other in stacks), None)
+        return Move("M", (cell, end)) if target is None else Move("C", (cell, target, end))
+
+    def _recovery_mode(self, start: int, end: int) -> str:
+        if end in self._position.stacks:
+            return "stack_strike"
+        owner = self._position.markers.pop(start)
+        runs = [self._position.run_through(end, axis, owner) for axis in range(self._board.axes)]
+        self._position.markers[start] = owner
+        return "line" if any(len(run) >= self._board.line_length for run in runs) else "fallback"
+
+    def _line(self, cell: int, axis: int, part: int) -> Move:
+        if part:
+            rest = self._board.rays[cell][axis][: self._board.line_length - 1]
+            return Move("L", (cell, *rest), "min")
+        return Move("L", self._position.run_through(cell, axis, self._player), "full")
+
+    def _region(self, cell: int, relative: int) -> Move:
+        border = (self._player + relative - 2) % self._board.players + 1 if relative else None
+        region = next(region for region in self._position.components(border) if cell in region)
+        return Move("T", tuple(sorted(region)))
+
+
+# A position drawn with characters.
+#
+# `.` empty, `o2` marker and `#2` collapsed cell of player 2, `2:5` a stack of height 5 that player 2
+# controls, on small boards `2:5/3` if only the 3 top rings are of its colour. Stacks of several colours are
+# listed ring by ring below the board.
+
+
+WIDE_FROM = 12  # side of a board that leaves no room for caps
+LEGEND = ". empty   oP marker   #P collapsed   P:H stack of height H   P:H/C with a cap of C   (P = player)"
+
+
+def draw_state(board: Board, state: State) -> str:
+    """Counters, board and legend, ready to print."""
+    position = read_position(board, state)
+    caps = board.grid_side < WIDE_FROM
+    marks = [_mark(position, cell, caps=caps) for cell in range(board.cells)]
+    width = max(4, *(len(mark) + 1 for mark in marks))
+    width += width % 2  # half a cell of indentation per row of hexes
+    lines = _square(board, marks, width) if not board.shape.hexagonal else _hexagon(board, marks, width)
+    return "\n".join(
+        [_heading(board, state), "", *lines, "", *_seats(board, state), *_mixed(board, position), LEGEND]
+    )
+
+
+def _mark(position: BoardPosition, cell: int, *, caps: bool) -> str:
+    if cell in position.stacks:
+        stack = position.stacks[cell]
+        mixed = f"/{cap(stack)}" if caps and cap(stack) < len(stack) else ""
+        return f"{stack[-1]}:{len(stack)}{mixed}"
+    if cell in position.markers:
+        return f"o{position.markers[cell]}"
+    if cell in position.collapsed:
+        return f"#{position.collapsed[cell]}"
+    return "."
+
+
+def _square(board: Board, marks: list[str], width: int) -> list[str]:
+    side = board.grid_side
+    header = " " * 5 + "".join(f"{x}".ljust(width) for x in range(side)).rstrip() + "   x"
+    rows = [
+        f"{y:>3}  " + "".join(mark.ljust(width) for mark in marks[y * side : (y + 1) * side]).rstrip()
+        for y in range(side)
+    ]
+    return [header, *rows, "  y"]
+
+
+def _hexagon(board: Board, marks: list[str], width: int) -> list[str]:
+    """Rows of equal y; x grows to the right, and the row's label names its first and last x."""
+    lines = []
+    for y in range(-board.shape.extent, board.shape.extent + 1):
+        row = [(x, marks[cell]) for cell, (x, cell_y) in enumerate(board.points) if cell_y == y]
+        body = " " * (abs(y) * width // 2) + "".join(mark.ljust(width) for _, mark in row).rstrip()
+        lines.append(f"y {y:>3}  x {row[0][0]:>3} to {row[-1][0]:>3}   {body}")
+    return lines
+
+
+def _heading(board: Board, state: State) -> str:
+    if state[at.WINNER]:
+        reason = at.REASON_NAMES[state[at.REASON]] or "unknown reason"
+        return f"{board.key}: player {state[at.WINNER]} won ({reason.replace('_', ' ')})"
+    phase = at.PHASE_NAMES[state[at.PHASE]].replace("_", " ")
+    debt = at.DEBT_NAMES[state[at.DEBT]]
+    owed = f", owes: {debt.replace('_', ' ')}" if debt else ""
+    return (
+        f"{board.key}: player {state[at.CUR]} to decide, {phase}{owed} (decision {state[at.DECISIONS] + 1})"
+    )
+
+
+def _mixed(board: Board, position: BoardPosition) -> list[str]:
+    stacks = [(cell, stack) for cell, stack in sorted(position.stacks.items()) if cap(stack) < len(stack)]
+    listed = "; ".join(f"{board.names[cell]} {''.join(map(str, stack))}" for cell, stack in stacks)
+    return [f"mixed stacks, bottom ring first: {listed}"] if stacks else []
+
+
+def _seats(board: Board, state: State) -> list[str]:
+    return [
+        f"player {seat}: hand {state[at.HAND + seat]}, eliminated {state[at.ELIM + seat]} of "
+        f"{board.elimination_target}, territory {state[at.TERR + seat]} of {board.territory_target}, "
+        f"markers {state[at.MARKS + seat]}, stacks {state[at.CONTROLLED + seat]}"
+        for seat in range(1, board.players + 1)
+    ]

@@ -1,1 +1,1 @@
-"""Game shards: sealed SQLite files of whole games."""
+"""Game shards: sealed SQLite files of whole games; written, read, checked, merged."""

@@ -1,4 +1,4 @@
-"""A played game as it goes into a shard and comes out of one.
+"""A played game as it goes into a shard and comes out of one, and as the rows of its tables.
 
 The actions are the truth: everything else that the rules can tell (whose turn, which phase, the result) is
 stored for readers and checked against a replay before anybody learns from it.
@@ -6,15 +6,21 @@ stored for readers and checked against a replay before anybody learns from it.
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ringrift.decoding import decode_as
 from ringrift.games.contract import ActionArray, Game
+from ringrift.jobs.shards.schema import PLAYERS_MAX, SCHEMA_VERSION
+from ringrift.search.contract import SURPRISE_MAX
 
 Floats = npt.NDArray[np.float32]
 RESIGNATION = "resignation"  # the one end of a game that the rules do not see
@@ -173,3 +179,238 @@ def termination_of(game: Game, final: npt.NDArray[np.int64]) -> str:
     if reasons_of is None:
         return "finished"
     return str(reasons_of(final[None, :])[0])
+
+
+# Games as rows of a shard, and back.
+
+
+Row = tuple[Any, ...]
+
+MOVE_COLUMNS = 9  # that are read of each move
+VALUE_MAX = 1.001
+SURPRISE = "surprise"  # in the metadata of a game: 32-bit floats, little end first, in base64
+_ENTRY_BYTES = 8  # of an action and its probability
+
+
+@dataclass(frozen=True, slots=True)
+class GameRows:
+    """The rows of one game, as they lie in the tables."""
+
+    game: Row
+    players: Sequence[Row]
+    moves: Sequence[Row]
+    size: int  # bytes, about
+
+
+class Undecodable(ValueError):
+    """The rows of a game do not make a game; the message says what is wrong."""
+
+
+def game_row(played: PlayedGame, moves: MoveColumns) -> Row:
+    return (
+        played.game_id,
+        played.config_key,
+        len(played.seats),
+        played.seed,
+        played.run_id,
+        played.run_index,
+        played.started_s,
+        played.completed_s,
+        round(1000 * (played.completed_s - played.started_s)),
+        "completed",
+        played.winner,
+        played.termination,
+        len(played.actions),
+        int(moves.turns[-1]),
+        played.rows,
+        played.source,
+        played.engine_mode,
+        played.generator_sha256,
+        played.search_budget,
+        SCHEMA_VERSION,
+        played.fingerprint(),
+        msgspec.json.encode({**played.metadata, **_surprise_text(played.surprise)}).decode(),
+    )
+
+
+def player_rows(played: PlayedGame) -> list[Row]:
+    return [
+        (
+            played.game_id,
+            number,
+            "human" if seat.ai_type == "human" else "ai",
+            seat.ai_type,
+            seat.name,
+            seat.model_sha256,
+            seat.simulations,
+            seat.result,
+            seat.ranking,
+        )
+        for number, seat in enumerate(played.seats, start=1)
+    ]
+
+
+def move_rows(played: PlayedGame, moves: MoveColumns) -> Iterable[Row]:
+    for number, action in enumerate(played.actions):
+        values = played.root_values[number]
+        yield (
+            played.game_id,
+            number,
+            int(moves.turns[number]),
+            int(moves.players[number]),
+            moves.phases[number],
+            moves.types[number],
+            int(action),
+            moves.texts[number],
+            encode_policy(*played.policies.of(number)),
+            None if np.isnan(values).any() else values.astype("<f4").tobytes(),
+        )
+
+
+def encode_policy(actions: ActionArray, probabilities: Floats) -> bytes | None:
+    """All actions as 32-bit integers, then all probabilities as 32-bit floats, little end first."""
+    if not len(actions):
+        return None
+    return actions.astype("<i4").tobytes() + probabilities.astype("<f4").tobytes()
+
+
+def stored_games(rows: Sequence[GameRows]) -> list[StoredGame]:
+    """Put the rows of some games of as many players together; raises `Undecodable` if one is no game.
+
+    All moves are decoded at once: of short games there are many, and each by itself would take far longer.
+    """
+    try:
+        return _stored_games(rows)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.DecodeError) as fault:
+        raise Undecodable(str(fault)) from fault
+
+
+def _stored_games(rows: Sequence[GameRows]) -> list[StoredGame]:
+    players = rows[0].game[2]
+    for each in rows:
+        if each.game[2] != players or not 1 <= players <= PLAYERS_MAX:
+            raise Undecodable(f"a game of {each.game[2]} players")
+        _check_words(each.game, each.players)
+        if [row[0] for row in each.players] != list(range(1, players + 1)):
+            raise Undecodable(f"{len(each.players)} players are recorded for a game of {players}")
+    ends = list(accumulate(len(each.moves) for each in rows))
+    starts = [0, *ends[:-1]]
+    numbers, turns, movers, phases, types, actions, texts, blobs, values = _columns(
+        [move for each in rows for move in each.moves]
+    )
+    firsts = np.repeat(starts, [len(each.moves) for each in rows])
+    if not np.array_equal(np.array(numbers, dtype=np.int64), np.arange(ends[-1]) - firsts):
+        raise Undecodable("move numbers have gaps")
+    columns = MoveColumns(
+        players=np.array(movers, dtype=np.int64),
+        turns=np.array(turns, dtype=np.int64),
+        phases=phases,
+        types=types,
+        texts=texts,
+    )
+    made = np.array(actions, dtype=np.int32)
+    policies, root_values = decode_policies(blobs), _root_values(values, players=players)
+    games = []
+    for each, start, end in zip(rows, starts, ends, strict=True):
+        span = slice(start, end)
+        played = _played(each, made[span], policies.between(start, end), root_values[span])
+        game = each.game
+        games.append(
+            StoredGame(played, columns.part(span), total_moves=game[10], winner=game[8], fingerprint=game[15])
+        )
+    return games
+
+
+def _played(rows: GameRows, actions: ActionArray, policies: SoftPolicies, root_values: Floats) -> PlayedGame:
+    game = rows.game
+    metadata = decode_as(game[16], dict[str, Any])
+    surprise = _surprise_in(metadata.pop(SURPRISE, None), moves=len(actions))
+    return PlayedGame(
+        game_id=game[0],
+        config_key=game[1],
+        seed=game[3],
+        run_id=game[4],
+        run_index=game[5],
+        started_s=game[6],
+        completed_s=game[7],
+        termination=game[9],
+        source=game[11],
+        engine_mode=game[12],
+        generator_sha256=game[13],
+        search_budget=game[14],
+        metadata=metadata,
+        seats=tuple(
+            SeatRecord(
+                ai_type=row[1],
+                name=row[2],
+                model_sha256=row[3],
+                simulations=row[4],
+                result=float(row[5]),
+                ranking=int(row[6]),
+            )
+            for row in rows.players
+        ),
+        actions=actions,
+        policies=policies,
+        root_values=root_values,
+        surprise=surprise,
+    )
+
+
+def _surprise_text(surprise: Floats | None) -> dict[str, str]:
+    """In the metadata, where older readers leave it alone."""
+    if surprise is None:
+        return {}
+    return {SURPRISE: base64.b64encode(surprise.astype("<f4").tobytes()).decode()}
+
+
+def _surprise_in(text: object, *, moves: int) -> Floats | None:
+    """One number a move, from 0 to the most there is, or NaN; raises `Undecodable` for anything else."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise Undecodable("its surprise is no text")
+    content = base64.b64decode(text, validate=True)
+    if len(content) != 4 * moves:
+        raise Undecodable(f"its surprise has {len(content)} bytes for {moves} moves")
+    surprise = np.frombuffer(content, "<f4").astype(np.float32)
+    if not (np.isnan(surprise) | ((surprise >= 0) & (surprise <= SURPRISE_MAX))).all():
+        raise Undecodable(f"its surprise is not from 0 to {SURPRISE_MAX:g}")
+    return surprise
+
+
+def decode_policies(blobs: Sequence[bytes | None]) -> SoftPolicies:
+    """The policies of some moves; each is all actions as 32-bit integers, then all probabilities."""
+    sizes = np.array([0 if blob is None else len(blob) or -1 for blob in blobs], dtype=np.int64)
+    if (odd := np.flatnonzero((sizes < 0) | (sizes % _ENTRY_BYTES != 0))).size:
+        raise Undecodable(f"a policy of {max(0, sizes[odd[0]])} bytes")
+    counts = sizes // _ENTRY_BYTES
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    words = np.frombuffer(b"".join(blob for blob in blobs if blob is not None), "<i4")
+    # Behind the actions and probabilities of all moves before come the move's own actions.
+    places = np.arange(offsets[-1]) + np.repeat(offsets[:-1], counts)
+    return SoftPolicies(offsets, words[places], words.view("<f4")[places + np.repeat(counts, counts)])
+
+
+def _columns(moves: Sequence[Row]) -> Sequence[tuple[Any, ...]]:
+    return list(zip(*moves, strict=True)) or [()] * MOVE_COLUMNS
+
+
+def _root_values(blobs: Sequence[bytes | None], *, players: int) -> Floats:
+    values = np.full((len(blobs), players), np.nan, dtype=np.float32)
+    there = np.array([blob is not None for blob in blobs], dtype=bool)
+    sizes = {len(blob) for blob in blobs if blob is not None}
+    if odd := sizes - {4 * players}:
+        raise Undecodable(f"values of {min(odd)} bytes for {players} players")
+    joined = b"".join(blob for blob in blobs if blob is not None)
+    values[there] = np.frombuffer(joined, "<f4").reshape(-1, players)
+    if (outside := np.flatnonzero(there & ~(np.abs(values) <= VALUE_MAX).all(axis=1))).size:
+        raise Undecodable(f"the values of move {outside[0]} are not from -1 to 1")
+    return values
+
+
+def _check_words(game: Row, players: Sequence[Row]) -> None:
+    """Names end up in reports, in logs and on terminals."""
+    for words in (game[:2], game[4:5], game[9:10], game[11:14], *(row[1:4] for row in players)):
+        if odd := [word for word in words if word is not None and not word.isprintable()]:
+            raise Undecodable(f"a name with characters that cannot be printed: {odd[0][:40]!r}")

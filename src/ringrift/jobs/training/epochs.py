@@ -1,4 +1,5 @@
-"""Training over a fixed set of rows: order, hold-out, early stop, and a state that a checkpoint holds whole.
+"""Training over a fixed set of rows: order, hold-out, early stop, and a state that a checkpoint holds
+whole.
 
 What a step sees follows from the seed and the number of the step, so a run that goes on from a checkpoint
 makes the same steps as one that was never interrupted.
@@ -6,23 +7,85 @@ makes the same steps as one that was never interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.contract import Game
-from ringrift.jobs.samples.targets import drawn
-from ringrift.jobs.training.batches_ahead import BatchesAhead
-from ringrift.jobs.training.calibration import ValueCalibration
-from ringrift.jobs.training.learner import LOSSES, Learner, net_with
+from ringrift.jobs.samples.layout import drawn
+from ringrift.jobs.training.learner import LOSSES, Learner, LearningRate, net_with
 from ringrift.jobs.training.rows import Floats, Numbers, RowSource, TrainingBatch, make_batch
-from ringrift.jobs.training.schedule import LearningRate
 from ringrift.network.model import ResidualNet
+
+# Whether values mean what they say: of positions called 0.6, how did the games end on average?
+
+
+BINS = 10
+
+Values = npt.NDArray[np.float32]
+
+
+class ValueCalibration:
+    """Sums what was said and what was wanted, by what was said; values lie in [-1, 1]."""
+
+    def __init__(self) -> None:
+        self._rows = np.zeros(BINS, dtype=np.int64)
+        self._said, self._wanted = np.zeros(BINS), np.zeros(BINS)
+
+    def add(self, said: Values, wanted: Values) -> None:
+        bins = np.clip(((said + 1) / 2 * BINS).astype(np.int64), 0, BINS - 1)
+        self._rows += np.bincount(bins, minlength=BINS)
+        self._said += np.bincount(bins, weights=said, minlength=BINS)
+        self._wanted += np.bincount(bins, weights=wanted, minlength=BINS)
+
+    def as_json(self) -> dict[str, Any] | None:
+        """The mean distance of said from wanted, and every bin that has rows; None if nothing was added."""
+        used = np.flatnonzero(self._rows)
+        if not used.size:
+            return None
+        rows = self._rows[used]
+        said, wanted = self._said[used] / rows, self._wanted[used] / rows
+        bins = zip(rows.tolist(), said.round(4).tolist(), wanted.round(4).tolist(), strict=True)
+        return {
+            "error": round(float(np.average(np.abs(said - wanted), weights=rows)), 4),
+            "bias": round(float(np.average(said - wanted, weights=rows)), 4),
+            "bins": [{"rows": count, "said": mean, "was": result} for count, mean, result in bins],
+        }
+
+
+# Batches made by other threads while the network computes: a GPU is done before the next one is made.
+
+
+LOADERS_MAX = 16
+
+
+class BatchesAhead:
+    """Batches by the number of their step, some of them made before they are asked for."""
+
+    def __init__(self, make: Callable[[int], TrainingBatch], *, last: int, ahead: int) -> None:
+        self._make, self._last, self._ahead = make, last, ahead
+        self._pool = ThreadPoolExecutor(min(ahead, LOADERS_MAX), "batches") if ahead else None
+        self._coming: dict[int, Future[TrainingBatch]] = {}
+
+    def at(self, step: int) -> TrainingBatch:
+        if self._pool is None:
+            return self._make(step)
+        for number in range(step, min(step + self._ahead + 1, self._last)):
+            if number not in self._coming:
+                self._coming[number] = self._pool.submit(self._make, number)
+        return self._coming.pop(step).result()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
 
 DIVERGED = 3.0  # times the training loss: the hold-out is forgotten, more steps make it worse
 

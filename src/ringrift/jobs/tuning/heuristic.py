@@ -21,11 +21,16 @@ from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.games.ringrift.game import RingRiftGame
 from ringrift.jobs.frame import Job
-from ringrift.jobs.tuning.matches import match, verify
-from ringrift.jobs.tuning.params import TuneParams, TuningFinding
-from ringrift.jobs.tuning.studies import generations_of, judged, open_study
-from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
-from ringrift.players.ringrift_heuristic.weights import Weights
+from ringrift.jobs.tuning.trials import (
+    TuneParams,
+    TuningFinding,
+    generations_of,
+    judged,
+    match,
+    open_study,
+    verify,
+)
+from ringrift.players.ringrift_heuristic.player import HeuristicPlayer, Weights
 
 NAMES = tuple(field.name for field in fields(Weights))
 # Units in which the sampler moves, either way. It starts in the middle, with a sixth of the range.

@@ -7,12 +7,117 @@ victory is judged when all of them are made.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 from ringrift.errors import ConfigError
 from ringrift.games.ringrift.boards import Board
-from ringrift.games.ringrift.reference.endings import Seat, judge, live_seats, ranking
-from ringrift.games.ringrift.reference.last_standing import LastStanding
-from ringrift.games.ringrift.reference.moves import Move
-from ringrift.games.ringrift.reference.position import BoardPosition, Segment, cap
+from ringrift.games.ringrift.reference.position import BoardPosition, Move, Segment, cap
+
+# The rounds that decide who is the last player with a real action (§11).
+
+
+STREAK_TO_WIN = 3
+
+
+@dataclass(slots=True)
+class LastStanding:
+    """Who opened the round, who could really act in it, and who was alone in that for how many rounds."""
+
+    opener: int | None = None
+    acted: set[int] = field(default_factory=set)
+    streak: int = 0
+    holder: int | None = None
+
+    def start_turn(self, player: int, live: Sequence[int], real_action: Callable[[int], bool]) -> bool:
+        """Record that a turn starts by rotation; true if *player* wins by it."""
+        if self.opener not in live:
+            self.opener, self.acted = player, set()
+            if self.holder not in live:
+                self.streak, self.holder = 0, None
+        elif player == self.opener:
+            self._close_round(live)
+        if real_action(player):
+            self.acted.add(player)
+        if self.streak < STREAK_TO_WIN or self.holder != player:
+            return False
+        return [seat for seat in live if real_action(seat)] == [player]
+
+    def _close_round(self, live: Sequence[int]) -> None:
+        acted = [seat for seat in live if seat in self.acted]
+        if len(acted) == 1:
+            self.streak = self.streak + 1 if self.holder == acted[0] else 1
+            self.holder = acted[0]
+        else:
+            self.streak, self.holder = 0, None
+        self.acted = set()
+
+
+# How a game ends (§12) and how the seats are ranked; reads a position, changes nothing.
+
+
+@dataclass(slots=True)
+class Seat:
+    """One player's counters."""
+
+    hand: int
+    elim: int = 0
+    terr: int = 0
+    lost_at: int | None = None  # the decision with which the last ring went
+
+
+Seats = Mapping[int, Seat]
+
+
+def live_seats(position: BoardPosition, seats: Seats) -> list[int]:
+    """Players with any ring: in hand, on top or buried."""
+    return [player for player, seat in seats.items() if seat.hand or position.rings_of(player)]
+
+
+def judge(position: BoardPosition, seats: Seats, *, last_mover: int) -> tuple[int, str] | None:
+    """Winner and reason if the game is over after a change of the board."""
+    board = position.board
+    for player, seat in seats.items():
+        if seat.elim >= board.elimination_target:
+            return player, "ring_elimination"
+    all_terr = sum(seat.terr for seat in seats.values())
+    for player, seat in seats.items():
+        if seat.terr >= board.territory_target and 2 * seat.terr > all_terr:
+            return player, "territory"
+    controllers = {stack[-1] for stack in position.stacks.values()}
+    if len(controllers) == 1 and set(live_seats(position, seats)) == controllers:
+        return controllers.pop(), "last_player_standing"
+    if not controllers and not any(_can_place(position, player, seat) for player, seat in seats.items()):
+        return _stalemate_winner(position, seats, last_mover=last_mover), "stalemate"
+    return None
+
+
+def _can_place(position: BoardPosition, player: int, seat: Seat) -> bool:
+    return any(True for _ in position.placements(player, seat.hand))
+
+
+def _stalemate_winner(position: BoardPosition, seats: Seats, *, last_mover: int) -> int:
+    """Rings in hand count as eliminated; without any they add nothing."""
+
+    def standing(player: int) -> tuple[int, int, int, bool, int]:
+        seat, marks = seats[player], list(position.markers.values()).count(player)
+        return seat.terr, seat.elim + seat.hand, marks, player == last_mover, -player
+
+    return max(seats, key=standing)
+
+
+def ranking(position: BoardPosition, seats: Seats, winner: int) -> tuple[int, ...]:
+    """Rank of each seat in seat order; the winner is first, equal seats share a rank."""
+    markers = list(position.markers.values())
+
+    def standing(player: int) -> tuple[bool, int, int, int, float]:
+        seat = seats[player]
+        lost_at = float("inf") if seat.lost_at is None else seat.lost_at
+        return player == winner, seat.terr, seat.elim, markers.count(player), lost_at
+
+    return tuple(1 + sum(standing(other) > standing(player) for other in seats) for player in seats)
+
 
 PLACEMENT, MOVEMENT, CAPTURE, CHAIN = "ring_placement", "movement", "capture", "chain_capture"
 LINES, TERRITORY, FORCED = "line_processing", "territory_processing", "forced_elimination"
@@ -363,3 +468,58 @@ class ReferenceGame:
         """Rank of each seat in seat order; only when the game is over."""
         assert self.winner is not None
         return ranking(self.position, self.seats, self.winner)
+
+
+# States of the reference engine in the JSON that the compiled rules write, both ways.
+
+
+def reference_to_json(game: ReferenceGame) -> dict[str, Any]:
+    names, position, record = game.board.names, game.position, game.last_standing
+    return {
+        "config": str(game.board.key),
+        "cur": game.player,
+        "phase": game.phase,
+        "status": "active" if game.winner is None else "completed",
+        "winner": game.winner,
+        "reason": game.reason,
+        "players": [[seat.hand, seat.elim, seat.terr] for seat in game.seats.values()],
+        "stacks": {names[cell]: list(stack) for cell, stack in position.stacks.items()},
+        "markers": {names[cell]: owner for cell, owner in position.markers.items()},
+        "collapsed": {names[cell]: owner for cell, owner in position.collapsed.items()},
+        "turn": {
+            "must_move": None if game.must_move is None else names[game.must_move],
+            "active": None if game.active is None else names[game.active],
+            "changed": game.changed,
+            "recovered": game.recovered,
+            "debt": game.debt,
+        },
+        "last_standing": {
+            "opener": record.opener,
+            "acted": sorted(record.acted),
+            "streak": record.streak,
+            "holder": record.holder,
+        },
+        "decisions": game.decisions,
+        "lost_at": [seat.lost_at for seat in game.seats.values()],
+    }
+
+
+def reference_from_json(board: Board, fields: Mapping[str, Any]) -> ReferenceGame:
+    """A game that goes on from *fields*, which must be whole: nothing is filled in."""
+    game = ReferenceGame(board)
+    cell_of = board.by_name
+    game.position.stacks = {cell_of[name]: tuple(rings) for name, rings in fields["stacks"].items()}
+    game.position.markers = {cell_of[name]: owner for name, owner in fields["markers"].items()}
+    game.position.collapsed = {cell_of[name]: owner for name, owner in fields["collapsed"].items()}
+    game.player, game.phase, game.decisions = fields["cur"], fields["phase"], fields["decisions"]
+    game.winner, game.reason = fields["winner"], fields["reason"]
+    for player, seat in game.seats.items():
+        seat.hand, seat.elim, seat.terr = fields["players"][player - 1]
+        seat.lost_at = fields["lost_at"][player - 1]
+        game.gone[player] = board.rings - seat.hand - game.position.rings_of(player)
+    turn, record = fields["turn"], fields["last_standing"]
+    game.must_move, game.active = cell_of.get(turn["must_move"]), cell_of.get(turn["active"])
+    game.changed, game.recovered, game.debt = turn["changed"], turn["recovered"], turn["debt"]
+    game.last_standing.opener, game.last_standing.acted = record["opener"], set(record["acted"])
+    game.last_standing.streak, game.last_standing.holder = record["streak"], record["holder"]
+    return game

@@ -1,0 +1,1 @@
+"""Commands about what a run learns and decides."""

@@ -1,0 +1,327 @@
+"""Who works in a run, how each is, and stopping one: `ringrift daemons` and `ringrift workers`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
+from ringrift.cli.control import running_status, user_name
+from ringrift.cli.data_folder import ask_engine, change_engine
+from ringrift.cli.format import clock, console, count, duration, print_table
+from ringrift.cli.learning.recall import read_states, require_worker, tell_taken_in, through_the_writer
+from ringrift.coordination.master_loop_guard import is_master_loop_running, read_master_loop
+from ringrift.daemons.registry import PROFILES, DaemonSpec, product_registry, profile_types
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, require_daemon, what_it_means
+from ringrift.daemons.types import DaemonType
+from ringrift.engine.ports import Engine, KeyValue
+from ringrift.errors import ConfigError
+from ringrift.learning.facts.facts import WorkerResumed, WorkerSetAside
+from ringrift.learning.facts.ledger import Ledger
+from ringrift.learning.plan.recomputation import BY_PERSON
+from ringrift.learning.plan.rules import configured_rules
+from ringrift.learning.requests import Request, StandingRequests, changes_standing
+from ringrift.learning.run_status import WorkerStatus
+from ringrift.learning.status_view import worker_statistics
+from ringrift.runtime import system_runtime
+from ringrift.settings import get_settings
+from ringrift.work.worker.records import live_workers
+
+# `ringrift daemons`: every daemon type, whether it can run here and how it is; stopping and starting one.
+#
+# A request goes through the store: the manager of the run carries it out, now or at its next start.
+
+
+UNAVAILABLE, UNKNOWN, STOPPED, LEFT_OUT = "unavailable", "unknown", "stopped", "left out"
+ANSWER_S_MAX = 60.0  # a daemon that does not end is given up before
+LOOK_EVERY_S = 0.2
+
+one_daemon = click.argument("name", help="The daemon's name, as `ringrift daemons` lists it.")
+with_reason = click.option("--reason", default="", help="Shown to everybody who looks.")
+
+
+@click.group(invoke_without_command=True)
+@click.option("--available", is_flag=True, help="Leave out what cannot run yet.")
+@as_json
+@on_data_folder
+@click.pass_context
+def daemons(context: click.Context, available: bool, as_json: bool) -> None:
+    """List all daemon types: state, capability, and why one is unavailable or stopped."""
+    if context.invoked_subcommand is not None:
+        return
+    with plain_errors():
+        status = running_status()
+        runs = status is not None or is_master_loop_running()
+        asked = ask_engine(lambda engine: DaemonRequests(engine.kv).all()) if has_run() else {}
+        unseen = UNKNOWN if runs else STOPPED
+        left_out = _left_out() if runs else {}
+        rows = [_daemon_row(spec, status, asked, left_out, unseen=unseen) for spec in product_registry()]
+    able, known = sum(row["available"] for row in rows), len(rows)
+    if available:
+        rows = [row for row in rows if row["available"]]
+    if as_json:
+        print_json({"control_process": runs, "daemons": {row["name"]: row for row in rows}})
+        return
+    shown = [(row["name"], row["state"], row["capability"], row["reason"] or row["about"]) for row in rows]
+    print_table("Daemons", ("daemon", "state", "capability", "what it does, or why it can't"), shown)
+    where = ""
+    if not runs:
+        where = "; no control process runs here, start one with `ringrift run`"
+    elif status is None:
+        where = "; the control process answers no probes, for its health_server does not run"
+    console().print(f"\n{able} of {known} can run in this version{where}.")
+
+
+@daemons.command("stop")
+@one_daemon
+@with_reason
+@as_json
+@on_data_folder
+def stop(name: str, reason: str, as_json: bool) -> None:
+    """Stop a daemon of the run, until somebody starts it again; also over restarts of the run."""
+    _ask_for(DaemonVerb.STOP, name, reason, as_json=as_json)
+
+
+@daemons.command("start")
+@one_daemon
+@with_reason
+@as_json
+@on_data_folder
+def start(name: str, reason: str, as_json: bool) -> None:
+    """Start a daemon of the run, in this run and in those to come; ends a stop."""
+    _ask_for(DaemonVerb.START, name, reason, as_json=as_json)
+
+
+@daemons.command("restart")
+@one_daemon
+@with_reason
+@as_json
+@on_data_folder
+def restart(name: str, reason: str, as_json: bool) -> None:
+    """Stop a daemon of the run and start it again; ends a stop."""
+    _ask_for(DaemonVerb.RESTART, name, reason, as_json=as_json)
+
+
+def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None:
+    with plain_errors():
+        daemon = require_daemon(name)
+        if unavailable := product_registry()[DaemonType(daemon)].unavailable_reason:
+            raise ConfigError(f"{daemon} cannot be asked to {want}: {unavailable}")
+        runs = is_master_loop_running()
+        if want is DaemonVerb.RESTART and not runs:
+            want = DaemonVerb.START  # with the next run it starts afresh
+        request = DaemonRequest(
+            daemon=daemon, want=want, reason=reason, by=user_name(), at_s=system_runtime().now_s()
+        )
+        done = change_engine(lambda engine: _request(engine, request, runs=runs))
+    means = what_it_means(daemon) if want is DaemonVerb.STOP else ""
+    failed = runs and (done.done_s is None or bool(done.problem))
+    if as_json:
+        print_json({**msgspec.to_builtins(done), "running": runs, "means": means})
+    else:
+        console().print(_told(done, runs=runs), markup=False)
+        if means:
+            console().print(
+                f"Without it: {means}. `ringrift daemons start {daemon}` ends this.", markup=False
+            )
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+async def _request(engine: Engine, request: DaemonRequest, *, runs: bool) -> DaemonRequest:
+    """Store *request*; with a run alive, wait for its answer and return the request with it."""
+    requests, runtime = DaemonRequests(engine.kv), system_runtime()
+    await requests.ask(request)
+    if not runs:
+        return request
+    try:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            while True:
+                found = await requests.get(request.daemon)
+                if found is None or found.at_s != request.at_s or found.done_s is not None:
+                    return request if found is None else found
+                await runtime.sleep(LOOK_EVERY_S)
+    except TimeoutError:
+        return request
+
+
+_DEEDS = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonVerb.RESTART: "was restarted"}
+_NEXT = {DaemonVerb.STOP: "stays stopped", DaemonVerb.START: "starts", DaemonVerb.RESTART: "starts"}
+
+
+def _told(done: DaemonRequest, *, runs: bool) -> str:
+    if not runs:
+        return f"nothing runs here: {done.daemon} {_NEXT[done.want]} from the next `ringrift run` on"
+    if done.done_s is None:
+        return f"the run has not answered within {duration(ANSWER_S_MAX)}; the request is noted and stands"
+    if done.problem:
+        return f"{done.daemon} could not be asked to {done.want}: {done.problem}"
+    return f"{done.daemon} {_DEEDS[done.want]}"
+
+
+def _daemon_row(
+    spec: DaemonSpec,
+    status: dict[str, Any] | None,
+    asked: Mapping[str, DaemonRequest],
+    left_out: Mapping[str, str],
+    *,
+    unseen: str,
+) -> dict[str, Any]:
+    name = spec.daemon_type.value
+    live = {} if status is None else status["daemons"].get(name, {})
+    reason, request = spec.unavailable_reason, asked.get(name)
+    stopped = _stopped(request) if request is not None and request.holds_down else ""
+    state = live.get("state", unseen)
+    if request is None and not reason and name in left_out and state in (UNKNOWN, STOPPED):
+        state, stopped = LEFT_OUT, left_out[name]  # nobody stopped it, and it needs no probe to be known
+    return {
+        "name": name,
+        "state": UNAVAILABLE if reason else state,
+        "available": not reason,
+        "reason": reason or stopped or live.get("last_error") or "",
+        "request": None if request is None else msgspec.to_builtins(request),
+        "capability": spec.capability,
+        "about": spec.about,
+        "profiles": sorted(spec.profiles),
+        "depends_on": [item.value for item in spec.depends_on],
+        "restart_count": live.get("restart_count", 0),
+        "uptime_seconds": live.get("uptime_seconds", 0.0),
+    }
+
+
+def _left_out() -> dict[str, str]:
+    """The daemons that the running profile does not have, with these words."""
+    loop = read_master_loop()
+    if loop is None or loop.profile not in PROFILES:
+        return {}
+    wanted = set(profile_types(product_registry(), loop.profile))
+    others = [spec.daemon_type for spec in product_registry() if spec.daemon_type not in wanted]
+    return {each.value: f"the profile {loop.profile} does not have it" for each in others}
+
+
+def _stopped(request: DaemonRequest) -> str:
+    since = duration(system_runtime().now_s() - request.at_s)
+    noted = "" if request.done_s is not None else " (from the next run on)"
+    why = f": {request.reason}" if request.reason else ""
+    return f"stopped by {request.by or 'a user'} {since} ago{noted}{why}"
+
+
+# `ringrift workers`: what each worker brought and how its games compared; setting one aside by hand.
+
+
+COLUMNS = ("worker", "node", "jobs", "games", "rows", "refused", "compared", "faults", "disputed", "")
+why = click.option("--reason", default="", help="Why; kept for ever.")
+name = click.argument("worker", metavar="NAME")
+
+
+@click.group(invoke_without_command=True)
+@as_json
+@on_data_folder
+@click.pass_context
+def workers(context: click.Context, as_json: bool) -> None:
+    """What each worker brought, how its games compared when they were searched again, who is set aside."""
+    if context.invoked_subcommand is not None:
+        return
+    with plain_errors():
+        found = ask_engine(_statistics)
+    if as_json:
+        print_json([msgspec.to_builtins(each) for each in found])
+    else:
+        print_workers(found)
+
+
+@workers.command("set-aside")
+@name
+@why
+@as_json
+@on_data_folder
+def set_aside(worker: str, reason: str, as_json: bool) -> None:
+    """Give a worker no more work; its games stay until they are recalled."""
+    with plain_errors():
+        _require_reason(reason)
+        now_s = system_runtime().now_s()
+        until_s = now_s + configured_rules(get_settings()).set_aside_s
+        asked = WorkerSetAside(at_s=now_s, worker=worker, reason=reason, until_s=until_s, by=BY_PERSON)
+        done = ask_engine(lambda engine: _make_fact(engine, asked))
+    _tell(asked, done, f"{worker} gets no work until {clock(until_s, with_date=True)}", as_json)
+
+
+@workers.command("resume")
+@name
+@why
+@as_json
+@on_data_folder
+def resume(worker: str, reason: str, as_json: bool) -> None:
+    """Give a worker that is set aside work again; its next games are compared at once."""
+    with plain_errors():
+        _require_reason(reason)
+        asked = WorkerResumed(at_s=system_runtime().now_s(), worker=worker, reason=reason)
+        done = ask_engine(lambda engine: _make_fact(engine, asked))
+    _tell(asked, done, f"{worker} gets work again; its next games are compared at once", as_json)
+
+
+def print_workers(found: tuple[WorkerStatus, ...]) -> None:
+    """A table of all of them."""
+    if not found:
+        console().print("No worker has brought anything yet.")
+        return
+    print_table("", COLUMNS, [_worker_row(each) for each in found])
+
+
+def _worker_row(each: WorkerStatus) -> tuple[str, ...]:
+    told = []
+    if (aside := each.set_aside) is not None:
+        told.append(f"set aside until {clock(aside['until_s'], with_date=True)}: {aside['reason']}")
+    if each.games_of_user_program:
+        told.append(f"{count(each.games_of_user_program)} games of a program of your own: never compared")
+    numbers = (each.jobs, each.games, each.rows, each.refused, each.compared, each.faults, each.disputed)
+    return (each.name, each.node or "-", *map(count, numbers), "; ".join(told))
+
+
+async def _statistics(engine: Engine) -> tuple[WorkerStatus, ...]:
+    states, live = await read_states(engine.kv, None), await live_workers(engine.kv)
+    return worker_statistics(states, live, system_runtime().now_s())
+
+
+async def _make_fact(engine: Engine, asked: Request) -> bool:
+    """Ask for it in every config; return whether it is a fact now."""
+    runtime, requests = system_runtime(), StandingRequests(engine.kv)
+    states = await read_states(engine.kv, None)
+    await require_worker(engine.kv, states, asked.worker)
+    if not any(changes_standing(state, asked, runtime.now_s()) for state in states):
+        is_aside = isinstance(asked, WorkerSetAside)
+        raise ConfigError(f"{asked.worker} is {'set aside already' if is_aside else 'not set aside'}")
+
+    async def take_in(kv: KeyValue, ledger: Ledger) -> None:
+        waiting, config = StandingRequests(kv), ledger.state.config
+        for each in await waiting.waiting(config):
+            if changes_standing(ledger.state, each, runtime.now_s()):
+                await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
+            await waiting.remove(config, each)
+
+    configs = [state.config for state in states]
+    for config in configs:
+        await requests.add(config, asked)
+    return await through_the_writer(
+        engine,
+        configs,
+        runtime,
+        take_in=take_in,
+        is_waiting=lambda config: requests.is_waiting(config, asked.worker),
+    )
+
+
+def _require_reason(reason: str) -> None:
+    if not reason.strip():
+        raise ConfigError("it needs its --reason: whoever finds it later has to understand it")
+
+
+def _tell(asked: Request, done: bool, text: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"worker": asked.worker, "reason": asked.reason, "done": done})
+    else:
+        tell_taken_in(done, text)

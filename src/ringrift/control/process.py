@@ -1,0 +1,283 @@
+"""The control process from its first to its last moment: claim, engine, coordinators, daemons; and back.
+
+Everything is undone in the reverse order, each step under a deadline, whatever step failed on the way up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from ringrift.control.lease import ControlLease, check_folder_is_free
+from ringrift.control.run_options import get_run_options, settle_run_options
+from ringrift.coordination.coordination_bootstrap import (
+    SYSTEM_HEALTH,
+    get_system_health,
+    shutdown_all_coordinators,
+    start_coordination,
+)
+from ringrift.coordination.master_loop_guard import MasterLoopGuard
+from ringrift.daemons.manager import DaemonManager, get_daemon_manager
+from ringrift.daemons.requests import RequestCarrier
+from ringrift.daemons.types import DaemonType
+from ringrift.data.plane import close_data_plane
+from ringrift.engine.fencing import fenced
+from ringrift.engine.limits import VALUE_BYTES_MAX
+from ringrift.engine.opening import close_engine, get_engine, shared_engine
+from ringrift.engine.ports import Engine, KeyValue
+from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, reported_getters
+from ringrift.errors import RingRiftError
+from ringrift.events.router import get_router
+from ringrift.health.isolation import attempt
+from ringrift.learning.facts.high_water import check_not_lost
+from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import Settings, get_settings
+from ringrift.status import HealthCheckResult
+from ringrift.work.stages import get_stage_members, why_not_planning
+from ringrift.work.worker.local import LocalWorker, local_workers
+
+# Writes what the objects of the control process say of themselves, every few seconds and as it ends.
+
+
+log = structlog.get_logger()
+
+EVERY_S = 5.0
+END_S_MAX = 5.0
+
+
+class ReportWriter:
+    """Asks every object of this process what other processes may want to know of it."""
+
+    def __init__(self, kv: KeyValue, runtime: Runtime) -> None:
+        self._kv, self._runtime = kv, runtime
+        self._things: dict[type[Any], Any] = {}
+        process_scope().put(ControlHere, ControlHere())
+
+    async def run(self) -> None:
+        """Until cancelled. A store that is away is asked again; the lease sees to one that is not ours."""
+        while True:
+            try:
+                await self.write()
+            except RingRiftError as error:
+                log.warning("control.report_unwritten", error=str(error))
+            await self._runtime.sleep(EVERY_S)
+
+    async def write(self, *, ended: bool = False) -> None:
+        answers = await self._answers()
+        report = RunReport(at_s=self._runtime.now_s(), ended=ended, answers=answers)
+        await self._kv.put(REPORT_KEY, _encoded(report))
+
+    async def end(self) -> None:
+        """The last words, when everything has stopped."""
+        try:
+            async with asyncio.timeout(END_S_MAX):
+                await self.write(ended=True)
+        except (RingRiftError, TimeoutError) as error:
+            log.warning("control.report_unwritten", error=str(error))
+        finally:
+            process_scope().drop(ControlHere)
+
+    async def _answers(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        # Daemons leave the scope as they end, and their last numbers are to be told as well.
+        self._things |= {type(thing): thing for thing in process_scope().instances()}
+        for thing in self._things.values():
+            for question in reported_getters(thing):
+                if question.waits:
+                    await asyncio.to_thread(self._ask, found, question.name, question.ask)
+                else:
+                    self._ask(found, question.name, question.ask)
+            await self._runtime.sleep(0)  # the loop belongs to others as well
+        # It asks coordinators that ask the store.
+        await asyncio.to_thread(self._ask, found, SYSTEM_HEALTH, get_system_health)
+        return found
+
+    def _ask(self, found: dict[str, Any], name: str, getter: Callable[[], Any]) -> None:
+        """What fails is left out; the log says why."""
+        answer = attempt(f"report of {name}", getter)
+        if answer.error is None:
+            found[name] = _plain(answer.value)
+
+
+def _plain(value: Any) -> Any:
+    return value.to_dict() if isinstance(value, HealthCheckResult) else value
+
+
+def _encoded(report: RunReport) -> bytes:
+    """As much of it as a record holds; the longest answers are left out first, and are unknown then."""
+    answers = {name: msgspec.Raw(_json(value)) for name, value in report.answers.items()}
+    while True:
+        content = _json(msgspec.structs.replace(report, answers=answers))
+        if len(content) <= VALUE_BYTES_MAX:
+            return content
+        longest = max(answers, key=lambda name: len(answers[name]))
+        log.warning("control.report_shortened", left_out=longest, size_bytes=len(answers.pop(longest)))
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value, enc_hook=str)
+
+
+CONTROL_NAME = "control"
+SHUTDOWN_S_MAX = 30.0
+CANCEL_S_MAX = 1.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What came up, and what did not with its reason."""
+
+    manager: DaemonManager
+    running: tuple[DaemonType, ...]
+    left_out: dict[DaemonType, str]
+    bootstrap: dict[str, Any]
+
+
+async def run_control_process(
+    *, profile: str, stop: asyncio.Event, on_started: Callable[[Started], None]
+) -> None:
+    """Run the daemons of *profile* until *stop* is set.
+
+    Raises `Conflict` when a control process runs on this engine or data folder, `ControlLost` when another
+    one took over or the folder was exchanged, `ValueError` for an unknown profile.
+    """
+    async with AsyncExitStack() as stack:
+        _be_known_as_control()
+        engine, lease, keeping = await _take_control(stack, profile)
+        stack.push_async_callback(close_data_plane)
+        reports = ReportWriter(engine.kv, system_runtime())
+        stack.push_async_callback(reports.end)
+        choice = await settle_run_options(engine.kv)
+        router = get_router()
+        await router.start()
+        stack.push_async_callback(router.stop)
+        status = await start_coordination(pipeline_auto_trigger=True)
+        stack.push_async_callback(shutdown_all_coordinators, timeout_seconds=SHUTDOWN_S_MAX)
+        manager, members = get_daemon_manager(), get_stage_members()
+        stack.push_async_callback(manager.shutdown)
+        members.reasons = partial(why_not_planning, manager)
+        stack.callback(members.close)
+        requests = RequestCarrier(engine.kv, manager, system_runtime())
+        await requests.before_start()
+        results = await _unless_stopped(manager.start_profile(profile), stop, keeping)
+        if results is None:
+            return
+        members.complete()
+        serving = asyncio.create_task(_together(requests.run(), reports.run()), name="requests and reports")
+        stack.push_async_callback(_end, [serving])
+        local = _workers(choice.workers, lease)
+        workers = [asyncio.create_task(worker.run()) for worker in local]
+        stack.push_async_callback(_end, workers)
+        on_started(
+            Started(
+                manager,
+                tuple(daemon for daemon, up in results.items() if up),
+                {daemon: manager.why(daemon) for daemon, up in results.items() if not up},
+                status,
+            )
+        )
+        await _until_over(stop, [keeping, serving, *workers])
+
+
+async def _take_control(
+    stack: AsyncExitStack, profile: str
+) -> tuple[Engine, ControlLease, asyncio.Task[None]]:
+    """Open the engine as the one that controls it; also returns the task that ends when control is lost."""
+    settings, runtime = get_settings(), system_runtime()
+    guard = MasterLoopGuard(profile=profile)
+    stack.callback(guard.release)
+    check_folder_is_free(guard, to_begin_anew=get_run_options().begin_anew)
+    if get_run_options().begin_anew:
+        await asyncio.to_thread(set_run_aside, settings, runtime.now_s())
+    await asyncio.to_thread(check_not_lost, settings)
+    engine = await get_engine()
+    stack.push_async_callback(close_engine)
+    lease = ControlLease(engine, runtime, guard)
+    await lease.take()
+    stack.push_async_callback(lease.release)
+    keeping = asyncio.create_task(lease.keep(), name="control lease")
+    stack.push_async_callback(_end, [keeping])
+    # Whatever this process writes from here on carries the token.
+    engine = fenced(engine, lease.guard, on_lost=lease.note_refusal, exchanged=lease.exchanged)
+    shared_engine().put(engine)
+    reactions = get_daemon_manager().reactions
+    reactions.leads, lease.on_proved = lease.is_ours, reactions.leadership_proved
+    await require_sound_database(settings)
+    await require_whole_store(
+        engine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
+    )
+    return engine, lease, keeping
+
+
+async def _together(*work: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in work:
+            group.create_task(each)
+
+
+def _workers(slots: int, lease: ControlLease) -> list[LocalWorker]:
+    settings = get_settings()
+    return local_workers(
+        system_runtime(),
+        slots=slots,
+        log_dir=settings.data_dir / "logs",
+        grace_s=settings.job_grace_period,
+        may_write=lambda: not lease.exchanged(),
+        folder=lease.folder_identity,
+    )
+
+
+async def _until_over(stop: asyncio.Event, kept: list[asyncio.Task[None]]) -> None:
+    """Until the user's wish, the task's cancellation, the loss of control, or an error of a worker's keeper.
+
+    There is no time limit to a run; `_end` raises the error.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({stopping, *kept}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        await asyncio.wait({stopping})
+
+
+async def _end(workers: list[asyncio.Task[None]]) -> None:
+    """Let the jobs seal what they have; the workers bound the time for that themselves."""
+    for worker in workers:
+        worker.cancel()
+    await asyncio.wait(workers)
+    for worker in workers:
+        if not worker.cancelled() and (error := worker.exception()) is not None:
+            raise error
+
+
+async def _unless_stopped(
+    starting: Coroutine[Any, Any, T], stop: asyncio.Event, keeping: asyncio.Task[None]
+) -> T | None:
+    """Wait for a start, but not beyond the wish to stop or the loss of control; None if that came first."""
+    start = asyncio.ensure_future(starting)
+    both = (start, asyncio.ensure_future(stop.wait()))
+    try:
+        await asyncio.wait((*both, keeping), return_when=asyncio.FIRST_COMPLETED)
+        return start.result() if start.done() else None
+    finally:
+        for task in both:
+            task.cancel()
+        await asyncio.wait(both, timeout=CANCEL_S_MAX)
+
+
+def _be_known_as_control() -> None:
+    """Hear on from where the last run stopped, also when this one was started with other arguments."""
+    settings = get_settings()
+    if settings.process_name is None:
+        process_scope().put(Settings, replace(settings, process_name=CONTROL_NAME))

@@ -1,0 +1,274 @@
+"""AUTO_PROMOTION and UNIFIED_PROMOTION: how the judgement of each config stands, and what follows a verdict.
+
+The plan decides and the controller swaps the champion. These daemons show why, publish the champion's files,
+and turn bad news about a champion into a second look at it: games against its predecessor, judged by the
+same test as any promotion.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import structlog
+
+from ringrift.coordination.run_coordinator import AskedDaemon, heard_by
+from ringrift.engine.opening import get_engine
+from ringrift.engine.run_reports import reported_health
+from ringrift.errors import Corrupt, RingRiftError
+from ringrift.events.event import RouterEvent
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.facts.facts import Noted
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.job_announcements import blob_path
+from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
+from ringrift.learning.models import ChampionFiles
+from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
+from ringrift.learning.plan.recall import previous_champion
+from ringrift.learning.run_status import Curve
+from ringrift.learning.situation import Situations
+from ringrift.runtime import Runtime
+from ringrift.settings import get_settings
+from ringrift.status import HealthCheckResult
+
+__all__ = ["AutoPromotionDaemon", "PromotionControllerDaemon", "PromotionDaemon", "get_auto_promotion_daemon"]
+
+log = structlog.get_logger()
+
+INTERVAL_S = 60.0
+COOLDOWN_S = 300.0
+MODELS_FOLDER = "models"
+NEWS_MAX = 100
+# A regression this small is noise as often as not; the test would only repeat what it said.
+_MILD = frozenset({"none", "minor"})
+_SHOWN_ONLY = frozenset({"LOW_QUALITY_DATA_WARNING"})  # of the data, which says nothing of this champion
+RATING_MOVED = "ELO_SIGNIFICANT_CHANGE"
+LOOKS_MAX = 3
+
+
+class PromotionDaemon(AskedDaemon):
+    """The face of promotion and rollback."""
+
+    capability: ClassVar[str] = "promotion"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, interval_s=INTERVAL_S, router=router, runtime=runtime, situations=situations)
+        self._cooldown_s = float((settings or {}).get("cooldown_s", COOLDOWN_S))
+        self._news: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, the last bad news
+
+    # --- what it knows ------------------------------------------------------------------------------------
+
+    def get_judgement(self, config_key: str) -> PromotionJudgement | None:
+        """How the candidate stands that is judged now or next; None if there is none."""
+        situation = self._situations.get(config_key)
+        candidate = None if situation is None else under_judgement(situation.state)
+        if situation is None or candidate is None:
+            return None
+        state = situation.state
+        return judge(candidate.digest, state.champion, state.trusted_matches(), rules=self.rules)
+
+    @property
+    def rules(self) -> PromotionRules:
+        """Those of the run."""
+        running = getattr(self._situations.loop, "rules", None)
+        return getattr(running, "promotion", None) or PromotionRules()
+
+    # --- events -------------------------------------------------------------------------------------------
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return dict.fromkeys(heard_by("rollback_manager"), self._on_bad_news)
+
+    async def _run_cycle(self) -> None:
+        """Nothing waits for a time here: verdicts come with games, and news with events."""
+
+    async def _on_bad_news(self, event: RouterEvent) -> None:
+        """Look again at a champion of which something bad was said, at most once per cooldown."""
+        config, payload = str(event.payload.get("config_key")), event.payload
+        loop, now_s = self._situations.loop, self._runtime.now_s()
+        words = bad_news(event.event_type, payload)
+        if not words or loop is None or config not in loop.configs():
+            return
+        self._news[config] = (now_s, words)
+        while len(self._news) > NEWS_MAX:
+            self._news.popitem(last=False)
+        state = loop.state(config)
+        if event.event_type in _SHOWN_ONLY or not self._may_look_again(state, now_s):
+            return
+        # The first results of a champion are nearly always too good: later ones move the joint fit back.
+        if event.event_type == RATING_MOVED and _is_ahead(loop.curves.of(state), state.champion):
+            return
+        note = Noted(at_s=now_s, topic=RECHECK_TOPIC, text=words, details={"model": state.champion})
+        await loop.write(config, note)
+
+    def _may_look_again(self, state: ConfigState, now_s: float) -> bool:
+        """If the last look was answered, and not too often: every look may err, and costs games."""
+        champion = state.champion
+        if champion is None or previous_champion(state) is None:
+            return False  # there is nothing to go back to
+        since_s = rechecked_since(state, champion)
+        if recheck_count(state, champion) >= LOOKS_MAX or now_s - since_s < self._cooldown_s:
+            return False
+        return any(
+            match.first == champion and match.purpose == ROLLBACK and match.at_s > since_s
+            for match in state.trusted_matches()
+        )
+
+    @reported_health
+    def health_check(self) -> HealthCheckResult:
+        standing = {
+            config: found.reason
+            for config in self._situations.all()
+            if (found := self.get_judgement(config)) is not None
+        }
+        news = {config: words for config, (_, words) in self._news.items()}
+        return super().health_check().with_details(judgements=standing, bad_news=news)
+
+
+class AutoPromotionDaemon(PromotionDaemon):
+    """AUTO_PROMOTION: verdicts count while it runs; it also installs the champions' files.
+
+    And it tells when all configs moved on.
+    """
+
+    plans_as = "auto_promotion"
+    emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED", "PROMOTION_FAILED")
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+        settings: Mapping[str, Any] | None = None,
+        files: ChampionFiles | None = None,
+    ) -> None:
+        super().__init__(
+            "auto_promotion", router=router, runtime=runtime, situations=situations, settings=settings
+        )
+        self._files = files
+        self._failed: dict[str, str] = {}  # champion: why its files are not installed
+        self._crossed: dict[str, int] | None = None  # config: promotions when all had moved on last
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        own = dict.fromkeys((*heard_by("auto_promotion"), "MODEL_PROMOTED", "PROMOTION_ROLLED_BACK"))
+        # What is bad news is heard by the base; the champions are looked at on every other word.
+        return {**dict.fromkeys(own, self._on_word), **super()._get_event_subscriptions()}
+
+    async def _on_word(self, event: RouterEvent) -> None:
+        config = str(event.payload.get("config_key"))
+        situation = self._situations.get(config)
+        if situation is not None:
+            await self._install(situation.state)
+            await self._tell_crossing(situation.state)
+
+    async def _run_cycle(self) -> None:
+        for situation in self._situations.all().values():
+            await self._install(situation.state)
+
+    async def _install(self, state: ConfigState) -> None:
+        """Publish the champion's files. A failure is told once, and stays visible in the health."""
+        champion = state.champion
+        if champion is None:
+            return
+        try:
+            await (await self._champion_files()).publish(state)
+        except (RingRiftError, OSError) as error:
+            log.error("promotion.not_installed", config=state.config, model=champion, error=str(error))
+            if champion not in self._failed:
+                self._failed[champion] = str(error)
+                await self._tell_failed(state.config, champion, error)
+        else:
+            self._failed.pop(champion, None)
+
+    async def _tell_failed(self, config: str, champion: str, error: RingRiftError | OSError) -> None:
+        if isinstance(error, Corrupt):
+            about = {"model_id": champion, "model_path": blob_path(champion)}
+            damage = {**about, "corruption_type": error.found, "node_id": self._runtime.hostname}
+            await self.router.publish("MODEL_CORRUPTED", damage, self.name)
+        failed = {"config_key": config, "model_id": champion, "error": str(error)}
+        await self.router.publish("PROMOTION_FAILED", failed, self.name)
+
+    async def _champion_files(self) -> ChampionFiles:
+        if self._files is None:
+            engine = await get_engine()
+            self._files = ChampionFiles(Path(get_settings().data_dir) / MODELS_FOLDER, engine.blobs)
+        return self._files
+
+    async def _tell_crossing(self, state: ConfigState) -> None:
+        """Told when every config of the run has a newer champion than when it was told last."""
+        now = {config: len(each.state.promotions) for config, each in self._situations.all().items()}
+        if self._crossed is None:
+            self._crossed = now
+        if len(now) < 2 or not all(count > self._crossed.get(config, 0) for config, count in now.items()):
+            return
+        self._crossed = now
+        told = {"model_id": state.champion or "", "config_keys": sorted(now)}
+        decision = "every config has a new champion"
+        await self.router.publish("CROSSBOARD_PROMOTION", {**told, "decision": decision}, self.name)
+
+    @reported_health
+    def health_check(self) -> HealthCheckResult:
+        own = super().health_check()
+        if own.healthy and self._failed:
+            why = "; ".join(sorted(set(self._failed.values())))
+            return HealthCheckResult.degraded(
+                f"champions are damaged or cannot be installed: {why}", **own.details
+            )
+        return own.with_details(not_installed=dict(self._failed))
+
+
+class PromotionControllerDaemon(PromotionDaemon):
+    """UNIFIED_PROMOTION: the same view where AUTO_PROMOTION does not run."""
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            "unified_promotion", router=router, runtime=runtime, situations=situations, settings=settings
+        )
+
+
+def _is_ahead(curve: Sequence[Curve], champion: str | None) -> bool:
+    """Whether the champion is rated above the one before it."""
+    last = [point for point in curve if point.model == champion]
+    before = [point for point in curve if point.model != champion]
+    return bool(last and before) and last[-1].rating > before[-1].rating
+
+
+def bad_news(event_type: str, payload: Mapping[str, Any]) -> str:
+    """What an event says against a champion; empty if it says nothing of weight."""
+    if event_type == RATING_MOVED:
+        delta = float(payload.get("elo_delta", 0.0))
+        return f"its rating fell by {-delta:.0f} points" if delta < 0 else ""
+    if event_type == "REGRESSION_DETECTED" and str(payload.get("severity", "")).lower() in _MILD:
+        return ""
+    if event_type == "LOW_QUALITY_DATA_WARNING":
+        return f"the newest data are poor (quality {float(payload.get('avg_quality', 0.0)):.2f})"
+    if event_type == "TRAINING_ROLLBACK_NEEDED":
+        return str(payload.get("reason") or "a rollback was asked for")
+    drop = payload.get("elo_drop")
+    return (
+        f"a regression of {float(drop):.0f} points was found"
+        if drop is not None
+        else "a regression was found"
+    )
+
+
+def get_auto_promotion_daemon() -> AutoPromotionDaemon:
+    return AutoPromotionDaemon.get_instance()

@@ -1,0 +1,546 @@
+"""The queue between processes, for code that polls and acknowledges by hand or has no event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.encoding import decode_entry
+from ringrift.engine.opening import get_engine, open_engine
+from ringrift.engine.ports import CursorKey, Engine, EventLog, KeyValue, LogEvent, LogRecord, Position
+from ringrift.errors import RingRiftError, StorageFull, StorageReadOnly, Unavailable
+from ringrift.events.catalog.names import normalize_event_type
+from ringrift.events.dead_letter_queue import ProcessDeadLetters
+from ringrift.events.event import EventSource, RouterEvent, decode_body, from_log, to_log
+from ringrift.events.positions import LogSeat, process_seat
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import (
+    Failure,
+    FailureKind,
+    Subscription,
+    SubscriptionHandle,
+    callback_name,
+)
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.process import SingletonMixin
+from ringrift.runtime import system_runtime
+from ringrift.settings import Settings, get_settings
+
+# Who polls the queue between processes.
+
+
+_PREFIX = "event-subscribers/"
+_STABLE_TTL_S = 30 * 86_400.0
+_DEAD_AFTER_S = 300.0
+
+
+def _hostname() -> str:
+    return system_runtime().hostname
+
+
+@dataclass(frozen=True, slots=True)
+class CrossProcessEvent:
+    """A stored event as pollers see it; `event_id` is its number in the log."""
+
+    event_id: int
+    event_type: str
+    payload: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+    created_at: float = 0.0
+    hostname: str = field(default_factory=_hostname)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscriber:
+    """One poller and when it last asked."""
+
+    subscriber_id: str
+    process_name: str
+    hostname: str
+    event_types: list[str] | None
+    last_poll_s: float
+
+    def describe(self, now_s: float) -> dict[str, Any]:
+        return {
+            "subscriber_id": self.subscriber_id,
+            "process_name": self.process_name,
+            "hostname": self.hostname,
+            "last_poll_ago": max(0.0, now_s - self.last_poll_s),
+        }
+
+
+class Subscribers:
+    """Kept among the keys of the engine; those who stop polling expire."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def save(self, subscriber: Subscriber) -> None:
+        stable = ":stable:" in subscriber.subscriber_id
+        ttl_s = _STABLE_TTL_S if stable else _DEAD_AFTER_S
+        value = json.dumps(asdict(subscriber)).encode()
+        await self._kv.put(_PREFIX + subscriber.subscriber_id, value, ttl_s=ttl_s)
+
+    async def get(self, subscriber_id: str) -> Subscriber | None:
+        entry = await self._kv.get(_PREFIX + subscriber_id)
+        return None if entry is None else decode_entry(entry, Subscriber)
+
+    async def touch(self, subscriber_id: str, now_s: float) -> Subscriber | None:
+        """Note that a subscriber polls."""
+        found = await self.get(subscriber_id)
+        if found is not None:
+            await self.save(replace(found, last_poll_s=now_s))
+        return found
+
+    async def all(self) -> list[Subscriber]:
+        entries = await self._kv.entries(_PREFIX)
+        found = [decode_entry(entry, Subscriber) for entry in entries]
+        now_s = system_runtime().now_s()
+        return [item for item in found if now_s - item.last_poll_s <= _DEAD_AFTER_S]
+
+
+# The queue between processes, for code that polls and acknowledges by hand.
+#
+# It stands on the log that the router uses: an event published here reaches the subscriptions of every
+# router, and one published at a router can be polled here.
+
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+_INSTANCE = "queue"  # acknowledgements are kept by subscriber id, whoever polls
+_SESSION = "queue"
+_SCAN = 1000
+_DONE_MAX = 10_000  # events acknowledged behind one that is not
+_CALL_S = 60.0
+_RETRY_S, _RETRY_S_MAX = 0.1, 1.6
+
+
+class CrossProcessEventQueue(SingletonMixin):
+    """Publish, poll and acknowledge, from plain threads."""
+
+    def __init__(self, db_path: Path | str | None = None, *, settings: Settings | None = None) -> None:
+        self._path = None if db_path is None else Path(db_path)
+        given = settings or get_settings()
+        self._settings = given if self._path is None else _at(given, self._path)
+        self._engine: Engine | None = None
+        self._polled: dict[str, frozenset[int]] = {}  # what each subscriber got from its last poll
+
+    def publish(
+        self,
+        event_type: Any,
+        payload: Mapping[str, Any] | None = None,
+        source: str = "",
+        max_retries: int = 5,
+    ) -> int:
+        """Store an event; return its number, or -1 where nothing can be written.
+
+        While the log cannot be reached it tries again, *max_retries* times; the event is stored once.
+        """
+        event = RouterEvent(normalize_event_type(event_type), dict(payload or {}), source=source)
+        entry = to_log(event, session=_SESSION)
+
+        async def append() -> int:
+            for attempt in range(max_retries):
+                try:
+                    return await self._append(entry)
+                except (StorageFull, StorageReadOnly):
+                    raise
+                except Unavailable:
+                    await system_runtime().sleep(min(_RETRY_S * 2.0**attempt, _RETRY_S_MAX))
+            return await self._append(entry)
+
+        try:
+            return _run(append())
+        except StorageReadOnly:
+            return -1
+
+    def subscribe(
+        self,
+        process_name: str,
+        event_types: Sequence[Any] | None = None,
+        stable: bool = False,  # noqa: FBT001, FBT002 - in the published order
+    ) -> str:
+        """Return the id to poll with. A stable one goes on after a restart; one process should have it."""
+        runtime = system_runtime()
+        place = "stable" if stable else str(runtime.pid)
+        subscriber = Subscriber(
+            subscriber_id=f"{runtime.hostname}:{place}:{process_name}",
+            process_name=process_name,
+            hostname=runtime.hostname,
+            event_types=None if event_types is None else [normalize_event_type(t) for t in event_types],
+            last_poll_s=runtime.now_s(),
+        )
+
+        async def register() -> None:
+            await Subscribers((await self._open()).kv).save(subscriber)
+
+        _run(register())
+        return subscriber.subscriber_id
+
+    def poll(
+        self,
+        subscriber_id: str,
+        event_types: Sequence[Any] | None = None,
+        limit: int = 100,
+        since_event_id: int | None = None,
+    ) -> list[CrossProcessEvent]:
+        """Return events that this subscriber has not acknowledged, in order."""
+        before = self._polled.get(subscriber_id, frozenset())
+        found = _run(self._poll(subscriber_id, event_types, limit, since_event_id, polled=before))
+        self._polled[subscriber_id] = frozenset(event.event_id for event in found)
+        return found
+
+    def ack(self, subscriber_id: str, event_id: int) -> bool:
+        """Acknowledge one event; it is not polled again."""
+        return self.ack_batch(subscriber_id, [event_id]) == 1
+
+    def ack_batch(self, subscriber_id: str, event_ids: Sequence[int]) -> int:
+        """Acknowledge several events; return how many were given."""
+        if event_ids:
+            _run(self._ack(subscriber_id, event_ids))
+        return len(event_ids)
+
+    def get_pending_count(self, subscriber_id: str) -> int:
+        return len(_run(self._poll(subscriber_id, None, 100_000, None)))
+
+    def get_last_acked_event_id(self, subscriber_id: str) -> int:
+        """Return the highest number that this subscriber has dealt with."""
+
+        async def last() -> int:
+            position = await self._position((await self._open()), subscriber_id)
+            return max((position.floor, *position.done_above))
+
+        return _run(last())
+
+    def cleanup(self) -> tuple[int, int, int]:
+        """Apply retention now (it also runs by itself); return how many events, subscribers, acks went."""
+
+        async def clean() -> tuple[int, int, int]:
+            engine = await self._open()
+            return await engine.events.trim(), 0, 0
+
+        return _run(clean())
+
+    def get_stats(self) -> dict[str, Any]:
+        return _run(self._stats())
+
+    def close(self) -> None:
+        """Let go of a database of our own; the engine of the process is left alone."""
+        if self._engine is not None and self._path is not None:
+            _run(self._engine.close())
+        self._engine = None
+
+    def router(self) -> UnifiedEventRouter:
+        """Make a router on this log, for those who want handlers called instead of polling."""
+
+        async def open_log() -> EventLog:
+            return (await self._open()).events
+
+        seat = LogSeat(open_log=open_log, claim=process_seat(self._settings).claim)
+        around = Surroundings(settings=self._settings, seat=seat, dead_letters=ProcessDeadLetters())
+        return UnifiedEventRouter(surroundings=around)
+
+    # --- on the engine --------------------------------------------------------------------------------
+
+    async def _open(self) -> Engine:
+        if self._path is None:
+            return await get_engine()
+        if self._engine is None:
+            self._engine = await open_engine(self._settings, system_runtime())
+        return self._engine
+
+    async def _append(self, entry: LogEvent) -> int:
+        [appended] = await (await self._open()).events.append([entry])
+        return appended.seq
+
+    async def _position(self, engine: Engine, subscriber_id: str) -> Position:
+        return (await engine.events.positions(_INSTANCE)).get(subscriber_id, Position(0))
+
+    async def _poll(
+        self,
+        subscriber_id: str,
+        event_types: Sequence[Any] | None,
+        limit: int,
+        since: int | None,
+        *,
+        polled: Collection[int] = (),
+    ) -> list[CrossProcessEvent]:
+        engine = await self._open()
+        subscribers = Subscribers(engine.kv)
+        subscriber = await subscribers.touch(subscriber_id, system_runtime().now_s())
+        types = None if subscriber is None else subscriber.event_types
+        if event_types is not None:
+            types = [normalize_event_type(event_type) for event_type in event_types]
+        stored = (await engine.events.positions(_INSTANCE)).get(subscriber_id)
+        position = stored or Position(0)
+        # One that acknowledges lives, and what it has yet to see stays; one that only looks holds nobody up.
+        if stored is not None and since is None:
+            position = await self._advance(engine, subscriber_id, subscriber, stored, polled=polled)
+        found: list[LogRecord] = []
+        after = max(position.floor, since or 0)
+        done = frozenset(position.done_above)
+        while len(found) < limit and (
+            records := await engine.events.read(after=after, limit=_SCAN, types=types)
+        ):
+            found += [record for record in records if record.seq not in done]
+            after = records[-1].seq
+        return [_as_polled(record) for record in found[:limit]]
+
+    async def _ack(self, subscriber_id: str, event_ids: Sequence[int]) -> None:
+        engine = await self._open()
+        subscriber = await Subscribers(engine.kv).get(subscriber_id)
+        position = await self._position(engine, subscriber_id)
+        acknowledged = Position(position.floor, (*position.done_above, *event_ids))
+        await self._advance(engine, subscriber_id, subscriber, acknowledged)
+
+    async def _advance(
+        self,
+        engine: Engine,
+        subscriber_id: str,
+        subscriber: Subscriber | None,
+        position: Position,
+        *,
+        polled: Collection[int] = (),
+    ) -> Position:
+        """Store how far everything that concerns a subscriber is acknowledged.
+
+        What it is registered for concerns it, whatever it asked for in one call. An event is given up when
+        very many behind it were acknowledged, or when it was *polled* before and the log is longer than it
+        should be because of it.
+        """
+        types = None if subscriber is None else subscriber.event_types
+        floor, done = position.floor, set(position.done_above)
+        last = (await engine.events.bounds()).last  # first: what is appended meanwhile is not passed over
+
+        def is_settled(record: LogRecord) -> bool:
+            if record.seq in done:
+                return True
+            is_too_long = last - record.seq >= self._settings.event_retention_rows
+            if (is_too_long and record.seq in polled) or sum(seq > record.seq for seq in done) > _DONE_MAX:
+                _report_given_up(subscriber_id, record)
+                return True
+            return False
+
+        # Damaged records are left out, so a short answer does not mean that there are no more.
+        while ahead := await engine.events.read(after=floor, limit=_SCAN, types=types):
+            waits = next((record for record in ahead if not is_settled(record)), None)
+            if waits is not None:
+                floor = waits.seq - 1
+                break
+            floor = ahead[-1].seq
+        else:
+            floor = max(floor, last)
+        moved = Position(floor, tuple(sorted(seq for seq in done if seq > floor)))
+        await engine.events.commit({CursorKey(subscriber_id, _INSTANCE): moved})
+        return moved
+
+    async def _stats(self) -> dict[str, Any]:
+        engine = await self._open()
+        first, last = await engine.events.bounds()
+        by_type: dict[str, int] = {}
+        after = first - 1
+        while records := await engine.events.read(after=after, limit=_SCAN):
+            for record in records:
+                by_type[record.type] = by_type.get(record.type, 0) + 1
+            after = records[-1].seq
+        now_s = system_runtime().now_s()
+        return {
+            "total_events": sum(by_type.values()),
+            "last_event_id": last,
+            "events_by_type": by_type,
+            "active_subscribers": [item.describe(now_s) for item in await Subscribers(engine.kv).all()],
+            "retention_hours": self._settings.event_retention_hours,
+        }
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return run_blocking(work, timeout_s=_CALL_S)
+
+
+def _at(settings: Settings, path: Path) -> Settings:
+    values = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    return Settings(**{**values, "coordinator_db": path, "data_dir": path.parent})
+
+
+def _report_given_up(subscriber_id: str, record: LogRecord) -> None:
+    log.error("events.given_up", subscription=subscriber_id, seq=record.seq, event_type=record.type)
+    nobody = Subscription(subscriber_id, (record.type,), str)  # its letter is for people: no router has it
+    try:
+        event = from_log(record, decode_body(record))
+        failure = Failure(event, nobody, FailureKind.UNACKNOWLEDGED, "polled and never acknowledged")
+        ProcessDeadLetters().capture_failure(failure, instance=_INSTANCE)
+    except RingRiftError as error:
+        log.critical("events.dead_letter_lost", event_id=record.id, error=str(error))
+
+
+def _as_polled(record: LogRecord) -> CrossProcessEvent:
+    body = decode_body(record)
+    return CrossProcessEvent(
+        event_id=record.seq,
+        event_type=record.type,
+        payload=body.get("payload") or {},
+        source=body.get("source", ""),
+        created_at=record.appended_s,
+    )
+
+
+# --- of this process --------------------------------------------------------------------------------------
+
+
+def get_event_queue(db_path: Path | str | None = None) -> CrossProcessEventQueue:
+    """Return the queue of this process; another *db_path* than it was made with is a `ConfigError`."""
+    if db_path is None:
+        return CrossProcessEventQueue.get_instance()
+    return CrossProcessEventQueue.get_instance(Path(db_path))
+
+
+def reset_event_queue() -> None:
+    queue = CrossProcessEventQueue.reset_instance()
+    if queue is not None:
+        queue.close()
+
+
+def publish_event(event_type: Any, payload: Mapping[str, Any] | None = None, source: str = "") -> int:
+    return get_event_queue().publish(event_type, payload, source)
+
+
+def bridge_to_cross_process(
+    event_type: Any, payload: Mapping[str, Any] | None = None, source: str = ""
+) -> int:
+    return publish_event(event_type, payload, source)
+
+
+def subscribe_process(
+    process_name: str,
+    event_types: Sequence[Any] | None = None,
+    stable: bool = False,  # noqa: FBT001, FBT002 - in the published order
+) -> str:
+    return get_event_queue().subscribe(process_name, event_types, stable)
+
+
+def poll_events(
+    subscriber_id: str,
+    event_types: Sequence[Any] | None = None,
+    limit: int = 100,
+    since_event_id: int | None = None,
+) -> list[CrossProcessEvent]:
+    return get_event_queue().poll(subscriber_id, event_types, limit, since_event_id)
+
+
+def ack_event(subscriber_id: str, event_id: int) -> bool:
+    return get_event_queue().ack(subscriber_id, event_id)
+
+
+def ack_events(subscriber_id: str, event_ids: Sequence[int]) -> int:
+    return get_event_queue().ack_batch(subscriber_id, event_ids)
+
+
+# Handlers for events of other processes, in programs that have no event loop of their own.
+
+
+PollHandler = Callable[[CrossProcessEvent], Any]
+
+_START_S = 30.0
+
+
+class CrossProcessEventPoller:
+    """Subscribes its handlers at the router and, if no loop runs, keeps one running for them.
+
+    Order, isolation, time limits, dead letters and the position after a restart are the router's: that
+    of this process, or with *db_path* one of its own on the log in that file.
+    """
+
+    def __init__(
+        self,
+        process_name: str,
+        event_types: Sequence[Any] | None = None,
+        poll_interval: float = 1.0,
+        db_path: Path | str | None = None,
+        stable: bool = True,  # noqa: FBT001, FBT002 - in the published order
+        *,
+        router: UnifiedEventRouter | None = None,
+    ) -> None:
+        self.process_name, self.poll_interval, self.stable = process_name, poll_interval, stable
+        self._event_types = None if event_types is None else tuple(event_types)
+        self._own_log = None if db_path is None else CrossProcessEventQueue(db_path)
+        self._own_router = router if self._own_log is None else self._own_log.router()
+        self._handlers: list[tuple[Any, PollHandler]] = []
+        self._handles: list[SubscriptionHandle] = []
+        self._borrowing = False
+        self._lock = threading.Lock()
+
+    @property
+    def router(self) -> UnifiedEventRouter:
+        return self._own_router or get_router()
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._handles)
+
+    def register_handler(self, event_type: Any, handler: PollHandler) -> None:
+        """Call *handler* with each event of a type (None: of every type this poller is for)."""
+        self._handlers.append((event_type, handler))
+        if self._handles:
+            self._subscribe(event_type, handler)
+
+    def start(self) -> None:
+        """Begin to deliver; returns when the log is being read."""
+        with self._lock:
+            if self._handles:
+                return
+            for event_type, handler in self._handlers:
+                self._subscribe(event_type, handler)
+            if self.router.bound_loop is None and not _loop_runs_here():
+                run_blocking(self.router.occupy(), timeout_s=_START_S)
+                self._borrowing = True
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop delivering; what was handled is recorded."""
+        with self._lock:
+            while self._handles:
+                self._handles.pop()()
+            if self._borrowing:
+                self._borrowing = False
+                run_blocking(_within(self.router.vacate(), timeout), timeout_s=timeout + 1.0)
+            if self._own_log is not None:
+                self.router.let_go()
+                self._own_log.close()
+
+    def _subscribe(self, event_type: Any, handler: PollHandler) -> None:
+        types = [event_type] if event_type is not None else self._event_types or [None]
+        for each in types:
+            name = f"poller:{self.process_name}/{each or 'all'}/{callback_name(handler)}"
+            self._handles.append(
+                self.router.subscribe(each, _adapter(handler), name, bus=EventSource.CROSS_PROCESS)
+            )
+
+
+async def _within(work: Coroutine[Any, Any, None], timeout_s: float) -> None:
+    async with asyncio.timeout(timeout_s):
+        await work
+
+
+def _adapter(handler: PollHandler) -> Callable[[RouterEvent], Any]:
+    def handle(event: RouterEvent) -> Any:
+        seen = CrossProcessEvent(event._seq, event.event_type, event.payload, event.source, event.timestamp)
+        return handler(seen)
+
+    return handle
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

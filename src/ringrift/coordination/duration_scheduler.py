@@ -1,0 +1,158 @@
+"""When to run what takes long: estimates, and whether a host has room for an intensive task now.
+
+For people and programs that plan by hand; the loop itself is paced by its work queue. Intensive tasks
+(training, optimisation, whole pipelines) exclude each other on a host and stay out of its busy hours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ringrift.engine.arguments import check_part
+from ringrift.engine.blocking import run_blocking
+from ringrift.process import SingletonMixin
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.work.durations import (
+    DAY_S,
+    DEFAULT_DURATIONS_S,
+    DurationBook,
+    DurationEstimate,
+    TaskOutcome,
+    get_duration_book,
+)
+from ringrift.work.limits import SpawnVerdict
+from ringrift.work.tasks import INTENSIVE_TYPES, RunningTask, TaskRegistry, TaskType, task_type_of
+
+__all__ = [
+    "DEFAULT_DURATIONS_S",
+    "BusyHours",
+    "DurationBook",
+    "DurationEstimate",
+    "DurationScheduler",
+    "TaskOutcome",
+    "can_schedule_task",
+    "estimate_task_duration",
+    "estimate_timeout_s",
+    "get_duration_book",
+    "get_duration_scheduler",
+    "record_duration",
+    "record_task_completion",
+    "reset_duration_scheduler",
+]
+
+ANSWER_S = 10.0
+HOUR_S = 3600.0
+LONGEST_S = DAY_S  # a running task counts as ended by then, whatever the estimate
+
+
+@dataclass(frozen=True, slots=True)
+class BusyHours:
+    """Hours of the day, in UTC, that intensive tasks avoid."""
+
+    first: int = 14
+    last: int = 22  # not included
+
+    def left_s(self, wall_s: float) -> float:
+        """How long the busy hours still last; 0 outside of them."""
+        second_of_day = wall_s % DAY_S
+        inside = self.first * HOUR_S <= second_of_day < self.last * HOUR_S
+        return self.last * HOUR_S - second_of_day if inside else 0.0
+
+
+class DurationScheduler(SingletonMixin):
+    """Estimates and room on hosts, from measured durations and from what really runs."""
+
+    def __init__(
+        self,
+        book: DurationBook | None = None,
+        registry: TaskRegistry | None = None,
+        *,
+        busy: BusyHours | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._book = get_duration_book() if book is None else book
+        self._registry = TaskRegistry() if registry is None else registry
+        check_part("book", self._book, DurationBook)
+        check_part("registry", self._registry, TaskRegistry)
+        self._busy, self._runtime = busy or BusyHours(), runtime or system_runtime()
+
+    async def estimate_s(self, task_type: str, config: str = "", host: str = "") -> float:
+        return (await self._book.estimate(str(task_type), config, host)).seconds
+
+    async def room_for(self, task_type: str, host: str = "") -> SpawnVerdict:
+        """Whether *host* has room for the task now; if not why, and when it is expected to have."""
+        kind, now_s = task_type_of(task_type), self._runtime.now_s()
+        if kind not in INTENSIVE_TYPES:
+            return SpawnVerdict(True, "ok")
+        host = host or self._runtime.hostname
+        for task in await self._registry.running():
+            if task.node == host and task.task_type in INTENSIVE_TYPES:
+                left_s = await self._left_s(task, now_s)
+                why = f"{task.task_type.value} runs on {host}, for about {left_s / 60:.0f} min more"
+                return SpawnVerdict(False, why, left_s, check="exclusive")
+        if (left_s := self._busy.left_s(self._runtime.wall_s())) > 0:
+            why = f"intensive tasks wait until {self._busy.last}:00 UTC"
+            return SpawnVerdict(False, why, left_s, check="busy_hours")
+        return SpawnVerdict(True, "ok")
+
+    async def running(self, host: str) -> list[dict[str, Any]]:
+        """What runs on *host*, and when it is expected to end."""
+        now_s = self._runtime.now_s()
+        return [
+            {
+                "task_id": task.task_id,
+                "task_type": task.task_type.value,
+                "started": task.started_s,
+                "expected_end": now_s + await self._left_s(task, now_s),
+            }
+            for task in await self._registry.running()
+            if task.node == host
+        ]
+
+    async def _left_s(self, task: RunningTask, now_s: float) -> float:
+        expected_s = await self.estimate_s(task.task_type.value, task.config_key, task.node)
+        return max(60.0, task.started_s + min(LONGEST_S, expected_s) - now_s)
+
+
+def get_duration_scheduler(busy: BusyHours | None = None) -> DurationScheduler:
+    """Return the scheduler of this process; other *busy* hours than it was made with are a `ConfigError`."""
+    return DurationScheduler.get_instance() if busy is None else DurationScheduler.get_instance(busy=busy)
+
+
+reset_duration_scheduler = DurationScheduler.reset_instance
+
+
+def estimate_task_duration(task_type: TaskType | str, config: str = "", host: str = "") -> float:
+    """How many seconds such a task is expected to take."""
+    asking = get_duration_scheduler().estimate_s(task_type, config, host)
+    return run_blocking(asking, timeout_s=ANSWER_S)
+
+
+def can_schedule_task(task_type: TaskType | str, host: str = "") -> tuple[bool, str]:
+    """Whether *host* has room for the task now, and why not."""
+    return run_blocking(get_duration_scheduler().room_for(task_type, host), timeout_s=ANSWER_S).as_pair()
+
+
+def record_task_completion(
+    task_type: TaskType | str, config: str = "", host: str = "", *, seconds: float, success: bool = True
+) -> None:
+    """Add a measured duration, for code without a loop."""
+    outcome = TaskOutcome.OK if success else TaskOutcome.FAILED
+    adding = get_duration_book().record(str(task_type), config, host, seconds, outcome=outcome)
+    run_blocking(adding, timeout_s=ANSWER_S)
+
+
+# What whoever completes a job calls, and what the job runner asks before it starts one.
+
+
+async def record_duration(
+    kind: str, config: str, node: str, seconds: float, *, outcome: TaskOutcome = TaskOutcome.OK
+) -> None:
+    """Remember how long a job took, and how it ended."""
+    await get_duration_book().record(kind, config, node, seconds, outcome=outcome)
+
+
+async def estimate_timeout_s(kind: str, config: str = "") -> float:
+    """How long a job may run before it counts as stuck: from the slow end of what succeeded."""
+    return await get_duration_book().timeout_s(kind, config)

@@ -1,0 +1,192 @@
+"""At most one master loop per data folder.
+
+The holder keeps an exclusive lock on the data folder itself for as long as it lives, so the system ends the
+claim with the process, however that ends, and removing a file ends it for nobody. A folder that was moved
+away, or exchanged, takes its lock with it: the holder has to look whether the path still leads there, and
+what it writes goes through the open folder, never into another one that was put in its place. The PID file
+only tells others who it is.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ringrift.engine.lock_files import LockFile
+from ringrift.errors import AlreadyExists, Corrupt, StorageReadOnly
+from ringrift.files import (
+    HeldFolder,
+    HeldPath,
+    forget_exchanged,
+    hold_folder,
+    make_private_folder,
+    open_private,
+)
+from ringrift.foreign_files.paths import read_regular
+from ringrift.process_identity import is_alive, own_start_s
+from ringrift.settings import get_settings
+
+__all__ = [
+    "PID_FILE",
+    "MasterLoop",
+    "MasterLoopGuard",
+    "ensure_master_loop_running",
+    "is_master_loop_running",
+    "pid_file",
+    "read_master_loop",
+    "require_running_master_loop",
+]
+
+
+# What others read of the PID file: whether a master loop runs on the data folder.
+#
+# A number whose process is gone, or began at another time than the file says (the number was given out
+# again), is a stale file.
+
+
+PID_FILE = "master_loop.pid"
+PID_BYTES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class MasterLoop:
+    """The process that the PID file names."""
+
+    pid: int
+    began_s: float | None  # None: the file was written by something that does not tell
+    profile: str = ""  # of its daemons; empty: it does not tell
+
+    @property
+    def is_alive(self) -> bool:
+        return is_alive(self.pid, self.began_s)
+
+
+def pid_file() -> Path:
+    return get_settings().coordination_dir / PID_FILE
+
+
+def read_master_loop(path: Path | None = None) -> MasterLoop | None:
+    """Return what the file says; None if there is no file, or nothing that names a process in it."""
+    try:
+        words = read_regular(path or pid_file(), bytes_max=PID_BYTES_MAX).decode().split()
+        began_s = float(words[1]) if len(words) > 1 else None
+        return MasterLoop(int(words[0]), began_s, words[2] if len(words) > 2 else "")
+    except (FileNotFoundError, Corrupt, ValueError, IndexError):
+        return None
+
+
+def is_master_loop_running(path: Path | None = None) -> bool:
+    """Whether the file names a live process."""
+    found = read_master_loop(path)
+    return found is not None and found.is_alive
+
+
+def require_running_master_loop(path: Path | None = None) -> None:
+    """Raise `RuntimeError` unless a master loop runs; RINGRIFT_SKIP_MASTER_LOOP_CHECK=1 lets it pass."""
+    if get_settings().skip_master_loop_check or is_master_loop_running(path):
+        return
+    found = read_master_loop(path)
+    stale = f"; {found.pid} in {path or pid_file()} is gone" if found else ""
+    raise RuntimeError(
+        f"no master loop is running{stale}. Start it, or set RINGRIFT_SKIP_MASTER_LOOP_CHECK=1"
+    )
+
+
+ensure_master_loop_running = require_running_master_loop
+
+
+class MasterLoopGuard:
+    """Claims the master loop for a `with` block. `AlreadyExists` if another process has it.
+
+    A *path* of one's own is a PID file in a folder of one's own, and the claim is for that folder.
+    """
+
+    def __init__(self, path: Path | None = None, *, profile: str = "") -> None:
+        self._profile = profile
+        self.path = path or pid_file()
+        self._folder = get_settings().data_dir if path is None else path.parent
+        self._lock: LockFile | None = None
+        self._held: HeldPath | None = None
+        self._open_folder: HeldFolder | None = None
+        self._locked = False
+
+    def acquire(self) -> None:
+        """Claim it and write the PID file. Calling it again changes nothing."""
+        if not self.try_acquire():
+            holder = read_master_loop(self.path)
+            raise AlreadyExists(f"master loop (process {holder.pid if holder else 'unknown'})")
+
+    def try_acquire(self) -> bool:
+        """As `acquire`; False if another process has it."""
+        if not self._locked:
+            try:
+                self._locked = self._lock_folder()
+            except OSError as error:
+                raise StorageReadOnly(f"{self._folder} cannot be written: {error.strerror}") from None
+        if self._locked and not self.exchanged():
+            self.show()
+        return self._locked
+
+    def _lock_folder(self) -> bool:
+        forget_exchanged(self._folder)  # one that an earlier run of this process had there
+        make_private_folder(self._folder)
+        lock = LockFile(self._folder)
+        if not lock.try_lock():
+            lock.close()
+            return False
+        self._lock, self._held = lock, HeldPath(self._folder, lock.stat())
+        self._open_folder = hold_folder(self._folder, lock.descriptor)
+        return True
+
+    def exchanged(self) -> str:
+        """What became of the folder if its path leads elsewhere by now; "" if it does not."""
+        return "" if self._held is None else self._held.problem()
+
+    @property
+    def folder_identity(self) -> str:
+        """What tells the folder from one that is put in its place; "" if it is not opened."""
+        return "" if self._held is None else self._held.identity
+
+    def show(self) -> None:
+        """See to it that the PID file names this process."""
+        me = MasterLoop(os.getpid(), own_start_s(), self._profile)
+        if read_master_loop(self.path) == me:
+            return
+        try:
+            make_private_folder(self.path.parent)
+            self._write(f"{me.pid} {me.began_s} {me.profile}".rstrip() + "\n")
+        except OSError as error:
+            raise StorageReadOnly(f"{self.path} cannot be written: {error.strerror}") from None
+
+    def _write(self, text: str) -> None:
+        descriptor = open_private(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def release(self) -> None:
+        """Give it up. The file stays, and is empty if it named this process."""
+        exchanged = self.exchanged()
+        found = None if exchanged else read_master_loop(self.path)
+        if found is not None and found.pid == os.getpid():
+            self._write("")
+        if self._open_folder is not None and not exchanged:
+            self._open_folder.let_go()  # else what is still under way must not go by path after all
+        if self._lock is not None:
+            self._lock.close()
+        self._lock, self._held, self._open_folder, self._locked = None, None, None, False
+
+    @property
+    def is_held(self) -> bool:
+        return self._locked
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

@@ -1,0 +1,397 @@
+"""Roles that only one process at a time may have, such as running the training loop.
+
+A role is a lease in the engine. Its holder renews it in the background and has a fencing token, which every
+write made in that role must carry; when the holder dies, the role is free after the lease, or at once for a
+process of the same machine that sees that it is dead. A holder that cannot renew stops being one by its own
+clock before anybody else can become one. What happens to roles is written down (`get_role_audit`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+import psutil
+import structlog
+
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.encoding import decode_entry
+from ringrift.engine.leases import LeaseConfig, LeaseHolder, NamedLease, end_lease, lease_holder
+from ringrift.engine.opening import shared_kv
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import AlreadyExists, Conflict, LeaseLost, RevisionMismatch, Unavailable
+from ringrift.process import SingletonMixin
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult
+
+__all__ = [
+    "OrchestratorRole",
+    "OrchestratorRoles",
+    "RoleAction",
+    "RoleAudit",
+    "RoleRow",
+    "acquire_orchestrator_role",
+    "async_acquire_orchestrator_role",
+    "async_orchestrator_role",
+    "async_release_orchestrator_role",
+    "get_orchestrator_roles",
+    "get_role_audit",
+    "get_role_holder",
+    "holds_orchestrator_role",
+    "is_role_available",
+    "orchestrator_role",
+    "orchestrator_role_token",
+    "release_orchestrator_role",
+]
+
+
+# What happened to roles, newest last: who took, lost, was denied or took over which.
+
+
+log = structlog.get_logger()
+
+KEY = "roles/audit"
+ROWS_MAX = 200
+TRIES_MAX = 5
+
+
+class RoleAction(StrEnum):
+    """One kind of row."""
+
+    ACQUIRED = "ACQUIRED"
+    RELEASED = "RELEASED"
+    LOST = "LOST"
+    TAKEOVER = "TAKEOVER"  # from a process of this machine that is dead
+    ACQUIRE_DENIED = "ACQUIRE_DENIED"
+    STALE_CLEANUP = "STALE_CLEANUP"  # the former holder let its lease run out
+
+
+class RoleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened; equal ones in a row are counted."""
+
+    at_s: float
+    role: str
+    action: RoleAction
+    holder: str
+    other: str = ""  # who had it, or has it
+    times: int = 1
+
+
+class RoleAudit:
+    """The rows of all processes, in one bounded list."""
+
+    def __init__(self, get_kv: Callable[[], Awaitable[KeyValue]], *, runtime: Runtime) -> None:
+        self._get_kv, self._runtime = get_kv, runtime
+
+    async def rows(self, limit: int = ROWS_MAX) -> list[RoleRow]:
+        """Return the last *limit* rows, oldest first."""
+        entry = await (await self._get_kv()).get(KEY)
+        rows = [] if entry is None else decode_entry(entry, list[RoleRow])
+        return rows[-limit:] if limit > 0 else []
+
+    async def add(self, action: RoleAction, role: str, *, holder: str, other: str = "") -> None:
+        """Write a row. One that cannot be written is logged instead: roles go on without it."""
+        row = RoleRow(at_s=self._runtime.now_s(), role=role, action=action, holder=holder, other=other)
+        try:
+            written = await self._write(row)
+        except Unavailable:
+            written = False
+        if not written:
+            log.warning("role.audit_row_lost", action=action.value, role=role, holder=holder, other=other)
+
+    async def _write(self, row: RoleRow) -> bool:
+        kv = await self._get_kv()
+        for _ in range(TRIES_MAX):
+            entry = await kv.get(KEY)
+            try:
+                if entry is None:
+                    await kv.create(KEY, msgspec.json.encode([row]))
+                else:
+                    value = msgspec.json.encode(_appended(decode_entry(entry, list[RoleRow]), row))
+                    await kv.update(KEY, value, revision=entry.revision)
+            except (AlreadyExists, RevisionMismatch):
+                continue
+            return True
+        return False
+
+    async def left_open(self, role: str) -> str:
+        """The last holder of *role* that neither gave it back nor lost it knowingly; empty if none."""
+        for row in reversed(await self.rows()):
+            if row.role == role and row.action is not RoleAction.ACQUIRE_DENIED:
+                ended = row.action in {RoleAction.RELEASED, RoleAction.LOST}
+                return "" if ended else row.holder
+        return ""
+
+
+def _appended(rows: list[RoleRow], row: RoleRow) -> list[RoleRow]:
+    if rows and msgspec.structs.replace(rows[-1], at_s=row.at_s, times=1) == row:
+        return [*rows[:-1], msgspec.structs.replace(row, times=rows[-1].times + 1)]
+    return [*rows, row][-ROWS_MAX:]
+
+
+# Who holds a role, in one text; and whether that process is known to be dead.
+#
+# Only a process that shares its process ids with the holder can know that: same host, same namespace.
+
+
+_NAMESPACE = "/proc/self/ns/pid"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlace:
+    """Where process ids mean the same."""
+
+    hostname: str
+    namespace: str = ""
+
+    @classmethod
+    def here(cls, runtime: Runtime) -> ProcessPlace:
+        try:
+            return cls(runtime.hostname, os.readlink(_NAMESPACE))
+        except OSError:  # a system without namespaces
+            return cls(runtime.hostname)
+
+    def holder(self, runtime: Runtime) -> str:
+        """The name under which this process holds roles."""
+        return f"{self.hostname}:{runtime.pid}:{runtime.new_id()}@{self.namespace}"
+
+    def knows_dead(self, holder: str) -> bool:
+        """Whether *holder* is a process of this place that no longer runs."""
+        host, _, rest = holder.partition(":")
+        pid, _, rest = rest.partition(":")
+        namespace = rest.partition("@")[2]
+        if host != self.hostname or namespace != self.namespace or not pid.isdigit():
+            return False
+        return not _runs(int(pid))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+RELEASE_TIMEOUT_S = 5.0
+ANSWER_S = 10.0  # what a blocking call gives the engine beside its own waiting
+
+
+class OrchestratorRole(StrEnum):
+    """What can be led by one process only."""
+
+    CLUSTER = "cluster_orchestrator"
+    IMPROVEMENT = "improvement_daemon"
+    TRAINING_LOOP = "training_loop"
+    PIPELINE = "pipeline_orchestrator"
+    SELFPLAY = "selfplay_orchestrator"
+    EVALUATION = "evaluation_orchestrator"
+    SYNC = "sync_orchestrator"
+    MAINTENANCE = "maintenance"
+
+
+@dataclass(slots=True)
+class _Claim:
+    lease: NamedLease
+    keeper: asyncio.Task[None]
+
+
+class OrchestratorRoles(SingletonMixin):
+    """The roles that this process holds. Lives on one event loop, which renews them."""
+
+    def __init__(
+        self,
+        get_kv: Callable[[], Awaitable[KeyValue]] | None = None,
+        *,
+        runtime: Runtime | None = None,
+        config: LeaseConfig | None = None,
+        place: ProcessPlace | None = None,
+    ) -> None:
+        get_kv, runtime = get_kv or shared_kv, runtime or system_runtime()
+        self._get_kv, self._runtime, self._config = get_kv, runtime, config or LeaseConfig()
+        self._place = place or ProcessPlace.here(runtime)
+        self.holder = self._place.holder(runtime)
+        self.audit = RoleAudit(get_kv, runtime=runtime)
+        self._claims: dict[str, _Claim] = {}
+
+    def holds(self, role: OrchestratorRole) -> bool:
+        """Whether it is safe to act in *role* now. May be asked from any thread."""
+        claim = self._claims.get(role)
+        return claim is not None and claim.lease.held
+
+    def token(self, role: OrchestratorRole) -> int:
+        """Return the fencing token; `LeaseLost` when the role is not held. May be asked from any thread."""
+        claim = self._claims.get(role)
+        if claim is None:
+            raise LeaseLost(_lease_name(role), token=0, reason="this process does not hold it")
+        return claim.lease.token
+
+    async def acquire(self, role: OrchestratorRole, *, wait_s: float = 0.0) -> bool:
+        """Take *role*, waiting up to *wait_s* for it; True if it is held, also if it was before."""
+        role = OrchestratorRole(role)
+        if self.holds(role):
+            return True
+        await self._drop(role)
+        lease = NamedLease(
+            await self._get_kv(), self._runtime, _lease_name(role), holder=self.holder, config=self._config
+        )
+        await self._take_over_if_dead(role)
+        try:
+            token = await lease.acquire(wait_s=wait_s)
+        except Conflict:
+            await self._note_denied(role)
+            return False
+        keeper = asyncio.create_task(self._keep(role, lease), name=f"role {role.value}")
+        self._claims[role] = _Claim(lease, keeper)
+        log.info("role.acquired", role=role.value, token=token, holder=self.holder)
+        await self._note_acquired(role)
+        return True
+
+    async def release(self, role: OrchestratorRole) -> bool:
+        """Give *role* back; False if it was not held."""
+        held = self.holds(role)
+        await self._drop(role)
+        if held:
+            await self.audit.add(RoleAction.RELEASED, OrchestratorRole(role).value, holder=self.holder)
+        return held
+
+    async def release_all(self) -> None:
+        for role in tuple(self._claims):
+            await self.release(OrchestratorRole(role))
+
+    async def seen_holder(self, role: OrchestratorRole) -> LeaseHolder | None:
+        """Return who holds *role*, in whichever process."""
+        return await lease_holder(await self._get_kv(), _lease_name(OrchestratorRole(role)))
+
+    def health_check(self) -> HealthCheckResult:
+        """Degraded while a role has not been renewed for half of the time that it may be held without."""
+        held = {role: round(claim.lease.left_s, 1) for role, claim in tuple(self._claims.items())}
+        safe_s = self._config.lease_s - self._config.margin_s
+        late = sorted(role for role, left_s in held.items() if left_s < safe_s / 2)
+        if late:
+            return HealthCheckResult.degraded(f"not renewed for long: {', '.join(late)}", held=held)
+        return HealthCheckResult.ok("", held=held)
+
+    async def _take_over_if_dead(self, role: OrchestratorRole) -> None:
+        seen = await self.seen_holder(role)
+        if seen is None or not await asyncio.to_thread(self._place.knows_dead, seen.holder):
+            return
+        if await end_lease(await self._get_kv(), _lease_name(role), holder=seen.holder):
+            log.warning("role.taken_over", role=role.value, dead=seen.holder, holder=self.holder)
+            await self.audit.add(RoleAction.TAKEOVER, role.value, holder=self.holder, other=seen.holder)
+
+    async def _note_denied(self, role: OrchestratorRole) -> None:
+        seen = await self.seen_holder(role)
+        other = "" if seen is None else seen.holder
+        await self.audit.add(RoleAction.ACQUIRE_DENIED, role.value, holder=self.holder, other=other)
+
+    async def _note_acquired(self, role: OrchestratorRole) -> None:
+        former = await self.audit.left_open(role.value)
+        if former and former != self.holder:
+            await self.audit.add(RoleAction.STALE_CLEANUP, role.value, holder=self.holder, other=former)
+        await self.audit.add(RoleAction.ACQUIRED, role.value, holder=self.holder)
+
+    async def _drop(self, role: str) -> None:
+        claim = self._claims.pop(role, None)
+        if claim is None:
+            return
+        claim.keeper.cancel()
+        await asyncio.wait({claim.keeper}, timeout=RELEASE_TIMEOUT_S)
+        async with asyncio.timeout(RELEASE_TIMEOUT_S):
+            await claim.lease.release()
+
+    async def _keep(self, role: OrchestratorRole, lease: NamedLease) -> None:
+        try:
+            await lease.keep()
+        except LeaseLost as lost:
+            log.error("role.lost", role=role.value, token=lost.token, reason=lost.reason)
+            await self.audit.add(RoleAction.LOST, role.value, holder=self.holder)
+
+
+def _lease_name(role: OrchestratorRole) -> str:
+    return f"role/{role.value}"
+
+
+def get_orchestrator_roles() -> OrchestratorRoles:
+    """Return the roles of this process; the functions below run them on the background loop."""
+    return OrchestratorRoles.get_instance()
+
+
+# --- for code that is not async -----------------------------------------------------------------------
+
+
+def acquire_orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> bool:
+    """Take *role* for this process; False if another process has it."""
+    taking = get_orchestrator_roles().acquire(role, wait_s=wait_seconds)
+    return run_blocking(taking, timeout_s=wait_seconds + ANSWER_S)
+
+
+def release_orchestrator_role(role: OrchestratorRole) -> bool:
+    """Give *role* back; False if this process does not have it."""
+    return run_blocking(get_orchestrator_roles().release(role), timeout_s=2 * RELEASE_TIMEOUT_S + ANSWER_S)
+
+
+def holds_orchestrator_role(role: OrchestratorRole) -> bool:
+    return get_orchestrator_roles().holds(role)
+
+
+def orchestrator_role_token(role: OrchestratorRole) -> int:
+    """Return the fencing token; `LeaseLost` when this process does not hold *role*."""
+    return get_orchestrator_roles().token(role)
+
+
+def get_role_holder(role: OrchestratorRole) -> LeaseHolder | None:
+    """Return who holds *role*, in whichever process."""
+    return run_blocking(get_orchestrator_roles().seen_holder(role), timeout_s=ANSWER_S)
+
+
+def get_role_audit(limit: int = 50) -> list[RoleRow]:
+    """Return what last happened to roles, oldest first."""
+    return run_blocking(get_orchestrator_roles().audit.rows(limit), timeout_s=ANSWER_S)
+
+
+def is_role_available(role: OrchestratorRole) -> bool:
+    return get_role_holder(role) is None
+
+
+@contextmanager
+def orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> Iterator[int]:
+    """Hold *role* for a block and give its token; `Conflict` if another process has it."""
+    if not acquire_orchestrator_role(role, wait_seconds=wait_seconds):
+        raise _held_elsewhere(role, get_role_holder(role))
+    try:
+        yield orchestrator_role_token(role)
+    finally:
+        release_orchestrator_role(role)
+
+
+# --- for code on an event loop ------------------------------------------------------------------------
+
+
+async def async_acquire_orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> bool:
+    return await asyncio.to_thread(acquire_orchestrator_role, role, wait_seconds=wait_seconds)
+
+
+async def async_release_orchestrator_role(role: OrchestratorRole) -> bool:
+    return await asyncio.to_thread(release_orchestrator_role, role)
+
+
+@asynccontextmanager
+async def async_orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> AsyncIterator[int]:
+    """`orchestrator_role` for a block of asynchronous code."""
+    if not await async_acquire_orchestrator_role(role, wait_seconds=wait_seconds):
+        raise _held_elsewhere(role, await asyncio.to_thread(get_role_holder, role))
+    try:
+        yield orchestrator_role_token(role)
+    finally:
+        await async_release_orchestrator_role(role)
+
+
+def _held_elsewhere(role: OrchestratorRole, holder: LeaseHolder | None) -> Conflict:
+    return Conflict(f"the role {role.value} is held by {holder.holder if holder else 'another process'}")

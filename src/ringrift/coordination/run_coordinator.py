@@ -1,0 +1,156 @@
+"""Bases of the coordinators and daemons that look at the run and listen to the events of a component."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ringrift.engine.run_reports import reported, reported_health
+from ringrift.events.catalog.table import CATALOG
+from ringrift.events.event import EventSource, RouterEvent
+from ringrift.events.handlers import WiredCoordinator
+from ringrift.events.router import get_router
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.situation import RunAnswers, Situation, Situations, get_situations
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult
+from ringrift.work.stages import StageDaemon
+
+# A coordinator that hears the events of a component and is wired once.
+
+
+Told = tuple[str, dict[str, Any]]  # an event and its payload
+
+
+def heard_by(component: str, *more: str) -> tuple[str, ...]:
+    """The events that the catalog says *component* must hear."""
+    return (*(name for name, spec in CATALOG.items() if component in spec.consumed_by), *more)
+
+
+class ListeningCoordinator(WiredCoordinator):
+    """Subscribes to the events of its component; what it makes of one is `_on_event`."""
+
+    component: ClassVar[str]
+    emits: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+    ) -> None:
+        super().__init__(self.component, router=router)
+        self._runtime = runtime or system_runtime()
+        self._situations = situations or get_situations()
+        self._answers = RunAnswers(self._situations)
+        self.events_heard: Counter[str] = Counter()
+        self.events_told: Counter[str] = Counter()
+
+    def hears(self) -> tuple[str, ...]:
+        return heard_by(self.component)
+
+    def _hears(self) -> Mapping[str, Callback]:
+        return dict.fromkeys(self.hears(), self._heard)
+
+    # --- events ---------------------------------------------------------------------------------------------
+
+    async def _heard(self, event: RouterEvent) -> None:
+        if self._is_own(event):
+            return
+        self.events_heard[event.event_type] += 1
+        await self._on_event(event.event_type, event.payload)
+
+    def _is_own(self, event: RouterEvent) -> bool:
+        """What it said itself comes back; what its like in another process said is news."""
+        return event.source == self.name and event.origin is not EventSource.CROSS_PROCESS
+
+    @abstractmethod
+    async def _on_event(self, event_type: str, payload: Mapping[str, Any], /) -> None:
+        """Do what the event asks for."""
+
+    async def tell(self, told: list[Told]) -> None:
+        for name, payload in told:
+            self.events_told[name] += 1
+            await self.router.publish(name, payload, self.name)
+
+    # --- what it says about itself --------------------------------------------------------------------
+
+    @reported_health
+    def health_check(self) -> HealthCheckResult:
+        if not self._subscriptions:
+            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
+        return HealthCheckResult.ok("", **self.get_metrics())
+
+    @reported
+    def get_metrics(self) -> dict[str, Any]:
+        return {
+            "events_heard": self.events_heard.total(),
+            "events_told": self.events_told.total(),
+            "run_open": self._situations.loop is not None,
+        }
+
+    @reported
+    def get_status(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "status": self.status.value,
+            "subscribed": self.is_subscribed,
+            "heard": dict(self.events_heard),
+            "told": dict(self.events_told),
+            **self.get_metrics(),
+        }
+
+
+# Bases of daemons that look at the configs of the run in this process.
+
+
+class SituationDaemon(StageDaemon):
+    """Looks at the configs of the run."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        interval_s: float,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+    ) -> None:
+        super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
+        self.router = router or get_router()
+        self._situations = situations or get_situations()
+
+
+class AskedDaemon(SituationDaemon):
+    """One that others in its process ask: the one that runs is the one they find."""
+
+    async def _on_start(self) -> None:
+        process_scope().put(type(self), self)
+
+    async def _on_stop(self) -> None:
+        if process_scope().peek(type(self)) is self:
+            process_scope().drop(type(self))
+
+
+class EvaluationWatcher(SituationDaemon):
+    """Looks at each config now and then, and at once when it was evaluated; what for is `_look`."""
+
+    @abstractmethod
+    async def _look(self, situation: Situation) -> None: ...
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return {"EVALUATION_COMPLETED": self._on_evaluation}
+
+    async def _on_evaluation(self, event: RouterEvent) -> None:
+        situation = self._situations.get(str(event.payload.get("config_key")))
+        if situation is not None:
+            await self._look(situation)
+
+    async def _run_cycle(self) -> None:
+        for situation in self._situations.all().values():
+            await self._look(situation)

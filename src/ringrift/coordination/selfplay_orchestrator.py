@@ -1,0 +1,322 @@
+"""The self-play orchestrator: which self-play tasks run and ran, on which node, and how fast.
+
+Tasks are those of the work queue and of the task records, games those that the run has taken in: so every
+process answers the same, and what somebody merely says counts for nothing. What it hears wakes the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import existing_engine
+from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.engine.run_reports import reported
+from ringrift.errors import ConfigError
+from ringrift.events.catalog.emitters import emit_selfplay_complete
+from ringrift.events.event import RouterEvent
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import RunSeen, read_run, run_state
+from ringrift.runtime import Runtime
+from ringrift.work.coordinator import STRAINED, ConfigSignals, CoordinatorFace, NodeNotes
+from ringrift.work.job.orders import JobReport, read_report
+from ringrift.work.shares import board_and_players
+from ringrift.work.stages import get_bell
+from ringrift.work.tasks import SELFPLAY_TYPES, RunningTask, TaskRegistry, newest_ended
+
+NAME = "selfplay_orchestrator"
+KIND = "selfplay"
+HISTORY_MAX = 2000  # ended tasks that are looked at
+WINDOW_S = 3600.0
+ANSWER_S = 30.0
+
+
+class SelfplayType(StrEnum):
+    """Who made the games."""
+
+    CANONICAL = "canonical"
+    GPU_SELFPLAY = "gpu_selfplay"
+    HYBRID_SELFPLAY = "hybrid_selfplay"
+    BACKGROUND = "background"
+
+
+GetEngine = Callable[[], Awaitable[Engine | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfplayTask:
+    """One task; *end_time* is None while it runs."""
+
+    task_id: str
+    selfplay_type: SelfplayType = SelfplayType.CANONICAL
+    node_id: str = ""
+    board_type: str = ""
+    num_players: int = 2
+    games_requested: int | None = None
+    games_generated: int | None = None  # None: nobody knows yet
+    start_time: float = 0.0
+    end_time: float | None = None
+    success: bool = False
+    error: str = ""
+
+    @property
+    def config_key(self) -> str:
+        return f"{self.board_type}_{self.num_players}p"
+
+    @property
+    def duration(self) -> float:
+        return 0.0 if self.end_time is None else max(0.0, self.end_time - self.start_time)
+
+    @property
+    def games_per_second(self) -> float:
+        return (self.games_generated or 0) / self.duration if self.duration > 0 else 0.0
+
+
+class SelfplayOrchestrator(CoordinatorFace):
+    """Self-play tasks by node and config."""
+
+    capability: ClassVar[str] = "scheduling"
+    emits: ClassVar[tuple[str, ...]] = ("SELFPLAY_COMPLETE",)
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        get_store: GetEngine = existing_engine,
+    ) -> None:
+        super().__init__(NAME, router=router, runtime=runtime)
+        self._get_store = get_store
+        self.nodes = NodeNotes()
+        self.signals = ConfigSignals()
+        self._pressure: str | None = None
+
+    def reactions(self) -> Mapping[str, Callback]:
+        ring = get_bell().ring_for
+        return {
+            "TASK_SPAWNED": self.signals.note,
+            "TASK_COMPLETED": self.signals.note,  # the loop itself listens for ends of its jobs
+            "TASK_FAILED": ring,
+            "TASK_ORPHANED": ring,
+            "TASK_ABANDONED": ring,
+            "SELFPLAY_COMPLETE": ring,
+            "BACKPRESSURE_ACTIVATED": self._on_pressure,
+            "BACKPRESSURE_RELEASED": self._on_relief,
+            "RESOURCE_CONSTRAINT": lambda event: self.nodes.note(event, STRAINED),
+            "REGRESSION_DETECTED": self._noted,
+            "REGRESSION_CLEARED": self._noted,
+            "PROMOTION_ROLLED_BACK": self._noted,
+            "CURRICULUM_REBALANCED": self.signals.note,
+            "QUALITY_SCORE_UPDATED": self.signals.note,
+            "IDLE_RESOURCE_DETECTED": ring,
+        }
+
+    def _noted(self, event: RouterEvent) -> None:
+        self.signals.note(event)
+        get_bell().ring_for(event)
+
+    def _on_pressure(self, event: RouterEvent) -> None:
+        self._pressure = str(event.payload.get("reason") or event.payload.get("level"))
+        self.nodes.note(event, STRAINED)
+
+    def _on_relief(self, event: RouterEvent) -> None:
+        self._pressure = None
+        self.nodes.clear(event)
+        get_bell().ring_for(event)
+
+    # --- what it shows --------------------------------------------------------------------------------
+
+    def get_active_tasks(self) -> list[SelfplayTask]:
+        return run_blocking(self.active_tasks(), timeout_s=ANSWER_S)
+
+    async def active_tasks(self) -> list[SelfplayTask]:
+        """Claims of the work queue and registered tasks that play now."""
+        store = await self._get_store()
+        return [] if store is None else await _active(store, self.runtime)
+
+    def get_history(self, limit: int = 50) -> list[SelfplayTask]:
+        """Return ended tasks, newest first, as long as the work queue keeps them."""
+        return run_blocking(self.history(limit), timeout_s=ANSWER_S)
+
+    async def history(self, limit: int = 50) -> list[SelfplayTask]:
+        store = await self._get_store()
+        return [] if store is None else await _history(store, limit)
+
+    def is_paused(self) -> tuple[bool, str]:
+        """Whether self-play is held back, and why. A regression holds nothing back: the champion plays on."""
+        pressure = self._held_back()["backpressure"]
+        return (pressure is not None, pressure or "")
+
+    def get_stats(self) -> dict[str, Any]:
+        return run_blocking(self.stats(), timeout_s=ANSWER_S)
+
+    async def stats(self) -> dict[str, Any]:
+        """The numbers of the run, the same in every process; None is what nobody knows."""
+        store = await self._get_store()
+        if store is None:
+            return {**dict.fromkeys(_NUMBERS), **await asyncio.to_thread(self._held_back)}
+        ended, seen = await _history(store, HISTORY_MAX), await read_run(store.kv)
+        now_s = self.runtime.now_s()
+        recent = [task for task in ended if task.end_time and now_s - task.end_time <= WINDOW_S]
+        return {
+            "active_tasks": len(await _active(store, self.runtime)),
+            "completed_tasks": sum(task.success for task in ended),
+            "failed_tasks": sum(not task.success for task in ended),
+            "total_games": None if seen is None else _games(seen),
+            "games_last_hour": _summed(recent),
+            "games_per_second": _speed(seen, now_s),
+            "games_by_config": _counted(recent, lambda task: task.config_key),
+            "games_by_node": _counted(recent, lambda task: task.node_id),
+            **await asyncio.to_thread(self._held_back),
+        }
+
+    @reported
+    def _held_back(self) -> dict[str, Any]:
+        return {"backpressure": self._pressure}
+
+    @reported
+    def get_metrics(self) -> dict[str, Any]:
+        """Without the numbers of the run: health is asked often, and must not wait for the store."""
+        return {
+            "events_heard": self.heard.total(),
+            "last_event_s": self._last_s,
+            "backpressure": self._pressure,
+        }
+
+    def get_status(self) -> dict[str, Any]:
+        return {**super().get_status(), **self.get_stats()}
+
+
+_NUMBERS = (
+    "active_tasks",
+    "completed_tasks",
+    "failed_tasks",
+    "total_games",
+    "games_last_hour",
+    "games_per_second",
+    "games_by_config",
+    "games_by_node",
+)
+
+
+async def _active(store: Engine, runtime: Runtime) -> list[SelfplayTask]:
+    async def get_store() -> Engine:
+        return store
+
+    running = await TaskRegistry(get_store, runtime=runtime).running()
+    return [_running(task) for task in running if task.task_type in SELFPLAY_TYPES]
+
+
+async def _history(store: Engine, limit: int) -> list[SelfplayTask]:
+    return [_ended(item) for item in await newest_ended(store.queue, limit=limit, kind=KIND)]
+
+
+def _running(task: RunningTask) -> SelfplayTask:
+    board, players = board_and_players(task.config_key)
+    return SelfplayTask(
+        task_id=task.task_id,
+        node_id=task.node,
+        board_type=board,
+        num_players=players,
+        start_time=task.started_s,
+    )
+
+
+def _ended(item: WorkItem) -> SelfplayTask:
+    board, players = board_and_players(str(item.payload.get("config", "")))
+    params = item.payload.get("params")
+    asked = params.get("games") if isinstance(params, Mapping) else None
+    report = _report(item)
+    return SelfplayTask(
+        task_id=item.id,
+        node_id=(item.holder or "") if report is None else report.node,
+        board_type=board,
+        num_players=players,
+        games_requested=asked if isinstance(asked, int) else None,
+        games_generated=None if report is None else _games_of(report),
+        start_time=item.added_s if report is None else report.started_s,
+        end_time=item.changed_s,
+        success=item.state is WorkState.DONE,
+        error=item.error or "",
+    )
+
+
+def _report(item: WorkItem) -> JobReport | None:
+    """None for a job that failed, and for an item of somebody who reports in another form."""
+    if item.result is None:
+        return None
+    try:
+        return read_report(item.result)
+    except ConfigError:
+        return None
+
+
+def _games_of(report: JobReport) -> int:
+    return sum(int(each.counts.get("games", 0)) for each in report.artifacts if each.kind == "shard")
+
+
+def _games(seen: RunSeen) -> int:
+    """That the run has: accepted, and those whose check is due."""
+    return sum(config.games + config.games_unchecked for config in seen.configs.values())
+
+
+def _speed(seen: RunSeen | None, now_s: float) -> float | None:
+    """Games per second by the jobs under way; none of a run that was stopped, unknown of a silent one."""
+    state = run_state(seen, now_s)
+    if seen is None or state is None:
+        return None
+    return 0.0 if state == "stopped" else sum(config.games_per_s for config in seen.configs.values())
+
+
+def _summed(tasks: Sequence[SelfplayTask]) -> int:
+    return sum(task.games_generated or 0 for task in tasks)
+
+
+def _counted(tasks: Sequence[SelfplayTask], about: Callable[[SelfplayTask], str]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for task in tasks:
+        found[about(task)] += task.games_generated or 0
+    return dict(found)
+
+
+def get_selfplay_orchestrator() -> SelfplayOrchestrator:
+    """Return the orchestrator of this process."""
+    return SelfplayOrchestrator.get_instance()
+
+
+reset_selfplay_orchestrator = SelfplayOrchestrator.reset_instance
+
+
+def wire_selfplay_events(router: UnifiedEventRouter | None = None) -> SelfplayOrchestrator:
+    """Return the orchestrator of this process, subscribed; for another *router*, one of its own."""
+    found = get_selfplay_orchestrator() if router is None else SelfplayOrchestrator(router=router)
+    found.wire()
+    return found
+
+
+async def emit_selfplay_completion(
+    task_id: str,
+    board_type: str | None = None,
+    num_players: int | None = None,
+    games_generated: int | None = None,
+    *,
+    selfplay_type: str = SelfplayType.CANONICAL.value,
+    **fields: Any,
+) -> bool:
+    """Tell that a self-play task that no worker ran has ended; further fields as `emit_selfplay_complete`.
+
+    The config is named by board and players, or by `config_key`.
+    """
+    return await emit_selfplay_complete(
+        task_id, board_type, num_players, games_generated, source=NAME, selfplay_type=selfplay_type, **fields
+    )
+
+
+def get_selfplay_stats() -> dict[str, Any]:
+    return get_selfplay_orchestrator().get_stats()

@@ -1,0 +1,132 @@
+"""BatchRsync: files for several hosts in one go, by rsync where it reaches them.
+
+A batch is a plan of the sync, carried out as every other: under the sync lock of each host, with a share of
+the line, verified by the receiver, noted in ledger and history. rsync is tried first; where it fails, the
+next way has its turn, and the result says by which way each file arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ringrift.data.artifacts import Artifact
+from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.sync.executor import Courier, SyncPace, SyncTally, TripEnd
+from ringrift.data.sync.plan import PRIORITIES, SyncPlan, Trip
+from ringrift.data.transfer.peers import PREFERRED
+from ringrift.data.transfer.ssh_transports import RSYNC
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.encoding import is_digest
+from ringrift.errors import ConfigError
+
+__all__ = ["BatchRsync", "BatchRsyncResult"]
+
+HOSTS_AT_ONCE = 3
+TIMEOUT_S = 3_600.0
+_MBPS_IN_BYTES = 125_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRsyncResult:
+    """What became of one host's part; every count comes from receipts."""
+
+    host: str
+    success: bool  # everything is there, verified
+    files_transferred: int = 0
+    files_already_there: int = 0
+    bytes_transferred: int = 0
+    duration_seconds: float = 0.0
+    methods: dict[str, str] = field(default_factory=dict)  # digest: the way by which it arrived now
+    errors: list[str] = field(default_factory=list)
+
+
+class BatchRsync:
+    """Collects what is to go where, and brings it. Without a plane of its own it uses this process's."""
+
+    def __init__(
+        self,
+        plane: DataPlane | None = None,
+        *,
+        max_concurrent: int = HOSTS_AT_ONCE,
+        priority: str = "normal",
+        bandwidth_limit_mbps: float | None = None,
+    ) -> None:
+        if max_concurrent < 1:
+            raise ConfigError(f"max_concurrent is {max_concurrent}; at least one host must be served at once")
+        if priority not in PRIORITIES:
+            raise ConfigError(f"priority is {priority!r}; it must be one of {', '.join(PRIORITIES)}")
+        if bandwidth_limit_mbps is not None and not bandwidth_limit_mbps > 0:
+            raise ConfigError(f"bandwidth_limit_mbps is {bandwidth_limit_mbps!r}; it must be above 0")
+        self._plane, self._width, self._priority = plane, max_concurrent, priority
+        self._limit = None if bandwidth_limit_mbps is None else bandwidth_limit_mbps * _MBPS_IN_BYTES
+        self._wanted: dict[
+            str, dict[str, None]
+        ] = {}  # by host, digests in the order in which they were added
+
+    def add(self, host: str, files: Sequence[Artifact | str]) -> None:
+        """Have sealed files of this node, or their digests, go to *host*; the same one goes once."""
+        if isinstance(files, str):
+            raise ConfigError(f"files is {files!r}; it must be a list of artifacts or digests")
+        for each in files:
+            digest = each if isinstance(each, str) else each.digest
+            if not is_digest(digest):
+                raise ConfigError(
+                    f"{digest!r} is no digest of a sealed file; only those are verified on arrival"
+                )
+            self._wanted.setdefault(host, {})[digest] = None
+
+    def __len__(self) -> int:
+        return sum(len(digests) for digests in self._wanted.values())
+
+    async def run_async(self) -> list[BatchRsyncResult]:
+        """Bring everything that was added, and forget it; one result for each host, in their order."""
+        plane = self._plane or await open_data_plane()
+        wanted, self._wanted = self._wanted, {}
+        cards = {card.digest: card for card in (await plane.view()).cards}
+        lacking = {
+            host: [
+                f"{host}: {digest[:12]}: the manifest does not know it"
+                for digest in digests
+                if digest not in cards
+            ]
+            for host, digests in wanted.items()
+        }
+        sends = tuple(
+            Trip(
+                node=host,
+                artifacts=tuple(cards[digest] for digest in digests if digest in cards),
+                reason="a batch",
+            )
+            for host, digests in wanted.items()
+            if host in plane.nodes
+        )
+        pace = SyncPace(
+            priority=self._priority,
+            bytes_per_s=self._limit,
+            avoid=frozenset(PREFERRED) - {RSYNC},
+            lock_wait_s=60.0,
+        )
+        plan = SyncPlan(sends=tuple(trip for trip in sends if trip.artifacts), width=self._width)
+        ends = {end.trip.node: end for end in await Courier(plane).carry_out(plan, pace, SyncTally())}
+        return [_result(plane, host, ends.get(host), lacking[host]) for host in wanted]
+
+    def run(self) -> list[BatchRsyncResult]:
+        """As `run_async`, for code without a loop."""
+        return run_blocking(self.run_async(), timeout_s=TIMEOUT_S)
+
+
+def _result(plane: DataPlane, host: str, end: TripEnd | None, lacking: list[str]) -> BatchRsyncResult:
+    if end is None:
+        unknown = [] if host in plane.nodes else [f"{host}: no node is called that"]
+        return BatchRsyncResult(host=host, success=False, errors=[*unknown, *lacking])
+    return BatchRsyncResult(
+        host=host,
+        success=end.complete and not lacking,
+        files_transferred=len(end.moved),
+        files_already_there=len(end.confirmed),
+        bytes_transferred=end.bytes_sent,
+        duration_seconds=end.seconds,
+        methods={receipt.digest: receipt.verifier for receipt in end.moved},
+        errors=[*end.errors, *lacking],
+    )

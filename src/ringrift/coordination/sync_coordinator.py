@@ -1,0 +1,647 @@
+"""Sync for programs: advice on what to bring next, and what sync does at events. Gives all its names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ringrift.coordination.sync_facade import (
+    ORPHAN_RECOVERY,
+    SyncFacade,
+    get_sync_facade,
+    reset_sync_facade,
+    sync,
+)
+from ringrift.coordination.sync_router import SyncRouter, get_sync_router
+from ringrift.data.manifest.catalog import receivers_of
+from ringrift.data.manifest.store import games_in
+from ringrift.data.nodes import DataNode
+from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
+from ringrift.data.sync.cluster_view import (
+    HostHistory,
+    NewsDesk,
+    SyncHistory,
+    SyncPicture,
+    SyncRecord,
+    get_news_desk,
+    take_picture,
+)
+from ringrift.data.sync.config import (
+    AGE_WEIGHT,
+    CRITICAL_S,
+    EPHEMERAL_FACTOR,
+    FAILURE_FACTOR,
+    GAMES_PER_S,
+    GAMES_WEIGHT,
+    LOCAL_FACTOR,
+    MANY_GAMES,
+    PERSISTENT_FACTOR,
+    STALE_S,
+    AutoSyncConfig,
+    SyncAction,
+    SyncPriority,
+    SyncState,
+    SyncStrategy,
+    read_sync_config,
+)
+from ringrift.data.sync.daemon import AutoSyncDaemon, create_sync_daemon
+from ringrift.data.sync.executor import SyncAnnouncer
+from ringrift.data.sync.plan import SyncBackend, SyncRequest, SyncResponse
+from ringrift.data.transfer.service import TransferService
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.run_reports import reported, reported_health
+from ringrift.errors import ConfigError
+from ringrift.events.event import RouterEvent
+from ringrift.events.handlers import WiredCoordinator
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.process import process_scope
+from ringrift.status import HealthCheckResult
+from ringrift.work.backpressure import BackpressureLevel
+
+__all__ = [
+    "AutoSyncConfig",
+    "AutoSyncDaemon",
+    "ClusterDataStatus",
+    "HostState",
+    "SyncAction",
+    "SyncBackend",
+    "SyncCoordinator",
+    "SyncFacade",
+    "SyncPriority",
+    "SyncRecommendation",
+    "SyncRequest",
+    "SyncResponse",
+    "SyncRouter",
+    "SyncScheduler",
+    "SyncState",
+    "SyncStrategy",
+    "create_sync_daemon",
+    "execute_priority_sync",
+    "get_cluster_data_status",
+    "get_sync_coordinator",
+    "get_sync_facade",
+    "get_sync_recommendations",
+    "get_sync_router",
+    "get_sync_scheduler",
+    "reset_sync_facade",
+    "sync",
+    "wire_sync_events",
+]
+
+
+# Which host's data should be brought to safety next: scores, and the state of the whole cluster, as pure
+# functions. A host that may vanish counts three times as much. What is unsynced is read off the manifest:
+# games of a host that no other node holds a verified copy of.
+
+
+_NEVER_S = 7 * 24 * 3600.0  # the age of a host that was never synced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """One host as the scheduler sees it."""
+
+    host: str
+    host_type: str  # ephemeral, persistent, local
+    total_games: int
+    unsynced_games: int
+    unsynced_files: int
+    oldest_unsynced_s: float | None
+    last_sync_s: float | None
+    age_s: float  # since the last good sync, or since its oldest unsynced file
+    failures_24h: int
+    score: float
+    is_stale: bool
+    is_critical: bool
+    games_per_s: float | None = None
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRecommendation:
+    """What to do about one host, and why."""
+
+    host: str
+    action: SyncAction
+    priority: SyncPriority
+    reason: str
+    score: float
+    estimated_games: int
+    estimated_duration_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDataStatus:
+    """How well the data of all hosts is kept."""
+
+    total_hosts: int
+    healthy_hosts: int
+    stale_hosts: list[str]
+    critical_hosts: list[str]
+    total_games: int
+    unsynced_games: int
+    last_full_sync_time: float | None  # when the host that waits longest was last synced
+    health_score: float
+    recommendations: list[SyncRecommendation] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recommendations"}
+
+
+def host_states(picture: SyncPicture) -> list[HostState]:
+    """Every active host, the most urgent first."""
+    hosts = [_host(picture, node) for node in picture.nodes.all() if node.active]
+    return sorted(hosts, key=lambda each: (-each.score, each.host))
+
+
+def _host(picture: SyncPicture, node: DataNode) -> HostState:
+    held = picture.view.held_by(node.name)
+    # Without a node that would take them they are as safe as they can be.
+    takers = frozenset(other.name for other in receivers_of("games", node.name, picture.nodes.all()))
+    alone = (
+        picture.view.only_at(node.name, among=(each.name for each in picture.nodes.all())) if takers else []
+    )
+    games, known = games_in(alone), picture.history.get(node.name) or HostHistory()
+    oldest_s = min((each.created_s for each in alone), default=None)
+    age_s = _age_s(picture.now_s, known.last_success_s, oldest_s)
+    host_type = _type_of(picture, node)
+    waits = bool(alone)
+    return HostState(
+        host=node.name,
+        host_type=host_type,
+        total_games=games_in(held),
+        unsynced_games=games,
+        unsynced_files=len(alone),
+        oldest_unsynced_s=oldest_s,
+        last_sync_s=known.last_success_s,
+        age_s=age_s,
+        failures_24h=known.failures_24h,
+        score=_score(games, age_s if waits else 0.0, host_type, known.failures_24h),
+        is_stale=waits and age_s > STALE_S,
+        is_critical=waits and (age_s > CRITICAL_S or (node.ephemeral and games > 0)),
+        games_per_s=known.games_per_s,
+        last_error=known.last_error,
+    )
+
+
+def _age_s(now_s: float, last_s: float | None, oldest_s: float | None) -> float:
+    """Since when data waits: from the last good sync on, if it was there then, else from when it was made."""
+    if oldest_s is None:
+        return 0.0
+    since_s = oldest_s if last_s is None else max(oldest_s, last_s)
+    return min(max(0.0, now_s - since_s), _NEVER_S)
+
+
+def _type_of(picture: SyncPicture, node: DataNode) -> str:
+    if node.ephemeral:
+        return "ephemeral"
+    return "local" if node.name == picture.this.name or node.provider == "local" else "persistent"
+
+
+_FACTORS = {"ephemeral": EPHEMERAL_FACTOR, "persistent": PERSISTENT_FACTOR, "local": LOCAL_FACTOR}
+
+
+def _score(games: int, age_s: float, host_type: str, failures: int) -> float:
+    urgency = games * GAMES_WEIGHT + age_s * AGE_WEIGHT
+    return urgency * _FACTORS[host_type] * FAILURE_FACTOR**failures
+
+
+def recommend(
+    hosts: Sequence[HostState],
+    *,
+    pressure: BackpressureLevel = BackpressureLevel.NONE,
+    max_recommendations: int = 10,
+) -> list[SyncRecommendation]:
+    """Advise, the most urgent first. Under pressure what can wait waits; when all stops, this does too."""
+    advice = [found for host in hosts if (found := _advise(host)) is not None]
+    advice.sort(key=lambda each: (-each.priority, -each.score, each.host))
+    if pressure is BackpressureLevel.STOP:
+        return []
+    if pressure.throttles:
+        urgent = [each for each in advice if each.priority >= SyncPriority.HIGH]
+        others = advice[len(urgent) :]
+        room = max(1, int(len(advice) * pressure.throttle_factor)) - len(urgent)
+        advice = [*urgent, *(_skipped(each) for each in others[: max(0, room)])]
+    return advice[:max_recommendations]
+
+
+def _advise(host: HostState) -> SyncRecommendation | None:
+    if not host.unsynced_files:
+        return None
+    told = f"{host.unsynced_games} games in {host.unsynced_files} files are on {host.host} alone"
+    if host.is_critical:
+        action, priority = SyncAction.SYNC_NOW, SyncPriority.CRITICAL
+        told += ", which may vanish" if host.host_type == "ephemeral" else f" for {host.age_s / 3600:.1f} h"
+    elif host.is_stale:
+        action, priority = SyncAction.SYNC_NOW, SyncPriority.HIGH
+        told += f" for {host.age_s / 60:.0f} min"
+    elif host.unsynced_games > MANY_GAMES:
+        action, priority = SyncAction.SCHEDULE, SyncPriority.NORMAL
+    else:
+        action, priority = SyncAction.SCHEDULE, SyncPriority.LOW
+    return SyncRecommendation(
+        host=host.host,
+        action=action,
+        priority=priority,
+        reason=told,
+        score=host.score,
+        estimated_games=host.unsynced_games,
+        estimated_duration_seconds=host.unsynced_games / (host.games_per_s or GAMES_PER_S),
+    )
+
+
+def _skipped(advice: SyncRecommendation) -> SyncRecommendation:
+    return SyncRecommendation(
+        host=advice.host,
+        action=SyncAction.SKIP,
+        priority=advice.priority,
+        reason=f"{advice.reason}; it waits while the queues are full",
+        score=advice.score,
+        estimated_games=advice.estimated_games,
+        estimated_duration_seconds=advice.estimated_duration_seconds,
+    )
+
+
+def cluster_status(
+    hosts: Sequence[HostState], advice: Sequence[SyncRecommendation], *, now_s: float
+) -> ClusterDataStatus:
+    """Sum up: 70 for healthy hosts, minus for stale and critical ones, plus for a recent full round."""
+    stale = [each.host for each in hosts if each.is_stale]
+    critical = [each.host for each in hosts if each.is_critical]
+    healthy = [each for each in hosts if not each.is_stale and not each.is_critical]
+    rounds = [each.last_sync_s for each in hosts if each.last_sync_s is not None]
+    full_s = min(rounds) if rounds and len(rounds) == len(hosts) else None
+    count = max(1, len(hosts))
+    score = 70 * len(healthy) / count - 20 * len(stale) / count - 30 * len(critical) / count
+    score += _bonus(hosts, full_s, now_s)
+    return ClusterDataStatus(
+        total_hosts=len(hosts),
+        healthy_hosts=len(healthy),
+        stale_hosts=stale,
+        critical_hosts=critical,
+        total_games=sum(each.total_games for each in hosts),
+        unsynced_games=sum(each.unsynced_games for each in hosts),
+        last_full_sync_time=full_s,
+        health_score=min(100.0, max(0.0, score)),
+        recommendations=list(advice),
+    )
+
+
+def _bonus(hosts: Sequence[HostState], full_s: float | None, now_s: float) -> float:
+    if not any(each.unsynced_files for each in hosts):
+        return 30.0  # nothing waits, whenever the last round was
+    age_s = float("inf") if full_s is None else now_s - full_s
+    return next(
+        (points for limit_s, points in ((1800, 30.0), (3600, 20.0), (7200, 10.0)) if age_s < limit_s), 0.0
+    )
+
+
+# The scheduler: advice on request, and carried out when told to.
+
+
+_ADVICE_MAX = 10
+
+
+class SyncScheduler:
+    """Advises which host's data should be brought to safety next, and does it when told to."""
+
+    def __init__(
+        self,
+        plane: DataPlane | None = None,
+        *,
+        config: AutoSyncConfig | None = None,
+        facade: SyncFacade | None = None,
+        news: NewsDesk | None = None,
+    ) -> None:
+        self._plane, self._config, self._facade = plane, config, facade
+        self._news = news or get_news_desk()
+        self.pressure = BackpressureLevel.NONE
+
+    async def hosts(self) -> list[HostState]:
+        plane = self._plane or await open_data_plane()
+        if self._config is None:
+            self._config = read_sync_config(plane.settings.sync)
+        return host_states(await take_picture(plane, self._config, news=self._news.news(plane.runtime)))
+
+    async def recommendations(self, max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
+        return recommend(await self.hosts(), pressure=self.pressure, max_recommendations=max_recommendations)
+
+    async def status(self) -> ClusterDataStatus:
+        hosts, plane = await self.hosts(), self._plane or get_data_plane()
+        advice = recommend(hosts, pressure=self.pressure, max_recommendations=_ADVICE_MAX)
+        return cluster_status(hosts, advice, now_s=plane.runtime.now_s())
+
+    async def execute(self, advice: SyncRecommendation) -> SyncResponse:
+        """Bring the host's data to where it is safe."""
+        plane = self._plane or await open_data_plane()
+        facade = self._facade or get_sync_facade()
+        source = None if advice.host == plane.this.name else advice.host
+        return await facade.sync(
+            SyncRequest(data_type="all", priority=advice.priority.request_priority, source_node=source)
+        )
+
+    # --- for code without an event loop ---------------------------------------------------------------
+
+    def get_recommendations(self, max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
+        return run_blocking(self.recommendations(max_recommendations))
+
+    def get_cluster_status(self) -> ClusterDataStatus:
+        return run_blocking(self.status())
+
+    def get_host_states(self) -> list[HostState]:
+        return run_blocking(self.hosts())
+
+    def get_sync_history(self, host: str | None = None, limit: int = 100) -> list[SyncRecord]:
+        """What became of the last syncs, newest last."""
+        plane = self._plane or get_data_plane()
+        records = run_blocking(SyncHistory(plane.kv, plane.runtime).records())
+        return [each for each in records if host in (None, each.host)][-limit:]
+
+    def health_check(self) -> HealthCheckResult:
+        status = self.get_cluster_status()
+        if status.critical_hosts:
+            told = f"data of {', '.join(status.critical_hosts)} is at risk"
+            return HealthCheckResult.degraded(told, **status.to_dict())
+        return HealthCheckResult.ok("", **status.to_dict())
+
+
+def get_sync_scheduler() -> SyncScheduler:
+    return process_scope().get(SyncScheduler, SyncScheduler)
+
+
+def get_sync_recommendations(max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
+    """Return which hosts should be synced, the most urgent first."""
+    return get_sync_scheduler().get_recommendations(max_recommendations)
+
+
+def get_cluster_data_status() -> ClusterDataStatus:
+    """Return how well the data of all hosts is kept."""
+    return get_sync_scheduler().get_cluster_status()
+
+
+async def execute_priority_sync(
+    recommendation: SyncRecommendation | None = None, *, max_syncs: int = 1
+) -> list[SyncResponse]:
+    """Carry out one recommendation, or the *max_syncs* most urgent ones that are not to be skipped."""
+    scheduler = get_sync_scheduler()
+    if recommendation is not None:
+        return [await scheduler.execute(recommendation)]
+    if max_syncs < 1:
+        raise ConfigError(f"max_syncs is {max_syncs}; it must be at least 1")
+    advice = [each for each in await scheduler.recommendations() if each.action is not SyncAction.SKIP]
+    return [await scheduler.execute(each) for each in advice[:max_syncs]]
+
+
+# What sync does at events. A request is carried out by the facade, one at a time; whatever an event failed to
+# bring about, the next cycle of the daemon does.
+
+
+class SyncCoordinator(WiredCoordinator):
+    """Hears what concerns sync: about nodes for the router, requests for the facade."""
+
+    capability: ClassVar[str] = "game_sync"
+    emits: ClassVar[tuple[str, ...]] = (
+        *SyncFacade.emits,
+        *TransferService.emits,  # what it asks for goes through them
+        "SYNC_REQUEST",
+        "SYNC_RETRY_REQUESTED",
+    )
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        facade: SyncFacade | None = None,
+        sync_router: SyncRouter | None = None,
+        scheduler: SyncScheduler | None = None,
+        plane: DataPlane | None = None,
+    ) -> None:
+        super().__init__("sync_coordinator", router=router)
+        self._facade, self._sync_router = facade, sync_router
+        self._scheduler, self._plane = scheduler, plane
+        self._announcer = SyncAnnouncer("sync_router", router=router)
+        self.failures_in_a_row = 0
+        self.last_failure = ""
+
+    def wire(self) -> None:
+        super().wire()
+        self.facade.serves = True
+
+    def _hears(self) -> Mapping[str, Callback]:
+        return {
+            "HOST_OFFLINE": self._on_offline,
+            "HOST_ONLINE": self._on_online,
+            "NODE_RECOVERED": self._on_online,
+            "TRAINING_STARTED": self._on_training,
+            "TRAINING_COMPLETED": self._on_training_ended,
+            "TRAINING_FAILED": self._on_training_ended,
+            "LEADER_ELECTED": self._on_leader,
+            "BACKPRESSURE_ACTIVATED": self._on_pressure,
+            "BACKPRESSURE_RELEASED": self._on_release,
+            "SYNC_STALLED": self._on_stalled,
+            "SYNC_NODE_UNREACHABLE": self._on_unreachable,
+            "SYNC_CHECKSUM_FAILED": self._on_checksum,
+            "SYNC_FAILURE_CRITICAL": self._on_critical,
+            "DATA_SYNC_FAILED": self._on_failure,
+            "PRIORITY_SYNC_FAILED": self._on_failure,
+            "DATA_SYNC_COMPLETED": self._on_success,
+            "GAME_SYNCED": self._on_success,
+            "MODEL_SYNC_REQUESTED": self._on_model_wanted,
+            "HIGH_QUALITY_DATA_AVAILABLE": self._on_good_data,
+            "QUALITY_DISTRIBUTION_CHANGED": self._on_good_data,
+            "CLUSTER_CAPACITY_CHANGED": self._on_capacity,
+            "DATA_STALE": self._on_stale,
+            "SYNC_TRIGGERED": self._on_stale,
+            "ORPHAN_GAMES_DETECTED": self._on_orphans,
+            "SYNC_REQUEST": self._on_request,
+            "SYNC_RETRY_REQUESTED": self._on_retry,
+        }
+
+    @property
+    def facade(self) -> SyncFacade:
+        return self._facade or get_sync_facade()
+
+    @property
+    def sync_router(self) -> SyncRouter:
+        return self._sync_router or get_sync_router()
+
+    @property
+    def scheduler(self) -> SyncScheduler:
+        return self._scheduler or get_sync_scheduler()
+
+    async def _now_s(self) -> float:
+        return (self._plane or await open_data_plane()).runtime.now_s()
+
+    # --- about nodes ----------------------------------------------------------------------------------
+
+    async def _on_offline(self, event: RouterEvent) -> None:
+        self.sync_router.news.went_away(str(event.payload["node_id"]), await self._now_s())
+
+    def _on_online(self, event: RouterEvent) -> None:
+        self.sync_router.news.came_back(str(event.payload["node_id"]))
+
+    async def _on_training(self, event: RouterEvent) -> None:
+        self.sync_router.news.training_began(str(event.payload["node_id"]), await self._now_s())
+
+    def _on_training_ended(self, event: RouterEvent) -> None:
+        if node := event.payload.get("node_id"):
+            self.sync_router.news.training_ended(str(node))
+
+    def _on_leader(self, event: RouterEvent) -> None:
+        self.sync_router.news.leader = str(event.payload["leader_id"])
+
+    def _on_pressure(self, event: RouterEvent) -> None:
+        self.sync_router.pressed.add(str(event.payload.get("node_id") or ""))
+        self.scheduler.pressure = _level_of(event.payload.get("level"))
+
+    def _on_release(self, event: RouterEvent) -> None:
+        self.sync_router.pressed.discard(str(event.payload.get("node_id") or ""))
+        if not self.sync_router.pressed:
+            self.scheduler.pressure = BackpressureLevel.NONE
+
+    def _on_capacity(self, event: RouterEvent) -> None:
+        """Machines came or went: ways that failed before are worth another try."""
+        if event.payload.get("change_type") != "removed":
+            self.sync_router.news.try_all_again()
+
+    # --- about transfers ------------------------------------------------------------------------------
+
+    async def _on_stalled(self, event: RouterEvent) -> None:
+        """Try the next way; when all have failed, leave the node alone for a while."""
+        said, news = event.payload, self.sync_router.news
+        node, data_type = str(said["target_node"]), str(said["data_type"])
+        following = news.way_failed(
+            node, data_type, str(said.get("transport") or "http"), await self._now_s()
+        )
+        if following:
+            payload = {
+                "target_node": node,
+                "data_type": data_type,
+                "failed_transports": news.failed_ways(node, data_type),
+                "preferred_transport": following,
+            }
+            await self._announcer.publish("SYNC_RETRY_REQUESTED", payload)
+
+    def _on_unreachable(self, event: RouterEvent) -> None:
+        """The breaker of the transfers decides when the node is tried again; here it is only noted."""
+        self.last_failure = f"{event.payload['node_id']}: {event.payload.get('error', '')}"
+
+    async def _on_checksum(self, event: RouterEvent) -> None:
+        node = str(event.payload["target_node"])
+        await self._ask("all", [node], reason="a checksum was wrong there", priority="high")
+
+    def _on_critical(self, event: RouterEvent) -> None:
+        """Start afresh: forget which ways failed. What settings close stays closed."""
+        self.failures_in_a_row = int(event.payload.get("consecutive_failures") or 0)
+        self.sync_router.news.try_all_again()
+
+    def _on_failure(self, event: RouterEvent) -> None:
+        self.failures_in_a_row += 1
+        self.last_failure = str(event.payload.get("error") or event.payload.get("errors") or "")
+
+    def _on_success(self, _event: RouterEvent) -> None:
+        self.failures_in_a_row = 0
+
+    # --- requests -------------------------------------------------------------------------------------
+
+    async def _on_model_wanted(self, event: RouterEvent) -> None:
+        target = event.payload.get("target_node")
+        await self._ask("models", [str(target)] if target else None, reason="a model is wanted there")
+
+    async def _on_good_data(self, event: RouterEvent) -> None:
+        config = str(event.payload.get("config_key") or "")
+        if float(event.payload.get("avg_quality") or 0.0) >= 0.7:
+            await self._ask("games", None, reason="good games", config=config)
+
+    def _on_stale(self, _event: RouterEvent) -> None:
+        """The daemon looks at once when it hears this; failed ways are tried again then."""
+        self.sync_router.news.try_all_again()
+
+    async def _ask(
+        self,
+        data_type: str,
+        targets: list[str] | None,
+        *,
+        reason: str,
+        config: str = "",
+        priority: str = "normal",
+    ) -> None:
+        payload: dict[str, Any] = {
+            "requester": "sync_router",
+            "data_type": data_type,
+            "reason": reason,
+            "priority": priority,
+        }
+        if targets:
+            payload["targets"] = targets
+        if config:
+            payload["config_key"] = config
+        await self._announcer.publish("SYNC_REQUEST", payload)
+
+    async def _on_request(self, event: RouterEvent) -> None:
+        said = event.payload
+        board, players = _config_of(said.get("config_key"))
+        await self.facade.sync(
+            str(said["data_type"]),
+            targets=list(said.get("targets") or []) or None,
+            board_type=board,
+            num_players=players,
+            priority=str(said.get("priority") or "normal"),
+        )
+
+    async def _on_retry(self, event: RouterEvent) -> None:
+        said = event.payload
+        await self.facade.sync(str(said["data_type"]), targets=[str(said["target_node"])])
+
+    async def _on_orphans(self, event: RouterEvent) -> None:
+        node = str(event.payload["node_id"])
+        await self.facade.trigger_priority_sync(ORPHAN_RECOVERY, node)
+
+    # --- how it is ------------------------------------------------------------------------------------
+
+    @reported
+    def get_status(self) -> dict[str, Any]:
+        return {
+            "status": str(self.status),
+            "subscribed": self.is_subscribed,
+            "failures_in_a_row": self.failures_in_a_row,
+            "last_failure": self.last_failure,
+            "facade": self.facade.get_stats(),
+        }
+
+    @reported_health
+    def health_check(self) -> HealthCheckResult:
+        health = self.facade.health_check().with_details(subscribed=self.is_subscribed)
+        if not self.is_subscribed:
+            return HealthCheckResult(False, self.status, "not wired", health.details)
+        return health
+
+
+def _level_of(value: Any) -> BackpressureLevel:
+    """A level that is not known slows down and stops nothing."""
+    try:
+        return BackpressureLevel(value)
+    except ValueError:
+        return BackpressureLevel.SOFT
+
+
+def _config_of(key: Any) -> tuple[str | None, int | None]:
+    board, _, players = str(key or "").rpartition("_")
+    return (board, int(players[:-1])) if board and players[:-1].isdigit() else (None, None)
+
+
+def get_sync_coordinator() -> SyncCoordinator:
+    """Return the coordinator of this process; it hears events once it is wired."""
+    return process_scope().get(SyncCoordinator, SyncCoordinator)
+
+
+def wire_sync_events(router: UnifiedEventRouter | None = None) -> SyncCoordinator:
+    """Return this process's coordinator, subscribed; a *router* of its own gives a coordinator of its own."""
+    if router is None:
+        coordinator = get_sync_coordinator()
+    else:
+        coordinator = SyncCoordinator(router=router, facade=SyncFacade(router=router))
+    coordinator.wire()
+    return coordinator

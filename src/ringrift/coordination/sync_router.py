@@ -1,0 +1,249 @@
+"""Where data should go and where it is best had from, under the names of the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ringrift.data.artifacts import kinds_of
+from ringrift.data.manifest.store import DiskState, DiskStates
+from ringrift.data.plane import DataPlane, get_data_plane
+from ringrift.data.sync.cluster_view import (
+    NewsDesk,
+    SyncHistory,
+    SyncPicture,
+    SyncRecord,
+    get_news_desk,
+    take_picture,
+    tell_disk,
+)
+from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
+from ringrift.data.sync.plan import (
+    ReplicationPlan,
+    ScoredNode,
+    plan_copies,
+    ranked,
+    source_score,
+    sources_of,
+    target_score,
+)
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.run_reports import reported_slowly
+from ringrift.process import process_scope
+from ringrift.status import HealthCheckResult
+
+__all__ = ["SyncRouter", "get_sync_router"]
+
+_SINGULAR = {"game": "games", "model": "models", "checkpoint": "models"}
+
+
+class SyncRouter:
+    """Answers from the present state; it keeps nothing of its own but what events told."""
+
+    def __init__(
+        self,
+        plane: DataPlane | None = None,
+        *,
+        config: AutoSyncConfig | None = None,
+        news: NewsDesk | None = None,
+    ) -> None:
+        self._plane, self._config = plane, config
+        self.news = news or get_news_desk()
+        self.pressed: set[str] = set()  # nodes under backpressure; "" is all of them
+
+    @property
+    def plane(self) -> DataPlane:
+        return self._plane or get_data_plane()
+
+    @property
+    def config(self) -> AutoSyncConfig:
+        if self._config is None:
+            self._config = read_sync_config(self.plane.settings.sync)
+            self._config.check_nodes(self.plane.nodes)
+        return self._config
+
+    async def picture(self) -> SyncPicture:
+        plane = self.plane
+        return await take_picture(plane, self.config, news=self.news.news(plane.runtime))
+
+    # --- where to, where from -------------------------------------------------------------------------
+
+    async def targets(
+        self,
+        data_type: str,
+        *,
+        exclude_nodes: Iterable[str] = (),
+        max_targets: int = 10,
+        size_bytes: int = 0,
+    ) -> list[ScoredNode]:
+        wanted, picture, excluded = _plural(data_type), await self.picture(), frozenset(exclude_nodes)
+        fit = [
+            node
+            for node in picture.nodes.others()
+            if node.name not in excluded
+            and not picture.unfit(node, wanted)
+            and not picture.blocked(node, wanted)
+            and _has_room(picture.disks.get(node.name), size_bytes, picture.disk_limit(node))
+        ]
+        return ranked(target_score(picture, node, wanted) for node in fit)[:max_targets]
+
+    def get_sync_targets(
+        self,
+        data_type: str,
+        board_type: str | None = None,
+        num_players: int | None = None,
+        exclude_nodes: Iterable[str] = (),
+        max_targets: int = 10,
+        size_bytes: int = 0,
+    ) -> list[ScoredNode]:
+        """The nodes that should get data of this type, the first first."""
+        asking = self.targets(
+            data_type, exclude_nodes=exclude_nodes, max_targets=max_targets, size_bytes=size_bytes
+        )
+        found = run_blocking(asking)
+        if board_type is None and num_players is None:
+            return found
+        return [each for each in found if self._lacks(each.node_id, data_type, board_type, num_players)]
+
+    def get_sync_sources(
+        self,
+        data_type: str,
+        board_type: str | None = None,
+        num_players: int | None = None,
+        exclude_nodes: Iterable[str] = (),
+        max_sources: int = 5,
+    ) -> list[ScoredNode]:
+        """The nodes that hold such data, the best to fetch from first."""
+        picture, wanted, excluded = run_blocking(self.picture()), _plural(data_type), frozenset(exclude_nodes)
+        holding = {
+            node
+            for artifact in picture.view.of_kinds(kinds_of(wanted))
+            if _is_of(artifact.config, board_type, num_players)
+            for node in picture.view.holders(artifact.digest)
+        }
+        fit = [node for node in picture.nodes.others() if node.active and node.name in holding - excluded]
+        return ranked(source_score(picture, node, wanted) for node in fit)[:max_sources]
+
+    def should_sync_to_node(self, node_id: str, data_type: str = "games") -> bool:
+        picture, wanted = run_blocking(self.picture()), _plural(data_type)
+        node = picture.nodes[node_id]
+        return not picture.unfit(node, wanted) and not picture.blocked(node, wanted)
+
+    def get_optimal_source(self, digest: str, target: str) -> str | None:
+        picture = run_blocking(self.picture())
+        artifact = picture.view.artifacts.get(digest)
+        sources = [] if artifact is None else sources_of(picture, artifact, picture.nodes[target])
+        return sources[0].name if sources else None
+
+    def plan_replication(
+        self, digest: str, min_copies: int = 2, quality_score: float | None = None
+    ) -> ReplicationPlan:
+        picture = run_blocking(self.picture())
+        return plan_copies(picture, digest, min_copies=min_copies, quality=quality_score)
+
+    # --- what is told to it ---------------------------------------------------------------------------
+
+    def record_sync_success(self, node_id: str, games: int = 0, bytes_transferred: int = 0) -> None:
+        plane = self.plane
+        now_s = plane.runtime.now_s()
+        record = SyncRecord(
+            host=node_id,
+            by=plane.this.name,
+            started_s=now_s,
+            completed_s=now_s,
+            success=True,
+            games=games,
+            bytes_transferred=bytes_transferred,
+        )
+        run_blocking(SyncHistory(plane.kv, plane.runtime).add(record))
+
+    def is_under_backpressure(self, node_id: str = "") -> bool:
+        return "" in self.pressed or node_id in self.pressed
+
+    def update_training_active_nodes(self, nodes: set[str]) -> None:
+        self.news.replace_training(frozenset(nodes), self.plane.runtime.now_s())
+
+    def refresh_all_capacity(self) -> dict[str, DiskState]:
+        """Measure this node's disk anew and return what every node said of its own."""
+
+        async def refresh() -> dict[str, DiskState]:
+            await tell_disk(self.plane, anew=True)
+            return await DiskStates(self.plane.kv).all()
+
+        return run_blocking(refresh())
+
+    # --- places that are no nodes ---------------------------------------------------------------------
+
+    def get_external_storage_path(self) -> str | None:
+        return self.config.external_storage or None
+
+    def get_s3_uri(self, data_type: str, name: str = "") -> str | None:
+        place = self.config.s3
+        if not place.bucket:
+            return None
+        return "/".join(
+            part for part in (f"s3://{place.bucket}", place.prefix, _plural(data_type), name) if part
+        )
+
+    def is_s3_primary_for(self, data_type: str) -> bool:
+        return bool(self.config.s3.bucket) and _plural(data_type) in self.config.s3.primary_for
+
+    def should_push_to_s3(self, data_type: str) -> bool:
+        return self.is_s3_primary_for(data_type)
+
+    # --- how it is ------------------------------------------------------------------------------------
+
+    @property
+    def works_here(self) -> bool:
+        """Whether somebody told this one of nodes; the coordinator of the run tells its own."""
+        return bool(self.news.was_told or self.pressed)
+
+    @reported_slowly
+    def get_status(self) -> dict[str, Any]:
+        picture = run_blocking(self.picture())
+        others = picture.nodes.others()
+        return {
+            "nodes": len(others),
+            "active": sum(node.active for node in others),
+            "away": len(picture.news.away),
+            "closed": len(picture.news.closed),
+            "training": sum(picture.is_training(node) for node in others),
+            "known_disks": len(picture.disks),
+        }
+
+    def health_check(self) -> HealthCheckResult:
+        status = self.get_status()
+        if status["active"] and status["away"] >= status["active"]:
+            return HealthCheckResult.degraded("no other node answers", **status)
+        return HealthCheckResult.ok("", **status)
+
+    def _lacks(self, node: str, data_type: str, board: str | None, players: int | None) -> bool:
+        view = run_blocking(self.picture()).view
+        wanted = [
+            each
+            for each in view.of_kinds(kinds_of(_plural(data_type)))
+            if _is_of(each.config, board, players)
+        ]
+        return bool(view.missing_at(node, wanted))
+
+
+def _plural(data_type: str) -> str:
+    """Both "game" and "games" are understood; `ConfigError` for what is neither."""
+    kinds_of(data_type)
+    return _SINGULAR.get(data_type, data_type)
+
+
+def _is_of(config: str, board: str | None, players: int | None) -> bool:
+    name, _, count = config.rpartition("_")
+    return board in (None, name) and (players is None or count == f"{players}p")
+
+
+def _has_room(disk: DiskState | None, size_bytes: int, limit_percent: float) -> bool:
+    if disk is None or not size_bytes:
+        return True
+    return disk.free_bytes - size_bytes > disk.total_bytes * (1 - limit_percent / 100)
+
+
+def get_sync_router() -> SyncRouter:
+    """Return the router of this process."""
+    return process_scope().get(SyncRouter, SyncRouter)

@@ -1,0 +1,131 @@
+"""TOURNAMENT_DAEMON: wishes for ladder matches, and a view of the tournaments that the plan holds.
+
+Promotion matches link a champion to the one before it and no further. A ladder match against the baseline
+nearest in strength fixes where the config stands; the tournaments of the last champions, which the plan
+orders (`learning/plan/evaluation.py`), tie those together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+from ringrift.coordination.run_coordinator import AskedDaemon
+from ringrift.engine.run_reports import reported_health
+from ringrift.events.event import RouterEvent
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.facts.facts import Noted
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.judging.ratings import ANCHORS, is_baseline, rate
+from ringrift.learning.plan.evaluation import TOURNAMENT_STAGE as TOURNAMENT
+from ringrift.learning.plan.evaluation import WANTED_TOPIC, wanted_games, wish_details
+from ringrift.learning.plan.orders import RATING
+from ringrift.learning.situation import Situations
+from ringrift.runtime import Runtime
+from ringrift.status import HealthCheckResult
+
+INTERVAL_S = 60.0
+LADDER_S = 3600.0
+LADDER_GAMES = 40
+# Ladder games are cheap only while the baseline is: beyond this a ladder match would take the cluster's day.
+LADDER = ("random", "mcts:32", "mcts:128", "mcts:512")
+
+
+class TournamentRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How often, and how many games."""
+
+    ladder_s: float = LADDER_S
+    ladder_games: int = LADDER_GAMES
+
+
+def tournament_wishes(state: ConfigState, now_s: float, rules: TournamentRules) -> list[Noted]:
+    """What to ask for now: at most one ladder match."""
+    champion = state.champion
+    if champion is None or wanted_games(state, now_s) or not _due(state, now_s, rules.ladder_s):
+        return []
+    rung = ladder_rung(state, champion)
+    details = wish_details(champion, [rung], games=rules.ladder_games)
+    return [Noted(at_s=now_s, topic=WANTED_TOPIC, text=f"ladder match with {rung}", details=details)]
+
+
+def ladder_rung(state: ConfigState, champion: str) -> str:
+    """The baseline nearest in strength: games with much weaker or stronger ones say little."""
+    ratings = rate(state.trusted_matches())
+    mine = ratings.get(champion)
+    if mine is None:
+        return LADDER[0]
+
+    def strength(name: str) -> float:
+        return ratings[name].rating if name in ratings else ANCHORS[name]
+
+    return min(LADDER, key=lambda name: abs(strength(name) - mine.rating))
+
+
+def _due(state: ConfigState, now_s: float, every_s: float) -> bool:
+    """Whether the last ladder match of the config, by whichever champion, is long enough ago."""
+    began_s = state.promotions[0].at_s if state.promotions else now_s
+    last_s = max(
+        (
+            match.at_s
+            for match in state.trusted_matches()
+            if match.purpose == RATING and is_baseline(match.second)
+        ),
+        default=began_s,
+    )
+    return now_s - last_s >= every_s
+
+
+class TournamentDaemon(AskedDaemon):
+    """Asks for rating games when they are due. The plan orders them when no candidate waits."""
+
+    capability: ClassVar[str] = "evaluation"
+    plans_as = "tournament_daemon"
+
+    def __init__(
+        self,
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        situations: Situations | None = None,
+        rules: TournamentRules | None = None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        super().__init__(
+            "tournament_daemon", interval_s=interval_s, router=router, runtime=runtime, situations=situations
+        )
+        self.rules = rules or TournamentRules()
+        self.wishes = 0
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return {"MODEL_PROMOTED": self._on_promoted}
+
+    async def _on_promoted(self, event: RouterEvent) -> None:
+        await self._ask(str(event.payload.get("config_key")))
+
+    async def _run_cycle(self) -> None:
+        for config in self._situations.all():
+            await self._ask(config)
+
+    async def _ask(self, config: str) -> None:
+        loop = self._situations.loop
+        if loop is None or config not in loop.configs():
+            return
+        for wish in tournament_wishes(loop.state(config), self._runtime.now_s(), self.rules):
+            self.wishes += 1
+            await loop.write(config, wish)
+
+    @reported_health
+    def health_check(self) -> HealthCheckResult:
+        held = {
+            config: each.state.last_done[TOURNAMENT].at_s
+            for config, each in self._situations.all().items()
+            if TOURNAMENT in each.state.last_done
+        }
+        return super().health_check().with_details(wishes=self.wishes, last_tournament_s=held)
+
+
+def get_tournament_daemon() -> TournamentDaemon:
+    return TournamentDaemon.get_instance()

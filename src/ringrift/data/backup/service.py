@@ -1,0 +1,507 @@
+"""Backing up to an archive, restoring from it, and reading it again now and then.
+
+A backup sends what the archive lacks and never removes anything there. A restore ends with receipts of this
+node: every byte was hashed on its way in, and what was here before is hashed, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.backup.archive import ArchiveCard, ArchiveIndex, DriveObjects, merged, same_content
+from ringrift.data.backup.run_states import (
+    LOST_NAMED_MAX,
+    RunState,
+    SnapshotContents,
+    StateArchive,
+    read_snapshot,
+    run_identity,
+    take_snapshot,
+)
+from ringrift.data.manifest.catalog import Cataloguer
+from ringrift.data.manifest.store import games_in
+from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.plane import DataPlane
+from ringrift.data.protection.records import DecisionLog, set_damaged_aside
+from ringrift.data.transfer.archive import is_archive, open_archive
+from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
+from ringrift.engine.sqlite.blob_folder import digest_of
+from ringrift.errors import ConfigError, Corrupt, Unavailable
+
+# Which files an archive still lacks, and which of them go now. Nothing here deletes: an archive only grows.
+#
+# What is missing follows from the manifest each time anew, so a batch that failed, or an event that was lost,
+# is found again at the next look.
+
+
+_FIRST = (ArtifactKind.MODEL, ArtifactKind.CARD, ArtifactKind.SNAPSHOT, ArtifactKind.SAMPLES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupRules:
+    """When to begin and how to go on after a failure."""
+
+    gather_s: float = 60.0  # promotions that follow each other go together
+    gather_max: int = 5  # but so many do not wait
+    retry_s: float = 30.0
+    retry_s_max: float = 900.0
+    alarm_after: int = 3  # failures in a row of one file
+    batch_files: int = 1_000
+    reverify_s: float = 21 * 86_400.0  # receipts count for 30 days
+    reverify_files: int = 50  # in one round
+    games_wanted: int = 500  # a config with fewer games here gets archived ones
+    state_s: float = 600.0  # a state goes at least so often while anything happens, and at every promotion
+    state_look_s: float = 30.0  # between two looks whether one is due
+
+    def __post_init__(self) -> None:
+        if self.gather_s < 0 or not 0 < self.retry_s <= self.retry_s_max:
+            raise ConfigError("backup rules: gather_s must not be negative, and 0 < retry_s <= retry_s_max")
+        if not 0 < self.state_look_s <= self.state_s:
+            raise ConfigError("backup rules: 0 < state_look_s <= state_s")
+        if min(self.gather_max, self.alarm_after, self.batch_files) < 1:
+            raise ConfigError("backup rules: gather_max, alarm_after and batch_files must be at least 1")
+
+    def wait_s(self, failures: int) -> float:
+        return min(self.retry_s_max, self.retry_s * 2.0 ** min(failures - 1, 16))
+
+
+def plan_backup(
+    artifacts: Iterable[Artifact],
+    copies: Mapping[str, Collection[Receipt]],
+    *,
+    archive: str,
+    holders: Collection[str],
+    only: Collection[str] | None = None,
+    kinds: Collection[ArtifactKind] | None = None,
+    resting: Collection[str] = (),
+) -> list[Artifact]:
+    """Return what one of *holders* has and the archive has not, models first, then by age."""
+    lacking = []
+    for artifact in artifacts:
+        nodes = {receipt.node for receipt in copies.get(artifact.digest, ())}
+        if archive in nodes or nodes.isdisjoint(holders) or artifact.digest in resting:
+            continue
+        if (only is None or artifact.digest in only) and (kinds is None or artifact.kind in kinds):
+            lacking.append(artifact)
+    return sorted(lacking, key=lambda each: (_rank(each.kind), each.created_s, each.digest))
+
+
+def plan_reverification(
+    copies: Mapping[str, Collection[Receipt]], *, archive: str, now_s: float, rules: BackupRules
+) -> list[str]:
+    """Return files of the archive that were not read for long, the longest first."""
+    old = [
+        (receipt.verified_s, digest)
+        for digest, receipts in copies.items()
+        for receipt in receipts
+        if receipt.node == archive and receipt.verified_s < now_s - rules.reverify_s
+    ]
+    return [digest for _, digest in sorted(old)[: rules.reverify_files]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastState:
+    """The last state of this run that an archive has, or that was found to hold nothing new."""
+
+    at_s: float
+    champions: Mapping[str, str]
+
+
+def state_due(
+    last: LastState | None, champions: Mapping[str, str], *, now_s: float, rules: BackupRules
+) -> str:
+    """Return why a state is due now, from what is and not from what was heard; empty if none is."""
+    if last is None:
+        return "the first"
+    if dict(last.champions) != dict(champions):
+        return "promotion"
+    if not last.at_s <= now_s < last.at_s + rules.state_s:  # a clock that was set back proves nothing
+        return "time"
+    return ""
+
+
+def plan_import(
+    archived: Iterable[Artifact],
+    held: Mapping[str, Artifact],
+    *,
+    games_wanted: int,
+    given_up: Collection[str] = (),
+) -> dict[str, list[Artifact]]:
+    """Return, for configs with too few games here, the newest archived games up to the wanted number."""
+    games: dict[str, int] = {}
+    for artifact in held.values():
+        if artifact.kind is ArtifactKind.GAMES:
+            games[artifact.config] = games.get(artifact.config, 0) + artifact.games
+    chosen: dict[str, list[Artifact]] = {}
+    for artifact in sorted(archived, key=lambda each: (-each.created_s, each.digest)):
+        if artifact.kind is not ArtifactKind.GAMES or artifact.digest in held or artifact.digest in given_up:
+            continue
+        if games.get(artifact.config, 0) >= games_wanted:
+            continue
+        games[artifact.config] = games.get(artifact.config, 0) + artifact.games
+        chosen.setdefault(artifact.config, []).append(artifact)
+    return chosen
+
+
+def _rank(kind: ArtifactKind) -> int:
+    return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)
+
+
+@dataclass(slots=True)
+class _Failure:
+    count: int = 0
+    next_s: float = 0.0
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Failures:
+    """What failed and when it is tried again, by the monotonic clock. Bounded by what is open."""
+
+    rules: BackupRules
+    _open: dict[str, _Failure] = field(default_factory=dict)
+
+    def failed(self, digest: str, why: str, *, now_s: float) -> None:
+        failure = self._open.setdefault(digest, _Failure())
+        failure.count += 1
+        failure.why, failure.next_s = why, now_s + self.rules.wait_s(failure.count)
+
+    def succeeded(self, digests: Iterable[str]) -> None:
+        for digest in digests:
+            self._open.pop(digest, None)
+
+    def keep_only(self, digests: Collection[str]) -> None:
+        """Forget what is no longer asked for."""
+        self._open = {digest: failure for digest, failure in self._open.items() if digest in digests}
+
+    def resting(self, now_s: float) -> frozenset[str]:
+        return frozenset(digest for digest, failure in self._open.items() if failure.next_s > now_s)
+
+    def alarming(self) -> dict[str, str]:
+        """What failed so often that a person should know."""
+        return {
+            d: failure.why for d, failure in self._open.items() if failure.count >= self.rules.alarm_after
+        }
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+# Carrying it out.
+
+
+log = structlog.get_logger()
+
+PART = "backup"
+OnProgress = Callable[[TransferProgress], Awaitable[None]]
+_REREAD = "read again"
+_SCRATCH = "transfer/states"
+
+
+@dataclass(slots=True)
+class BackupReport:
+    """What one round brought about, from receipts."""
+
+    archive: str
+    files: int = 0  # that are new there, or here after a restore
+    bytes: int = 0  # of those files
+    already: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # digest: why
+    games: int = 0  # in shards; those that samples and reports were made of are the same ones
+
+    def take(self, moved: Moved, cards: Collection[Artifact]) -> None:
+        known = {card.digest: card for card in cards}
+        self.files += len(moved.receipts)
+        self.bytes += sum(receipt.size for receipt in moved.receipts)
+        self.games += games_in(known[each.digest] for each in moved.receipts if each.digest in known)
+        self.already += len(moved.already_there)
+        self.failed |= dict(moved.failed)
+
+    def add(self, other: BackupReport) -> None:
+        self.files += other.files
+        self.bytes += other.bytes
+        self.games += other.games
+        self.already += other.already
+        self.failed |= other.failed
+
+
+def archives(nodes: DataNodes) -> tuple[DataNode, ...]:
+    """The archive nodes of the config file."""
+    return tuple(node for node in nodes.all() if is_archive(node) and node.active)
+
+
+def the_archive(nodes: DataNodes, name: str = "") -> DataNode:
+    """Return the archive of that name, or the only one; `ConfigError` otherwise."""
+    known = archives(nodes)
+    if not known:
+        raise ConfigError("no archive is configured: give a node of ringrift.toml an s3_url or a drive_path")
+    found = [node for node in known if node.name == name] if name else list(known)
+    if len(found) != 1:
+        names = ", ".join(node.name for node in known)
+        raise ConfigError(
+            f"no archive is called {name!r}; there are: {names}" if name else f"which archive? {names}"
+        )
+    return found[0]
+
+
+class ArchiveBackup:
+    """One archive and this node."""
+
+    def __init__(self, plane: DataPlane, archive: DataNode, *, rules: BackupRules | None = None) -> None:
+        self.plane, self.archive, self.rules = plane, archive, rules or BackupRules()
+        self.index = ArchiveIndex(open_archive(archive, plane.runtime))
+        self.states = StateArchive(self.index.objects)
+        self._decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+
+    async def prepare(self) -> bool:
+        """Make an empty drive an archive; False if it is one, or needs no preparation."""
+        objects = self.index.objects
+        return await objects.prepare() if isinstance(objects, DriveObjects) else False
+
+    async def lacking(
+        self,
+        *,
+        only: Collection[str] | None = None,
+        kinds: Collection[ArtifactKind] | None = None,
+        holders: Collection[str] | None = None,
+        resting: Collection[str] = (),
+    ) -> list[Artifact]:
+        """What the archive lacks of this node's files, or of those of *holders*."""
+        manifest = await self.plane.view()
+        return plan_backup(
+            manifest.cards,
+            manifest.receipts,
+            archive=self.archive.name,
+            holders=(self.plane.this.name,) if holders is None else holders,
+            only=only,
+            kinds=kinds,
+            resting=resting,
+        )
+
+    async def send(
+        self, artifacts: Sequence[Artifact], *, priority: str = "low", on_progress: OnProgress | None = None
+    ) -> BackupReport:
+        """Send files of this node; what failed is named, and lacking again next time."""
+        report = BackupReport(archive=self.archive.name)
+        terms = Terms() if on_progress is None else replace(Terms(), on_progress=on_progress)
+        step = self.rules.batch_files
+        for batch in (artifacts[at : at + step] for at in range(0, len(artifacts), step)):
+            moved = await self.plane.transfers.send(self.archive, batch, priority=priority, terms=terms)
+            report.take(moved, batch)
+        for digest, why in report.failed.items():
+            log.error("backup.file_failed", archive=self.archive.name, digest=digest, error=why)
+        if report.files or report.failed:
+            await self._note("backed up", report)
+        return report
+
+    # --- the state of the run -------------------------------------------------------------------------
+
+    async def back_up_state(
+        self, reason: str, *, even_if_same: bool = False, report: BackupReport | None = None
+    ) -> RunState | None:
+        """Put the engine's state into the archive, after every file that it names; None if nothing changed.
+
+        What went there before it is added to *report*.
+        `Unavailable` if a file that is here did not get there: the state waits for it.
+        """
+        plane, settings = self.plane, self.plane.settings
+        await self.index.objects.ready(to_write=True)
+        await Cataloguer(plane).catalogue()
+        await Cataloguer(plane).catalogue_job_records()
+        identity = await run_identity(plane.kv, plane.runtime)
+        scratch, at_s = settings.data_dir / _SCRATCH, plane.runtime.now_s()
+        snapshot = await asyncio.to_thread(take_snapshot, settings.coordinator_db, scratch)
+        try:
+            found = await asyncio.to_thread(read_snapshot, snapshot, plane.this.name)
+            before = await self.states.all(run=identity, node=plane.this.name)
+            if before and before[-1].content == found.content and not even_if_same:
+                return None
+            lost, sent = await self._send_named(found)
+            if report is not None:
+                report.add(sent)
+            digest, size = await asyncio.to_thread(digest_of, snapshot), snapshot.stat().st_size
+            here = found.named.intersection(await plane.blobs.digests())
+            state = RunState(
+                run=identity,
+                node=plane.this.name,
+                at_s=at_s,
+                digest=digest,
+                size=size,
+                parts=(),
+                reason=reason,
+                schema=found.schema,
+                champions=found.champions,
+                facts=found.facts,
+                files=len(here),
+                games=games_in(card for card in (await plane.view()).cards if card.digest in here),
+                content=found.content,
+                lost=tuple(lost[:LOST_NAMED_MAX]),
+            )
+            state = await self.states.put(snapshot, state, scratch=scratch)
+        finally:
+            await asyncio.to_thread(snapshot.unlink, missing_ok=True)
+        thinned = await self.states.thin(identity, plane.this.name, now_s=plane.runtime.now_s())
+        log.info("backup.state", archive=self.archive.name, run=state.run, reason=reason, thinned=thinned)
+        return state
+
+    async def _send_named(self, found: SnapshotContents) -> tuple[list[str], BackupReport]:
+        """Send what the state names and the archive lacks; return what neither of us has, and what went.
+
+        The archive itself is asked, not what the manifest believes of it.
+        """
+        plane, there = self.plane, set(await self.index.digests())
+        here = sorted((found.named - there).intersection(await plane.blobs.digests()))
+        others = [node.name for node in plane.nodes.others() if not is_archive(node)]
+        lost = sorted(found.without(there.union(here), others))
+        cards = []
+        for digest in here:
+            await plane.manifest.drop_copy(digest, self.archive.name)
+            card = await plane.manifest.artifact(digest)
+            size = await plane.blobs.size(digest) or 0
+            cards.append(card or Artifact(digest=digest, size=size, node=plane.this.name))
+        report = await self.send(cards)
+        for digest, why in report.failed.items():
+            try:
+                await plane.blobs.verify(digest)
+            except (Corrupt, KeyError):
+                lost.append(digest)  # the file here is damaged or gone: no state can wait for it
+            else:
+                raise Unavailable(
+                    f"the state waits for {digest[:12]}, which {self.archive.name} lacks: {why}",
+                    retry_after_s=self.rules.retry_s,
+                )
+        if lost:
+            log.error("backup.files_lost", archive=self.archive.name, files=len(lost), first=lost[0])
+        return lost, report
+
+    # --- back -----------------------------------------------------------------------------------------
+
+    async def archived(self) -> list[ArchiveCard]:
+        await self.index.objects.ready(to_write=False)
+        return await self.index.cards()
+
+    async def restore(
+        self, cards: Sequence[ArchiveCard] | None = None, *, on_progress: OnProgress | None = None
+    ) -> BackupReport:
+        """Bring files of the archive here (by default all) and verify every byte, also of those here."""
+        cards = await self.archived() if cards is None else cards
+        report = BackupReport(archive=self.archive.name)
+        absent = [card.artifact for card in cards if not await self._sound_here(card, report)]
+        await self._tell_cluster(cards)
+        if absent:
+            terms = Terms() if on_progress is None else replace(Terms(), on_progress=on_progress)
+            moved = await self.plane.transfers.fetch(self.archive, absent, priority="high", terms=terms)
+            report.take(moved, absent)
+        await self._note("restored", report)
+        return report
+
+    async def _sound_here(self, card: ArchiveCard, report: BackupReport) -> bool:
+        """Whether this node has the file with the right bytes; a damaged one is set aside."""
+        digest = card.artifact.digest
+        try:
+            await self.plane.blobs.verify(digest)
+        except KeyError:
+            return False
+        except Corrupt as error:
+            await set_damaged_aside(self.plane, digest, f"found damaged by a restore: {error.found}")
+            return False
+        now_s, this = self.plane.runtime.now_s(), self.plane.this.name
+        receipt = Receipt(
+            digest=digest, node=this, size=card.artifact.size, verified_s=now_s, verifier="restore"
+        )
+        await self.plane.manifest.add_receipts([receipt])
+        report.already += 1
+        return True
+
+    async def missing_here(self, digests: Collection[str]) -> list[ArchiveCard]:
+        """Archived files that this node lost, not those that it gave up by decision."""
+        tombstones = await self.plane.tombstones()
+        this = self.plane.this.name
+        lost = []
+        for digest in digests:
+            given_up = digest in tombstones and this in tombstones[digest].nodes
+            if given_up or await self.plane.blobs.has(digest):
+                continue
+            if (card := await self.index.card(digest)) is not None:
+                lost.append(card)
+        return lost
+
+    # --- upkeep ---------------------------------------------------------------------------------------
+
+    async def push_inventory(self) -> int:
+        """Tell the archive which of its files this node put there or has; return how many it lists."""
+        receipts = (await self.plane.view()).receipts
+        both = {self.archive.name, self.plane.this.name}
+        held = [digest for digest, found in receipts.items() if both <= {each.node for each in found}]
+        inventory = await self.index.grow_inventory(
+            self.plane.this.name, held, now_s=self.plane.runtime.now_s()
+        )
+        return len(inventory.digests)
+
+    async def consolidate(self) -> BackupReport:
+        """Merge what all nodes put there into one manifest, and tell the cluster of it."""
+        report = BackupReport(archive=self.archive.name)
+        before = await self.index.manifest()
+        known = set() if before is None else {card.artifact.digest for card in before.cards}
+        sound = []
+        for card in await self.archived():
+            if card.artifact.digest not in known and (lacks := await self.index.lacks_parts(card)):
+                report.failed[card.artifact.digest] = f"the archive lacks {lacks[0]}"
+                log.error("backup.archive_lacks_parts", archive=self.archive.name, parts=lacks)
+                continue
+            sound.append(card)
+        report.files, report.already = len(sound) - len(known), len(known)
+        after = merged(before, sound, await self.index.inventories(), now_s=self.plane.runtime.now_s())
+        if not same_content(before, after):
+            await self.index.write_manifest(after)
+        await self._tell_cluster(sound)
+        return report
+
+    async def _tell_cluster(self, cards: Sequence[ArchiveCard]) -> None:
+        manifest = self.plane.manifest
+        told = (await self.plane.view()).receipts_at(self.archive.name)
+        new = [card for card in cards if card.artifact.digest not in told]
+        await manifest.register([card.artifact for card in new])
+        await manifest.add_receipts([card.receipt(self.archive.name, card.verified_by) for card in new])
+
+    async def reverify(self, digests: Collection[str] | None = None) -> BackupReport:
+        """Read archived files again, by default those not read for long; mend them from our copies."""
+        manifest, now_s = self.plane.manifest, self.plane.runtime.now_s()
+        if digests is None:
+            copies = (await self.plane.view()).receipts
+            digests = plan_reverification(copies, archive=self.archive.name, now_s=now_s, rules=self.rules)
+        report = BackupReport(archive=self.archive.name)
+        for digest in digests:
+            card = await self.index.card(digest)
+            read = None if card is None else await self.index.read_back(card, await self._source(digest))
+            if card is not None and read is not None and read.sound:
+                receipt = card.receipt(self.archive.name, _REREAD)
+                verified_s = self.plane.runtime.now_s()
+                await manifest.add_receipts([msgspec.structs.replace(receipt, verified_s=verified_s)])
+                report.already += 1
+                report.files += bool(read.mended_bytes)
+            else:
+                why = "its card is gone" if read is None else read.why
+                report.failed[digest] = why
+                await manifest.drop_copy(digest, self.archive.name)
+                log.error("backup.archive_damaged", archive=self.archive.name, digest=digest, error=why)
+        return report
+
+    async def _source(self, digest: str) -> Path | None:
+        return await self.plane.blobs.path(digest)
+
+    async def _note(self, action: str, report: BackupReport) -> None:
+        await self._decisions.record(
+            PART,
+            action,
+            f"{report.files} files, {report.already} were there, {len(report.failed)} failed",
+            archive=report.archive,
+            bytes=report.bytes,
+        )

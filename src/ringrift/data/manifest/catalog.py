@@ -1,0 +1,461 @@
+"""The cluster's manifest: asked what exists and where verified copies are, and told what was made or arrived.
+
+`get_cluster_manifest()` answers without an event loop; whoever has one reads `ManifestIndex` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, Receipt, kinds_of
+from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
+from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.plane import DataPlane, get_data_plane
+from ringrift.data.transfer.receiving import ArrivedFile, CardBox
+from ringrift.decoding import decode_as
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.ports import EndedWork, WorkState
+from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.errors import ConfigError, Corrupt
+from ringrift.process import SingletonMixin
+from ringrift.status import HealthCheckResult
+from ringrift.work.job.orders import (
+    SEALED_JOB,
+    JobArtifact,
+    JobReport,
+    SealedJob,
+    read_job_record,
+    read_report,
+)
+
+__all__ = [
+    "ClusterManifest",
+    "ManifestIndex",
+    "ManifestStore",
+    "ManifestView",
+    "NodeHoldings",
+    "StaleData",
+    "get_cluster_manifest",
+    "reset_cluster_manifest",
+    "stale_data",
+]
+
+
+# What exists, under the names of the documents.
+
+
+COPIES_MIN = 2
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleData:
+    """Files of one node and config that should be elsewhere by now and are not."""
+
+    node: str
+    config: str
+    data_type: str
+    digests: tuple[str, ...]
+    games: int
+    size_bytes: int
+    age_hours: float  # of the oldest
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHoldings:
+    """What one node holds."""
+
+    node: str
+    files: int
+    games: int
+    size_bytes: int
+    by_kind: Mapping[str, int]
+
+
+def data_type_of(kind: ArtifactKind) -> str:
+    """Return "games", "models" or "npz", and "all" for a kind that is none of them."""
+    return next((name for name, kinds in DATA_TYPES.items() if name != "all" and kind in kinds), "all")
+
+
+def receivers_of(data_type: str, holder: str, nodes: Iterable[DataNode]) -> list[DataNode]:
+    """Return the other nodes that may be given data of this type, which *holder* has."""
+    known = {node.name: node for node in nodes}
+    share = known[holder].nfs if holder in known else ""
+    return [
+        node
+        for node in known.values()
+        if node.name != holder and node.accepts(data_type) and not (share and node.nfs == share)
+    ]
+
+
+def stale_data(
+    view: ManifestView, nodes: DataNodes, *, now_s: float, max_age_hours: float, data_type: str = "all"
+) -> list[StaleData]:
+    """Files older than *max_age_hours* that one node alone holds although others would take them.
+
+    A cluster of one node has nothing stale: there is nowhere to bring the files.
+    """
+    groups: dict[tuple[str, str, str], list[Artifact]] = defaultdict(list)
+    for artifact in view.of_kinds(kinds_of(data_type)):
+        holders = view.holders(artifact.digest)
+        if len(holders) != 1 or now_s - artifact.created_s < max_age_hours * _HOUR_S:
+            continue
+        kind = data_type_of(artifact.kind)
+        if receivers_of(kind, holders[0], nodes.all()):
+            groups[holders[0], artifact.config, kind].append(artifact)
+    return [
+        StaleData(
+            node=node,
+            config=config,
+            data_type=kind,
+            digests=tuple(each.digest for each in files),
+            games=games_in(files),
+            size_bytes=sum(each.size for each in files),
+            age_hours=(now_s - min(each.created_s for each in files)) / _HOUR_S,
+        )
+        for (node, config, kind), files in sorted(groups.items())
+    ]
+
+
+class ClusterManifest(SingletonMixin):
+    """Reads the manifest, and notes what receivers confirmed. Each call reads the present state."""
+
+    def __init__(self, plane: DataPlane | None = None) -> None:
+        self._plane = plane
+
+    @property
+    def plane(self) -> DataPlane:
+        return self._plane or get_data_plane()
+
+    def view(self) -> ManifestView:
+        return run_blocking(self.plane.view())
+
+    def find_stale_data(self, max_age_hours: float = 1.0, data_type: str = "all") -> list[StaleData]:
+        """Return what only one node holds although it is older than that and others would take it."""
+        if max_age_hours < 0:
+            raise ConfigError(f"max_age_hours is {max_age_hours!r}; it must not be below 0")
+        plane = self.plane
+        now_s = plane.runtime.now_s()
+        return stale_data(
+            self.view(), plane.nodes, now_s=now_s, max_age_hours=max_age_hours, data_type=data_type
+        )
+
+    # --- what exists and where ------------------------------------------------------------------------
+
+    def get_artifact(self, digest: str) -> Artifact | None:
+        return run_blocking(self.plane.manifest.artifact(digest))
+
+    def get_artifacts(self, data_type: str = "all", config_key: str | None = None) -> list[Artifact]:
+        found = self.view().of_kinds(kinds_of(data_type))
+        return [each for each in found if config_key in (None, each.config)]
+
+    def get_locations(self, digest: str) -> list[Receipt]:
+        """Return who verified a copy of it, and when."""
+        return run_blocking(self.plane.manifest.copies(digest))
+
+    def get_all_game_locations(self) -> dict[str, tuple[str, ...]]:
+        """Return the nodes that hold each file of games, by digest."""
+        view = self.view()
+        return {each.digest: view.holders(each.digest) for each in view.of_kinds(kinds_of("games"))}
+
+    def get_replication_count(self, digest: str) -> int:
+        """Return how many nodes verified a copy once. Whether one may go, `Deleter` asks them."""
+        return len(self.get_locations(digest))
+
+    def get_under_replicated(self, copies: int = COPIES_MIN, data_type: str = "all") -> list[Artifact]:
+        view = self.view()
+        return [
+            each for each in view.of_kinds(kinds_of(data_type)) if len(view.holders(each.digest)) < copies
+        ]
+
+    def get_node_inventory(self, node: str | None = None) -> NodeHoldings:
+        name = node or self.plane.this.name
+        files = self.view().held_by(name)
+        kinds: dict[str, int] = defaultdict(int)
+        for each in files:
+            kinds[each.kind.value] += 1
+        return NodeHoldings(
+            node=name,
+            files=len(files),
+            games=games_in(files),
+            size_bytes=sum(each.size for each in files),
+            by_kind=dict(kinds),
+        )
+
+    # --- what was confirmed ---------------------------------------------------------------------------
+
+    def register(self, artifacts: Iterable[Artifact]) -> int:
+        """Note files; return how many were new. Their bytes are in a store already."""
+        return run_blocking(self.plane.manifest.register(tuple(artifacts)))
+
+    def add_receipts(self, receipts: Iterable[Receipt]) -> None:
+        run_blocking(self.plane.manifest.add_receipts(tuple(receipts)))
+
+    def drop_copy(self, digest: str, node: str) -> bool:
+        return run_blocking(self.plane.manifest.drop_copy(digest, node))
+
+    # --- how it is ------------------------------------------------------------------------------------
+
+    def get_stats(self) -> dict[str, Any]:
+        view = self.view()
+        copies = [len(view.holders(digest)) for digest in view.artifacts]
+        return {
+            "artifacts": len(view.artifacts),
+            "copies": sum(copies),
+            "without_copy": copies.count(0),
+            "single_copy": copies.count(1),
+            "games": games_in(view.artifacts.values()),
+            "bytes": sum(each.size for each in view.artifacts.values()),
+            "nodes": len({node for places in view.copies.values() for node in places}),
+        }
+
+    def health_check(self) -> HealthCheckResult:
+        stats = self.get_stats()
+        if stats["without_copy"]:
+            return HealthCheckResult.degraded(f"{stats['without_copy']} files have no copy at all", **stats)
+        return HealthCheckResult.ok("", **stats)
+
+
+def get_cluster_manifest() -> ClusterManifest:
+    """Return the manifest of this process's cluster."""
+    return ClusterManifest.get_instance()
+
+
+def reset_cluster_manifest() -> None:
+    ClusterManifest.reset_instance()
+
+
+# Registers in the manifest what jobs sealed: the bytes came first, this comes last.
+#
+# Level-triggered: it goes through the ends of work items by their numbers, so a lost event or a crash costs
+# time and nothing else. A card is written once, a receipt says the same each time; doing it again is
+# harmless.
+
+
+log = structlog.get_logger()
+
+BATCH = 200
+VERIFIER = "cataloguer"
+_CURSOR = "data/cataloguer/"
+_KINDS = {kind.value: kind for kind in ArtifactKind}
+
+
+class CatalogueCursor(msgspec.Struct, frozen=True):
+    """The number of the last end that was looked at."""
+
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogued:
+    """What one round found."""
+
+    registered: int = 0  # cards that were new
+    copies: int = 0  # receipts of this node
+    games: int = 0  # in files that were new
+
+
+class Cataloguer:
+    """This node's reader of ended work."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._key = _CURSOR + plane.this.name
+
+    async def catalogue(self, *, rounds_max: int = 100) -> Catalogued:
+        """Register everything that ended since the last time, at most *rounds_max* batches of it."""
+        number, total = await self._cursor(), Catalogued()
+        for _ in range(rounds_max):
+            ended = await self._plane.queue.ended(after=number, limit=BATCH)
+            if not ended:
+                break
+            total = _sum(total, await self._take(ended))
+            number = ended[-1].number
+            await self._plane.kv.put(self._key, msgspec.json.encode(CatalogueCursor(number)))
+        return total
+
+    async def catalogue_job_records(self) -> int:
+        """Register records of jobs that no result of work names; return how many.
+
+        Nothing else tells of them after a rebuild, and without them the next one would find less.
+        """
+        plane, found = self._plane, 0
+        known = (await plane.view()).artifacts
+        for digest in await plane.blobs.digests():
+            path = None if digest in known else await plane.blobs.path(digest)
+            try:
+                job = None if path is None else await asyncio.to_thread(read_job_record, path)
+                if job is None:
+                    continue
+                await plane.blobs.verify(digest)
+            except (OSError, KeyError, Corrupt):
+                continue  # a look at the whole store finds damage
+            this, size = plane.this.name, await plane.blobs.size(digest) or 0
+            await plane.manifest.register([card_of_record(job, digest, size, node=this)])
+            now_s = plane.runtime.now_s()
+            receipt = Receipt(digest=digest, node=this, size=size, verified_s=now_s, verifier=VERIFIER)
+            await plane.manifest.add_receipts([receipt])
+            found += 1
+        return found
+
+    async def _cursor(self) -> int:
+        entry = await self._plane.kv.get(self._key)
+        if entry is None:
+            return 0
+        try:
+            return decode_as(entry.value, CatalogueCursor).number
+        except UNREADABLE as error:
+            raise Corrupt(
+                self._key,
+                found=f"this is no cursor ({error})",
+                advice="Delete the key: all ends are read anew",
+            ) from None
+
+    async def _take(self, ended: Sequence[EndedWork]) -> Catalogued:
+        made = [
+            (artifact, str(end.item.payload.get("config", "")), report, end.item.changed_s)
+            for end in ended
+            if (report := _report_of(end)) is not None
+            for artifact in report.artifacts
+        ]
+        return await self._register(made)
+
+    async def _register(self, made: Iterable[tuple[JobArtifact, str, JobReport, float]]) -> Catalogued:
+        """Note what jobs *made*, of which config, by their reports and when; all with few writes."""
+        plane, cards, receipts = self._plane, dict[str, Artifact](), dict[str, Receipt]()
+        here = {plane.this.name, plane.runtime.hostname}
+        for artifact, config, report, ended_s in made:
+            maker = plane.this.name if report.node in here else report.node
+            held = await plane.blobs.has(artifact.digest)
+            if not held and maker == plane.this.name:
+                log.warning("cataloguer.file_missing", digest=artifact.digest, name=artifact.name)
+                continue
+            digest = artifact.digest
+            cards.setdefault(digest, card_of(artifact, config=config, node=maker, created_s=ended_s))
+            if held:
+                # Taking a file into the store read all of it and named it by what was read.
+                receipts.setdefault(
+                    digest,
+                    Receipt(
+                        digest=digest,
+                        node=plane.this.name,
+                        size=artifact.size_bytes,
+                        verified_s=ended_s,
+                        verifier=report.worker,
+                    ),
+                )
+        new = await plane.manifest.register_new(cards.values())
+        missing = [
+            receipt
+            for digest, receipt in receipts.items()
+            if digest in new or not await self._has_copy(digest)
+        ]
+        await plane.manifest.add_receipts(missing)
+        games = games_in(cards[digest] for digest in new)
+        return Catalogued(registered=len(new), copies=len(missing), games=games)
+
+    async def _has_copy(self, digest: str) -> bool:
+        copies = await self._plane.manifest.copies(digest)
+        return any(copy.node == self._plane.this.name for copy in copies)
+
+
+def _report_of(end: EndedWork) -> JobReport | None:
+    item = end.item
+    if item.state is not WorkState.DONE or item.result is None:
+        return None
+    try:
+        return read_report(item.result)
+    except ConfigError:
+        return None  # work of another sort than jobs leaves no files
+
+
+def _sum(first: Catalogued, second: Catalogued) -> Catalogued:
+    return Catalogued(
+        registered=first.registered + second.registered,
+        copies=first.copies + second.copies,
+        games=first.games + second.games,
+    )
+
+
+def card_of(made: JobArtifact, *, config: str, node: str, created_s: float) -> Artifact:
+    counts = made.counts
+    quality = counts.get("quality")
+    return Artifact(
+        digest=made.digest,
+        size=made.size_bytes,
+        kind=_KINDS.get(made.kind, ArtifactKind.OTHER),
+        name=made.name,
+        config=str(counts.get("config", config)),
+        node=node,
+        games=_count(counts.get("games")),
+        rows=_count(counts.get("rows")),
+        created_s=created_s,
+        quality=float(quality) if isinstance(quality, int | float) else None,
+    )
+
+
+def card_of_record(job: SealedJob, digest: str, size: int, *, node: str) -> Artifact:
+    """The card that the record of a job gets, as the worker names it."""
+    made = JobArtifact(name=f"{job.item_id}.job.json", kind=SEALED_JOB, digest=digest, size_bytes=size)
+    return card_of(made, config=job.order.config, node=node, created_s=job.ended_s)
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+# Files that other nodes brought, entered into this node's manifest with what their senders said of them.
+
+
+async def take_over_arrivals(plane: DataPlane) -> list[Artifact]:
+    """Register what waits for this node; return what was new.
+
+    Doing it twice, or in two processes, is harmless. What was received under another name stays for the node
+    of that name: it shares this folder, or a command was started without it.
+    """
+    folder = plane.settings.blob_dir
+    box, taken = CardBox(BlobFolder(folder, plane.runtime.new_id)), list[Artifact]()
+    with told_in_our_words(folder):
+        for path, arrived in await asyncio.to_thread(lambda: list(box.lists())):
+            if any(file.receipt.node != plane.this.name for file in arrived):
+                continue
+            for file in arrived:
+                if await _enter(plane, file):
+                    taken.append(file.card)
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+    return taken
+
+
+async def _enter(plane: DataPlane, file: ArrivedFile) -> bool:
+    """Enter one file that is still here; whether the manifest did not know it."""
+    digest, this = file.card.digest, plane.this.name
+    if await plane.blobs.size(digest) != file.card.size:
+        return False
+    new = await plane.manifest.register([file.card]) > 0
+    stone = (await plane.tombstones()).get(digest)
+    given_up = stone is not None and this in stone.nodes  # the orphans' rules decide about its copy
+    if not given_up and all(copy.node != this for copy in await plane.manifest.copies(digest)):
+        await plane.manifest.add_receipts([file.receipt])
+    if file.sender in plane.nodes and file.sender != this:
+        await _know_sender(plane, file)
+    return new
+
+
+async def _know_sender(plane: DataPlane, file: ArrivedFile) -> None:
+    """What arrived whole was read whole from the sender's disk: it has a copy, too."""
+    copies = await plane.manifest.copies(file.card.digest)
+    if all(copy.node != file.sender for copy in copies):
+        sent = msgspec.structs.replace(file.receipt, node=file.sender, verifier="sent")
+        await plane.manifest.add_receipts([sent])

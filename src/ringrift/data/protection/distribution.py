@@ -1,0 +1,589 @@
+"""Models and sample files to where they are needed, with confirmation by receipts.
+
+MODEL_DISTRIBUTION, MODEL_SYNC and NPZ_DISTRIBUTION are this daemon with different kinds. What should be where
+follows from the champions, the newest sample files and open requests; an event only makes it look at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import msgspec
+import structlog
+
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.files import FileUnreadable
+from ringrift.data.kv_records import KvRecords
+from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
+from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.offered_files import take_offered
+from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
+from ringrift.data.protection.records import DecisionLog, Tombstone
+from ringrift.data.protection.replication import data_type_of
+from ringrift.data.protection.retention import read_champions
+from ringrift.data.transfer.archive import is_archive
+from ringrift.engine.encoding import is_digest
+from ringrift.errors import ConfigError, Corrupt, RingRiftError
+from ringrift.events.event import RouterEvent
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.runtime import Runtime
+
+__all__ = [
+    "DistributionDaemon",
+    "DistributionRules",
+    "ModelWish",
+    "UnifiedDistributionDaemon",
+    "create_distribution_daemon",
+    "digest_in",
+]
+
+
+# Which files should be on which nodes, and what is still missing where: a pure function of what is known.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributionRules:
+    """When a distribution counts as done, and how hard to try."""
+
+    nodes_promotion: int = 10
+    nodes_evaluation: int = 1
+    timeout_s: float = 300.0  # after which what is missing is told
+    tries: int = 3
+    retry_s: float = 30.0
+    retry_growth: float = 1.5
+    rest_s: float = 600.0  # after the last try
+    transfer_timeout_s: float = 300.0
+    parallel: int = 4
+
+    def __post_init__(self) -> None:
+        if min(self.nodes_promotion, self.nodes_evaluation, self.tries, self.parallel) < 1:
+            raise ConfigError("node counts, tries and parallel must be at least 1")
+
+    def wait_s(self, failures: int) -> float:
+        """How long to leave a node alone after this many failures in a row."""
+        return self.rest_s if failures >= self.tries else self.retry_s * self.retry_growth ** (failures - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """Files that belong together and should be on nodes."""
+
+    digests: tuple[str, ...]  # the first gives the want its name
+    config: str
+    required: int  # on so many nodes it counts as distributed
+    reason: str
+    since_s: float
+    priority: str = "high"
+    target: str = ""  # one node only
+    training_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.digests[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributionScene:
+    """What is known at one moment."""
+
+    artifacts: Mapping[str, Artifact]
+    receipts: Mapping[str, Sequence[Receipt]]
+    nodes: DataNodes
+    tombstones: Mapping[str, Tombstone] = field(default_factory=dict)
+    away: frozenset[str] = frozenset()
+    disk_percent: Mapping[str, float] = field(default_factory=dict)
+    resting: frozenset[tuple[str, str]] = frozenset()  # (want, node) that failed a short time ago
+
+    def confirmed(self, digest: str) -> frozenset[str]:
+        """The nodes that verified it and did not give it up since."""
+        tombstone = self.tombstones.get(digest)
+        return frozenset(
+            receipt.node
+            for receipt in self.receipts.get(digest, ())
+            if not is_given_up(receipt, tombstone, self.nodes)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDelivery:
+    """Files that one node still lacks."""
+
+    want: Want
+    source: str
+    target: str
+    artifacts: tuple[Artifact, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far one want is."""
+
+    want: Want
+    confirmed: tuple[str, ...]  # nodes that have all of it
+    missing: tuple[str, ...]
+    required: int  # no more than there are nodes
+    deliveries: tuple[NodeDelivery, ...] = ()
+    unknown: tuple[str, ...] = ()  # files that no node has
+
+    @property
+    def done(self) -> bool:
+        return len(self.confirmed) >= self.required
+
+
+def plan(wants: Iterable[Want], scene: DistributionScene) -> list[Standing]:
+    """Say for each want who has it and who is to get it."""
+    return [_standing(want, scene) for want in wants]
+
+
+def wants_of_champions(
+    champions: Mapping[str, tuple[str, ...]], scene: DistributionScene, rules: DistributionRules
+) -> list[Want]:
+    """Champions belong on every node that plays."""
+    return [
+        Want(
+            digests=digests,
+            config=config,
+            required=rules.nodes_promotion,
+            reason=f"the champion of {config}",
+            since_s=max(
+                (scene.artifacts[digest].created_s for digest in digests if digest in scene.artifacts),
+                default=0.0,
+            ),
+        )
+        for config, digests in champions.items()
+    ]
+
+
+def wants_of_samples(scene: DistributionScene, rules: DistributionRules) -> list[Want]:
+    """The newest sample file of each config belongs on the nodes that train."""
+    newest: dict[str, Artifact] = {}
+    for artifact in scene.artifacts.values():
+        if artifact.kind is ArtifactKind.SAMPLES:
+            known = newest.get(artifact.config)
+            if known is None or artifact.created_s > known.created_s:
+                newest[artifact.config] = artifact
+    return [
+        Want(
+            digests=(artifact.digest,),
+            config=config,
+            required=rules.nodes_evaluation,
+            reason=f"the newest samples of {config}",
+            since_s=artifact.created_s,
+            priority="normal",
+            training_only=True,
+        )
+        for config, artifact in newest.items()
+    ]
+
+
+def with_card(model: Artifact, artifacts: Iterable[Artifact]) -> tuple[str, ...]:
+    """A model and its card: made by the same job, so of the same config, node and time."""
+    cards = [
+        each.digest
+        for each in artifacts
+        if each.kind is ArtifactKind.CARD
+        and (each.config, each.node, each.created_s) == (model.config, model.node, model.created_s)
+    ]
+    return (model.digest, *cards[:1])
+
+
+def _standing(want: Want, scene: DistributionScene) -> Standing:
+    known = [scene.artifacts[digest] for digest in want.digests if digest in scene.artifacts]
+    has = [scene.confirmed(digest) for digest in want.digests]
+    complete = frozenset.intersection(*has)
+    unknown = tuple(digest for digest, holders in zip(want.digests, has, strict=True) if not holders)
+    asked = [node for node in scene.nodes.all() if _is_asked(node, want, known)]
+    missing = [node for node in asked if node.name not in complete and not _shares(node, complete, scene)]
+    deliveries = [
+        delivery
+        for node in missing
+        if not unknown and _can_take(node, scene) and (want.name, node.name) not in scene.resting
+        if (delivery := _delivery(want, node, known, scene)) is not None
+    ]
+    return Standing(
+        want=want,
+        confirmed=tuple(sorted(complete)),
+        missing=tuple(node.name for node in missing),
+        required=min(want.required, max(1, len({node.name for node in asked} | complete))),
+        deliveries=tuple(deliveries),
+        unknown=unknown,
+    )
+
+
+def _is_asked(node: DataNode, want: Want, known: Sequence[Artifact]) -> bool:
+    if want.target:
+        return node.name == want.target and node.active
+    if is_archive(node):
+        return False  # it keeps files and uses none
+    if want.training_only and not node.training:
+        return False
+    return all(node.accepts(data_type_of(artifact.kind)) for artifact in known)
+
+
+def _shares(node: DataNode, holders: frozenset[str], scene: DistributionScene) -> bool:
+    """Whether the node sees the disk of one that has it."""
+    return bool(node.nfs) and any(
+        name in scene.nodes and scene.nodes[name].nfs == node.nfs for name in holders
+    )
+
+
+def _can_take(node: DataNode, scene: DistributionScene) -> bool:
+    full = scene.disk_percent.get(node.name, 0.0) >= node.disk_max_percent
+    return node.name not in scene.away and not full
+
+
+def _delivery(
+    want: Want, node: DataNode, known: Sequence[Artifact], scene: DistributionScene
+) -> NodeDelivery | None:
+    lacking = tuple(each for each in known if node.name not in scene.confirmed(each.digest))
+    holders = frozenset.intersection(*(scene.confirmed(each.digest) for each in lacking)) - scene.away
+    usable = sorted(name for name in holders if name in scene.nodes and scene.nodes[name].active)
+    if not usable:
+        return None
+    this = scene.nodes.this.name
+    source = this if this in usable else usable[0]
+    return NodeDelivery(want=want, source=source, target=node.name, artifacts=lacking)
+
+
+# The daemon, which brings what the plan says to where it is missing.
+
+
+log = structlog.get_logger()
+
+INTERVAL_S = 15.0
+PREFETCH_SHARE = 0.8  # of a training
+WISHES = "data/wishes/"
+WISH_S = 86_400.0  # a wish that could not be met in a day is dropped, and said to be
+_BLOB = "blob:"
+_REMEMBERED_MAX = 1_000
+
+
+class ModelWish(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody asked for a model to be on nodes."""
+
+    digest: str
+    config: str
+    required: int
+    reason: str
+    at_s: float
+    target: str = ""
+    priority: str = "high"
+
+
+@dataclass(slots=True)
+class _Tries:
+    failures: int = 0
+    next_s: float = 0.0
+    error: str = ""
+
+
+class DistributionDaemon(WakingDaemon):
+    """Brings files to nodes until they confirm."""
+
+    capability: ClassVar[str] = "artifact_distribution"
+    emits: ClassVar[tuple[str, ...]] = (
+        "MODEL_DISTRIBUTION_STARTED",
+        "MODEL_DISTRIBUTION_COMPLETE",
+        "MODEL_DISTRIBUTION_FAILED",
+        "DISTRIBUTION_INCOMPLETE",
+    )
+
+    def __init__(
+        self,
+        kinds: Iterable[str] = ("models", "npz"),
+        *,
+        plane: DataPlane | None = None,
+        rules: DistributionRules | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(
+            "model_distribution", interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime
+        )
+        self.rules, self.kinds = rules or DistributionRules(), frozenset(kinds)
+        self.away = AwayNodes(self._runtime)
+        self.standings: dict[str, Standing] = {}
+        self._tries: dict[tuple[str, str], _Tries] = {}
+        self._prefetched = ""  # the training that this was last done for
+        self._told: dict[tuple[str, str], float] = {}  # (want, what): when; also when a want began
+
+    # --- what it hears --------------------------------------------------------------------------------
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        looks = dict.fromkeys(
+            ("MODEL_PROMOTED", "NPZ_EXPORT_COMPLETE", "REGISTRY_UPDATED", "P2P_MODEL_SYNCED"),
+            self.wake,
+        )
+        wishes = dict.fromkeys(
+            ("MODEL_UPDATED", "MODEL_SYNC_REQUESTED", "MODEL_EVALUATION_BLOCKED", "TRAINING_COMPLETED"),
+            self._on_wish,
+        )
+        return {
+            **looks,
+            **wishes,
+            "TRAINING_PROGRESS": self._on_progress,
+            "MODEL_CORRUPTED": self._on_corrupted,
+            "MODEL_DISTRIBUTION_FAILED": self._on_failed,
+            **self.away.hears(),
+        }
+
+    async def _on_wish(self, event: RouterEvent) -> None:
+        """A model should be on nodes: remember it, so that a restart does not forget it."""
+        payload = event.payload
+        if "models" not in self.kinds:
+            return
+        digest = digest_in(payload) or await self._taken_in(event)
+        if digest is None:
+            return
+        plane = await self._opened()
+        wish = ModelWish(
+            digest=digest,
+            config=str(payload.get("config_key") or ""),
+            required=int(payload.get("required_nodes") or self.rules.nodes_evaluation),
+            reason=str(payload.get("reason") or event.event_type.lower()),
+            at_s=plane.runtime.now_s(),
+            target=str(payload.get("target_node") or ""),
+            priority=str(payload.get("priority") or "high"),
+        )
+        changed = await self._wishes(plane).change(
+            f"{digest}/{wish.target}",
+            lambda found: (
+                None
+                if found is not None and msgspec.structs.replace(found, at_s=wish.at_s) == wish
+                else wish  # the same wish said again changes nothing
+            ),
+            ttl_s=WISH_S,
+        )
+        if changed is not None:
+            self.wake()
+
+    async def _taken_in(self, event: RouterEvent) -> str | None:
+        """The digest of a model that an event names by its path; None if it is refused, which is told."""
+        path = str(event.payload.get("model_path") or "")
+        if "/" not in path:
+            return None  # a name, and no file
+        plane, config = await self._opened(), str(event.payload.get("config_key") or "")
+        try:
+            return (await take_offered(plane, path, kind=ArtifactKind.MODEL, config=config)).digest
+        except (ConfigError, Corrupt, FileUnreadable) as error:
+            log.warning("distribution.model_refused", event_type=event.event_type, error=str(error))
+            decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+            await decisions.record("distribution", "refused", str(error), event=event.event_type)
+            return None
+
+    def _on_progress(self, event: RouterEvent) -> None:
+        """A training is nearly over: the champion, which its model will meet, should be everywhere."""
+        done, total = event.payload.get("epoch"), event.payload.get("total_epochs")
+        job = str(event.payload.get("job_id"))
+        if done and total and done >= PREFETCH_SHARE * total and job != self._prefetched:
+            self._prefetched = job
+            self._tries.clear()  # nodes that failed before are tried once more
+            self.wake()
+
+    async def _on_corrupted(self, event: RouterEvent) -> None:
+        """A node found its copy damaged: it does not have it any more, so it gets it again."""
+        digest, node = digest_in(event.payload), event.payload.get("node_id")
+        if digest is None or not node:
+            return
+        plane = await self._opened()
+        await plane.manifest.drop_copy(digest, str(node))
+        self.wake()
+
+    def _on_failed(self, event: RouterEvent) -> None:
+        """Another process gave up on nodes; those that we know of have their own time to rest."""
+        log.info("distribution.failure_heard", error=event.payload.get("error"), source=event.source)
+
+    # --- what it does ---------------------------------------------------------------------------------
+
+    async def _run_cycle(self) -> None:
+        plane = await self._opened()
+        scene = await self._scene(plane)
+        standings = plan(await self._wants(plane, scene), scene)
+        await self._deliver(plane, standings)
+        standings = plan([each.want for each in standings], await self._scene(plane))
+        self.standings = {each.want.name: each for each in standings}
+        for standing in standings:
+            await self._tell(plane, standing)
+        self._forget(standings)
+
+    def _wishes(self, plane: DataPlane) -> KvRecords[ModelWish]:
+        return KvRecords(plane.kv, WISHES, ModelWish)
+
+    async def _scene(self, plane: DataPlane) -> DistributionScene:
+        now_s = self._runtime.monotonic_s()
+        resting = frozenset(key for key, tries in self._tries.items() if tries.next_s > now_s)
+        manifest = await plane.view()
+        return DistributionScene(
+            artifacts=manifest.artifacts,
+            receipts=manifest.receipts,
+            nodes=plane.nodes,
+            tombstones=await plane.tombstones(),
+            away=self.away.now(),
+            disk_percent=await DiskStates(plane.kv).used_percent(),
+            resting=resting,
+        )
+
+    async def _wants(self, plane: DataPlane, scene: DistributionScene) -> list[Want]:
+        wants: list[Want] = []
+        if "models" in self.kinds:
+            champions: dict[str, tuple[str, ...]] = {}
+            for digest, config in (await read_champions(plane.kv)).items():
+                champions[config] = (*champions.get(config, ()), digest)
+            wants += wants_of_champions(champions, scene, self.rules)
+            wants += [_want(wish, scene) for wish in await self._wishes(plane).all()]
+        if "npz" in self.kinds:
+            wants += wants_of_samples(scene, self.rules)
+        return list({want.name + want.target: want for want in reversed(wants)}.values())
+
+    async def _deliver(self, plane: DataPlane, standings: list[Standing]) -> None:
+        turns = asyncio.Semaphore(self.rules.parallel)
+        async with asyncio.TaskGroup() as group:
+            for standing in standings:
+                if standing.deliveries:
+                    await self._tell_started(standing)
+                for delivery in standing.deliveries:
+                    group.create_task(self._deliver_in_turn(plane, delivery, turns))
+
+    async def _deliver_in_turn(
+        self, plane: DataPlane, delivery: NodeDelivery, turns: asyncio.Semaphore
+    ) -> None:
+        async with turns:
+            error = await self._try(plane, delivery)
+        key = (delivery.want.name, delivery.target)
+        if not error:
+            self._tries.pop(key, None)
+            return
+        tries = self._tries.setdefault(key, _Tries())
+        tries.failures, tries.error = tries.failures + 1, error
+        tries.next_s = self._runtime.monotonic_s() + self.rules.wait_s(tries.failures)
+        log.warning("distribution.failed", node=delivery.target, error=error, failures=tries.failures)
+
+    async def _try(self, plane: DataPlane, delivery: NodeDelivery) -> str:
+        try:
+            moved = await copy_artifacts(
+                plane,
+                delivery.artifacts,
+                source=delivery.source,
+                target=delivery.target,
+                priority=delivery.want.priority,
+                timeout_s=self.rules.transfer_timeout_s,
+            )
+        except RingRiftError as fault:
+            return str(fault)
+        here = arrived(moved)
+        missing = [each.digest for each in delivery.artifacts if each.digest not in here]
+        return "; ".join(dict(moved.failed).get(digest, "no receipt came back") for digest in missing)
+
+    # --- what it tells --------------------------------------------------------------------------------
+
+    async def _tell_started(self, standing: Standing) -> None:
+        if self._is_first(standing, "started"):
+            payload = {"total_models": len(standing.want.digests), "target_nodes": list(standing.missing)}
+            await self._publish("MODEL_DISTRIBUTION_STARTED", standing, payload)
+
+    async def _tell(self, plane: DataPlane, standing: Standing) -> None:
+        want = standing.want
+        begun_s = self._told.get((want.name, "started"))
+        waited_s = self._runtime.monotonic_s() - begun_s if begun_s is not None else 0.0
+        if not standing.missing or standing.done:
+            await self._wishes(plane).delete(f"{want.name}/{want.target}")
+        if standing.done and begun_s is not None and self._is_first(standing, "complete"):
+            payload = {
+                "models_distributed": len(want.digests),
+                "target_nodes": list(standing.confirmed),
+                "nodes_synced": len(standing.confirmed),
+                "duration_seconds": waited_s,
+            }
+            await self._publish("MODEL_DISTRIBUTION_COMPLETE", standing, payload)
+        given_up = {
+            node: self._tries[want.name, node] for node in standing.missing if self._gave_up(want, node)
+        }
+        if given_up and self._is_first(standing, "failed"):
+            error = "; ".join(f"{node}: {tries.error}" for node, tries in given_up.items())
+            await self._publish(
+                "MODEL_DISTRIBUTION_FAILED", standing, {"error": error, "failed_nodes": list(given_up)}
+            )
+        if not standing.done and waited_s > self.rules.timeout_s and self._is_first(standing, "incomplete"):
+            payload = {
+                "model_path": _BLOB + want.name,
+                "required_nodes": standing.required,
+                "actual_nodes": len(standing.confirmed),
+                "timeout_seconds": self.rules.timeout_s,
+            }
+            await self.router.publish("DISTRIBUTION_INCOMPLETE", payload, self.name)
+
+    def _gave_up(self, want: Want, node: str) -> bool:
+        tries = self._tries.get((want.name, node))
+        return tries is not None and tries.failures >= self.rules.tries
+
+    def _is_first(self, standing: Standing, what: str) -> bool:
+        key = (standing.want.name, what)
+        if key in self._told:
+            return False
+        self._told[key] = self._runtime.monotonic_s()
+        return True
+
+    async def _publish(self, event: str, standing: Standing, payload: Mapping[str, Any]) -> None:
+        about = {"model_id": standing.want.name, "config_key": standing.want.config or None}
+        await self.router.publish(event, {**about, **payload}, self.name)
+
+    def _forget(self, standings: list[Standing]) -> None:
+        """Keep notes of present wants only, and of not too many."""
+        present = {each.want.name for each in standings}
+        self._tries = {key: tries for key, tries in self._tries.items() if key[0] in present}
+        for key in [key for key in self._told if key[0] not in present][:_REMEMBERED_MAX]:
+            del self._told[key]
+
+    def get_status(self) -> dict[str, Any]:
+        wants = {
+            name: {
+                "reason": each.want.reason,
+                "confirmed": list(each.confirmed),
+                "missing": list(each.missing),
+                "required": each.required,
+            }
+            for name, each in self.standings.items()
+        }
+        return {**super().get_status(), "kinds": sorted(self.kinds), "wants": wants}
+
+
+UnifiedDistributionDaemon = DistributionDaemon
+
+
+def digest_in(payload: Mapping[str, Any]) -> str | None:
+    """The digest that an event means: its path is `blob:` and the digest, or its id is one."""
+    for text in (
+        str(payload.get("model_path") or "").removeprefix(_BLOB),
+        str(payload.get("model_id") or ""),
+    ):
+        if is_digest(text):
+            return text
+    return None
+
+
+def _want(wish: ModelWish, scene: DistributionScene) -> Want:
+    model = scene.artifacts.get(wish.digest)
+    digests = (wish.digest,) if model is None else with_card(model, scene.artifacts.values())
+    return Want(
+        digests=digests,
+        config=wish.config,
+        required=wish.required,
+        reason=wish.reason,
+        since_s=wish.at_s,
+        priority=wish.priority,
+        target=wish.target,
+    )
+
+
+def create_distribution_daemon(
+    settings: Mapping[str, str] | None = None,
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> DistributionDaemon:
+    """The daemon for the kinds that its row of the daemon table names, joined by a plus sign."""
+    kinds = (settings or {}).get("kinds", "models+npz").split("+")
+    return DistributionDaemon(kinds, router=router, runtime=runtime)

@@ -1,0 +1,356 @@
+"""What is written down about files: decisions with their reasons, deletions, files set aside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import structlog
+
+from ringrift.data.artifacts import Receipt
+from ringrift.data.kv_records import KvMirror, KvRecords, RecordsPicture
+from ringrift.decoding import decode_as
+from ringrift.engine.encoding import check_digest, decode_entry
+from ringrift.engine.ports import KeyValue
+from ringrift.engine.sqlite.blob_folder import move_damaged
+from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RevisionMismatch, Unavailable
+from ringrift.files import write_file
+from ringrift.runtime import Runtime
+
+if TYPE_CHECKING:
+    from ringrift.data.plane import DataPlane
+
+
+# What the data plane decided and why, newest last, for a person who asks later. A bounded history: entries
+# leave after a month, or sooner when there are very many. Deletions have a record of their own that never
+# leaves.
+
+
+PREFIX = "data/decisions/"
+KEPT_S = 30 * 86_400.0
+DECISIONS_MAX = 10_000
+_TRIM_EVERY = 500
+
+
+class DataDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One decision."""
+
+    at_s: float
+    node: str
+    part: str  # deletion, replication, integrity, …
+    action: str
+    reason: str
+    digest: str = ""
+    facts: dict[str, Any] = {}
+
+
+class DecisionLog:
+    """Writes decisions of one node and reads those of all."""
+
+    def __init__(self, kv: KeyValue, runtime: Runtime, *, node: str) -> None:
+        self._kv, self._runtime, self._node = kv, runtime, node
+        self._written = 0
+
+    async def record(
+        self, part: str, action: str, reason: str, *, digest: str = "", **facts: Any
+    ) -> DataDecision:
+        decision = DataDecision(
+            at_s=self._runtime.now_s(),
+            node=self._node,
+            part=part,
+            action=action,
+            reason=reason,
+            digest=digest,
+            facts=facts,
+        )
+        key = f"{PREFIX}{round(decision.at_s * 1e6):017d}-{self._runtime.new_id()}"
+        await self._kv.put(key, msgspec.json.encode(decision, enc_hook=str), ttl_s=KEPT_S)
+        self._written += 1
+        if self._written % _TRIM_EVERY == 0:
+            await self._trim()
+        return decision
+
+    async def recent(self, *, part: str = "", digest: str = "", limit: int = 100) -> list[DataDecision]:
+        """The newest decisions, newest last."""
+        found = [decode_entry(entry, DataDecision) for entry in await self._kv.entries(PREFIX)]
+        fitting = [each for each in found if part in ("", each.part) and digest in ("", each.digest)]
+        return fitting[-limit:]
+
+    async def _trim(self) -> None:
+        entries = await self._kv.entries(PREFIX)
+        for entry in entries[: max(0, len(entries) - DECISIONS_MAX)]:
+            await self._kv.delete(entry.key)
+
+
+# What is written down about deletions: who gave up which copy and why, and what lives on in another file.
+#
+# The tombstone of an artifact is one key, changed by compare-and-swap. A node enters itself before it deletes
+# its copy; from then on nobody counts that copy. Two nodes cannot both give up a copy because of the other's:
+# the second finds the key changed and has to look again.
+
+
+T = TypeVar("T")
+
+TOMBSTONES, HEIRS = "data/tombstones/", "data/heirs/"
+_TRIES = 50
+
+
+class GivingUp(StrEnum):
+    """How far a deletion is."""
+
+    DELETING = "deleting"  # decided; the file may still be there
+    DELETED = "deleted"
+
+
+class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's copy, and why it went."""
+
+    state: GivingUp
+    at_s: float  # by the clock of that node; not before its last receipt
+    reason: str
+    by: str  # the part of the program, or the person, that asked for it
+    copies_left: int
+    bytes: int = 0
+
+
+class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
+    """All copies of one artifact that were given up. Kept for good: it is the record of the deletion."""
+
+    digest: str
+    name: str = ""
+    kind: str = ""
+    config: str = ""
+    nodes: dict[str, GivenUp] = {}
+
+    def covers(self, receipt: Receipt, *, given_up_by: str | None = None) -> bool:
+        """Whether the receipt is of a copy that was given up, and not of a later one.
+
+        *given_up_by* is a node that has the same file, if not the receipt's own.
+        """
+        gone = self.nodes.get(given_up_by or receipt.node)
+        if gone is None:
+            return False
+        return gone.state is GivingUp.DELETING or receipt.verified_s <= gone.at_s
+
+
+class Heir(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is in an artifact is in another one, too."""
+
+    digest: str
+    heir: str
+    reason: str
+    at_s: float
+
+
+class DeletionRecords:
+    """Tombstones and heirs in the key-value port."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def tombstone(self, digest: str) -> Tombstone | None:
+        return (await self.tombstone_at(digest))[0]
+
+    async def tombstone_at(self, digest: str) -> tuple[Tombstone | None, int | None]:
+        """The tombstone and its revision, for a change by compare-and-swap."""
+        check_digest(digest)
+        entry = await self._kv.get(TOMBSTONES + digest)
+        if entry is None:
+            return None, None
+        return _read(entry.key, entry.value, Tombstone), entry.revision
+
+    async def write(self, tombstone: Tombstone, *, revision: int | None) -> None:
+        """Store if nobody changed it since *revision*; `Conflict` otherwise."""
+        key, value = TOMBSTONES + tombstone.digest, msgspec.json.encode(tombstone)
+        if revision is None:
+            await self._kv.create(key, value)
+        else:
+            await self._kv.update(key, value, revision=revision)
+
+    async def change(self, digest: str, edit: Callable[[Tombstone], Tombstone]) -> None:
+        """Change a tombstone that is there, whatever others change meanwhile."""
+        for _ in range(_TRIES):
+            tombstone, revision = await self.tombstone_at(digest)
+            if tombstone is None:
+                return
+            try:
+                await self.write(edit(tombstone), revision=revision)
+            except (RevisionMismatch, AlreadyExists):
+                continue
+            return
+        raise Conflict(f"the tombstone of {digest[:12]} changed {_TRIES} times in a row")
+
+    async def name_heir(self, heir: Heir) -> None:
+        """Note that *heir.heir* holds everything of *heir.digest*. The first one named stays."""
+        check_digest(heir.heir)
+        try:
+            await self._kv.create(HEIRS + heir.digest, msgspec.json.encode(heir))
+        except AlreadyExists:
+            return
+
+    async def heir(self, digest: str) -> Heir | None:
+        entry = await self._kv.get(HEIRS + digest)
+        return None if entry is None else _read(entry.key, entry.value, Heir)
+
+
+def mirror_tombstones(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Tombstone]]:
+    """All tombstones by digest. They are kept for good, so nobody should read all of them twice."""
+    read = partial(_read, kind=Tombstone)
+    return KvMirror(kv, runtime, (TOMBSTONES,), lambda: RecordsPicture(TOMBSTONES, read))
+
+
+def mirror_heirs(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Heir]]:
+    """All heirs, by the digest of what they inherited."""
+    return KvMirror(kv, runtime, (HEIRS,), lambda: RecordsPicture(HEIRS, partial(_read, kind=Heir)))
+
+
+def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombstone:
+    """The tombstone with this node's entry replaced, or taken out."""
+    others = {name: each for name, each in tombstone.nodes.items() if name != node}
+    if entry is not None:
+        others[node] = entry
+    return msgspec.structs.replace(tombstone, nodes=others)
+
+
+def _read(key: str, value: bytes, kind: type[T]) -> T:
+    try:
+        return decode_as(value, kind)
+    except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
+        raise Corrupt(
+            key,
+            found=f"this record of a deletion cannot be read ({error})",
+            advice="Nothing of this artifact is deleted until the key is restored or removed by hand",
+        ) from None
+
+
+# Bad files are set aside, with a note why. Nothing empties their folder to make room.
+
+
+log = structlog.get_logger()
+
+PART = "integrity"
+MARKS = "data/quarantined/"
+NOTE_SUFFIX = ".why.json"
+
+
+class QuarantineNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a file was set aside, or why nobody should learn from it: the key says which (`Quarantine`)."""
+
+    digest: str
+    node: str
+    reason: str
+    at_s: float
+    path: str = ""  # where the bytes lie that were set aside
+
+
+class Quarantine:
+    """Sets files of this node aside.
+
+    The note of a file that was set aside is kept under its digest and its node; a warning of sound bytes
+    under the digest alone, as it holds on every node.
+    """
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self.folder = plane.settings.data_dir / "quarantine"
+        self.marks = KvRecords(plane.kv, MARKS, QuarantineNote)
+
+    async def set_aside(self, digest: str, reason: str, *, part: str = PART) -> QuarantineNote | None:
+        """Move a bad file out of the blobs; this node has no copy from then on.
+
+        None, and nothing is noted, if it is sound by now, or gone: another was faster.
+        """
+        plane = self._plane
+        receipts = await self._own_receipts(digest)
+        # Before the file is read: a receipt of what comes after that is not dropped.
+        await plane.manifest.drop_copy(digest, plane.this.name)
+        moved = await self._move(digest)
+        if moved is None:
+            if await plane.blobs.has(digest):
+                await plane.manifest.add_receipts(receipts)
+            return None
+        note = self._note(digest, reason, moved)
+        await self.marks.put(f"{digest}/{plane.this.name}", note)
+        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+        await decisions.record(part, "set_aside", reason, digest=digest)
+        await asyncio.to_thread(plane.promises.forget_reads, digest)
+        if moved:
+            await self._write_beside(note)
+        return note
+
+    async def mark(self, digest: str, reason: str) -> QuarantineNote:
+        """Warn of sound bytes that nobody should learn from."""
+        note = self._note(digest, reason, "")
+        await self.marks.put(f"{digest}/", note)
+        return note
+
+    async def marked(self) -> dict[str, QuarantineNote]:
+        """The files that nobody should learn from."""
+        entries = await self._plane.kv.entries(MARKS)
+        notes = [self.marks.read(entry) for entry in entries if entry.key.endswith("/")]
+        return {note.digest: note for note in notes}
+
+    async def _own_receipts(self, digest: str) -> list[Receipt]:
+        try:
+            copies = await self._plane.manifest.copies(digest)
+        except Corrupt:  # the record, that is: an orphan gets a new one
+            return []
+        return [each for each in copies if each.node == self._plane.this.name]
+
+    async def _move(self, digest: str) -> str | None:
+        """Where the bad bytes are now (empty: nowhere); None if there are none."""
+        blobs = self._plane.blobs
+        if (source := await blobs.path(digest)) is not None:
+            target = self.folder / f"{digest}.{self._plane.runtime.new_id()}"
+
+            def work() -> bool:
+                with told_in_our_words(target):
+                    return move_damaged(source, digest, target)
+
+            return str(target) if await asyncio.to_thread(work) else None
+        try:
+            await blobs.verify(digest)
+        except KeyError:
+            return None
+        except Corrupt:
+            await blobs.delete(digest)  # of an engine without files
+            return ""
+        return None
+
+    async def _write_beside(self, note: QuarantineNote) -> None:
+        """For people who look into the folder; what counts is recorded already."""
+        path = Path(note.path + NOTE_SUFFIX)
+
+        def work() -> None:
+            with told_in_our_words(path):
+                write_file(path, msgspec.json.encode(note))
+
+        try:
+            await asyncio.to_thread(work)
+        except Unavailable as error:
+            log.warning("integrity.note_not_written", path=str(path), error=str(error))
+
+    def _note(self, digest: str, reason: str, path: str) -> QuarantineNote:
+        plane = self._plane
+        return QuarantineNote(
+            digest=digest, node=plane.this.name, reason=reason, at_s=plane.runtime.now_s(), path=path
+        )
+
+
+async def set_damaged_aside(plane: DataPlane, digest: str, found: str) -> bool:
+    """Do what is done about a file of this node whose content is not that of its name, whoever found it.
+
+    It is a copy no more, so that what counts copies has a sound one brought here or elsewhere. Returns False
+    if there is nothing to be done any more.
+    """
+    if await Quarantine(plane).set_aside(digest, found) is None:
+        log.info("integrity.damage_gone", digest=digest[:12], found=found)
+        return False
+    log.error("integrity.damaged", digest=digest[:12], found=found)
+    return True

@@ -1,0 +1,503 @@
+"""Carrying out a plan of the sync: transfers side by side, their progress, and what others are told of them.
+
+What is counted are the receipts that receivers wrote, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.manifest.store import games_in
+from ringrift.data.plane import DataPlane
+from ringrift.data.sync.cluster_view import SyncHistory, SyncRecord
+from ringrift.data.sync.config import FILES_PER_TRIP, SyncStrategy
+from ringrift.data.sync.mutex import SyncLock
+from ringrift.data.sync.plan import SyncPlan, SyncRequest, SyncResponse, Trip
+from ringrift.data.sync.strategies import CyclePlan
+from ringrift.data.transfer.contract import AT_REST, Moved, NodeUnreachable, Terms, TransferProgress
+from ringrift.errors import Conflict, LeaseLost, RingRiftError, Unavailable
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.runtime import Runtime
+
+# How far a sync is: files and bytes of all its trips together, and when it will probably be done.
+
+
+@dataclass(slots=True)
+class _TripProgress:
+    """One trip: what its ended calls moved, and how far the present one is."""
+
+    files: int = 0
+    bytes: int = 0
+    now: TransferProgress | None = None
+
+    @property
+    def files_done(self) -> int:
+        return self.files + (0 if self.now is None else self.now.files_done)
+
+    @property
+    def bytes_done(self) -> int:
+        return self.bytes + (0 if self.now is None else self.now.bytes_done)
+
+
+@dataclass(slots=True)
+class SyncProgress:
+    """The progress of one plan that is being carried out, or of the last one."""
+
+    runtime: Runtime
+    phase: str = "idle"
+    files_total: int = 0
+    bytes_total: int = 0
+    started_s: float | None = None
+    last_update_s: float | None = None
+    error: str = ""
+    _trips: dict[tuple[str, bool], _TripProgress] = field(default_factory=dict)
+
+    def begin(self, plan: SyncPlan) -> None:
+        """Start anew with what *plan* moves."""
+        trips = (*plan.fetches, *plan.sends)
+        self.phase, self.error, self._trips = "transfer", "", {}
+        self.files_total = sum(len(trip.artifacts) for trip in trips)
+        self.bytes_total = sum(each.size for trip in trips for each in trip.artifacts)
+        self.started_s = self.last_update_s = self.runtime.now_s()
+
+    def show(self, trip: Trip, now: TransferProgress) -> None:
+        """Take in how far the present call of a trip is."""
+        self._trip(trip).now = now
+        self.last_update_s = self.runtime.now_s()
+
+    def call_ended(self, trip: Trip, *, files: int, size: int, error: str = "") -> None:
+        """A call is over; *files* of *size* bytes in all were asked for, whatever became of them."""
+        known = self._trip(trip)
+        known.files, known.bytes, known.now = known.files + files, known.bytes + size, None
+        self.last_update_s, self.error = self.runtime.now_s(), error or self.error
+
+    def end(self) -> None:
+        self.phase = "idle"
+
+    def _trip(self, trip: Trip) -> _TripProgress:
+        return self._trips.setdefault((trip.node, trip.fetch), _TripProgress())
+
+    @property
+    def files_done(self) -> int:
+        return sum(trip.files_done for trip in self._trips.values())
+
+    @property
+    def bytes_done(self) -> int:
+        return sum(trip.bytes_done for trip in self._trips.values())
+
+    @property
+    def percent(self) -> float:
+        """By bytes, which say more of the time than files do; 100 if there was nothing to do."""
+        done, total = self.bytes_done, self.bytes_total
+        if not total:
+            done, total = self.files_done, self.files_total
+        return 100.0 if not total else min(100.0, 100.0 * done / total)
+
+    @property
+    def estimated_completion_s(self) -> float | None:
+        """At the mean pace so far; None before anything moved, and when nothing is under way."""
+        if self.phase == "idle" or self.started_s is None or not self.bytes_done:
+            return None
+        now_s = self.runtime.now_s()
+        left = max(0, self.bytes_total - self.bytes_done)
+        return now_s + max(0.0, now_s - self.started_s) * left / self.bytes_done
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "is_active": self.phase != "idle",
+            "current_phase": self.phase,
+            "current_nodes": sorted(node for (node, _), trip in self._trips.items() if trip.now is not None),
+            "files_done": self.files_done,
+            "files_total": self.files_total,
+            "bytes_done": self.bytes_done,
+            "bytes_total": self.bytes_total,
+            "percent": self.percent,
+            "started_s": self.started_s,
+            "last_update_s": self.last_update_s,
+            "estimated_completion_s": self.estimated_completion_s,
+            "error": self.error,
+        }
+
+
+# The transfers of a plan, side by side.
+
+
+log = structlog.get_logger()
+
+LOCK_S = 10.0  # after which the lock of a process that died is free; a living one renews it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TripEnd:
+    """What became of one trip."""
+
+    trip: Trip
+    moved: tuple[Receipt, ...] = ()  # arrived now
+    confirmed: tuple[Receipt, ...] = ()  # were there; the receiver read them before
+    bytes_sent: int = 0
+    errors: tuple[str, ...] = ()
+    broken_off: bool = False  # after an error that further files would meet, too
+    unreachable: bool = False  # no transport got through to the node
+    seconds: float = 0.0
+
+    @property
+    def arrived(self) -> frozenset[str]:
+        return frozenset(receipt.digest for receipt in (*self.moved, *self.confirmed))
+
+    @property
+    def complete(self) -> bool:
+        return not self.errors and all(each.digest in self.arrived for each in self.trip.artifacts)
+
+    @property
+    def games_moved(self) -> int:
+        now = {receipt.digest for receipt in self.moved}
+        return games_in(each for each in self.trip.artifacts if each.digest in now)
+
+
+@dataclass(slots=True)
+class SyncTally:
+    """What a request has brought about so far, over all its attempts. A receipt counts once."""
+
+    receipts: dict[tuple[str, str], Receipt] = field(default_factory=dict)  # by (node, digest)
+    moved: set[tuple[str, str]] = field(default_factory=set)
+    bytes_sent: int = 0
+    games: dict[str, int] = field(default_factory=dict)  # by digest, of what moved
+    trips: dict[tuple[str, bool], bool] = field(default_factory=dict)  # by (node, fetched): complete at last
+
+    def add(self, end: TripEnd, bytes_sent: int) -> None:
+        """Take in what is known of a trip so far; *bytes_sent* are those since the last time."""
+        self.bytes_sent += bytes_sent
+        for receipt in (*end.moved, *end.confirmed):
+            self.receipts[receipt.node, receipt.digest] = receipt
+        self.moved |= {(receipt.node, receipt.digest) for receipt in end.moved}
+        now = {receipt.digest for receipt in end.moved}
+        self.games |= {each.digest: games_in([each]) for each in end.trip.artifacts if each.digest in now}
+        self.trips[end.trip.node, end.trip.fetch] = end.complete
+
+    def complete(self, *, fetched: bool) -> frozenset[str]:
+        """Nodes that everything went to, or came from."""
+        return frozenset(node for (node, fetch), done in self.trips.items() if done and fetch is fetched)
+
+    @property
+    def confirmed(self) -> frozenset[tuple[str, str]]:
+        return frozenset(self.receipts)
+
+    @property
+    def files(self) -> int:
+        return len(self.moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncPace:
+    """How fast and how urgently a plan is carried out."""
+
+    priority: str = "normal"
+    bytes_per_s: float | None = None  # for all trips together
+    data_type: str = "all"
+    read_again: bool = False  # receivers hash what they have already
+    lock_wait_s: float = 5.0  # for a host that another syncs just now
+    avoid: frozenset[str] = frozenset()  # transports that are tried last
+
+
+class HostLocked(Conflict):
+    """Another holds the sync lock of the host, or as many hosts are synced as may be at once."""
+
+
+class Courier:
+    """Carries out plans on one node."""
+
+    def __init__(self, plane: DataPlane, progress: SyncProgress | None = None) -> None:
+        self._plane = plane
+        self.progress = progress or SyncProgress(plane.runtime)
+        self.history = SyncHistory(plane.kv, plane.runtime)
+
+    async def carry_out(self, plan: SyncPlan, pace: SyncPace, tally: SyncTally) -> list[TripEnd]:
+        """Fetch, then send; *tally* grows with every trip, also when the caller's time runs out."""
+        self.progress.begin(plan)
+        try:
+            fetched = await self._all(plan.fetches, plan.width, pace, tally)
+            lacking = _not_arrived(fetched)
+            sends = [_without(trip, lacking) for trip in plan.sends]
+            sent = await self._all([trip for trip in sends if trip.artifacts], plan.width, pace, tally)
+        finally:
+            self.progress.end()
+        return [*fetched, *sent]
+
+    async def _all(
+        self, trips: Sequence[Trip], width: int, pace: SyncPace, tally: SyncTally
+    ) -> list[TripEnd]:
+        if not trips:
+            return []
+        side_by_side = min(width, len(trips))
+        share = None if pace.bytes_per_s is None else pace.bytes_per_s / side_by_side
+        gate, ends = asyncio.Semaphore(side_by_side), []
+
+        async def one(trip: Trip) -> None:
+            async with gate:
+                ends.append(await self._one(trip, pace, share, tally))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for trip in trips:
+                    group.create_task(one(trip), name=f"sync:{trip.node}")
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return ends
+
+    async def _one(self, trip: Trip, pace: SyncPace, bytes_per_s: float | None, tally: SyncTally) -> TripEnd:
+        runtime = self._plane.runtime
+        started_s, since_s = runtime.now_s(), runtime.monotonic_s()
+        end = TripEnd(trip=trip)
+        for start in range(0, len(trip.artifacts), FILES_PER_TRIP):
+            batch = trip.artifacts[start : start + FILES_PER_TRIP]
+            before = end.bytes_sent
+            end = await self._batch(end, batch, pace, bytes_per_s)
+            tally.add(end, end.bytes_sent - before)
+            if end.broken_off:
+                break
+        end = replace(end, seconds=runtime.monotonic_s() - since_s)
+        await self.note(end, pace, started_s)
+        return end
+
+    async def _batch(
+        self, end: TripEnd, batch: Sequence[Artifact], pace: SyncPace, bytes_per_s: float | None
+    ) -> TripEnd:
+        trip, transfers = end.trip, self._plane.transfers
+        move = transfers.fetch if trip.fetch else transfers.send
+        node, size = self._plane.nodes[trip.node], sum(each.size for each in batch)
+
+        async def show(now: TransferProgress) -> None:
+            self.progress.show(trip, now)
+
+        terms = Terms(on_progress=show, read_again=pace.read_again)
+        try:
+            async with self._locked(trip.node, pace):
+                moved = await move(
+                    node,
+                    batch,
+                    priority=pace.priority,
+                    terms=terms,
+                    limit_bytes_per_s=bytes_per_s,
+                    avoid=pace.avoid,
+                )
+        except RingRiftError as error:
+            self.progress.call_ended(trip, files=len(batch), size=size, error=str(error))
+            log.warning("sync.trip_failed", node=trip.node, fetch=trip.fetch, error=str(error))
+            told = (*end.errors, f"{trip.node}: {error}")
+            unreachable = isinstance(error, NodeUnreachable)
+            return replace(end, errors=told, broken_off=True, unreachable=unreachable)
+        self.progress.call_ended(trip, files=len(batch), size=size)
+        receiver = self._plane.this.name if trip.fetch else trip.node
+        return _grown(end, batch, moved, receiver=receiver, read_again=pace.read_again)
+
+    @asynccontextmanager
+    async def _locked(self, host: str, pace: SyncPace) -> AsyncIterator[None]:
+        """Hold the sync lock of a host for one call; `HostLocked` if another holds on to it.
+
+        A lock that is lost on the way undoes nothing: what arrived arrived, and another may send the same.
+        """
+        mutex = self._plane.mutex
+        lock = SyncLock(mutex, host, "sync", timeout=LOCK_S, wait_s=pace.lock_wait_s)
+        if not await lock.__aenter__():
+            raise HostLocked(await mutex.why_not_async(host))
+        try:
+            yield
+        finally:
+            try:
+                await lock.__aexit__(None, None, None)
+            except (LeaseLost, Unavailable) as error:  # one that could not be given back runs out by itself
+                log.warning("sync.lock_lost", node=host, error=str(error))
+
+    async def note(self, end: TripEnd, pace: SyncPace, started_s: float) -> None:
+        """Keep what became of a trip."""
+        record = SyncRecord(
+            host=end.trip.node,
+            by=self._plane.this.name,
+            started_s=started_s,
+            completed_s=self._plane.runtime.now_s(),
+            success=end.complete,
+            data_type=pace.data_type,
+            files=len(end.moved),
+            games=end.games_moved,
+            bytes_transferred=end.bytes_sent,
+            error="; ".join(end.errors)[:500],
+        )
+        await self.history.add(record)
+
+
+def _grown(
+    end: TripEnd, batch: Sequence[Artifact], moved: Moved, *, receiver: str, read_again: bool
+) -> TripEnd:
+    """Add what one call brought. A receipt of another node than the receiver's proves nothing here.
+
+    Where files were to be read again, the word that one lies there does not confirm it.
+    """
+    asked = {each.digest for each in batch}
+    fitting = {each.digest for each in moved.receipts if each.node == receiver} & asked
+    there = {each.digest: each for each in moved.already_there if each.node == receiver}
+    unread = {digest for digest, each in there.items() if read_again and each.verifier == AT_REST}
+    known = (there.keys() & asked) - fitting - unread
+    failed = {
+        **dict.fromkeys(unread, "not confirmed: it is there, and was not read again"),
+        **dict(moved.failed),
+    }
+    why = [
+        f"{end.trip.node}: {digest[:12]}: {failed.get(digest, 'no receipt came back')}"
+        for digest in sorted(asked - fitting - known)
+    ]
+    return replace(
+        end,
+        moved=(*end.moved, *(each for each in moved.receipts if each.digest in fitting)),
+        confirmed=(*end.confirmed, *(each for each in moved.already_there if each.digest in known)),
+        bytes_sent=end.bytes_sent + moved.bytes_sent,
+        errors=(*end.errors, *why),
+    )
+
+
+def _not_arrived(ends: Iterable[TripEnd]) -> frozenset[str]:
+    """Files that were to be fetched and are still not here."""
+    here = frozenset(digest for end in ends for digest in end.arrived)
+    return frozenset(each.digest for end in ends for each in end.trip.artifacts) - here
+
+
+def _without(trip: Trip, digests: frozenset[str]) -> Trip:
+    kept = tuple(each for each in trip.artifacts if each.digest not in digests)
+    return Trip(node=trip.node, artifacts=kept, fetch=trip.fetch, reason=trip.reason)
+
+
+# What others are told of a sync: counts come from the receipts of the response.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrioritySync:
+    """A priority sync and what came of it."""
+
+    reason: str
+    node: str
+    config_key: str
+    data_type: str
+    response: SyncResponse
+
+
+class SyncAnnouncer:
+    """Publishes under the name of one component."""
+
+    def __init__(self, source: str, *, router: UnifiedEventRouter | None = None) -> None:
+        self._source, self._own_router = source, router
+
+    async def publish(self, event: str, payload: dict[str, Any]) -> None:
+        await (self._own_router or get_router()).publish(event, payload=payload, source=self._source)
+
+    async def started(self, plane: DataPlane, request: SyncRequest, targets: Sequence[str]) -> None:
+        payload = {
+            "node_id": plane.this.name,
+            "sync_type": "facade",
+            "data_type": request.data_type,
+            "targets": list(targets),
+        }
+        await self.publish("DATA_SYNC_STARTED", payload)
+
+    async def cycle_started(self, plane: DataPlane, cycle: CyclePlan, *, reasons: Sequence[str]) -> None:
+        trips = (*cycle.plan.fetches, *cycle.plan.sends)
+        payload = {
+            "node_id": plane.this.name,
+            "sync_type": str(cycle.strategy),
+            "data_type": "all",
+            "targets": list(dict.fromkeys(trip.node for trip in trips)),
+        }
+        if reasons:
+            payload["reason"] = reasons[0]
+        await self.publish("DATA_SYNC_STARTED", payload)
+
+    async def ended(self, plane: DataPlane, request: SyncRequest, response: SyncResponse) -> None:
+        payload: dict[str, Any] = {
+            "node_id": plane.this.name,
+            "config_key": request.config_key,
+            "targets": list(response.details["nodes"]),
+        }
+        if not response.success:
+            error = "; ".join(response.errors[:5]) or "nothing was brought"
+            await self.publish("DATA_SYNC_FAILED", {**payload, "error": error})
+            return
+        payload |= {
+            "sync_type": response.backend_used.value,
+            "games_synced": response.details["games_synced"],
+            "files_synced": response.details["files_moved"],
+            "bytes_transferred": response.bytes_transferred,
+            "duration_seconds": response.duration_seconds,
+        }
+        await self.publish("DATA_SYNC_COMPLETED", payload)
+
+    async def priority(self, outcome: PrioritySync) -> None:
+        response = outcome.response
+        payload: dict[str, Any] = {"config_key": outcome.config_key, "source_node": outcome.node}
+        if response.success:
+            games = response.details["games_synced"]
+            await self.publish("PRIORITY_SYNC_COMPLETED", {**payload, "games_synced": games})
+        else:
+            await self.publish("PRIORITY_SYNC_FAILED", {**payload, "errors": list(response.errors)})
+
+    async def orphans(self, outcome: PrioritySync) -> None:
+        """Files that nobody else had are in safety; they are counted by their receipts."""
+        payload = {
+            "node_id": outcome.node,
+            "registered_count": outcome.response.details["files_moved"],
+            "registered_paths": list(outcome.response.details["digests_moved"]),
+            "games_recovered": outcome.response.details["games_synced"],
+        }
+        await self.publish("ORPHAN_GAMES_REGISTERED", payload)
+
+
+async def tell_cycle(
+    announcer: SyncAnnouncer, plane: DataPlane, cycle: CyclePlan, ends: Sequence[TripEnd], tally: SyncTally
+) -> None:
+    """Tell what a cycle brought where. A cycle that failed in part did bring the rest."""
+    errors = [error for end in ends for error in end.errors]
+    sent = [end for end in ends if not end.trip.fetch and end.moved]
+    nodes = [end.trip.node for end in ends]
+    if tally.files:
+        payload = {
+            "node_id": plane.this.name,
+            "sync_type": str(cycle.strategy),
+            "games_synced": sum(tally.games.values()),
+            "files_synced": tally.files,
+            "bytes_transferred": tally.bytes_sent,
+            "duration_seconds": max((end.seconds for end in ends), default=0.0),
+            "targets": nodes,
+        }
+        await announcer.publish("DATA_SYNC_COMPLETED", payload)
+    if errors:
+        payload = {"node_id": plane.this.name, "error": "; ".join(errors[:5]), "targets": nodes}
+        await announcer.publish("DATA_SYNC_FAILED", payload)
+    if sent and cycle.strategy is SyncStrategy.EPHEMERAL:
+        payload = {
+            "node_id": plane.this.name,
+            "games_pushed": sum(end.games_moved for end in sent),
+            "target_nodes": [end.trip.node for end in sent],
+            "is_ephemeral": plane.this.ephemeral,
+        }
+        await announcer.publish("GAME_SYNCED", payload)
+    await _tell_landed(announcer, plane, ends)
+
+
+async def _tell_landed(announcer: SyncAnnouncer, plane: DataPlane, ends: Sequence[TripEnd]) -> None:
+    """Games that came to this node are new here."""
+    landed: Counter[str] = Counter()
+    for end in ends:
+        if end.trip.fetch:
+            here = {receipt.digest for receipt in end.moved}
+            for artifact in end.trip.artifacts:
+                landed[artifact.config] += games_in([artifact]) if artifact.digest in here else 0
+    for config, games in sorted(landed.items()):
+        if games and config:
+            payload = {"config_key": config, "node_id": plane.this.name, "new_games": games}
+            await announcer.publish("NEW_GAMES_AVAILABLE", payload)

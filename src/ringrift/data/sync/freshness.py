@@ -1,0 +1,214 @@
+"""Is the data that a training would use new enough? By when games were made: copying a file renews nothing.
+
+`check_freshness` only looks. `ensure_fresh_data` also asks for a sync and waits for what it brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ringrift.data.artifacts import Artifact, kinds_of
+from ringrift.data.manifest.store import games_in
+from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.engine.blocking import run_blocking
+from ringrift.errors import ConfigError
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.process import process_scope
+from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, why_stale
+
+__all__ = [
+    "FreshnessChecker",
+    "FreshnessConfig",
+    "FreshnessResult",
+    "TrainingFreshnessChecker",
+    "check_freshness",
+    "check_freshness_async",
+    "ensure_fresh_data",
+    "get_freshness_checker",
+    "judge_freshness",
+]
+
+_HOUR_S = 3600.0
+NEVER_HOURS = 1e6  # what events call the age of data that does not exist
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshnessConfig:
+    """When data is too old or too little."""
+
+    max_age_hours: float = FRESH_HOURS_MAX
+    min_games: int = GAMES_MIN
+    sync_timeout_seconds: float = 300.0
+    poll_s: float = 5.0
+    warn_age_hours: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.max_age_hours <= 0 or self.sync_timeout_seconds <= 0 or self.poll_s <= 0:
+            raise ConfigError("max_age_hours, sync_timeout_seconds and poll_s must be above 0")
+        if self.min_games < 0:
+            raise ConfigError(f"min_games is {self.min_games}; it must not be below 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshnessResult:
+    """What was found, and what was done about it."""
+
+    success: bool
+    is_fresh: bool
+    data_age_hours: float | None  # None: there is no data at all
+    games_available: int  # made within the limit and held here
+    sync_triggered: bool = False
+    sync_completed: bool = False
+    sync_duration_seconds: float = 0.0
+    error: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def judge_freshness(
+    artifacts: Iterable[Artifact], config: FreshnessConfig, *, now_s: float
+) -> FreshnessResult:
+    """Judge files of one config. A clock that was set back makes nothing younger than new."""
+    files = list(artifacts)
+    made = [each for each in files if each.kind in kinds_of("games") | kinds_of("npz") and each.created_s > 0]
+    if not made:
+        return FreshnessResult(
+            success=True, is_fresh=False, data_age_hours=None, games_available=0, error="no data is held here"
+        )
+    limit_s = config.max_age_hours * _HOUR_S
+    age_s = max(0.0, now_s - max(each.created_s for each in made))
+    young = [each for each in made if now_s - each.created_s <= limit_s]
+    games = max(
+        games_in(young), max((each.games for each in young if each.kind not in kinds_of("games")), default=0)
+    )
+    why = why_stale(age_s, games, hours_max=config.max_age_hours, games_min=config.min_games)
+    return FreshnessResult(
+        success=True,
+        is_fresh=not why,
+        data_age_hours=age_s / _HOUR_S,
+        games_available=games,
+        error=why,
+        details={"files": len(files), "young_files": len(young)},
+    )
+
+
+class FreshnessChecker:
+    """Looks at what this node holds, because that is what it would train on."""
+
+    capability: ClassVar[str] = "freshness"
+    emits: ClassVar[tuple[str, ...]] = ("DATA_FRESH", "DATA_STALE", "SYNC_TRIGGERED")
+
+    def __init__(
+        self,
+        plane: DataPlane | None = None,
+        *,
+        config: FreshnessConfig | None = None,
+        router: UnifiedEventRouter | None = None,
+    ) -> None:
+        self._plane, self._own_router = plane, router
+        self.config = config or FreshnessConfig()
+
+    async def check(self, config_key: str) -> FreshnessResult:
+        """Look, and tell what was found."""
+        plane = await self._open()
+        result = await self._look(plane, config_key)
+        payload = {
+            "config_key": config_key,
+            "data_age_hours": _told_age(result),
+            "threshold_hours": self.config.max_age_hours,
+        }
+        await self._publish("DATA_FRESH" if result.is_fresh else "DATA_STALE", payload)
+        return result
+
+    async def ensure_fresh(self, config_key: str) -> FreshnessResult:
+        """Look; if the data is old, ask for a sync and wait until it is new or the time is over."""
+        plane = await self._open()
+        first = await self.check(config_key)
+        if first.is_fresh:
+            return first
+        payload = {
+            "config_key": config_key,
+            "reason": first.error or "stale data",
+            "targets": [plane.this.name],
+            "data_age_hours": _told_age(first),
+            "priority": "high",
+        }
+        await self._publish("SYNC_TRIGGERED", payload)
+        return await self._wait(plane, config_key)
+
+    async def watch(self) -> dict[str, FreshnessResult]:
+        """Look at every config of which there is data anywhere; ask for a sync where it is old here."""
+        plane = await self._open()
+        view = await plane.view()
+        found = {}
+        for config_key in sorted({each.config for each in view.artifacts.values() if each.config}):
+            found[config_key] = result = await self.check(config_key)
+            if not result.is_fresh:
+                payload = {
+                    "config_key": config_key,
+                    "reason": result.error,
+                    "data_age_hours": _told_age(result),
+                }
+                await self._publish("SYNC_TRIGGERED", payload)
+        return found
+
+    async def _wait(self, plane: DataPlane, config_key: str) -> FreshnessResult:
+        runtime = plane.runtime
+        began_s = runtime.monotonic_s()
+        while True:
+            result = await self._look(plane, config_key)
+            waited_s = runtime.monotonic_s() - began_s
+            over = waited_s >= self.config.sync_timeout_seconds
+            if result.is_fresh or over:
+                return FreshnessResult(
+                    success=result.is_fresh,
+                    is_fresh=result.is_fresh,
+                    data_age_hours=result.data_age_hours,
+                    games_available=result.games_available,
+                    sync_triggered=True,
+                    sync_completed=result.is_fresh,
+                    sync_duration_seconds=waited_s,
+                    error=""
+                    if result.is_fresh
+                    else f"still not fresh after {waited_s:.0f} s: {result.error}",
+                    details=result.details,
+                )
+            await runtime.sleep(min(self.config.poll_s, self.config.sync_timeout_seconds - waited_s))
+
+    async def _look(self, plane: DataPlane, config_key: str) -> FreshnessResult:
+        view = await plane.view()
+        held = [each for each in view.held_by(plane.this.name) if each.config == config_key]
+        return judge_freshness(held, self.config, now_s=plane.runtime.now_s())
+
+    async def _open(self) -> DataPlane:
+        return self._plane or await open_data_plane()
+
+    async def _publish(self, event: str, payload: dict[str, Any]) -> None:
+        await (self._own_router or get_router()).publish(event, payload=payload, source="training_freshness")
+
+
+def _told_age(result: FreshnessResult) -> float:
+    return NEVER_HOURS if result.data_age_hours is None else result.data_age_hours
+
+
+TrainingFreshnessChecker = FreshnessChecker
+
+
+def get_freshness_checker() -> FreshnessChecker:
+    return process_scope().get(FreshnessChecker, FreshnessChecker)
+
+
+def check_freshness(board_type: str, num_players: int) -> FreshnessResult:
+    """Look at the data of one config, from code without an event loop."""
+    return run_blocking(get_freshness_checker().check(f"{board_type}_{num_players}p"))
+
+
+async def check_freshness_async(board_type: str, num_players: int) -> FreshnessResult:
+    return await get_freshness_checker().check(f"{board_type}_{num_players}p")
+
+
+async def ensure_fresh_data(board_type: str, num_players: int) -> FreshnessResult:
+    """Make sure that a training would find new data, as far as a sync can."""
+    return await get_freshness_checker().ensure_fresh(f"{board_type}_{num_players}p")

@@ -1,0 +1,530 @@
+"""What may be asked of a sync, which nodes suit it, and what goes where: requests, scores and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from ringrift.data.artifacts import Artifact, ArtifactKind, kinds_of
+from ringrift.data.nodes import DataNode
+from ringrift.data.sync.cluster_view import SyncPicture
+from ringrift.data.sync.config import CONCURRENT_NODES, NEIGHBOURS
+from ringrift.data.transfer.archive import is_archive
+from ringrift.errors import ConfigError
+
+# What may be asked, and what is answered.
+
+
+_QUALITY_UNKNOWN = 0.5
+_QUALITY_POINTS = 30
+PRIORITIES = ("low", "normal", "high", "critical")
+_MBPS_IN_BYTES = 125_000.0  # megabits per second in bytes per second
+_PLAYERS = range(2, 5)
+
+
+class SyncBackend(Enum):
+    """Who handles a request. All of them move files in the same way; they differ in what goes where."""
+
+    AUTO_SYNC = "auto_sync"
+    CLUSTER_SYNC = "cluster_data_sync"
+    DISTRIBUTED = "distributed"
+    EPHEMERAL = "ephemeral_sync"
+    ROUTER = "router"
+
+    @classmethod
+    def _missing_(cls, value: object) -> SyncBackend | None:
+        """Old values lead to the backends that do their work now."""
+        return {
+            "scheduler": cls.AUTO_SYNC,
+            "unified_data_sync": cls.AUTO_SYNC,
+            "orchestrator": cls.ROUTER,
+        }.get(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """What to bring where. Built with a value that cannot be honoured it raises `ConfigError`."""
+
+    data_type: str
+    targets: list[str] | None = None  # None or ["all"]: every node that takes this type
+    board_type: str | None = None
+    num_players: int | None = None
+    priority: str = "normal"
+    timeout_seconds: float = 300.0  # for the whole request, fallbacks included
+    bandwidth_limit_mbps: float | None = None  # for the whole request, in megabits per second
+    exclude_nodes: list[str] = field(default_factory=list)
+    prefer_ephemeral: bool = False
+    require_confirmation: bool = False  # each receiver hashes each file now, known copies included
+    source_node: str | None = None  # only files that this node holds; they are fetched from it
+
+    def __post_init__(self) -> None:
+        kinds_of(self.data_type)
+        if self.priority not in PRIORITIES:
+            raise ConfigError(f"priority is {self.priority!r}; it must be one of {', '.join(PRIORITIES)}")
+        if not self.timeout_seconds > 0:
+            raise ConfigError(f"timeout_seconds is {self.timeout_seconds!r}; it must be above 0")
+        if self.bandwidth_limit_mbps is not None and not self.bandwidth_limit_mbps > 0:
+            raise ConfigError(
+                f"bandwidth_limit_mbps is {self.bandwidth_limit_mbps!r}; it must be above 0 (None: no limit)"
+            )
+        if self.num_players is not None and self.num_players not in _PLAYERS:
+            raise ConfigError(f"num_players is {self.num_players!r}; it must be 2, 3 or 4")
+        for name in ("targets", "exclude_nodes"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not all(isinstance(each, str) for each in given or ()):
+                raise ConfigError(f"{name} is {given!r}; it must be a list of names of nodes")
+        if self.explicit_targets and (both := sorted(set(self.explicit_targets) & set(self.exclude_nodes))):
+            raise ConfigError(f"node {both[0]!r} stands both in targets and in exclude_nodes")
+
+    @property
+    def explicit_targets(self) -> tuple[str, ...]:
+        """The named nodes, once each; none when every node is meant."""
+        return () if self.targets in (None, ["all"]) else tuple(dict.fromkeys(self.targets or ()))
+
+    @property
+    def kinds(self) -> frozenset[ArtifactKind]:
+        return kinds_of(self.data_type)
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        return None if self.bandwidth_limit_mbps is None else self.bandwidth_limit_mbps * _MBPS_IN_BYTES
+
+    @property
+    def config_key(self) -> str:
+        """The one config that is meant, or nothing."""
+        return f"{self.board_type}_{self.num_players}p" if self.board_type and self.num_players else ""
+
+    def wants(self, artifact: Artifact) -> bool:
+        """Whether the file is of the type and config that is asked for."""
+        board, _, players = artifact.config.rpartition("_")
+        return (
+            artifact.kind in self.kinds
+            and self.board_type in (None, board)
+            and (self.num_players is None or players == f"{self.num_players}p")
+        )
+
+
+def read_request(request: SyncRequest | Mapping[str, Any] | str, options: Mapping[str, Any]) -> SyncRequest:
+    """Accept a request, its fields, or only the data type; `ConfigError` names what is unknown."""
+    if isinstance(request, SyncRequest):
+        given = {item.name: getattr(request, item.name) for item in fields(SyncRequest)}
+    elif isinstance(request, str):
+        given = {"data_type": request}
+    elif isinstance(request, Mapping):
+        given = dict(request)
+    else:
+        raise ConfigError(f"a sync request is a SyncRequest, a mapping or a data type, not {request!r}")
+    given |= options
+    known = [item.name for item in fields(SyncRequest)]
+    if unknown := sorted(set(given) - set(known)):
+        raise ConfigError(f"a sync request has no {unknown[0]!r}; it may have: {', '.join(known)}")
+    if "data_type" not in given:
+        raise ConfigError("a sync request needs data_type: games, models, npz or all")
+    return SyncRequest(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResponse:
+    """What became of a request. Every count comes from receipts that receivers wrote."""
+
+    success: bool
+    backend_used: SyncBackend
+    nodes_synced: int = 0  # nodes that hold everything they should, and got or confirmed some of it now
+    bytes_transferred: int = 0
+    duration_seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+# Which nodes should get data, and from which it is best had: scores with their reasons, no more.
+
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredNode:
+    """A node, how well it suits, and why."""
+
+    node_id: str
+    score: float
+    reason: str
+
+
+class _Score:
+    """Adds up points and says for what."""
+
+    def __init__(self, start: float) -> None:
+        self.points, self._reasons = start, [f"{start:g} to begin with"]
+
+    def add(self, points: float, why: str, *, when: bool = True) -> None:
+        if when and points:
+            self.points += points
+            self._reasons.append(f"{points:+g} {why}")
+
+    def of(self, node: DataNode) -> ScoredNode:
+        return ScoredNode(node_id=node.name, score=self.points, reason=", ".join(self._reasons))
+
+
+def target_score(picture: SyncPicture, node: DataNode, data_type: str) -> ScoredNode:
+    """How much a node wants data: those that train first, those that may vanish last."""
+    score, used = _Score(50), picture.disk_percent(node.name)
+    score.add(50, "trains now", when=node.name in picture.news.training)
+    score.add(30, "trains", when=picture.is_training(node) and data_type in ("games", "npz"))
+    score.add(20, "has priority", when=node.name in picture.config.priority_hosts)
+    score.add(-15, "may vanish", when=node.ephemeral)
+    score.add(10, "has room", when=used is not None and used < 50)
+    score.add(-20, "is rather full", when=used is not None and used > 70)
+    last_s = picture.last_sync_s(node.name)
+    waited = 30.0 if last_s is None else min(30.0 * max(0.0, picture.now_s - last_s) / _HOUR_S, 30.0)
+    score.add(round(waited, 1), "was never served" if last_s is None else "waited")
+    return score.of(node)
+
+
+def source_score(picture: SyncPicture, node: DataNode, data_type: str) -> ScoredNode:
+    """How good a node is to fetch from: games from where they are played, the rest from where it is made."""
+    score, used = _Score(0), picture.disk_percent(node.name)
+    score.add(100, "plays", when=data_type == "games" and "selfplay" in node.role)
+    score.add(50, "trains", when=data_type == "games" and picture.is_training(node))
+    score.add(100, "trains", when=data_type != "games" and picture.is_training(node))
+    score.add(20, "has a GPU", when="gpu" in node.role)
+    score.add(10, "should be relieved", when=used is not None and used > 50)
+    score.add(-30, "coordinates", when="coordinator" in node.role)
+    return score.of(node)
+
+
+def optimal_source_score(picture: SyncPicture, source: DataNode, target: DataNode) -> ScoredNode:
+    """How well a holder suits one receiver."""
+    score, used = _Score(50), picture.disk_percent(source.name)
+    score.add(20, "is of the same provider", when=source.provider == target.provider != "unknown")
+    score.add(-10, "may vanish", when=source.ephemeral)
+    score.add(10, "is not full", when=used is not None and used < 50)
+    return score.of(source)
+
+
+def neighbour_score(picture: SyncPicture, node: DataNode) -> ScoredNode:
+    """How safe a place a node is for what was just made."""
+    score, used = _Score(0), picture.disk_percent(node.name)
+    score.add(10, "is storage", when=node.role in ("storage", "backbone", "coordinator"))
+    score.add(5, "stays", when=not node.ephemeral)
+    score.add(2.5 if used is None else round((100 - used) / 20, 2), "for its free disk")
+    return score.of(node)
+
+
+def ranked(scores: Iterable[ScoredNode]) -> list[ScoredNode]:
+    """The best first; equal ones in the order of their names, so that every process sees the same."""
+    return sorted(scores, key=lambda each: (-each.score, each.node_id))
+
+
+def best(
+    picture: SyncPicture,
+    nodes: Sequence[DataNode],
+    score: Callable[[SyncPicture, DataNode], ScoredNode],
+    count: int,
+) -> list[DataNode]:
+    chosen = ranked(score(picture, node) for node in nodes)[:count]
+    return [picture.nodes[each.node_id] for each in chosen]
+
+
+def sources_of(picture: SyncPicture, artifact: Artifact, target: DataNode) -> list[DataNode]:
+    """Other nodes that hold a verified copy and can be asked for it, the best first."""
+    holders = [
+        picture.nodes[name]
+        for name in picture.view.holders(artifact.digest)
+        if name != target.name and name in picture.nodes
+    ]
+    asleep = picture.news.away | picture.aside.keys()
+    awake = [node for node in holders if node.active and node.name not in asleep]
+    scored = ranked(optimal_source_score(picture, node, target) for node in awake)
+    return [picture.nodes[each.node_id] for each in scored]
+
+
+# What goes where for a request: pure functions of the cluster's view, one per backend. A trip carries files
+# between this node and one other, in one direction. Fetches come first, because what they bring may have to
+# go on. Whatever is not planned is named with its reason.
+
+
+_BROADCAST_NODES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trip:
+    """Files to send to a node, or to fetch from it."""
+
+    node: str
+    artifacts: tuple[Artifact, ...]
+    fetch: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncPlan:
+    """What a request comes to."""
+
+    fetches: tuple[Trip, ...] = ()
+    sends: tuple[Trip, ...] = ()
+    width: int = CONCURRENT_NODES  # nodes at a time
+    refused: tuple[str, ...] = ()  # named nodes that cannot be served at all
+    blocked: tuple[str, ...] = ()  # nodes that would be served and cannot be just now
+    up_to_date: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what a reader of the response should know
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.fetches and not self.sends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLeft:
+    """A request and what is left of it after what was confirmed in earlier attempts."""
+
+    request: SyncRequest
+    confirmed: frozenset[tuple[str, str]] = field(default_factory=frozenset)  # (node, digest)
+
+    def open_at(self, picture: SyncPicture, node: str, artifacts: Iterable[Artifact]) -> list[Artifact]:
+        """What *node* is still to be given: what it lacks, or all that it has not confirmed yet."""
+        if not self.request.require_confirmation:
+            return picture.view.missing_at(node, artifacts)
+        return [each for each in artifacts if (node, each.digest) not in self.confirmed]
+
+
+def plan_request(picture: SyncPicture, left: RequestLeft, backend: SyncBackend) -> SyncPlan:
+    """Decide what *backend* would do now."""
+    request, here = left.request, picture.this.name
+    wanted = [each for each in picture.view.artifacts.values() if request.wants(each)]
+    wanted.sort(key=lambda each: (each.created_s, each.digest))
+    if request.source_node is not None and request.source_node != here:
+        return _plan_from(picture, wanted, request.source_node, request)
+    targets, refused, blocked = _targets(picture, request)
+    shape = _SHAPES[backend]
+    chosen = shape.choose(picture, request, [node for node in targets if node.name != here])
+    plan = _plan_to(picture, left, wanted, chosen, shape)
+    if here in request.explicit_targets:
+        plan = _with_fetches(plan, _fetches(picture, picture.view.missing_at(here, wanted), picture.this))
+    if not wanted and (request.explicit_targets or request.require_confirmation):
+        # Nobody is asked anything then: whether such a node even answers is not known.
+        refused += [f"{node.name}: {_nothing_of(request)}" for node in chosen]
+    notes = list(plan.notes)
+    if not chosen and here not in request.explicit_targets and not refused:
+        notes.append(_why_nobody(picture, request, blocked))
+    return SyncPlan(
+        fetches=plan.fetches,
+        sends=plan.sends,
+        width=shape.width,
+        refused=tuple(refused),
+        blocked=tuple(blocked),
+        up_to_date=plan.up_to_date,
+        notes=tuple(notes),
+    )
+
+
+def _nothing_of(request: SyncRequest) -> str:
+    kind = "files" if request.data_type == "all" else request.data_type
+    of = "".join(
+        (
+            "" if request.board_type is None else f" of {request.board_type}",
+            "" if request.num_players is None else f" for {request.num_players} players",
+        )
+    )
+    return f"nothing was brought or confirmed: the manifest knows of no {kind}{of}"
+
+
+# --- who ----------------------------------------------------------------------------------------------
+
+
+def _targets(picture: SyncPicture, request: SyncRequest) -> tuple[list[DataNode], list[str], list[str]]:
+    """The nodes to serve, and why others are not."""
+    named = request.explicit_targets
+    targets: list[DataNode] = []
+    refused: list[str] = []
+    blocked: list[str] = []
+    for name in named or tuple(node.name for node in picture.nodes.all()):
+        if name not in picture.nodes:
+            refused.append(f"{name}: no node is called that")
+            continue
+        node = picture.nodes[name]
+        if name in request.exclude_nodes or (not named and (name == picture.this.name or is_archive(node))):
+            continue  # archives are served by backups, and by sync only when they are named
+        unfit = "" if name == picture.this.name else picture.unfit(node, request.data_type)
+        if unfit:
+            refused += [f"{name}: {unfit}"] if named else []
+        elif name != picture.this.name and (why := picture.blocked(node, request.data_type)):
+            blocked.append(f"{name}: {why}")
+        else:
+            targets.append(node)
+    return targets, refused, blocked
+
+
+def _why_nobody(picture: SyncPicture, request: SyncRequest, blocked: Sequence[str]) -> str:
+    others = picture.nodes.others()
+    if not others:
+        return "this is the only node; there is nowhere to bring anything"
+    if blocked:
+        return "no node can be given anything just now"
+    why = [
+        f"{node.name}: " + ("excluded" if node.name in request.exclude_nodes else unfit)
+        for node in others
+        if (unfit := picture.unfit(node, request.data_type)) or node.name in request.exclude_nodes
+    ]
+    return f"no other node takes {request.data_type}: {'; '.join(why)}"
+
+
+Choose = Callable[[SyncPicture, SyncRequest, list[DataNode]], list[DataNode]]
+
+
+def _all_of_them(_picture: SyncPicture, _request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+    return targets
+
+
+def _by_score(picture: SyncPicture, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+    return best(picture, targets, lambda p, node: target_score(p, node, request.data_type), len(targets))
+
+
+def _safest(picture: SyncPicture, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+    """A few nodes that stay; if there are none, whichever there are."""
+    staying = [node for node in targets if not node.ephemeral] or targets
+    count = len(staying) if request.explicit_targets else NEIGHBOURS
+    return best(picture, staying, neighbour_score, count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """How a backend differs from the others."""
+
+    choose: Choose
+    width: int = CONCURRENT_NODES
+    relays: bool = False  # files that others hold are fetched first and then go on
+    newest_first: bool = False
+
+
+_SHAPES = {
+    SyncBackend.AUTO_SYNC: _Shape(choose=_all_of_them),
+    SyncBackend.CLUSTER_SYNC: _Shape(choose=_by_score, width=_BROADCAST_NODES, relays=True),
+    SyncBackend.ROUTER: _Shape(choose=_by_score, relays=True),
+    SyncBackend.DISTRIBUTED: _Shape(choose=_all_of_them, width=1),
+    SyncBackend.EPHEMERAL: _Shape(choose=_safest, newest_first=True),
+}
+
+
+# --- what ---------------------------------------------------------------------------------------------
+
+
+def _plan_to(
+    picture: SyncPicture,
+    left: RequestLeft,
+    wanted: Sequence[Artifact],
+    targets: Sequence[DataNode],
+    shape: _Shape,
+) -> SyncPlan:
+    view, here = picture.view, picture.this.name
+    held = [each for each in wanted if view.is_at(each.digest, here)]
+    absent = [each for each in wanted if not view.is_at(each.digest, here)]
+    fetches: list[Trip] = []
+    if shape.relays and targets:
+        asked = [each for each in absent if any(left.open_at(picture, n.name, [each]) for n in targets)]
+        fetches = _fetches(picture, asked, picture.this)
+        held += [each for trip in fetches for each in trip.artifacts]
+    held.sort(key=lambda each: (each.created_s, each.digest), reverse=shape.newest_first)
+    sends, up_to_date = [], []
+    for node in targets:
+        fits = picture.takes if left.request.explicit_targets else picture.wants
+        takes = [each for each in held if fits(node, each)]
+        if files := left.open_at(picture, node.name, takes):
+            sends.append(Trip(node=node.name, artifacts=tuple(files), reason="asked for"))
+        else:
+            up_to_date.append(node.name)
+    elsewhere = len(absent) - sum(len(trip.artifacts) for trip in fetches)
+    notes = (
+        [f"{elsewhere} matching files are on other nodes only and did not go from here"] if elsewhere else []
+    )
+    return SyncPlan(
+        fetches=tuple(fetches), sends=tuple(sends), up_to_date=tuple(up_to_date), notes=tuple(notes)
+    )
+
+
+def _plan_from(
+    picture: SyncPicture, wanted: Sequence[Artifact], source: str, request: SyncRequest
+) -> SyncPlan:
+    """Bring to this node what *source* holds and this node lacks."""
+    if source not in picture.nodes:
+        return SyncPlan(refused=(f"{source}: no node is called that",))
+    node = picture.nodes[source]
+    if not node.active:
+        return SyncPlan(refused=(f"{source}: its status is {node.status!r}",))
+    there = [each for each in wanted if picture.view.is_at(each.digest, source)]
+    files = picture.view.missing_at(picture.this.name, there)
+    if files:
+        return SyncPlan(fetches=(Trip(node=source, artifacts=tuple(files), fetch=True, reason="its data"),))
+    if there:
+        return SyncPlan(up_to_date=(source,), notes=(f"nothing of {source} is missing here",))
+    note = f"the manifest knows of no such file on {source}"
+    if request.require_confirmation:
+        return SyncPlan(refused=(f"{source}: nothing was brought or confirmed: {note}",))
+    return SyncPlan(up_to_date=(source,), notes=(note,))
+
+
+def _fetches(picture: SyncPicture, artifacts: Iterable[Artifact], target: DataNode) -> list[Trip]:
+    """Group files by the node that they are best fetched from; those that nobody holds are left out."""
+    by_source: dict[str, list[Artifact]] = {}
+    for artifact in artifacts:
+        if sources := sources_of(picture, artifact, target):
+            by_source.setdefault(sources[0].name, []).append(artifact)
+    return [
+        Trip(node=name, artifacts=tuple(files), fetch=True, reason="missing here")
+        for name, files in by_source.items()
+    ]
+
+
+def _with_fetches(plan: SyncPlan, fetches: Sequence[Trip]) -> SyncPlan:
+    merged = {trip.node: list(trip.artifacts) for trip in plan.fetches}
+    for trip in fetches:
+        known = {each.digest for each in merged.get(trip.node, [])}
+        merged.setdefault(trip.node, []).extend(each for each in trip.artifacts if each.digest not in known)
+    trips = [Trip(node=node, artifacts=tuple(files), fetch=True) for node, files in merged.items()]
+    return SyncPlan(fetches=tuple(trips), sends=plan.sends, up_to_date=plan.up_to_date, notes=plan.notes)
+
+
+# Where one file should go to have enough copies.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationPlan:
+    """Where one file should go to have enough copies."""
+
+    digest: str
+    targets: tuple[ScoredNode, ...]
+    copies: int  # verified ones now
+    missing: int  # that no node can take
+    priority: int
+
+
+def plan_copies(
+    picture: SyncPicture, digest: str, *, min_copies: int, quality: float | None = None
+) -> ReplicationPlan:
+    """Choose nodes for the copies that a file lacks; what is better goes first."""
+    artifact = picture.view.artifacts.get(digest)
+    if artifact is None:
+        raise ConfigError(f"the manifest has no file {digest[:12]!r}")
+    holders = picture.view.holders(digest)
+    needed = max(0, min_copies - len(holders))
+    data_type = next((name for name in ("games", "models", "npz") if artifact.kind in kinds_of(name)), "all")
+    fit = [
+        node
+        for node in picture.nodes.all()
+        if node.name not in holders
+        and not picture.unfit(node, data_type)
+        and not picture.blocked(node, data_type)
+        and picture.wants(node, artifact)
+    ]
+    targets = tuple(ranked(target_score(picture, node, data_type) for node in fit)[:needed])
+    known = artifact.quality if quality is None else quality
+    urgency = int(_QUALITY_POINTS * (_QUALITY_UNKNOWN if known is None else known))
+    return ReplicationPlan(
+        digest=digest,
+        targets=targets,
+        copies=len(holders),
+        missing=needed - len(targets),
+        priority=50 + urgency,
+    )

@@ -1,0 +1,238 @@
+"""Data to a node before, and while, it trains: what its order names, and the newest samples of its config.
+
+Two settings of one daemon: TRAINING_NODE_WATCHER looks at trainings that run, TRAINING_DATA_SYNC at those
+that wait for a node. Both read the work queue; an event only makes them look sooner. The watcher also fetches
+back what other work reads and this node does not have any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ringrift.data.artifacts import Artifact, kinds_of
+from ringrift.data.nodes import DataNodes
+from ringrift.data.plane import DataPlane, WakingDaemon
+from ringrift.data.protection.records import DecisionLog
+from ringrift.data.sync.cluster_view import NewsDesk, SyncPicture, get_news_desk, take_picture
+from ringrift.data.sync.config import read_sync_config
+from ringrift.data.sync.executor import Courier, SyncPace, SyncTally
+from ringrift.data.sync.plan import SyncPlan, Trip, sources_of
+from ringrift.engine.ports import WorkItem
+from ringrift.engine.run_reports import reported
+from ringrift.errors import ConfigError
+from ringrift.events.event import RouterEvent
+from ringrift.events.subscriptions import Callback
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime
+from ringrift.work.job.orders import read_order
+
+__all__ = [
+    "StagingNeed",
+    "TrainingActivityDaemon",
+    "create_staging_daemon",
+    "get_training_activity_daemon",
+    "plan_staging",
+]
+
+INTERVAL_S = 30.0
+TRAIN = "train"
+RUNNING, WAITING = "training_process", "training_request"
+_ITEMS_MAX = 200
+_RECENT_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingNeed:
+    """A node that trains a config, and the files its order names."""
+
+    node: str
+    config: str
+    digests: tuple[str, ...] = ()
+    why: str = ""
+
+
+def node_of(worker: str, nodes: DataNodes) -> str:
+    """Return the node of a worker, which begins its name; empty if no node fits."""
+    fitting = [node.name for node in nodes.all() if worker == node.name or worker.startswith(f"{node.name}-")]
+    return max(fitting, key=len, default="")
+
+
+def needs_of_running(items: Iterable[WorkItem], nodes: DataNodes) -> list[StagingNeed]:
+    """What trainings that are under way need where they run."""
+    found = []
+    for item in items:
+        node = node_of(item.holder or "", nodes)
+        if item.kind == TRAIN and node:
+            found.append(_need(item, node, f"training {item.id} runs there"))
+    return found
+
+
+def needs_of_waiting(items: Iterable[WorkItem], picture: SyncPicture) -> list[StagingNeed]:
+    """What waiting trainings will need: on every node that trains, since any of them may take it."""
+    trainers = [node.name for node in picture.nodes.all() if node.active and picture.is_training(node)]
+    waiting = [item for item in items if item.kind == TRAIN]
+    return [_need(item, node, f"training {item.id} may run there") for item in waiting for node in trainers]
+
+
+def needs_of_refused(items: Iterable[WorkItem], picture: SyncPicture) -> list[StagingNeed]:
+    """What work of any kind will miss here: inputs that this node gave up, or that a worker found lacking.
+
+    A worker gives an item back when an input is not on its node; without this it would do so for ever.
+    """
+    this, found = picture.this.name, []
+    for item in items:
+        need = _need(item, this, f"{item.kind} {item.id} reads it")
+        gone = any(this in picture.given_up.get(digest, ()) for digest in need.digests)
+        if need.digests and (item.attempts or gone):
+            found.append(need)
+    return found
+
+
+def _need(item: WorkItem, node: str, why: str) -> StagingNeed:
+    try:
+        order = read_order(item.payload)
+    except ConfigError:
+        return StagingNeed(node=node, config=str(item.payload.get("config", "")), why=why)
+    return StagingNeed(node=node, config=order.config, digests=tuple(order.inputs.values()), why=why)
+
+
+def plan_staging(picture: SyncPicture, needs: Sequence[StagingNeed]) -> SyncPlan:
+    """Send what this node has to who needs it, fetch what this node needs; each file once per node."""
+    wanted: dict[str, dict[str, Artifact]] = {}
+    why: dict[str, str] = {}
+    for need in needs:
+        if need.node not in picture.nodes:
+            continue
+        why.setdefault(need.node, need.why)
+        files = _files(picture, need)
+        lacking = picture.view.missing_at(need.node, files)
+        wanted.setdefault(need.node, {}).update({each.digest: each for each in lacking})
+    fetches, sends, blocked = [], [], []
+    for name, files_by_digest in wanted.items():
+        files = list(files_by_digest.values())
+        node = picture.nodes[name]
+        if not files:
+            continue
+        if name == picture.this.name:
+            fetches += _fetches(picture, files, why[name])
+        elif reason := picture.unfit(node, "all") or picture.blocked(node, "all"):
+            blocked.append(f"{name}: {reason}")
+        elif held := [each for each in files if picture.view.is_at(each.digest, picture.this.name)]:
+            sends.append(Trip(node=name, artifacts=tuple(held), reason=why[name]))
+    return SyncPlan(fetches=tuple(fetches), sends=tuple(sends), blocked=tuple(blocked))
+
+
+def _files(picture: SyncPicture, need: StagingNeed) -> list[Artifact]:
+    """The files of the order; without any, the newest samples of the config."""
+    named = [picture.view.artifacts[digest] for digest in need.digests if digest in picture.view.artifacts]
+    if need.digests:
+        return named
+    samples = [each for each in picture.view.of_kinds(kinds_of("npz")) if each.config == need.config]
+    return samples[-1:]
+
+
+def _fetches(picture: SyncPicture, files: Iterable[Artifact], why: str) -> list[Trip]:
+    by_source: dict[str, list[Artifact]] = {}
+    for artifact in files:
+        if sources := sources_of(picture, artifact, picture.this):
+            by_source.setdefault(sources[0].name, []).append(artifact)
+    return [
+        Trip(node=source, artifacts=tuple(found), fetch=True, reason=why)
+        for source, found in by_source.items()
+    ]
+
+
+class TrainingActivityDaemon(WakingDaemon):
+    """Sees to it that trainings find their data where they run."""
+
+    capability: ClassVar[str] = "training_staging"
+
+    def __init__(
+        self,
+        trigger: str = RUNNING,
+        *,
+        plane: DataPlane | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        news: NewsDesk | None = None,
+    ) -> None:
+        if trigger not in (RUNNING, WAITING):
+            raise ConfigError(f"trigger is {trigger!r}; it must be {RUNNING} or {WAITING}")
+        name = "training_activity" if trigger == RUNNING else "training_data_sync"
+        super().__init__(name, interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime)
+        self.trigger = trigger
+        self._news = news or get_news_desk()
+        self._heard: dict[str, StagingNeed] = {}
+        self.staged_files = 0
+        self.last_errors: tuple[str, ...] = ()
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return {"TRAINING_STARTED": self._on_training}
+
+    def _on_training(self, event: RouterEvent) -> None:
+        said = event.payload
+        node, config = str(said["node_id"]), str(said["config_key"])
+        self._news.training_began(node, self._runtime.now_s())
+        if self.trigger == RUNNING:
+            self._heard[node] = StagingNeed(node=node, config=config, why=f"{said['job_id']} began there")
+            while len(self._heard) > _RECENT_MAX:
+                del self._heard[next(iter(self._heard))]
+            self.wake()
+
+    async def _run_cycle(self) -> None:
+        plane = await self._opened()
+        config = read_sync_config(plane.settings.sync)
+        picture = await take_picture(plane, config, news=self._news.news(plane.runtime))
+        heard, self._heard = list(self._heard.values()), {}
+        plan = plan_staging(picture, [*await self._needs(plane, picture), *heard])
+        self.last_errors = plan.blocked
+        if plan.is_empty:
+            return
+        tally = SyncTally()
+        ends = await Courier(plane).carry_out(plan, SyncPace(priority="high"), tally)
+        self.staged_files += tally.files
+        self.last_errors = (*plan.blocked, *(error for end in ends for error in end.errors))
+        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
+        for end in ends:
+            await decisions.record(
+                "staging",
+                "fetch" if end.trip.fetch else "send",
+                end.trip.reason,
+                peer=end.trip.node,
+                files=len(end.trip.artifacts),
+                arrived=len(end.moved),
+            )
+
+    async def _needs(self, plane: DataPlane, picture: SyncPicture) -> list[StagingNeed]:
+        waiting = await plane.queue.ready(limit=_ITEMS_MAX)
+        if self.trigger == WAITING:
+            return needs_of_waiting(waiting, picture)
+        waiting += await plane.queue.delayed(limit=_ITEMS_MAX)  # given back by a worker, until its next try
+        running = needs_of_running(await plane.queue.claimed(limit=_ITEMS_MAX), plane.nodes)
+        return [*running, *needs_of_refused(waiting, picture)]
+
+    @reported
+    def get_status(self) -> dict[str, Any]:
+        return {
+            **super().get_status(),
+            "trigger": self.trigger,
+            "staged_files": self.staged_files,
+            "last_errors": list(self.last_errors[:5]),
+        }
+
+
+def get_training_activity_daemon() -> TrainingActivityDaemon:
+    """Return the daemon of this process; it hears events once it is started."""
+    return process_scope().get(TrainingActivityDaemon, TrainingActivityDaemon)
+
+
+def create_staging_daemon(
+    settings: Mapping[str, str] | None = None,
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> TrainingActivityDaemon:
+    """The daemon with the trigger that its row of the daemon table names."""
+    return TrainingActivityDaemon((settings or {}).get("trigger", RUNNING), router=router, runtime=runtime)

@@ -1,0 +1,614 @@
+"""Driving somebody else's coroutine by hand: to where it really waits, and to an end that it cannot refuse.
+
+Most handlers never wait. Those cost no timer and no task; the others are awaited from where they stopped, in
+the same task. A coroutine that is cancelled gets a while to clean up; one that has not ended by then, because
+it swallows its cancellation or waits for something that does, is closed and left: it holds nobody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from contextvars import Token, copy_context
+from types import CoroutineType
+from types import coroutine as coroutine_of_generator
+from typing import Any
+
+import structlog
+
+from ringrift.events.event import RouterEvent, current_event
+from ringrift.events.subscriptions import (
+    Delivery,
+    Failure,
+    FailureKind,
+    Outcomes,
+    Subscription,
+    failure_of,
+    overflow_of,
+)
+from ringrift.process import process_scope
+
+GRACE_S = 5.0  # what a cancelled coroutine has to clean up
+_UNCLOSED_MAX = 100
+
+
+class IgnoredCancellation(TimeoutError):
+    """It did not end when it was cancelled, and was left."""
+
+
+class Resumed:
+    """A coroutine whose first step was driven by hand and which waits for *pending*."""
+
+    __slots__ = ("coroutine", "pending")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], pending: Any) -> None:
+        self.coroutine, self.pending = coroutine, pending
+
+
+def first_step(result: Any) -> Resumed | None:
+    """Drive an awaitable as far as it goes without waiting; None if it is finished."""
+    coroutine: Coroutine[Any, Any, Any]
+    if type(result) is CoroutineType:
+        coroutine = result
+    elif inspect.isawaitable(result):
+        coroutine = _awaited(result)
+    else:
+        return None  # a plain callback that returned something
+    try:
+        pending = coroutine.send(None)
+    except StopIteration:
+        return None
+    return Resumed(coroutine, pending)
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+async def await_ending(awaitable: Awaitable[Any]) -> Any:
+    """Await somebody else's code; when the caller is cancelled it is left `GRACE_S` later at the latest."""
+    coroutine = awaitable if isinstance(awaitable, CoroutineType) else _awaited(awaitable)
+    try:
+        pending = coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    try:
+        return await finish(Resumed(coroutine, pending))
+    except IgnoredCancellation as error:
+        raise asyncio.CancelledError from error
+
+
+async def finish(waiting: Resumed, *, grace_s: float = GRACE_S) -> Any:
+    """Go on with a coroutine until it returns. Raises what it raises.
+
+    Cancelling the caller cancels what the coroutine waits for, as awaiting it would; `IgnoredCancellation`
+    if it has not ended *grace_s* later.
+    """
+    coroutine, pending = waiting.coroutine, waiting.pending
+    loop = asyncio.get_running_loop()
+    leave_s: float | None = None  # when a coroutine that was cancelled is left
+    try:
+        while True:
+            error: BaseException | None = _unfit(pending, loop)
+            try:
+                if error is None:
+                    await _until_done(pending, loop, leave_s)
+            except asyncio.CancelledError as cancelled:
+                leave_s = leave_s or loop.time() + grace_s
+                error = cancelled
+                if pending is not None and pending.cancel():
+                    # Like a task: it hears of the cancellation from what it waits for, if that lets it.
+                    await _until_done(pending, loop, leave_s, once_more=True)
+                    error = cancelled if pending.cancelled() else None
+            if leave_s is not None and loop.time() >= leave_s:
+                raise IgnoredCancellation(f"it ignored its cancellation for {grace_s:g} s")
+            try:
+                pending = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration as stop:
+                return stop.value
+    finally:
+        _close(coroutine)
+
+
+def _unfit(pending: Any, loop: asyncio.AbstractEventLoop) -> BaseException | None:
+    """What a task says to a coroutine that waits for something else than a future of its loop."""
+    if pending is None or (asyncio.isfuture(pending) and pending.get_loop() is loop):
+        return None
+    return RuntimeError(
+        f"a handler can wait only for what its event loop knows, not for {type(pending).__name__}"
+    )
+
+
+@coroutine_of_generator
+def _one_turn() -> Generator[None, None, None]:
+    """Let the event loop turn once, as a coroutine asks for that yields nothing."""
+    yield
+
+
+async def _until_done(
+    pending: asyncio.Future[Any] | None,
+    loop: asyncio.AbstractEventLoop,
+    leave_s: float | None,
+    *,
+    once_more: bool = False,
+) -> None:
+    """Return when *pending* is done, or at *leave_s*.
+
+    Waits for a future of its own: a cancellation then wakes this task, and not only what it waits for.
+    """
+    if pending is None:
+        await _one_turn()
+        return
+    pending._asyncio_future_blocking = False
+    if pending.done():
+        return
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    pending.add_done_callback(wake)
+    timer = None if leave_s is None else loop.call_at(leave_s, wake)
+    try:
+        await woken
+    except asyncio.CancelledError:
+        if not once_more:
+            raise
+    finally:
+        pending.remove_done_callback(wake)
+        if timer is not None:
+            timer.cancel()
+
+
+class _Unclosed:
+    """Coroutines that refuse to end at all; kept, because collecting them makes them refuse again."""
+
+    def __init__(self) -> None:
+        self.coroutines: deque[Coroutine[Any, Any, Any]] = deque(maxlen=_UNCLOSED_MAX)
+
+
+def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    try:
+        coroutine.close()
+    except RuntimeError:
+        process_scope().get(_Unclosed, _Unclosed).coroutines.append(coroutine)
+
+
+# The tasks that run deliveries which no publisher waits for.
+
+
+log = structlog.get_logger()
+
+
+class DeliveryTasks:
+    """Owns them until they end; *never_began* hears of one that was cancelled before its first step."""
+
+    def __init__(self, never_began: Callable[[Delivery], None]) -> None:
+        self._tasks: dict[asyncio.Task[None], Delivery | None] = {}  # in the order of their start
+        self._never_began = never_began
+
+    def __iter__(self) -> Iterator[asyncio.Task[None]]:
+        return iter(tuple(self._tasks))
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, None], delivery: Delivery | None = None) -> None:
+        context = None if delivery is None else delivery.context
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._tasks[task] = delivery
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        delivery = self._tasks.pop(task, None)
+        if task.cancelled():
+            if delivery is not None and not delivery.begun:
+                self._never_began(delivery)
+        elif (error := task.exception()) is not None:
+            log.error("events.delivery_crashed", exc_info=error)
+
+    async def wait(self, *, timeout_s: float) -> None:
+        """Wait for those there are and those they start."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while self._tasks and (left_s := deadline_s - loop.time()) > 0:
+            await asyncio.wait(tuple(self._tasks), timeout=left_s)
+
+    async def cancel(self) -> None:
+        """End those there are now."""
+        left = tuple(self._tasks)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)  # unlike `gather`, lets the loop reap those that had ended already
+
+    def forget(self) -> list[Delivery]:
+        """Let go of tasks whose loop is gone; return the deliveries that none of them had begun."""
+        unbegun = [item for item in self._tasks.values() if item is not None and not item.begun]
+        self._tasks.clear()
+        return unbegun
+
+
+# Runs handlers: in order, one event at a time per subscription, each isolated and limited in time.
+#
+# A handler runs in the task of its publisher. One that finishes without waiting costs no task and no timer;
+# one that waits goes on in the same task under its time limit. A publisher waits its turn at a busy
+# subscription. An event published *inside* a handler is different: it never waits for a busy subscription
+# (which may be the publishing handler itself) but is left in its mailbox, and the outermost publisher waits
+# for it at the end. So no chain of handlers can deadlock.
+#
+# On a loop that is ending nothing new is started: what still waits becomes a dead letter, or comes again
+# out of the log.
+
+
+class Dispatcher:
+    """Delivers events to subscriptions; *is_ending* says whether the loop begins nothing more."""
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        mailbox_max: int,
+        outcomes: Outcomes,
+        is_ending: Callable[[], bool],
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self.timeout_s, self._mailbox_max, self._grace_s = timeout_s, mailbox_max, grace_s
+        self._outcomes, self._handled, self._is_ending = outcomes, outcomes.handled, is_ending
+        self._tasks = DeliveryTasks(self._never_began)
+
+    # --- a publish ------------------------------------------------------------------------------------
+
+    # The hot loop of every publish: here a call costs more than a branch.
+    def begin(  # noqa: C901, PLR0912
+        self, event: RouterEvent, targets: Sequence[Subscription]
+    ) -> Awaitable[None] | None:
+        """Run handlers until one has to wait; return the rest of the work, or None if all is done."""
+        token = current_event.set(event)
+        event._open += 1
+        failures: list[Failure] | None = None
+        position = 0
+        for subscription in targets:
+            if subscription.running or subscription.mailbox:
+                return self._proceed(event, targets, position, failures, token)
+            position += 1
+            if not subscription.active:
+                continue
+            subscription.running = True
+            try:
+                result = subscription.callback(event)
+                if type(result) is CoroutineType:
+                    try:
+                        waiting = Resumed(result, result.send(None))
+                    except StopIteration:
+                        waiting = None
+                else:
+                    waiting = None if result is None else first_step(result)
+                if waiting is not None:
+                    return self._proceed(event, targets, position, failures, token, waiting)
+            except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
+                failures = failures or []
+                failures.append(failure_of(event, subscription, error, FailureKind.RAISED_AT_ONCE))
+            except BaseException:
+                self._interrupted(event, subscription, token)
+                raise
+            else:
+                if event._seq:
+                    self._handled(event, subscription)
+                if subscription.stuck:
+                    subscription.stuck = ""
+            subscription.running = False
+            if subscription.mailbox:
+                self._pass_turn(subscription)
+        event._open -= 1
+        current_event.reset(token)
+        return self._close(event, failures or ()) if failures or event._queued else None
+
+    def _interrupted(
+        self, event: RouterEvent, subscription: Subscription, token: Token[RouterEvent | None]
+    ) -> None:
+        """The program is on its way out; leave nothing marked as running."""
+        event._open -= 1
+        current_event.reset(token)
+        self._free(subscription)
+
+    async def _proceed(
+        self,
+        event: RouterEvent,
+        targets: Sequence[Subscription],
+        position: int,
+        failures: list[Failure] | None,
+        token: Token[RouterEvent | None],
+        waiting: Resumed | None = None,
+    ) -> None:
+        """Go on from target *position*; *waiting* is the unfinished handler of the one before."""
+        failed = failures or []
+        rest: deque[Delivery] = deque()
+        running = targets[position - 1] if waiting is not None else None
+        try:
+            if event._root is None:
+                rest.extend(self._reserve(event, targets[position:], failed))
+            else:
+                rest.extend(Delivery(event, item) for item in targets[position:])
+            if running is not None and waiting is not None:
+                failed += await self._finish(event, running, waiting)
+            while rest:
+                running = None
+                delivery = rest[0]
+                if event._root is not None and delivery.subscription.running:
+                    rest.popleft()
+                    failed += self.post(delivery)
+                    continue
+                if event._root is None:
+                    await self._take_turn(delivery)
+                else:
+                    delivery.subscription.running = True
+                running = rest.popleft().subscription
+                failed += await self._run(event, running)
+        except asyncio.CancelledError:
+            if running is not None:
+                failed.append(Failure(event, running, FailureKind.CANCELLED, "cancelled with its publisher"))
+            self._hand_over(rest)
+            self._outcomes.record_now(failed)
+            raise
+        finally:
+            event._open -= 1
+            current_event.reset(token)
+        await self._close(event, failed)
+
+    async def _close(self, event: RouterEvent, failures: Sequence[Failure]) -> None:
+        """Report what failed; the outermost publisher also waits for what its handlers left behind."""
+        await self._outcomes.report_all(failures)
+        if event._root is None and event._queued:
+            event._settled = asyncio.get_running_loop().create_future()
+            await event._settled
+
+    def _reserve(
+        self, event: RouterEvent, targets: Sequence[Subscription], failed: list[Failure]
+    ) -> list[Delivery]:
+        """Take a place in every mailbox now, so that later events stay behind this one."""
+        places = []
+        for subscription in targets:
+            if len(subscription.mailbox) >= self._mailbox_max:
+                failed.append(overflow_of(event, subscription))
+                continue
+            places.append(Delivery(event, subscription))
+            subscription.mailbox.append(places[-1])
+        return places
+
+    async def _take_turn(self, delivery: Delivery) -> None:
+        subscription = delivery.subscription
+        if not subscription.running and subscription.mailbox[0] is delivery:
+            subscription.mailbox.popleft()
+            subscription.running = True
+            return
+        # Each delivery before this one is limited in time, and so is the wait.
+        delivery.turn = asyncio.get_running_loop().create_future()
+        await delivery.turn
+
+    def _hand_over(self, rest: Sequence[Delivery]) -> None:
+        """The publisher was cancelled: the router delivers the rest, unless all is being cancelled."""
+        for delivery in rest:
+            subscription = delivery.subscription
+            granted = delivery.turn is not None and delivery.turn.done() and not delivery.turn.cancelled()
+            if self._is_ending():
+                self._give_up(delivery, granted=granted)
+                continue
+            if not granted and delivery not in subscription.mailbox:
+                self.post_or_report(delivery)
+                continue
+            delivery.context = copy_context()
+            (delivery.event._root or delivery.event)._queued += 1
+            if granted:
+                self._start(delivery)
+            elif not subscription.running and subscription.mailbox[0] is delivery:
+                self._pass_turn(subscription)
+
+    # --- one handler ----------------------------------------------------------------------------------
+
+    async def _run(self, event: RouterEvent, subscription: Subscription) -> list[Failure]:
+        """Run one handler from its start; the subscription is marked as running."""
+        if not subscription.active:
+            self._free(subscription)
+            return []
+        try:
+            result = subscription.callback(event)
+            waiting = None if result is None else first_step(result)
+        except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
+            self._free(subscription)
+            return [failure_of(event, subscription, error, FailureKind.RAISED_AT_ONCE)]
+        except BaseException:
+            self._free(subscription)
+            raise
+        if waiting is not None:
+            return await self._finish(event, subscription, waiting)
+        self._end(event, subscription)
+        return []
+
+    async def _finish(
+        self, event: RouterEvent, subscription: Subscription, waiting: Resumed
+    ) -> list[Failure]:
+        """Await a started handler within its time; one that does not end when cancelled is left."""
+        limit_s = subscription.timeout_s or self.timeout_s
+        scope = asyncio.timeout(limit_s)
+        subscription.waiting_in = event
+        try:
+            async with scope:
+                await finish(waiting, grace_s=self._grace_s)
+        except IgnoredCancellation as error:
+            text = f"{_how_long(scope, limit_s)}; {error}"
+            subscription.stuck = text
+            self._free(subscription)
+            if _is_being_cancelled():
+                raise asyncio.CancelledError from error
+            return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
+        except asyncio.CancelledError as error:
+            self._free(subscription)
+            if _is_being_cancelled():
+                raise
+            return [failure_of(event, subscription, error, FailureKind.RAISED)]
+        except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
+            self._free(subscription)
+            if scope.expired():
+                text = _how_long(scope, limit_s)
+                return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
+            return [failure_of(event, subscription, error, FailureKind.RAISED)]
+        self._end(event, subscription)
+        return []
+
+    def _end(self, event: RouterEvent, subscription: Subscription) -> None:
+        subscription.stuck = ""
+        if event._seq:
+            self._handled(event, subscription)
+        self._free(subscription)
+
+    def _free(self, subscription: Subscription) -> None:
+        subscription.running = False
+        subscription.waiting_in = None
+        if subscription.mailbox:
+            self._pass_turn(subscription)
+
+    def _pass_turn(self, subscription: Subscription) -> None:
+        """Let the first in the mailbox go, unless its publisher has not come to it yet."""
+        if self._is_ending():
+            self._give_up_queued(subscription)
+            if not subscription.mailbox:
+                return
+        head = subscription.mailbox[0]
+        if head.context is not None:
+            subscription.mailbox.popleft()
+            subscription.running = True
+            self._start(head)
+        elif head.turn is not None and not head.turn.done():
+            subscription.mailbox.popleft()
+            subscription.running = True
+            head.turn.set_result(None)
+
+    # --- deliveries nobody waits for at once ----------------------------------------------------------
+
+    def post(self, delivery: Delivery) -> list[Failure]:
+        """Leave an event in a mailbox; the router runs it in its turn, in the caller's context."""
+        subscription = delivery.subscription
+        if self._is_ending():
+            self._outcomes.record_cancelled(delivery)
+            return []
+        if len(subscription.mailbox) >= self._mailbox_max:
+            return [overflow_of(delivery.event, subscription)]
+        delivery.context = copy_context()
+        root = delivery.event._root or delivery.event
+        root._queued += 1
+        if subscription.running or subscription.mailbox:
+            subscription.mailbox.append(delivery)
+        else:
+            subscription.running = True
+            self._start(delivery)
+        return []
+
+    def post_or_report(self, delivery: Delivery) -> None:
+        """As `post`, for a caller that does not wait for the report of a full mailbox."""
+        if failures := self.post(delivery):
+            self._tasks.spawn(self._outcomes.report_all(failures))
+
+    async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
+        """Run one subscription once more, in its turn; the failure is returned and not reported."""
+        delivery = Delivery(event, subscription)
+        subscription.mailbox.append(delivery)
+        try:
+            await self._take_turn(delivery)
+        except asyncio.CancelledError:
+            if delivery in subscription.mailbox:
+                subscription.mailbox.remove(delivery)
+            else:
+                self._free(subscription)
+            raise
+        token = current_event.set(event)
+        event._open += 1
+        try:
+            failures = await self._run(event, subscription)
+        finally:
+            event._open -= 1
+            current_event.reset(token)
+        return failures[0] if failures else None
+
+    def _start(self, delivery: Delivery) -> None:
+        self._tasks.spawn(self._run_posted(delivery), delivery)
+
+    async def _run_posted(self, delivery: Delivery) -> None:
+        delivery.begun = True
+        event = delivery.event
+        current_event.set(event)  # in the context of this task alone
+        event._open += 1
+        try:
+            failures = await self._run(event, delivery.subscription)
+        except asyncio.CancelledError:
+            self._outcomes.record_cancelled(delivery)
+            raise
+        finally:
+            event._open -= 1
+            self._settle(event._root or event)
+        await self._outcomes.report_all(failures)
+
+    def _settle(self, root: RouterEvent) -> None:
+        root._queued -= 1
+        waiting = root._settled
+        if root._queued or waiting is None or waiting.done() or waiting.get_loop().is_closed():
+            return
+        waiting.set_result(None)
+
+    # --- the end --------------------------------------------------------------------------------------
+
+    async def drain(self, subscriptions: Iterable[Subscription], *, timeout_s: float) -> None:
+        """Wait for the deliveries under way and those behind them, then end what is left."""
+        await self._tasks.wait(timeout_s=timeout_s)
+        while self._tasks:
+            for subscription in subscriptions:
+                self._give_up_queued(subscription)  # or each that is cancelled would start the next
+            await self._tasks.cancel()
+
+    def _give_up_queued(self, subscription: Subscription) -> None:
+        """Take out what the router was to run; what a publisher waits for is the publisher's."""
+        given_up = [delivery for delivery in subscription.mailbox if delivery.context is not None]
+        for delivery in given_up:
+            subscription.mailbox.remove(delivery)
+            self._outcomes.record_cancelled(delivery)
+            self._settle(delivery.event._root or delivery.event)
+
+    def _give_up(self, delivery: Delivery, *, granted: bool) -> None:
+        """Take out what a publisher waits for who is being cancelled with the loop."""
+        subscription = delivery.subscription
+        if delivery in subscription.mailbox:
+            subscription.mailbox.remove(delivery)
+        self._outcomes.record_cancelled(delivery)
+        if granted or (subscription.mailbox and not subscription.running):
+            self._free(subscription)
+
+    def _never_began(self, delivery: Delivery) -> None:
+        self._outcomes.record_cancelled(delivery)
+        self._settle(delivery.event._root or delivery.event)
+        self._free(delivery.subscription)
+
+    def abandon(self, subscriptions: Iterable[Subscription]) -> int:
+        """Give up what a loop that is gone left behind; return how many deliveries that were."""
+        lost = 0
+        for delivery in self._tasks.forget():
+            self._outcomes.record_cancelled(delivery)
+        for subscription in subscriptions:
+            lost += len(subscription.mailbox) + subscription.running
+            while subscription.mailbox:
+                self._outcomes.record_cancelled(subscription.mailbox.popleft())
+            if subscription.running and subscription.waiting_in is not None:
+                self._outcomes.record_cancelled(Delivery(subscription.waiting_in, subscription))
+            subscription.running, subscription.waiting_in = False, None
+        return lost
+
+
+def _how_long(scope: asyncio.Timeout, limit_s: float) -> str:
+    return f"timed out after {limit_s:g} s" if scope.expired() else "cancelled with its publisher"
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

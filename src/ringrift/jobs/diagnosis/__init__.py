@@ -1,0 +1,1 @@
+"""Examining a game, a network and their data."""

@@ -1,0 +1,1 @@
+"""Self-play, what it hands over, and its searches done again."""

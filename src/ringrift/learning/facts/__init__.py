@@ -1,0 +1,1 @@
+"""What happened to each config: the facts, what they add up to, and how they are kept and checked."""

@@ -1,0 +1,481 @@
+"""From a job's report to records: what each kind of job adds to the state of its config.
+
+Reading is apart from adding, so that a report can be tried before it becomes a fact: a job may be anybody's
+program, and a fact that cannot be taken in would stop every later start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from ringrift.decoding import convert_to
+from ringrift.errors import ConfigError
+from ringrift.learning.facts.matches import (
+    Count,
+    evaluation_matches,
+    read_fields,
+    tournament_matches,
+    unasked,
+)
+from ringrift.learning.facts.records import Match, Model, ModelState, Samples, Shard, ShardState, Unfinished
+from ringrift.learning.facts.trust import Comparison, Vote
+from ringrift.work.job.orders import RINGRIFT_PROGRAM, JobArtifact, JobOrder, JobReport
+
+if TYPE_CHECKING:
+    from ringrift.learning.facts.state import ConfigState, OpenJob
+
+WEIGHTS_SUFFIX = ".safetensors"
+CHECKPOINT_FILE = f"checkpoint{WEIGHTS_SUFFIX}"
+OUTSIDE = "outside"  # the purpose and the worker of what no job of the run brought
+DATA_REFUSED = "data_refused"
+MACHINE_CHARS_MAX = 1000
+MOVES_MAX = 50_000  # of one game
+TURNS_MAX = 1_000
+WORDS_MAX = 300
+
+
+# --- what a report has to say -----------------------------------------------------------------------------
+
+
+class _Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of a file of games or samples."""
+
+    games: Count = 0
+    rows: Count = 0
+
+
+class _InProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of a file of unfinished games."""
+
+    games: Annotated[int, msgspec.Meta(ge=1)]
+    moves: Count
+
+    def __post_init__(self) -> None:
+        if self.moves > self.games * MOVES_MAX:
+            raise ValueError(f"{self.moves} moves of {self.games} games")
+
+
+class _Check(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of the check of one shard."""
+
+    shard: str = ""
+    games: Count = 0
+    refused: Count = 0
+    rows: Count = 0
+    reasons: dict[str, Count] = {}
+    quality: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.refused > self.games:
+            raise ValueError(f"{self.refused} of {self.games} games were refused")
+
+
+class _SelfplayFields(msgspec.Struct, frozen=True, kw_only=True):
+    generator_sha256: str | None = None
+    cut_off: Count = 0  # too long, without a result
+    machine: Annotated[str, msgspec.Meta(max_length=MACHINE_CHARS_MAX)] = ""
+    resumed_turns: Annotated[int, msgspec.Meta(ge=0, le=TURNS_MAX)] = 0
+
+
+class _Difference(msgspec.Struct, frozen=True, kw_only=True):
+    game: str = ""
+    move: int | None = None
+    what: str = ""
+
+
+class _RecomputeFields(msgspec.Struct, frozen=True, kw_only=True):
+    agrees: bool
+    games: Annotated[int, msgspec.Meta(ge=1)]
+    moves: Count = 0
+    first_difference: _Difference | None = None
+
+
+class _TrainFields(msgspec.Struct, frozen=True, kw_only=True):
+    steps: Count = 0
+    best_step: Count = 0
+
+
+class _Losses(msgspec.Struct, frozen=True, kw_only=True):
+    policy: float
+    value: float
+    entropy: float = 0.0
+
+
+class _CalibrationBin(msgspec.Struct, frozen=True, kw_only=True):
+    rows: Count
+
+
+class _Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    error: float
+    bias: float
+    bins: tuple[_CalibrationBin, ...]
+
+
+# What is kept of a training's result beside its files, where it is said as docs/jobs.md has it.
+_LEARNED: dict[str, Any] = {
+    "train": _Losses,
+    "held": float | dict[str, float],
+    "best_held": float | dict[str, float],
+    "calibration": _Calibration,
+    "samples_per_s": float,
+}
+
+
+@dataclass(slots=True)
+class _Brought:
+    """What a report adds."""
+
+    shards: list[Shard] = field(default_factory=list)
+    unfinished: list[Unfinished] = field(default_factory=list)
+    checks: list[tuple[Shard, dict[str, Any]]] = field(default_factory=list)
+    samples: list[Samples] = field(default_factory=list)
+    models: list[Model] = field(default_factory=list)
+    students: list[Model] = field(default_factory=list)
+    matches: list[Match] = field(default_factory=list)
+    cut_off: int = 0
+    vote: tuple[Shard | Unfinished, Vote, _RecomputeFields] | None = None
+
+
+# --- adding and refusing ----------------------------------------------------------------------------------
+
+
+def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> None:
+    """Add what *job* brought. A kind that brings nothing to the state (a tuning run) is only counted."""
+    if (read := _READ.get(job.kind)) is None:
+        return
+    brought = read(state, job, report, at_s)
+    state.totals["cut_off"] += brought.cut_off
+    for held in brought.unfinished:
+        state.add_unfinished(held, job.order)
+    for shard in brought.shards:
+        if shard.digest not in state.shards:
+            state.standing(shard.worker).brought(shard, job.order)
+        state.add_shard(shard)
+    for shard, found in brought.checks:
+        state.set_shard(shard, **found)
+        state.standing(shard.worker).checked(found["reasons"])
+    if brought.vote is not None:
+        _take_vote(state, job, *brought.vote)
+    for samples in brought.samples:
+        state.add_samples(samples)
+    for model in brought.models:
+        state.add_model(model)
+    for student in brought.students:
+        state.add_student(student)
+    state.matches += brought.matches
+
+
+def _take_vote(
+    state: ConfigState, job: OpenJob, shard: Shard | Unfinished, vote: Vote, found: _RecomputeFields
+) -> None:
+    comparison = state.comparisons.setdefault(shard.digest, Comparison(shard.digest, shard.worker, job.order))
+    comparison.votes.append(vote)
+    if vote.worker != shard.worker:
+        state.standing(vote.worker).recomputed += 1
+    judged, player = comparison.judgement(), state.standing(shard.worker)
+    if judged is None:
+        return
+    del state.comparisons[shard.digest]
+    player.compared += 1
+    player.games_compared += found.games
+    player.moves_compared += found.moves
+    for name in judged.at_fault:
+        whose = "" if name == shard.worker else f"it searched games of {shard.worker} wrongly: "
+        state.standing(name).failed(whose + comparison.difference())
+    if judged.is_disputed:
+        for name in {shard.worker, *(each.worker for each in comparison.votes)}:
+            state.standing(name).disputed += 1
+    elif shard.worker not in judged.at_fault:
+        player.agreed(shard.made_s)
+
+
+def compared_games(state: ConfigState, order: JobOrder) -> Shard | Unfinished | None:
+    """The file of games that *order* has searched again; None if it is not known."""
+    digest = order.inputs.get(str(order.params.get("shard", "")).rpartition("/")[2], "")
+    return state.shards.get(digest) or state.unfinished.get(digest)
+
+
+def problem_with(state: ConfigState, job: OpenJob, report: JobReport) -> str:
+    """Why *report* cannot be the answer to *job*; empty if it can. Asked before it becomes a fact."""
+    if min(report.wall_s, report.cpu_s, report.gpu_s) < 0:
+        return "the report counts time below zero"
+    for kinds in _NEEDED.get(job.kind, ()):
+        if not any(_artifacts(report, kind) for kind in kinds):
+            how = "refused its data and" if report.status == DATA_REFUSED else "ended well but"
+            return _with_reason(f"the job {how} brought no {' and no '.join(kinds)}", report)
+    read = _READ.get(job.kind)
+    try:
+        brought = _Brought() if read is None else read(state, job, report, 0.0)
+    except ConfigError as error:
+        return str(error)
+    if job.kind == "validate" and report.status != DATA_REFUSED and not _named_shards(job, report):
+        return "the check names none of the shards that it was given"
+    if job.kind == "selfplay" and (claim := _unordered_games(state, job, brought)):
+        return claim
+    known = [model for model in brought.models + brought.students if state.player(model.digest)]
+    if known:
+        return f"the training changed nothing: it brought model {known[0].digest[:12]} again"
+    if job.kind not in ("evaluate", "tournament"):
+        return ""
+    if not (brought.matches and all(match.games for match in brought.matches)):
+        return _with_reason("no games were played", report)
+    return unasked(job, brought.matches)
+
+
+def _unordered_games(state: ConfigState, job: OpenJob, brought: _Brought) -> str:
+    """Games by another model, or more of them, than were ordered; empty if there are none."""
+    made: list[Shard | Unfinished] = [*brought.shards, *brought.unfinished]
+    if brought.unfinished and (len(brought.unfinished) > 1 or not job.order.params.get("hand_over")):
+        return "it hands games over that nobody asked for"
+    model = str(job.order.params.get("model", "")).rpartition("/")[2]
+    wanted = job.order.inputs.get(model, "none")
+    for each in made:  # a program of a user's own may say nothing of its model
+        if each.model is not None and each.model != wanted:
+            return f"its games are said to be by model {each.model[:12]}; ordered was {wanted[:12]}"
+    games, ordered = sum(each.games for each in made), job.order.params.get("games")
+    resumed = sum(state.unfinished[digest].games for digest in _resumed(state, job.order))
+    if isinstance(ordered, int) and games > ordered + resumed:
+        more = f" and {resumed} handed to it" if resumed else ""
+        return f"it brought {games} games; {ordered} were ordered{more}"
+    return ""
+
+
+def _with_reason(what: str, report: JobReport) -> str:
+    """What the job itself says of it comes first: that is the cause."""
+    said = report.fields.get("error")
+    return f"{said}; {what}" if isinstance(said, str) and said else what
+
+
+def match_with(match: Match, **changes: Any) -> Match:
+    return msgspec.structs.replace(match, **changes)
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
+    artifacts = _artifacts(report, "shard")
+    told = read_fields(report.fields, _SelfplayFields, "the result")
+    brought, resumed = _Brought(cut_off=told.cut_off), _resumed(state, job.order)
+    for artifact in _artifacts(report, "unfinished"):
+        held = read_fields(artifact.counts, _InProgress, artifact.name)
+        brought.unfinished.append(
+            Unfinished(
+                digest=artifact.digest,
+                job_id=job.job_id,
+                games=held.games,
+                moves=held.moves,
+                model=told.generator_sha256,
+                worker=report.worker,
+                made_s=at_s,
+                machine=report.machine or told.machine,
+                can_be_recomputed=_can_be_recomputed(job.order, told.machine),
+                resumed=resumed,
+                turns=told.resumed_turns if resumed else 0,
+            )
+        )
+    for artifact in artifacts:
+        counts = read_fields(artifact.counts, _Rows, artifact.name)
+        brought.shards.append(
+            Shard(
+                digest=artifact.digest,
+                job_id=job.job_id,
+                name=artifact.name,
+                state=ShardState.UNCHECKED,
+                games=counts.games,
+                rows=counts.rows,
+                model=told.generator_sha256,
+                simulations=int(job.order.params.get("simulations", 0)),
+                worker=report.worker,
+                made_s=at_s,
+                cpu_s=report.cpu_s / len(artifacts),
+                # What computed on a GPU is compared by distances in any case, so there the job may say it.
+                machine=report.machine or told.machine,
+                can_be_recomputed=_can_be_recomputed(job.order, told.machine),
+                resumed=resumed,
+                turns=told.resumed_turns if resumed else 0,
+            )
+        )
+    return brought
+
+
+def _resumed(state: ConfigState, order: JobOrder) -> tuple[str, ...]:
+    """The files of unfinished games that *order* names."""
+    return tuple(digest for digest in order.inputs.values() if digest in state.unfinished)
+
+
+def _can_be_recomputed(order: JobOrder, machine: str) -> bool:
+    """By what was ordered: a worker that could say so itself would have its games compared never."""
+    return order.program == RINGRIFT_PROGRAM or (not order.program and bool(machine))
+
+
+def _recompute(state: ConfigState, job: OpenJob, report: JobReport, _at_s: float) -> _Brought:
+    found = read_fields(report.fields, _RecomputeFields, "the result")
+    shard, first = compared_games(state, job.order), found.first_difference
+    if shard is None:
+        return _Brought()
+    if found.agrees == (first is not None):
+        raise ConfigError("the comparison says that it agrees, and where it does not")
+    move = "" if first is None or first.move is None else f" move {first.move + 1}"
+    text = "" if first is None else f"{first.game}{move}: {first.what}"
+    return _Brought(vote=(shard, Vote(report.worker, found.agrees, text[:WORDS_MAX]), found))
+
+
+def _validate(state: ConfigState, job: OpenJob, report: JobReport, _at_s: float) -> _Brought:
+    """Shards that the report doesn't name as checked were damaged, and are refused whole."""
+    checked = _named_shards(job, report)
+    brought = _Brought()
+    for digest in job.order.inputs.values():
+        shard = state.shards.get(digest)
+        if shard is None or shard.state is not ShardState.UNCHECKED:
+            continue
+        if digest not in checked:
+            refused = {"games": 0, "rows": 0, "refused": shard.games, "reasons": {"damaged": shard.games}}
+            brought.checks.append((shard, {"state": ShardState.REFUSED, **refused}))
+            continue
+        found, written = checked[digest]
+        games = found.games - found.refused
+        changes = {
+            "state": ShardState.CHECKED if games else ShardState.REFUSED,
+            "games": games,
+            "rows": found.rows,
+            "refused": found.refused,
+            "reasons": dict(found.reasons),
+            "quality": found.quality,
+            "report": written.digest,
+        }
+        brought.checks.append((shard, changes))
+    return brought
+
+
+def _named_shards(job: OpenJob, report: JobReport) -> dict[str, tuple[_Check, JobArtifact]]:
+    """The checks of shards that were among the inputs."""
+    checks = [(read_fields(each.counts, _Check, each.name), each) for each in _artifacts(report, "report")]
+    given = set(job.order.inputs.values())
+    return {check.shard: (check, each) for check, each in checks if check.shard in given}
+
+
+def _export(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
+    shards = tuple(d for name, d in job.order.inputs.items() if not name.endswith(".report.json"))
+    brought = _Brought()
+    for artifact in _artifacts(report, "samples"):
+        counts = read_fields(artifact.counts, _Rows, artifact.name)
+        if job.order.purpose == OUTSIDE:
+            # Its games were never here, so the file stands for them too: its rows count and are paid for.
+            shards = (artifact.digest,)
+            brought.shards.append(_games_elsewhere(artifact, counts, job, report, at_s))
+        brought.samples.append(
+            Samples(
+                digest=artifact.digest,
+                job_id=job.job_id,
+                rows=counts.rows,
+                games=counts.games,
+                shards=shards,
+                made_s=at_s,
+                rows_generated=int(job.order.params.get("rows_generated", 0)),
+            )
+        )
+    return brought
+
+
+def _games_elsewhere(
+    artifact: JobArtifact, counts: _Rows, job: OpenJob, report: JobReport, at_s: float
+) -> Shard:
+    return Shard(
+        digest=artifact.digest,
+        job_id=job.job_id,
+        name=artifact.name,
+        state=ShardState.CHECKED,
+        games=counts.games,
+        rows=counts.rows,
+        model=None,
+        simulations=0,
+        worker=report.worker,
+        made_s=at_s,
+        cpu_s=0.0,
+    )
+
+
+def _train(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
+    weights = _artifacts(report, "model")[-1]
+    card = _artifacts(report, "card")[-1]
+    checkpoints = _artifacts(report, "checkpoint")
+    files = tuple(digest for digest in job.order.inputs.values() if digest in state.samples)
+    if not files:
+        raise ConfigError(f"{job.job_id} was trained on samples that are not known")
+    parent = job.order.inputs.get(f"parent{WEIGHTS_SUFFIX}")
+    fields = report.fields
+    steps = read_fields(fields, _TrainFields, "the result").steps * int(job.order.params.get("batch", 0))
+    before = None if parent is None else state.player(parent)
+    is_student = job.stage != job.kind
+    family = state.students if is_student else state.models
+    ended = ModelState.PRODUCTION if is_student else ModelState.EVALUATING
+    model = Model(
+        digest=weights.digest,
+        card=card.digest,
+        job_id=job.job_id,
+        number=len(family) + 1,
+        parent=parent,
+        samples=files[-1],
+        sample_files=files,
+        rows_seen=steps + (0 if before is None else before.rows_seen),
+        # A network that begins anew sees the window as often as it takes; new rows pay for one chunk of that.
+        steps_spent=steps if parent is not None else min(steps, state.bucket_rules.chunk_steps),
+        losses=_learned(fields),
+        made_s=at_s,
+        state=ended,
+        history=[
+            (job.issued_s, str(ModelState.TRAINING), job.reason),
+            (at_s, str(ended), "trained"),
+        ],
+        preset=str(job.order.params.get("preset", "")),
+        purpose=job.order.purpose if is_student else "",
+        checkpoint=checkpoints[-1].digest if checkpoints else "",
+    )
+    return _Brought(students=[model]) if is_student else _Brought(models=[model])
+
+
+def _learned(fields: dict[str, Any]) -> dict[str, Any]:
+    """Losses and the like; another's trainer may say nothing of them, or something else by the same name."""
+    found: dict[str, Any] = {}
+    for name, kind in _LEARNED.items():
+        if name in fields:
+            with suppress(msgspec.ValidationError):
+                convert_to(fields[name], kind | None)
+                found[name] = fields[name]
+    return found
+
+
+def _artifacts(report: JobReport, kind: str) -> list[JobArtifact]:
+    return [each for each in report.artifacts if each.kind == kind]
+
+
+_NEEDED = {
+    "selfplay": (("shard", "unfinished"),),  # at least one of them
+    "export": (("samples",),),
+    "train": (("model",), ("card",)),
+}
+
+
+def _evaluate(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
+    return _Brought(matches=evaluation_matches(state, job, report, at_s))
+
+
+def _tournament(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
+    return _Brought(matches=tournament_matches(state, job, report, at_s))
+
+
+_READ: dict[str, Callable[[ConfigState, OpenJob, JobReport, float], _Brought]] = {
+    "selfplay": _selfplay,
+    "validate": _validate,
+    "export": _export,
+    "train": _train,
+    "evaluate": _evaluate,
+    "tournament": _tournament,
+    "recompute": _recompute,
+}

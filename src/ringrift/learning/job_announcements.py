@@ -1,0 +1,529 @@
+"""The events that are sent when a job was ordered, came to its end, or failed for good."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ringrift.learning.facts.facts import JobIssued
+from ringrift.learning.facts.matches import ordered_games, participant
+from ringrift.learning.facts.records import Match, Model, ShardState
+from ringrift.learning.facts.state import ConfigState, OpenJob
+from ringrift.learning.facts.window import rows_missing, steps_to_train
+from ringrift.learning.judging.ratings import rate
+from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+
+# What an announcement may look at: the state after the fact, the time, and the ratings.
+
+
+Announcement = tuple[str, dict[str, Any]]
+
+RATING_START = 1500.0  # of whom nobody has played
+QUALITY_SHARDS = 20
+_LOSSES = ("best_held", "best_loss", "held", "train")
+
+
+def blob_path(digest: str) -> str:
+    """Where a sealed file is found: in the engine's blobs, under its hash."""
+    return f"blob:{digest}"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One moment of one config."""
+
+    state: ConfigState
+    at_s: float
+
+    @cached_property
+    def ratings(self) -> dict[str, float]:
+        """By model or baseline; fitted only for the few events that speak of strength."""
+        return {name: each.rating for name, each in rate(self.state.trusted_matches()).items()}
+
+    @property
+    def config(self) -> str:
+        return self.state.config
+
+    def rating(self, participant: str) -> float:
+        return float(self.ratings.get(participant, RATING_START))
+
+    def champion_rating(self) -> float:
+        return RATING_START if self.state.champion is None else self.rating(self.state.champion)
+
+    def number(self, model: str) -> int:
+        found = self.state.models.get(model)
+        return 0 if found is None else found.number
+
+    def failures_of(self, kind: str) -> int:
+        found = self.state.failures.get(kind)
+        return 1 if found is None else max(1, found.in_a_row)
+
+    def matches_of(self, model: str, purpose: str) -> list[Match]:
+        return [
+            match
+            for match in self.state.trusted_matches()
+            if match.first == model and match.purpose == purpose
+        ]
+
+    def mean_quality(self) -> float:
+        """Of the newest checked shards; 0 if none was scored."""
+        scores: list[float] = []
+        for shard in reversed(self.state.shards.values()):
+            if shard.state is ShardState.CHECKED and shard.quality is not None:
+                scores.append(shard.quality)
+            if len(scores) == QUALITY_SHARDS:
+                break
+        return sum(scores) / len(scores) if scores else 0.0
+
+
+def loss_of(fields: Mapping[str, Any]) -> float | None:
+    """The loss that a training is compared by: on held-out games where there are any."""
+    for name in _LOSSES:
+        value = fields.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    return None
+
+
+# What is told when a training came to its end: what it did, by its own report.
+
+
+ALL_STEPS = "all steps made"
+ANOMALY_DEVIATIONS = 3.0
+ANOMALY_RUNS_MIN = 5
+TREND_SHARE = 0.01  # a change of the loss below this is no trend
+
+
+def trained(scene: Scene, job: OpenJob, report: JobReport) -> list[Announcement]:
+    """All that a finished training says, the completion last: what it says is known by then."""
+    model = next((each for each in scene.state.models.values() if each.job_id == job.job_id), None)
+    if model is None:
+        return []
+    loss, earlier = loss_of(report.fields), _losses_before(scene, model)
+    passes = _epochs(scene, job, model, report)
+    told = [*_checkpoints(scene, model, report, loss, passes)]
+    if loss is not None:
+        told += _early_stop(scene, report, loss, passes)
+        told += _anomaly(scene, loss, earlier, passes)
+        told += _trend(scene, loss, earlier, passes)
+    return [*told, _completed(scene, job, model, report, passes), _next_target(scene)]
+
+
+def training_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
+    took_s = max(0.0, scene.at_s - job.issued_s)
+    failed = {"config_key": scene.config, "job_id": job.job_id, "error": error, "duration_seconds": took_s}
+    return [("TRAINING_FAILED", failed)]
+
+
+def _losses_before(scene: Scene, model: Model) -> list[float]:
+    older = [each for each in scene.state.models.values() if each.number < model.number]
+    return [loss for each in older if (loss := loss_of(each.losses)) is not None]
+
+
+def _epochs(scene: Scene, job: OpenJob, model: Model, report: JobReport) -> float | None:
+    """Passes over the rows: as the job says, else by the rows it was given; None if neither is known."""
+    said = report.fields.get("epochs")
+    if isinstance(said, int | float) and not isinstance(said, bool):
+        return float(said)
+    known = scene.state.samples
+    rows = sum(known[digest].rows for digest in model.sample_files if digest in known)
+    seen = _steps(report) * int(job.order.params.get("batch", 0))
+    return round(seen / rows, 3) if rows and seen else None
+
+
+def _steps(report: JobReport) -> int:
+    return int(report.fields.get("steps", 0))
+
+
+def _at(scene: Scene, passes: float | None) -> dict[str, Any]:
+    """The config, and in which pass over its rows a training was, counted from 1."""
+    about: dict[str, Any] = {"config_key": scene.config}
+    return about if passes is None else {**about, "epoch": max(1, math.ceil(passes))}
+
+
+def _checkpoints(
+    scene: Scene, model: Model, report: JobReport, loss: float | None, passes: float | None
+) -> list[Announcement]:
+    saved = {**_at(scene, passes), "checkpoint_path": blob_path(model.digest)}
+    if steps := _steps(report):
+        saved["step"] = steps
+    if loss is not None:
+        saved["metrics"] = {"loss": loss}
+    told: list[Announcement] = [("CHECKPOINT_SAVED", saved)]
+    if model.parent is None:
+        return told
+    loaded = {"config_key": scene.config, "checkpoint_path": blob_path(model.parent)}
+    return [("CHECKPOINT_LOADED", loaded), *told]
+
+
+def _early_stop(scene: Scene, report: JobReport, loss: float, passes: float | None) -> list[Announcement]:
+    ended = str(report.fields.get("ended", ALL_STEPS))
+    if ended == ALL_STEPS:
+        return []
+    steps, best = _steps(report), int(report.fields.get("best_step", 0))
+    last = _whole_loss(report.fields.get("held"))
+    stopped = {**_at(scene, passes), "best_loss": loss, "reason": ended}
+    if last is not None:
+        stopped["final_loss"] = last
+    if passes is not None and steps:
+        stopped["epochs_without_improvement"] = round(passes * max(0, steps - best) / steps)
+    return [("TRAINING_EARLY_STOPPED", stopped)]
+
+
+def _anomaly(scene: Scene, loss: float, earlier: Sequence[float], passes: float | None) -> list[Announcement]:
+    if len(earlier) < ANOMALY_RUNS_MIN:
+        return []
+    mean, deviation = statistics.fmean(earlier), statistics.stdev(earlier)
+    if loss <= mean + ANOMALY_DEVIATIONS * max(deviation, TREND_SHARE * abs(mean)):
+        return []
+    anomaly = {"current_loss": loss, "avg_loss": mean}
+    if mean > 0:
+        anomaly["anomaly_ratio"] = loss / mean
+    return [("TRAINING_LOSS_ANOMALY", {**_at(scene, passes), **anomaly})]
+
+
+def _trend(scene: Scene, loss: float, earlier: Sequence[float], passes: float | None) -> list[Announcement]:
+    """Told when it flips, not with every training."""
+    if not earlier:
+        return []
+    before = "" if len(earlier) < 2 else _direction(earlier[-2], earlier[-1])
+    now = _direction(earlier[-1], loss)
+    if now == before:
+        return []
+    change = {"trend": now, "current_loss": loss, "previous_loss": earlier[-1]}
+    change["improvement_rate"] = earlier[-1] - loss
+    return [("TRAINING_LOSS_TREND", {**_at(scene, passes), **change})]
+
+
+def _direction(before: float, after: float) -> str:
+    if abs(after - before) <= TREND_SHARE * max(abs(before), 1e-9):
+        return "stable"
+    return "improving" if after < before else "degrading"
+
+
+def _completed(
+    scene: Scene, job: OpenJob, model: Model, report: JobReport, passes: float | None
+) -> Announcement:
+    samples = scene.state.samples.get(model.samples)
+    completed = {
+        "config_key": scene.config,
+        "job_id": job.job_id,
+        "success": True,
+        "model_path": blob_path(model.digest),
+        "model_id": model.digest,
+        "samples_trained": _steps(report) * int(job.order.params.get("batch", 0)),
+        "training_games": None if samples is None else samples.games,
+        "duration_seconds": report.wall_s,
+        "early_stopped": str(report.fields.get("ended", ALL_STEPS)) != ALL_STEPS,
+        "epochs": passes,
+        "train_loss": _train_loss(report.fields),
+        "val_loss": _held_loss(report.fields),
+    }
+    return ("TRAINING_COMPLETED", {name: value for name, value in completed.items() if value is not None})
+
+
+def _train_loss(fields: Mapping[str, Any]) -> float | None:
+    """On the rows that it learned from, at the last look."""
+    return _number(fields.get("loss")) if (found := _whole_loss(fields.get("train"))) is None else found
+
+
+def _held_loss(fields: Mapping[str, Any]) -> float | None:
+    """Of the weights that were kept, on games that were held out; None without a hold-out."""
+    best = _whole_loss(fields.get("best_held"))
+    return _whole_loss(fields.get("held")) if best is None else best
+
+
+def _whole_loss(parts: object) -> float | None:
+    """Policy and value together, as the hold-out is judged by; another's trainer may say one number."""
+    if not isinstance(parts, Mapping):
+        return _number(parts)
+    known = [_number(parts.get(name)) for name in ("policy", "value")]
+    found = [part for part in known if part is not None]
+    return math.fsum(found) if found else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _next_target(scene: Scene) -> Announcement:
+    """What self-play has to bring before the next training."""
+    state = scene.state
+    missing = rows_missing(state.bucket, state.bucket_rules, rows_total=state.rows, has_model=True)
+    games = round(missing * state.games / state.rows) if state.rows else 0
+    target = {"target_games": state.games + games, "extra_games": games}
+    reason = f"the next training waits for {missing:,} more rows"
+    return ("SELFPLAY_TARGET_UPDATED", {"config_key": scene.config, **target, "reason": reason})
+
+
+# Every kind of job and its events.
+
+
+Issued = Callable[[Scene, JobIssued], list[Announcement]]
+Ended = Callable[[Scene, OpenJob, JobReport], list[Announcement]]
+Failed = Callable[[Scene, OpenJob, str], list[Announcement]]
+
+_REPORT_SUFFIX = ".report.json"
+
+
+# --- games ------------------------------------------------------------------------------------------------
+
+
+def _selfplay_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+    batch = {
+        "batch_id": fact.job_id,
+        "batch_type": "selfplay",
+        "config_key": scene.config,
+        "target_nodes": [],  # whoever claims it
+    }
+    return [
+        ("BATCH_SCHEDULED", {**batch, "job_count": 1, "reason": fact.reason}),
+        ("BATCH_DISPATCHED", {**batch, "jobs_dispatched": 1, "jobs_failed": 0}),
+    ]
+
+
+def _selfplay_ended(scene: Scene, job: OpenJob, report: JobReport) -> list[Announcement]:
+    shards = _artifacts(report, "shard")
+    created: list[Announcement] = [
+        (
+            "DATABASE_CREATED",
+            {
+                "db_path": blob_path(shard.digest),
+                "config_key": scene.config,
+                "node_id": report.node,
+                "engine_mode": "search",
+            },
+        )
+        for shard in shards
+    ]
+    complete = {
+        **_selfplay_task(scene, job),
+        "node_id": report.node,
+        "games_generated": _total(shards, "games"),
+        "success": True,
+        "duration_seconds": report.wall_s,
+    }
+    return [*created, ("SELFPLAY_COMPLETE", complete)]
+
+
+def _selfplay_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
+    failed = {**_selfplay_task(scene, job), "games_generated": 0, "success": False, "error": error}
+    return [("SELFPLAY_COMPLETE", failed)]
+
+
+def _selfplay_task(scene: Scene, job: OpenJob) -> dict[str, object]:
+    return {
+        "config_key": scene.config,
+        "task_id": job.job_id,
+        "selfplay_type": "gpu_selfplay" if job.order.gpu else "canonical",
+        "iteration": len(scene.state.models),
+    }
+
+
+def _validate_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+    return [("QUALITY_CHECK_REQUESTED", {"config_key": scene.config, "reason": fact.reason})]
+
+
+def _validate_ended(scene: Scene, job: OpenJob, report: JobReport) -> list[Announcement]:
+    """Games are new when the rules agreed with them, not before."""
+    told = [_cpu_job(job, report)]
+    shards = [
+        scene.state.shards[digest] for digest in job.order.inputs.values() if digest in scene.state.shards
+    ]
+    accepted = sum(shard.games for shard in shards)
+    if accepted:
+        games = {"new_games": accepted, "total_games": scene.state.games}
+        told.append(("NEW_GAMES_AVAILABLE", {"config_key": scene.config, "node_id": report.node, **games}))
+    if (reached := _threshold(scene, rows=sum(shard.rows for shard in shards))) is not None:
+        told.append(reached)
+    return told
+
+
+def _threshold(scene: Scene, *, rows: int) -> Announcement | None:
+    """Told once: by the rows with which the steps for a training were earned."""
+    state, rules = scene.state, scene.state.bucket_rules
+    has_model = bool(state.models)
+    steps = steps_to_train(state.bucket, rules, rows_total=state.rows, has_model=has_model)
+    earned_before = state.bucket.available - rows * rules.steps_per_row
+    was_enough = (
+        earned_before >= rules.chunk_steps if has_model else state.rows - rows >= rules.rows_first_min
+    )
+    if not steps or was_enough or not rows:
+        return None
+    threshold = rules.chunk_steps if has_model else rules.rows_first_min
+    reason = f"new rows have earned {steps:,} sample-steps"
+    reached = {"sample_count": state.rows, "threshold": threshold, "reason": reason}
+    return ("TRAINING_THRESHOLD_REACHED", {"config_key": scene.config, **reached})
+
+
+# --- samples ----------------------------------------------------------------------------------------------
+
+
+def _export_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+    shards = _shards_of(fact.order)
+    games = sum(scene.state.shards[digest].games for digest in shards if digest in scene.state.shards)
+    config = {"config_key": scene.config}
+    told: list[Announcement] = [
+        ("EXPORT_TRIGGERED", {**config, "threshold_met": True, "games_synced": games}),
+        ("NPZ_EXPORT_STARTED", {**config, "job_id": fact.job_id, "games_planned": games}),
+    ]
+    return [*told, ("NPZ_COMBINATION_STARTED", config)] if len(shards) > 1 else told
+
+
+def _export_ended(scene: Scene, job: OpenJob, report: JobReport) -> list[Announcement]:
+    files, shards = _artifacts(report, "samples"), _shards_of(job.order)
+    if not files:
+        return [_cpu_job(job, report)]
+    rows, path = _total(files, "rows"), blob_path(files[-1].digest)
+    exported = {
+        "config_key": scene.config,
+        "output_path": path,
+        "samples_exported": rows,
+        "games_exported": _total(files, "games"),
+        "duration_seconds": report.wall_s,
+        "success": True,
+    }
+    combined = {
+        "config_key": scene.config,
+        "output_path": path,
+        "total_samples": rows,
+        "source_files": len(shards),
+        "quality_weighted": False,
+    }
+    buffer = {"config_key": scene.config, "buffer_path": path, "samples": rows}
+    told = [_cpu_job(job, report), ("NPZ_EXPORT_COMPLETE", exported)]
+    if len(shards) > 1:
+        told.append(("NPZ_COMBINATION_COMPLETE", combined))
+    return [*told, ("PER_BUFFER_REBUILT", buffer)]
+
+
+def _export_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
+    told = _cpu_job_failed(scene, job, error)
+    if len(_shards_of(job.order)) > 1:
+        told.append(("NPZ_COMBINATION_FAILED", {"config_key": scene.config, "error": error}))
+    return told
+
+
+def _cpu_job(job: OpenJob, report: JobReport) -> Announcement:
+    about = {"job_id": job.job_id, "job_type": job.kind, "node_id": report.node, "success": True}
+    return ("CPU_PIPELINE_JOB_COMPLETED", {**about, "duration_seconds": report.wall_s})
+
+
+def _cpu_job_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
+    about = {"job_id": job.job_id, "job_type": job.kind, "node_id": "", "success": False}
+    took_s = max(0.0, scene.at_s - job.issued_s)
+    return [("CPU_PIPELINE_JOB_COMPLETED", {**about, "duration_seconds": took_s, "error": error})]
+
+
+# --- training and matches ---------------------------------------------------------------------------------
+
+
+def _train_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+    known = scene.state.samples
+    files = [known[digest] for digest in fact.order.inputs.values() if digest in known]
+    triggered = {
+        "config_key": scene.config,
+        "samples": sum(samples.rows for samples in files),
+        "job_id": fact.job_id,
+        "trigger_reason": fact.reason,
+        "iteration": len(scene.state.models) + 1,
+    }
+    return [("TRAINING_TRIGGERED", triggered)]
+
+
+def _evaluate_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+    """A candidate's evaluation starts with its first games; further ones only add to them."""
+    model, _ = participant(str(fact.order.params["candidate"]), fact.order.inputs)
+    if fact.order.purpose != "promotion" or scene.matches_of(model, "promotion"):
+        return []
+    games = sum(ordered_games(fact.order.params).values())
+    about = {"config_key": scene.config, "model_id": model, "model_path": blob_path(model)}
+    return [("EVALUATION_STARTED", {**about, "games_planned": games})]
+
+
+def _evaluate_ended(scene: Scene, job: OpenJob, _report: JobReport) -> list[Announcement]:
+    """More games of a candidate are progress; the verdict comes with the decision about it."""
+    model, _ = participant(str(job.order.params["candidate"]), job.order.inputs)
+    new = [match for match in scene.state.matches if match.job_id == job.job_id]
+    games = sum(match.games for match in new)
+    if not games:
+        return []
+    if job.order.purpose == "promotion":
+        matches = scene.matches_of(model, "promotion")
+        played, wins = sum(match.games for match in matches), sum(match.wins for match in matches)
+        progress = {
+            "config_key": scene.config,
+            "model_id": model,
+            "opponent": new[-1].second,
+            "games_completed": played,
+            "games_total": played,  # how many more depends on the sequential test
+            "wins": wins,
+            "losses": sum(match.losses for match in matches),
+            "draws": sum(match.draws for match in matches),
+            "win_rate": sum(match.score * match.games for match in matches) / played if played else 0.0,
+        }
+        return [("EVALUATION_PROGRESS", progress)]
+    return [_met(scene, new, job.order.purpose or "match")]
+
+
+def _tournament_ended(scene: Scene, job: OpenJob, _report: JobReport) -> list[Announcement]:
+    new = [match for match in scene.state.matches if match.job_id == job.job_id]
+    return [_met(scene, new, "round_robin")] if new else []
+
+
+def _met(scene: Scene, matches: list[Match], kind: str) -> Announcement:
+    """Who played whom, and what they are rated now; no verdict on anybody."""
+    names = list(dict.fromkeys(name for match in matches for name in (match.first, match.second)))
+    ratings = {name: scene.ratings[name] for name in names if name in scene.ratings}
+    ended = {
+        "games_played": sum(match.games for match in matches),
+        "participants": names,
+        "ratings": ratings,
+    }
+    return ("TOURNAMENT_COMPLETED", {"config_key": scene.config, **ended, "evaluation_type": kind})
+
+
+def _evaluate_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
+    model, _ = participant(str(job.order.params["candidate"]), job.order.inputs)
+    about = {"config_key": scene.config, "model_id": model, "model_path": blob_path(model)}
+    return [("EVALUATION_FAILED", {**about, "error": error})]
+
+
+def _shards_of(order: JobOrder) -> list[str]:
+    return [digest for name, digest in order.inputs.items() if not name.endswith(_REPORT_SUFFIX)]
+
+
+def _artifacts(report: JobReport, kind: str) -> list[JobArtifact]:
+    return [each for each in report.artifacts if each.kind == kind]
+
+
+def _total(artifacts: list[JobArtifact], name: str) -> int:
+    return sum(int(each.counts.get(name, 0)) for each in artifacts)
+
+
+ISSUED: dict[str, Issued] = {
+    "selfplay": _selfplay_issued,
+    "validate": _validate_issued,
+    "export": _export_issued,
+    "train": _train_issued,
+    "evaluate": _evaluate_issued,
+}
+ENDED: dict[str, Ended] = {
+    "selfplay": _selfplay_ended,
+    "validate": _validate_ended,
+    "export": _export_ended,
+    "train": trained,
+    "evaluate": _evaluate_ended,
+    "tournament": _tournament_ended,
+}
+FAILED: dict[str, Failed] = {
+    "selfplay": _selfplay_failed,
+    "validate": _cpu_job_failed,
+    "export": _export_failed,
+    "train": training_failed,
+    "evaluate": _evaluate_failed,
+}

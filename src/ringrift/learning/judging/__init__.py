@@ -1,0 +1,1 @@
+"""How strong players are, who is champion, and what results, trends and quality ask for."""

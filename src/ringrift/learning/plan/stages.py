@@ -1,0 +1,279 @@
+"""Who plans each stage of the loop's work, who holds its training slot, and whether a stage may start now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ringrift.decoding import convert_to
+from ringrift.errors import Corrupt
+from ringrift.learning.facts.facts import STAGES_TOPIC, TRAINING_SLOT_TOPIC, Blocked, Noted
+from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, STUDENTS, ConfigState, StageFailures
+from ringrift.learning.plan.rules import LearningRules
+from ringrift.work.stages import StopReason
+
+# Each stage of the plan and each of its inputs has its daemon.
+#
+# While a daemon is stopped, what it plans is left out, and the plan says so with its name, the reason and
+# since when. Which daemons are stopped is noted among the facts of a config (`STAGES_TOPIC`); without a note
+# all of them plan, as in the facts of versions that knew no stages.
+
+
+SELFPLAY_COORDINATOR = "selfplay_coordinator"
+QUEUE_POPULATOR = "queue_populator"
+QUALITY_MONITOR = "quality_monitor"
+AUTO_EXPORT = "auto_export"
+NPZ_COMBINATION = "npz_combination"
+TRAINING_TRIGGER = "training_trigger"
+CASCADE_TRAINING = "cascade_training"
+DISTILLATION = "distillation"
+NNUE_TRAINING = "nnue_training"
+EVALUATION = "evaluation"
+TOURNAMENT_DAEMON = "tournament_daemon"
+AUTO_PROMOTION = "auto_promotion"
+MODEL_PERFORMANCE_WATCHDOG = "model_performance_watchdog"
+FEEDBACK_LOOP = "feedback_loop"
+CURRICULUM_INTEGRATION = "curriculum_integration"
+GAUNTLET_FEEDBACK = "gauntlet_feedback"
+ARCHITECTURE_FEEDBACK = "architecture_feedback"
+PER_ORCHESTRATOR = "per_orchestrator"
+STALE_FALLBACK = "stale_fallback"
+
+# Stage: the daemons without any one of which it is not planned. Judging is no such stage: whatever was played
+# is decided on, also while no more is ordered.
+PLANNED_BY: Mapping[str, tuple[str, ...]] = {
+    "selfplay": (SELFPLAY_COORDINATOR, QUEUE_POPULATOR),
+    "export": (AUTO_EXPORT,),
+    "train": (TRAINING_TRIGGER,),
+    "tournament": (TOURNAMENT_DAEMON,),
+    "distillation": (DISTILLATION,),
+    "small_net": (NNUE_TRAINING,),
+}
+# Without any one of these learning stands still, or what it brings is not published.
+NEEDED = (
+    SELFPLAY_COORDINATOR,
+    QUEUE_POPULATOR,
+    AUTO_EXPORT,
+    TRAINING_TRIGGER,
+    EVALUATION,
+    AUTO_PROMOTION,
+)
+# All of them; what each does stands in its row of the daemon table.
+LEVERS = frozenset(
+    {
+        SELFPLAY_COORDINATOR,
+        QUEUE_POPULATOR,
+        QUALITY_MONITOR,
+        AUTO_EXPORT,
+        NPZ_COMBINATION,
+        TRAINING_TRIGGER,
+        CASCADE_TRAINING,
+        DISTILLATION,
+        NNUE_TRAINING,
+        EVALUATION,
+        TOURNAMENT_DAEMON,
+        AUTO_PROMOTION,
+        MODEL_PERFORMANCE_WATCHDOG,
+        FEEDBACK_LOOP,
+        CURRICULUM_INTEGRATION,
+        GAUNTLET_FEEDBACK,
+        ARCHITECTURE_FEEDBACK,
+        PER_ORCHESTRATOR,
+        STALE_FALLBACK,
+    }
+)
+
+
+class StageStop(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a daemon does not plan, and since when."""
+
+    daemon: str
+    why: str
+    since_s: float
+    by_person: bool = False  # somebody stopped it on purpose, so it is no fault
+
+    @property
+    def reason(self) -> str:
+        since = datetime.fromtimestamp(self.since_s, UTC)
+        return f"{self.daemon.upper()} is stopped: {self.why} (since {since:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+Stops = Mapping[str, StageStop]
+NO_STOPS: Stops = {}
+
+
+def stops_of(state: ConfigState) -> Stops:
+    """The daemons that do not plan for this config now."""
+    note = state.newest_note(STAGES_TOPIC)
+    if note is None:
+        return NO_STOPS
+    try:
+        return convert_to(note.details["stopped"], dict[str, StageStop])
+    except (KeyError, msgspec.ValidationError) as error:
+        raise Corrupt(
+            f"the stages noted at {note.at_s:.0f}", found=str(error), advice="Use the version that wrote them"
+        ) from None
+
+
+def is_stopped(state: ConfigState, daemon: str) -> bool:
+    return daemon in stops_of(state)
+
+
+def stop_of(state: ConfigState, *daemons: str) -> StageStop | None:
+    """The first of *daemons* that does not plan; None if all of them do."""
+    stops = stops_of(state)
+    return next((stops[daemon] for daemon in daemons if daemon in stops), None)
+
+
+def stages_note(state: ConfigState, stopped: Mapping[str, StopReason], *, at_s: float) -> Noted | None:
+    """What to note when those of *stopped* do not plan; None if that is what was noted last.
+
+    Since when a daemon is stopped counts from the first reason on.
+    """
+    before = stops_of(state)
+    now = {
+        name: StageStop(
+            daemon=name,
+            why=why.text,
+            by_person=why.by_person,
+            since_s=before[name].since_s if name in before else at_s,
+        )
+        for name, why in sorted(stopped.items())
+    }
+    if now == before:
+        return None
+    begun = [name.upper() for name in before if name not in now]
+    ended = [
+        f"{name.upper()} is stopped: {stop.why}" for name, stop in now.items() if stop != before.get(name)
+    ]
+    text = "; ".join([*ended, *(f"{name} plans again" for name in begun)])
+    details: dict[str, Any] = {"stopped": msgspec.to_builtins(now)}
+    return Noted(at_s=at_s, topic=STAGES_TOPIC, text=text, details=details)
+
+
+# A training slot that somebody holds, as the plan sees it: the loop orders no training of the config.
+#
+# Who holds it is noted among the facts of the config (`TRAINING_SLOT_TOPIC`) before anything is planned, so
+# that a decision is made again with the slot as it was. Without a note nobody holds it.
+
+
+TRAININGS = ("train", *STUDENTS)  # the stages whose jobs the slot stands for
+
+
+class SlotHold(msgspec.Struct, frozen=True, kw_only=True):
+    """Who trains the config with a program of his own, and since when."""
+
+    holder: str
+    since_s: float | None = None  # None: it was not told
+    job_id: str = ""  # empty while he waits for the end of a training that a worker has
+
+    @property
+    def reason(self) -> str:
+        what = f"{self.holder} holds the training slot{f' for {self.job_id}' if self.job_id else ''}"
+        if self.since_s is None:
+            return what
+        return f"{what} (since {datetime.fromtimestamp(self.since_s, UTC):%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def slot_of(state: ConfigState) -> SlotHold | None:
+    """Who holds the training slot of this config now; None if nobody does."""
+    note = state.newest_note(TRAINING_SLOT_TOPIC)
+    if note is None:
+        return None
+    try:
+        return convert_to(note.details["held"], SlotHold | None)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise Corrupt(
+            f"the training slot noted at {note.at_s:.0f}",
+            found=str(error),
+            advice="Use the version that wrote it",
+        ) from None
+
+
+def slot_note(state: ConfigState, hold: SlotHold | None, *, at_s: float) -> Noted | None:
+    """What to note when *hold* is as it is; None if that is what was noted last.
+
+    A holder who has not told since when has held it since it was first noted.
+    """
+    before = slot_of(state)
+    if hold is not None and hold.since_s is None:
+        since_s = before.since_s if before is not None and before.holder == hold.holder else at_s
+        hold = msgspec.structs.replace(hold, since_s=since_s)
+    if hold == before:
+        return None
+    text = "the training slot is free again" if hold is None else hold.reason
+    details = {"held": msgspec.to_builtins(hold)}
+    return Noted(at_s=at_s, topic=TRAINING_SLOT_TOPIC, text=text, details=details)
+
+
+# May a stage start now? Pauses, stopped daemons, slots, blocks, and the breaker of every stage of a config.
+#
+# Every no has a reason, and every no has an end, but for a person's pause, a stopped daemon and a training
+# slot that somebody holds. What a breaker blocks becomes a fact with both.
+
+
+BREAKER_DOUBLINGS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Open, or closed for a reason until a time; None: until somebody opens it."""
+
+    open: bool
+    reason: str = ""
+    until_s: float | None = None
+    news: Blocked | None = None  # what is to be written down of it
+    stopped: bool = False  # its daemon does not run, which is no failure of the stage
+    paused: bool = False  # closed on purpose, by a person
+
+
+OPEN_GATE = Gate(True)
+
+
+def stage_gate(
+    state: ConfigState, stage: str, rules: LearningRules, *, now_s: float, paused: str | None
+) -> Gate:
+    """Whether work of *stage* may be ordered."""
+    if paused is not None:
+        return Gate(False, f"paused: {paused}", paused=True)
+    if (stopped := stopped_gate(state, *PLANNED_BY.get(stage, ()))) is not None:
+        return stopped
+    if stage in TRAININGS and (hold := slot_of(state)) is not None:
+        return Gate(False, hold.reason)
+    block = state.blocks.get(stage)
+    if block is not None and block.holds(now_s):
+        return Gate(False, block.reason, block.until_s)
+    gate = breaker_gate(stage, state.failures.get(stage), rules, now_s=now_s)
+    if gate.open or gate.until_s is None or (block is not None and block.until_s == gate.until_s):
+        return gate
+    news = Blocked(at_s=now_s, stage=stage, reason=gate.reason, until_s=gate.until_s)
+    return replace(gate, news=news)
+
+
+def stopped_gate(state: ConfigState, *daemons: str) -> Gate | None:
+    """Closed while one of *daemons* does not plan; None if all of them do."""
+    stopped = stop_of(state, *daemons)
+    return None if stopped is None else Gate(False, stopped.reason, paused=stopped.by_person, stopped=True)
+
+
+def breaker_gate(stage: str, failures: StageFailures | None, rules: LearningRules, *, now_s: float) -> Gate:
+    """After failures a stage waits, longer each time; then one attempt shows whether it works again."""
+    if failures is None or not failures.in_a_row:
+        return OPEN_GATE
+    until_s = failures.last_s + breaker_delay_s(failures.in_a_row, rules)
+    if now_s >= until_s or now_s < failures.last_s - CLOCK_TOLERANCE_S:
+        return OPEN_GATE
+    times = "once" if failures.in_a_row == 1 else f"{failures.in_a_row} times in a row"
+    return Gate(False, f"{stage} failed {times}: {failures.error}", until_s)
+
+
+def breaker_delay_s(in_a_row: int, rules: LearningRules) -> float:
+    """How long a stage rests after so many failures in a row."""
+    beyond = in_a_row - rules.breaker_failures
+    if beyond < 0:
+        return min(rules.retry_s * 2.0 ** (in_a_row - 1), rules.breaker_s)
+    return float(rules.breaker_s * 2 ** min(beyond, BREAKER_DOUBLINGS_MAX))

@@ -1,0 +1,151 @@
+"""What people ask of a run, on its way to the facts: recalls, and what becomes of workers.
+
+Any process may write a request; the one that writes facts takes it in. Taking it in twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ringrift.decoding import decoder_of
+from ringrift.engine.encoding import UNREADABLE, decode_entry
+from ringrift.engine.ports import Entry, KeyValue
+from ringrift.errors import Corrupt
+from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
+from ringrift.learning.facts.ledger import quoted
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.facts.trust import SetAside
+from ringrift.work.worker.records import SET_ASIDE, SetAsideRecord, set_aside_key
+
+# A recall waits under `learning/recall_wish/<config>/<id>` until the control process, or a command that found
+# none running, has made it a fact.
+
+
+RECALL_PREFIX = "learning/recall_wish/"
+
+
+class RecallWishes:
+    """The recalls, and withdrawals of recalls, that are not facts yet."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def add(self, config: str, recall: Recalled) -> None:
+        """Ask for *recall*; the newest wish of an id counts."""
+        await self._kv.put(_recall_key(config, recall.recall_id), msgspec.json.encode(recall))
+
+    async def waiting(self, config: str) -> list[Recalled]:
+        """The wishes for *config*, oldest first."""
+        entries = await self._kv.entries(f"{RECALL_PREFIX}{quoted(config)}/")
+        found = [decode_entry(entry, Recalled) for entry in entries]
+        return sorted(found, key=lambda recall: recall.at_s)
+
+    async def configs(self) -> set[str]:
+        """The configs for which a wish waits, as they stand in keys."""
+        return {
+            entry.key.removeprefix(RECALL_PREFIX).partition("/")[0]
+            for entry in await self._kv.entries(RECALL_PREFIX)
+        }
+
+    async def is_waiting(self, config: str, recall_id: str) -> bool:
+        return await self._kv.get(_recall_key(config, recall_id)) is not None
+
+    async def remove(self, config: str, recall: Recalled) -> None:
+        """The wish is a fact; one that was replaced since stays."""
+        key = _recall_key(config, recall.recall_id)
+        entry = await self._kv.get(key)
+        if entry is not None and entry.value == msgspec.json.encode(recall):
+            await self._kv.delete(key, revision=entry.revision)
+
+
+def is_news(state: ConfigState, recall: Recalled) -> bool:
+    """Whether *recall* would change what the facts say."""
+    known = state.recalls.get(recall.recall_id)
+    if known is None:
+        return not recall.withdrawn
+    return msgspec.structs.replace(known, at_s=recall.at_s) != recall
+
+
+def _recall_key(config: str, recall_id: str) -> str:
+    return f"{RECALL_PREFIX}{quoted(config)}/{quoted(recall_id)}"
+
+
+# Workers that are set aside, told to them; and what people ask for about workers.
+#
+# `set_aside/<worker>` is kept by the control process for as long as the worker is to claim nothing. A request
+# waits under `learning/worker_request/<config>/<worker>` until the one process that writes facts, or a
+# command that found none running, has made it a fact.
+
+
+WORKER_PREFIX = "learning/worker_request/"
+
+Request = WorkerSetAside | WorkerResumed
+_decode = decoder_of(Request).decode
+
+
+class StandingRequests:
+    """The requests about workers that are not facts yet."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def add(self, config: str, request: Request) -> None:
+        """Ask for *request*; the newest of a worker counts."""
+        await self._kv.put(_worker_key(config, request.worker), msgspec.json.encode(request))
+
+    async def waiting(self, config: str) -> list[Request]:
+        """The requests for *config*, oldest first."""
+        found = [read_request(entry) for entry in await self._kv.entries(f"{WORKER_PREFIX}{quoted(config)}/")]
+        return sorted(found, key=lambda request: request.at_s)
+
+    async def configs(self) -> set[str]:
+        """The configs for which a request waits, as they stand in keys."""
+        return {
+            entry.key.removeprefix(WORKER_PREFIX).partition("/")[0]
+            for entry in await self._kv.entries(WORKER_PREFIX)
+        }
+
+    async def is_waiting(self, config: str, worker: str) -> bool:
+        return await self._kv.get(_worker_key(config, worker)) is not None
+
+    async def remove(self, config: str, request: Request) -> None:
+        """The request is a fact; one that was replaced since stays."""
+        entry = await self._kv.get(_worker_key(config, request.worker))
+        if entry is not None and entry.value == msgspec.json.encode(request):
+            await self._kv.delete(entry.key, revision=entry.revision)
+
+
+def read_request(entry: Entry) -> Request:
+    """What is stored of a request; `Corrupt` with the key for anything else."""
+    try:
+        request: Request = _decode(entry.value)
+    except UNREADABLE as error:
+        raise Corrupt(entry.key, found=f"no request ({error})", advice="Delete the key") from None
+    return request
+
+
+def changes_standing(state: ConfigState, request: Request, now_s: float) -> bool:
+    """Whether *request* would change what the facts say."""
+    standing = state.workers.get(request.worker)
+    is_aside = standing is not None and standing.is_set_aside(now_s)
+    return is_aside == isinstance(request, WorkerResumed)
+
+
+async def tell_set_aside(kv: KeyValue, aside: dict[str, SetAside]) -> None:
+    """Make the records that workers look at be *aside*, no more and no less."""
+    told = {entry.key: entry.value for entry in await kv.entries(SET_ASIDE)}
+    wanted = {
+        set_aside_key(name): msgspec.json.encode(
+            SetAsideRecord(worker=name, reason=why.reason, since_s=why.since_s, until_s=why.until_s)
+        )
+        for name, why in aside.items()
+    }
+    for key, value in wanted.items():
+        if told.get(key) != value:
+            await kv.put(key, value)
+    for key in told.keys() - wanted.keys():
+        await kv.delete(key)
+
+
+def _worker_key(config: str, worker: str) -> str:
+    return f"{WORKER_PREFIX}{quoted(config)}/{quoted(worker)}"

@@ -1,0 +1,339 @@
+"""Puts together all that the question "may this task start?" depends on, and remembers what did.
+
+Rates, cooldowns and breakers are this process's own memory; everything else is read, at most a second old.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
+import psutil
+
+from ringrift.engine.arguments import check_part
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.encoding import decode_entry
+from ringrift.engine.opening import get_engine
+from ringrift.engine.ports import Engine
+from ringrift.engine.run_reports import reported
+from ringrift.health.breakers import CircuitBreaker
+from ringrift.process import SingletonMixin, process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
+from ringrift.work.backpressure import NodeResources, QueueType, read_resources
+from ringrift.work.emergency import EmergencyNotice, EmergencyStop, get_emergency_stop
+from ringrift.work.limits import (
+    LOOP_ORDER,
+    SAFEGUARD_ORDER,
+    Check,
+    CoordinatorState,
+    Question,
+    SpawnVerdict,
+    StateNotice,
+    TaskLimits,
+    TokenBucket,
+    check_hard_resources,
+    has_room_again,
+    judge,
+)
+from ringrift.work.queue_monitor import QueueMonitor, get_queue_monitor
+from ringrift.work.tasks import SELFPLAY_TYPES, RunningTask, TaskRegistry, TaskType, counted, task_type_of
+
+STATE_KEY = "tasks/state"
+FRESH_S = 1.0
+SPAWNS_PER_MINUTE, SPAWNS_PER_CORE = 60, 12
+NODES_MAX = 2_000  # nodes and kinds that are remembered; those not heard of for longest go first
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionSources:
+    """Where the facts come from."""
+
+    engine: Callable[[], Awaitable[Engine]] = get_engine
+    emergency: EmergencyStop
+    monitor: QueueMonitor
+    resources: Callable[[], Awaitable[NodeResources]]
+    runtime: Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    at_s: float
+    tasks: list[RunningTask]
+    state: StateNotice
+    emergency: EmergencyNotice | None
+    resources: NodeResources
+
+
+class TaskAdmission:
+    """The memory of what started and failed here, and the one that asks the questions."""
+
+    def __init__(self, sources: AdmissionSources, *, limits: TaskLimits | None = None) -> None:
+        self._at = sources
+        self.limits = limits or TaskLimits()
+        self.registry = TaskRegistry(sources.engine, runtime=sources.runtime)
+        self.offline: dict[str, str] = {}  # node: why it counts as gone
+        self._halted = ""  # why this machine had no room when last looked at
+        self._seen: _Seen | None = None
+        limits = self.limits
+        self._rate = TokenBucket(limits.spawns_per_minute, limits.spawns_burst)
+        self._guard_rate = TokenBucket(limits.spawns_per_minute, limits.spawns_per_minute)
+        self._selfplay_rate = TokenBucket(limits.selfplay_per_minute, limits.selfplay_burst)
+        self._node_rates: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._last_spawn_s: OrderedDict[str, float] = OrderedDict()
+        self._breakers: OrderedDict[str, CircuitBreaker] = OrderedDict()
+
+    # --- asking ---------------------------------------------------------------------------------------
+
+    async def question(self, task_type: TaskType, node: str, *, for_safeguards: bool = False) -> Question:
+        """All that is known about starting a task of *task_type* on *node* now."""
+        node = node or self._at.runtime.hostname
+        seen, now_s = await self._look(), self._at.runtime.now_s()
+        here = self.is_this_machine(node)
+        kept = await self.registry.reservation(node)
+        return Question(
+            task_type=task_type,
+            node=node,
+            now_s=now_s,
+            state=self._state(seen),
+            emergency=seen.emergency,
+            rate=self._guard_rate if for_safeguards else self._rate,
+            selfplay_rate=None if for_safeguards else self._selfplay_rate,
+            node_rate=self._node_rates.get(node),
+            last_spawn_s=self._last_spawn_s.get(node),
+            reserved_for="" if kept is None else kept.purpose,
+            reserved_until_s=None if kept is None else kept.until_s,
+            node_offline=self.offline.get(node, ""),
+            node_breaker=self._breakers.get(f"node {node}"),
+            type_breaker=self._breakers.get(f"type {task_type.value}"),
+            on_node=counted(seen.tasks, node=node),
+            in_cluster=counted(seen.tasks),
+            resources=seen.resources if here else None,
+            backpressure=self._at.monitor.level(QueueType.TRAINING_DATA),
+        )
+
+    def is_this_machine(self, node: str) -> bool:
+        return node in {"", "local", "localhost", self._at.runtime.hostname}
+
+    async def running(self) -> list[RunningTask]:
+        return (await self._look()).tasks
+
+    async def state(self) -> StateNotice:
+        return self._state(await self._look())
+
+    async def set_state(self, notice: StateNotice) -> None:
+        await (await self._at.engine()).kv.put(STATE_KEY, msgspec.json.encode(notice))
+        self.forget_view()
+
+    def forget_view(self) -> None:
+        """Look again at the next question."""
+        self._seen = None
+
+    async def _look(self) -> _Seen:
+        now_s = self._at.runtime.monotonic_s()
+        if self._seen is not None and now_s - self._seen.at_s < FRESH_S:
+            return self._seen
+        if not self._at.monitor.is_fresh:
+            await self._at.monitor.refresh()
+        entry = await (await self._at.engine()).kv.get(STATE_KEY)
+        stored = StateNotice() if entry is None else decode_entry(entry, StateNotice)
+        resources = await self._at.resources()
+        self._note_room(resources)
+        self._seen = _Seen(
+            now_s, await self.registry.running(), stored, await self._at.emergency.notice(), resources
+        )
+        return self._seen
+
+    def _note_room(self, resources: NodeResources) -> None:
+        """Halt at the limit, go on at nine tenths of it."""
+        ask = Question(task_type=TaskType.OTHER, node="", now_s=0.0, resources=resources)
+        refusal = check_hard_resources(ask, self.limits)
+        if refusal is not None:
+            self._halted = refusal.reason
+        elif self._halted and has_room_again(resources, self.limits):
+            self._halted = ""
+
+    def _state(self, seen: _Seen) -> StateNotice:
+        now_s = self._at.runtime.now_s()
+        if seen.emergency is not None:
+            notice = seen.emergency
+            return StateNotice(
+                state=CoordinatorState.EMERGENCY,
+                reason=notice.reason,
+                since_s=notice.since_s,
+                until_s=notice.until_s,
+            )
+        stored = seen.state
+        if stored.until_s is not None and now_s >= stored.until_s:
+            stored = StateNotice()
+        if stored.state is CoordinatorState.RUNNING and self._halted:
+            return StateNotice(
+                state=CoordinatorState.PAUSED, reason=self._halted, since_s=now_s, by_resources=True
+            )
+        return stored
+
+    # --- remembering ----------------------------------------------------------------------------------
+
+    def started(self, task_type: TaskType, node: str) -> None:
+        """Count a start against the rates."""
+        now_s, node = self._at.runtime.now_s(), node or self._at.runtime.hostname
+        self._rate, self._guard_rate = self._rate.taken(now_s), self._guard_rate.taken(now_s)
+        if task_type in SELFPLAY_TYPES:
+            self._selfplay_rate = self._selfplay_rate.taken(now_s)
+        bucket = self._node_rates.get(node)
+        fresh = TokenBucket(self.limits.node_per_minute, self.limits.node_burst)
+        _remember(self._node_rates, node, (bucket or fresh).taken(now_s))
+        _remember(self._last_spawn_s, node, now_s)
+        self.forget_view()
+
+    def succeeded(self, task_type: TaskType, node: str) -> None:
+        for key in _breaker_keys(task_type, node or self._at.runtime.hostname):
+            self._breakers.pop(key, None)
+        self.forget_view()
+
+    async def failed(self, task_type: TaskType, node: str, reason: str) -> EmergencyNotice | None:
+        """Count a failure; return the emergency stop if memory ran out."""
+        now_s = self._at.runtime.now_s()
+        for key in _breaker_keys(task_type, node or self._at.runtime.hostname):
+            _remember(self._breakers, key, self._breakers.get(key, CircuitBreaker()).failed(now_s))
+        self.forget_view()
+        return await self._at.emergency.after_failure(reason)
+
+    def open_breakers(self) -> dict[str, str]:
+        """What is held back after failures in a row, with the state of its breaker."""
+        now_s = self._at.runtime.now_s()
+        return {
+            key: breaker.state(now_s).value
+            for key, breaker in tuple(self._breakers.items())
+            if breaker.opened_s is not None
+        }
+
+
+def _breaker_keys(task_type: TaskType, node: str) -> tuple[str, str]:
+    return f"node {node}", f"type {task_type.value}"
+
+
+def _remember(table: OrderedDict[K, V], key: K, value: V) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > NODES_MAX:
+        table.popitem(last=False)
+
+
+def get_task_admission() -> TaskAdmission:
+    """Return the admission of this process."""
+    return process_scope().get(TaskAdmission, _make)
+
+
+def limits_for_machine(cores: int, *, spawns_per_minute: int | None = None) -> TaskLimits:
+    """The documented limits, wider where a machine has more cores than they had in mind."""
+    per_minute = float(spawns_per_minute or max(SPAWNS_PER_MINUTE, SPAWNS_PER_CORE * cores))
+    usual = TaskLimits()
+    widest = max(usual.node_tasks_max, cores)
+    return replace(
+        usual,
+        per_node={**usual.per_node, TaskType.SELFPLAY: max(usual.per_node[TaskType.SELFPLAY], cores)},
+        node_tasks_max=widest,
+        cluster_tasks_max=max(usual.cluster_tasks_max, widest),
+        spawns_per_minute=per_minute,
+        spawns_burst=max(usual.spawns_burst, cores),
+        selfplay_per_minute=per_minute / 2,
+        selfplay_burst=max(usual.selfplay_burst, cores),
+        node_per_minute=per_minute / 2,
+        node_burst=max(1.0, per_minute / 2),
+    )
+
+
+def _make() -> TaskAdmission:
+    settings = get_settings()
+    limits = limits_for_machine(psutil.cpu_count() or 1, spawns_per_minute=settings.spawns_per_minute)
+    sources = AdmissionSources(
+        emergency=get_emergency_stop(),
+        monitor=get_queue_monitor(),
+        resources=lambda: read_resources(settings.data_dir),
+        runtime=system_runtime(),
+    )
+    return TaskAdmission(sources, limits=limits)
+
+
+# The last gate before anything starts: emergency stop, breakers, rates, limits, resources, in that order.
+
+
+ANSWER_S = 10.0
+
+
+class Safeguards(SingletonMixin):
+    """Says whether a kind of work may start on a node. Every no has a reason and a time to ask again."""
+
+    def __init__(self, admission: TaskAdmission | None = None) -> None:
+        self._admission = get_task_admission() if admission is None else admission
+        check_part("admission", self._admission, TaskAdmission)
+        self.asked = 0
+        self.refused: dict[str, int] = {}  # by check
+
+    async def allow(self, kind: str, node: str = "") -> SpawnVerdict:
+        """Whether work of *kind* (a job kind or a task type) may start on *node* now."""
+        return await self._judge(kind, node, SAFEGUARD_ORDER)
+
+    async def may_order(self, kind: str, node: str = "") -> SpawnVerdict:
+        """Whether the loop may order work of *kind*: an emergency, a pause, a full disk hold it."""
+        return await self._judge(kind, node, LOOP_ORDER)
+
+    async def throttle(self, kind: str) -> float:
+        """The part of full speed that backpressure leaves to work of *kind*."""
+        question = await self._admission.question(task_type_of(kind), "", for_safeguards=True)
+        return question.backpressure.throttle_factor
+
+    async def _judge(self, kind: str, node: str, order: tuple[Check, ...]) -> SpawnVerdict:
+        question = await self._admission.question(task_type_of(kind), node, for_safeguards=True)
+        verdict = judge(question, self._admission.limits, order)
+        self.asked += 1
+        if not verdict.ok:
+            self.refused[verdict.check] = self.refused.get(verdict.check, 0) + 1
+        return verdict
+
+    def started(self, kind: str, node: str = "") -> None:
+        """Count a start against the rates."""
+        self._admission.started(task_type_of(kind), node)
+
+    def succeeded(self, kind: str, node: str = "") -> None:
+        self._admission.succeeded(task_type_of(kind), node)
+
+    async def failed(self, kind: str, node: str, reason: str) -> None:
+        """Count a failure. One that says that memory ran out turns the emergency stop on."""
+        await self._admission.failed(task_type_of(kind), node, reason)
+
+    def check_before_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
+        """`allow` for code without a loop."""
+        return run_blocking(self.allow(task_type, node_id), timeout_s=ANSWER_S).as_pair()
+
+    @property
+    def works_here(self) -> bool:
+        return self.asked > 0
+
+    @reported
+    def get_stats(self) -> dict[str, Any]:
+        return {
+            "asked": self.asked,
+            "refused": dict(self.refused),
+            "open_breakers": self._admission.open_breakers(),
+        }
+
+
+def get_safeguards() -> Safeguards:
+    """Return the safeguards of this process."""
+    return Safeguards.get_instance()
+
+
+reset_safeguards = Safeguards.reset_instance
+
+
+def check_before_spawn(task_type: str, node_id: str = "") -> tuple[bool, str]:
+    """Whether a task may start, and why not."""
+    return get_safeguards().check_before_spawn(task_type, node_id)

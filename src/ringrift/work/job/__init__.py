@@ -1,0 +1,1 @@
+"""One job: its order, folder, program, process and what it says."""

@@ -1,0 +1,1 @@
+"""A worker process: its slots, claims, records and recovery."""

@@ -1,0 +1,445 @@
+"""`python -m ringrift.work.worker.main --slots N --name NAME`: a worker as a process of its own.
+
+SIGTERM and SIGINT let the jobs seal what they have, give the items back and end it; a second signal ends it
+at once. So does the end of the process named by --parent: nobody would ask the worker to stop any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import psutil
+import structlog
+
+from ringrift.engine.opening import close_engine, get_engine
+from ringrift.engine.ports import Claim, Claimant
+from ringrift.errors import ConfigError, Conflict, LeaseLost, RingRiftError, Unavailable
+from ringrift.events.router import get_router
+from ringrift.events.tracing import continued, extract
+from ringrift.files import HeldPath, hold_folder, private_umask
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, first_of, system_runtime
+from ringrift.settings import Settings, get_settings
+from ringrift.work.durations import get_duration_book
+from ringrift.work.job.folder import JobFolders
+from ringrift.work.job.host import JobHost
+from ringrift.work.job.runner import Fate
+from ringrift.work.worker.claim import SELFPLAY, ClaimedJob, Workshop
+from ringrift.work.worker.config import WorkerConfig, own_capabilities, visible_gpus
+from ringrift.work.worker.events import WorkerEvents
+from ringrift.work.worker.records import (
+    TELL_S,
+    WORKER_RENEW_S,
+    WORKER_TTL_S,
+    WorkerRecord,
+    own_capability,
+    why_set_aside,
+    worker_key,
+)
+from ringrift.work.worker.recovery import Recovery, WorkerNames
+
+# A worker: so many slots, each claims an item, carries it out, and claims the next.
+#
+# Self-play is what fills the time that nothing else needs. While all slots are busy and one of them plays
+# games that can be handed over, the worker claims other work as well, asks that job to yield, and does the
+# claimed work in its slot. There are never more jobs than slots.
+#
+# The state of a worker is in the engine alone. Its record says what it is and how many slots are free; it can
+# be killed at any moment, and the next worker on the node puts in order what it left.
+
+
+log = structlog.get_logger()
+
+TIDY_S = 60.0
+FAREWELL_S = 5.0
+_MEGABYTE = 2**20
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Claimed work for which a slot is being freed."""
+
+    claim: Claim
+    taken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Worker:
+    """Runs until it is asked to stop."""
+
+    def __init__(self, shop: Workshop) -> None:
+        self._shop = shop
+        config = shop.config
+        self._claimant = Claimant(
+            worker=config.name,
+            node=config.node,
+            capabilities=config.capabilities | {own_capability(config.name)},
+            kinds=config.kinds,
+        )
+        self._names = WorkerNames(shop.folders.root)
+        self._recovery = Recovery(shop.engine, shop.folders, self._names, shop.events)
+        # By token: an item can come back to another slot before its last claim has ended here.
+        self._jobs: dict[int, ClaimedJob] = {}
+        self._changed = asyncio.Event()
+        self._slots_changed = asyncio.Event()
+        self._waiting: _Waiting | None = None
+        self._started_s = shop.runtime.now_s()
+        self._done = self._failed = 0
+        self._set_aside = ""  # why we may not claim anything
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until *stop* is set: then jobs seal what they have and their items go back.
+
+        Raises `Conflict` if a living worker of this node has the same name, and `Unavailable` when our own
+        engine is gone for good: only a new process helps.
+        """
+        config = self._shop.config
+        await asyncio.to_thread(self._names.take, config.name)
+        try:
+            await self._recovery.at_start(config.name)
+            log.info("worker.started", name=config.name, slots=config.slots, node=config.node)
+            async with asyncio.TaskGroup() as tasks:
+                helpers = [
+                    tasks.create_task(self._be_present(stop)),
+                    tasks.create_task(self._tidy()),
+                    tasks.create_task(self._stop_jobs(stop)),
+                ]
+                slots = [tasks.create_task(self._serve(stop)) for _ in range(config.slots)]
+                slots.append(tasks.create_task(self._make_way(stop)))
+                await asyncio.wait(slots)
+                for helper in helpers:
+                    helper.cancel()
+        finally:
+            await self._say_farewell()
+            self._names.let_go()
+        if why := self._shop.engine.failure:
+            raise Unavailable(why)
+        log.info("worker.stopped", name=config.name, done=self._done, failed=self._failed)
+
+    async def _say_farewell(self) -> None:
+        """Take the record away; one that stays, because the engine is away, runs out by itself."""
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await self._shop.engine.kv.delete(worker_key(self._shop.config.name))
+        except (RingRiftError, TimeoutError) as error:
+            log.warning("worker.presence_not_told", error=str(error))
+
+    # --- slots --------------------------------------------------------------------------------------
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                claim = self._take_waiting()
+                if claim is None and not await self._is_set_aside():
+                    claim = await self._next_claim(self._claimant, stop)
+                if claim is not None and await self._is_set_aside():
+                    await self._shop.engine.queue.release(claim.id, token=claim.token)
+                elif claim is not None:
+                    await self._carry_out(claim, stop)
+                if self._set_aside:
+                    await self._pause(stop)
+            except RingRiftError as error:
+                # The engine is away; the lease, and with it the item, takes care of itself.
+                log.error("worker.slot_failed", error=f"{type(error).__name__}: {error}")
+                self._end_without_engine(stop)
+                await self._pause(stop)
+
+    def _end_without_engine(self, stop: asyncio.Event) -> None:
+        """Stop if our own engine is gone for good: no retry helps, and nothing that we hold can be kept."""
+        if self._shop.engine.failure:
+            stop.set()
+
+    async def _is_set_aside(self) -> bool:
+        """Whether the control process lets us claim nothing; asked before and after a claim is waited for."""
+        why = await why_set_aside(self._shop.engine.kv, self._shop.config.name)
+        if why != self._set_aside:
+            self._set_aside = why
+            self._changed.set()
+            log.warning("worker.set_aside" if why else "worker.resumed", reason=why)
+        return bool(why)
+
+    async def _next_claim(self, claimant: Claimant, stop: asyncio.Event) -> Claim | None:
+        config = self._shop.config
+        claiming = asyncio.ensure_future(
+            self._shop.engine.queue.claim(claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s)
+        )
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if claiming.done():
+                return next(iter(claiming.result()), None)
+            return None
+        finally:
+            claiming.cancel()
+            stopping.cancel()
+            await asyncio.wait({claiming, stopping})
+
+    async def _carry_out(self, claim: Claim, stop: asyncio.Event) -> None:
+        job = self._jobs[claim.token] = ClaimedJob(claim, self._shop)
+        self._tell_slots()
+        if stop.is_set():
+            job.ask_to_stop()
+        try:
+            with continued(extract(claim.trace)):
+                fate = await job.carry_out()
+        finally:
+            del self._jobs[claim.token]
+            self._tell_slots()
+        self._done += fate is Fate.COMPLETE
+        self._failed += fate is Fate.FAIL
+        if fate in (Fate.RELEASE, Fate.DROP) and self._waiting is None:
+            await self._pause(stop)  # what just went back would come again at once
+
+    def _tell_slots(self) -> None:
+        self._changed.set()
+        self._slots_changed.set()
+
+    async def _pause(self, stop: asyncio.Event) -> None:
+        await first_of(stop.wait(), self._shop.runtime.sleep(self._shop.config.pause_s))
+
+    async def _stop_jobs(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._changed.set()
+        for job in tuple(self._jobs.values()):
+            job.ask_to_stop()
+
+    # --- work that should not wait for games ---------------------------------------------------------
+
+    async def _make_way(self, stop: asyncio.Event) -> None:
+        """While all slots are busy, claim what is not self-play and free a slot for it."""
+        others = replace(
+            self._claimant, except_kinds=frozenset({SELFPLAY}) | self._shop.config.left_to_others
+        )
+        while not stop.is_set():
+            self._slots_changed.clear()
+            try:
+                if self._to_yield() is None or await self._is_set_aside():
+                    await first_of(stop.wait(), self._slots_changed.wait())
+                elif (claim := await self._next_claim(others, stop)) is not None:
+                    await self._do_instead(claim, stop)
+            except RingRiftError as error:
+                log.error("worker.making_way_failed", error=f"{type(error).__name__}: {error}")
+                await self._pause(stop)
+
+    def _to_yield(self) -> ClaimedJob | None:
+        """Of the jobs that can yield, the one that was claimed first; None while a slot is free."""
+        if len(self._jobs) < self._shop.config.slots:
+            return None
+        able = (job for job in self._jobs.values() if job.can_yield)
+        return min(able, key=lambda job: job.claimed_s, default=None)
+
+    async def _do_instead(self, claim: Claim, stop: asyncio.Event) -> None:
+        """Ask a job to yield and keep *claim* until a slot takes it; give it back if none will."""
+        job = None if stop.is_set() or await self._is_set_aside() else self._to_yield()
+        waiting = _Waiting(claim)
+        try:
+            if job is not None:
+                log.info("worker.makes_way", item=job.item_id, waits=claim.id, kind=claim.kind)
+                self._waiting = waiting
+                job.ask_to_yield()
+                runtime_s = self._shop.runtime.monotonic_s() - job.claimed_s
+                await self._shop.events.made_way(job.claim, claim, runtime_s=runtime_s)
+                await self._keep_until_taken(waiting, stop)
+        finally:
+            self._waiting = None
+        if not waiting.taken.is_set():  # a slot became free meanwhile, and claims it, or we stop
+            await self._shop.engine.queue.release(claim.id, token=claim.token)
+
+    async def _keep_until_taken(self, waiting: _Waiting, stop: asyncio.Event) -> None:
+        config, claim = self._shop.config, waiting.claim
+        while not (waiting.taken.is_set() or stop.is_set()):
+            renewing = self._shop.runtime.sleep(config.renew_s)
+            await first_of(waiting.taken.wait(), stop.wait(), renewing)
+            if waiting.taken.is_set() or stop.is_set():
+                return
+            try:
+                await self._shop.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
+            except LeaseLost:
+                waiting.taken.set()  # by another worker
+                return
+
+    def _take_waiting(self) -> Claim | None:
+        """The work for which a slot was freed, once."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or waiting.taken.is_set():
+            return None
+        waiting.taken.set()
+        return waiting.claim
+
+    # --- beside them --------------------------------------------------------------------------------
+
+    async def _be_present(self, stop: asyncio.Event) -> None:
+        """Keep the record fresh: soon after every change, and before it runs out."""
+        config, runtime = self._shop.config, self._shop.runtime
+        while True:
+            self._changed.clear()
+            try:
+                content = msgspec.json.encode(self._record(stopping=stop.is_set()))
+                await self._shop.engine.kv.put(worker_key(config.name), content, ttl_s=WORKER_TTL_S)
+            except RingRiftError as error:
+                log.warning("worker.presence_not_told", error=str(error))
+                self._end_without_engine(stop)
+            await runtime.sleep(TELL_S)
+            waiting = asyncio.ensure_future(self._changed.wait())
+            try:
+                await asyncio.wait({waiting}, timeout=WORKER_RENEW_S - TELL_S)
+            finally:
+                waiting.cancel()
+
+    def _record(self, *, stopping: bool) -> WorkerRecord:
+        config, memory = self._shop.config, psutil.virtual_memory()
+        return WorkerRecord(
+            name=config.name,
+            node=config.node,
+            pid=self._shop.runtime.pid,
+            slots=config.slots,
+            busy=len(self._jobs),
+            kinds=None if config.kinds is None else tuple(sorted(config.kinds)),
+            capabilities=tuple(sorted(config.capabilities)),
+            cpus=config.cpus,
+            gpus=config.gpus,
+            memory_mb=memory.total // _MEGABYTE,
+            memory_free_mb=memory.available // _MEGABYTE,
+            load=round(os.getloadavg()[0], 2),
+            started_s=self._started_s,
+            at_s=self._shop.runtime.now_s(),
+            jobs=tuple(dict.fromkeys(job.item_id for job in self._jobs.values())),
+            done=self._done,
+            failed=self._failed,
+            stopping=stopping,
+            set_aside=self._set_aside,
+        )
+
+    async def _tidy(self) -> None:
+        while True:
+            await self._shop.runtime.sleep(TIDY_S)
+            try:
+                await self._recovery.now_and_then()
+            except (RingRiftError, OSError) as error:
+                log.warning("worker.tidying_failed", error=str(error))
+
+
+WRONG_INPUT, ENDED_AT_ONCE, UNAVAILABLE = 2, 3, 5
+LOOK_FOR_PARENT_S = 1.0
+HOSTS = ".hosts"  # in the folder of the jobs
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    runtime = system_runtime()
+    gpus = visible_gpus()
+    try:
+        settings = get_settings()
+        if options.folder is not None:
+            _hold(settings.data_dir, options.folder)
+        os.umask(private_umask(settings.data_dir))
+        config = WorkerConfig(
+            name=options.name or f"{runtime.hostname}-1",
+            node=options.node or runtime.hostname,
+            slots=options.slots,
+            kinds=frozenset(options.kinds) if options.kinds else None,
+            left_to_others=frozenset(options.left_to_others),
+            capabilities=own_capabilities(gpus) | frozenset(options.capabilities),
+            gpus=gpus,
+            lease_s=options.lease_s or settings.job_lease,
+        )
+        process_scope().put(Settings, replace(settings, process_name=f"worker-{config.name}"[:100]))
+        asyncio.run(_work(config, options.parent))
+    except asyncio.CancelledError:
+        return ENDED_AT_ONCE
+    except (ConfigError, Conflict) as error:
+        sys.stderr.write(f"{error}\n")
+        return WRONG_INPUT
+    except RingRiftError as error:
+        log.error("worker.ended", error=f"{type(error).__name__}: {error}")
+        return UNAVAILABLE
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ringrift.work.worker.main", description=__doc__)
+    parser.add_argument("--slots", type=int, default=1, help="jobs at a time")
+    parser.add_argument("--name", help="name of this worker, one per living process")
+    parser.add_argument("--node", help="name of this machine; its host name if none")
+    parser.add_argument("--kinds", nargs="+", default=[], help="kinds of jobs to take; any if none")
+    parser.add_argument("--left-to-others", nargs="+", default=[], help="kinds for which no game yields")
+    parser.add_argument("--capabilities", nargs="+", default=[], help="beside cpu and gpu")
+    parser.add_argument("--lease-s", type=float, help="lease of a claim, in seconds; as in the settings")
+    parser.add_argument("--folder", help="end at once if the data folder is another one than this")
+    parser.add_argument("--parent", type=int, help="end at once when this process is not the parent any more")
+    return parser
+
+
+def _hold(folder: Path, identity: str) -> None:
+    """Work in the folder of the process that started this one, and in no other; `Conflict` if it is gone."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise Conflict(f"{folder} cannot be opened: {error.strerror}") from None
+    try:
+        if HeldPath(folder, os.fstat(descriptor)).identity != identity:
+            raise Conflict(f"{folder} was exchanged for another one before this worker began")
+        hold_folder(folder, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def _work(config: WorkerConfig, parent: int | None) -> None:
+    stop = asyncio.Event()
+    loop, this = asyncio.get_running_loop(), asyncio.current_task()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _ask_to_stop, stop, this)
+    settings, runtime, engine = get_settings(), system_runtime(), await get_engine()
+    router = get_router()
+    watching = asyncio.ensure_future(_end_with(parent, this, runtime))
+    host = JobHost(
+        runtime,
+        folder=settings.job_dir / HOSTS,
+        name=config.name,
+        kinds=config.kinds,
+        jobs_max=settings.job_host_jobs,
+    )
+    try:
+        await router.start()
+        shop = Workshop(
+            config=config,
+            engine=engine,
+            runtime=runtime,
+            settings=settings,
+            folders=JobFolders(settings.job_dir),
+            events=WorkerEvents(router.publish, node=config.node),
+            durations=get_duration_book(),
+            host=host,
+        )
+        await Worker(shop).run(stop)
+    finally:
+        watching.cancel()
+        await host.close()
+        await router.stop()
+        await close_engine()
+
+
+async def _end_with(parent: int | None, task: asyncio.Task[None] | None, runtime: Runtime) -> None:
+    """The guard of the parent does this sooner, unless both were killed."""
+    if parent is None or task is None:
+        return
+    while os.getppid() == parent:
+        await runtime.sleep(LOOK_FOR_PARENT_S)
+    log.warning("worker.parent_gone", parent=parent)
+    task.cancel()
+
+
+def _ask_to_stop(stop: asyncio.Event, task: asyncio.Task[None] | None) -> None:
+    if stop.is_set() and task is not None:
+        task.cancel()
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
